@@ -1,0 +1,144 @@
+"""The IR: Value, Op, Block, Func. Immutable, structured SSA.
+
+One `Op` class serves every operation at every level; what a name means stands in the op table (`blocknb.language.ops`). A pass
+is a function from Func to Func, so a snapshot of the IR is just a reference, and every stage of a compilation can be kept.
+Two things make the difference between snapshots readable: an op has an `id` that survives a rebuild, and `was`, the ids it
+replaces or copies; and a rebuilt op keeps its result Values unless their type changes. A Value does not know its op: whoever
+needs definitions calls `definitions(func)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from blocknb.errors import Loc
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+LEVELS = ("tile", "laid", "memory")
+
+
+class Value:
+    """One SSA value: a type (Tile or Buffer) and a name hint for printing. Compared by identity."""
+
+    __slots__ = ("name", "type")
+
+    def __init__(self, type: Any, name: str = ""):
+        self.type, self.name = type, name
+
+    def __repr__(self) -> str:
+        return f"%{self.name or hex(id(self))[-4:]}: {self.type}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One operation.
+
+    `args` and `results` are Values, `attrs` a read-only mapping of plain Python values (int, float, str, bool, tuples, Layout),
+    `blocks` nested code; `loc` the source, `origin` the pass that made it ("parse" for the front end), `id` unique in the Func,
+    `was` the ids this op replaces or copies.
+    """
+
+    name: str
+    args: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    blocks: tuple[Block, ...] = ()
+    loc: Loc | None = None
+    origin: str = ""
+    id: int = -1
+    was: tuple[int, ...] = ()
+
+    @property
+    def result(self) -> Value:
+        (value,) = self.results
+        return value
+
+    def replace(self, **changes: Any) -> Op:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A straight list of ops with block arguments; the last op of a nested block is its terminator (`yield` or `condition`)."""
+
+    args: tuple[Value, ...]
+    ops: tuple[Op, ...]
+
+    @property
+    def terminator(self) -> Op:
+        return self.ops[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What is known of a parameter at compile time: its name, and a divisor of its value (of its address in bytes, for a pointer)."""
+
+    name: str
+    divisibility: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Func:
+    """A kernel for one signature. `level` is tile, laid or memory; `attrs` hold num_warps, num_stages, shared_bytes and so on.
+
+    `hints` has one Hint a parameter. The Func of the tile level knows nothing of threads; program ids are values of the
+    `program_id` op, so the map from program to CTA can change without touching the body.
+    """
+
+    name: str
+    params: tuple[Value, ...]
+    body: Block
+    level: str = "tile"
+    attrs: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    hints: tuple[Hint, ...] = ()
+    loc: Loc | None = None
+
+    def replace(self, **changes: Any) -> Func:
+        return replace(self, **changes)
+
+    def with_attrs(self, **attrs: Any) -> Func:
+        return replace(self, attrs=MappingProxyType({**self.attrs, **attrs}))
+
+    @cached_property
+    def next_id(self) -> int:
+        """The first op id that is free."""
+        return 1 + max((op.id for op in walk(self.body)), default=-1)
+
+    def ops(self) -> Iterator[Op]:
+        return walk(self.body)
+
+
+def walk(block: Block) -> Iterator[Op]:
+    """Every op of a block and of the blocks nested in it, outer ops before inner ones, in program order."""
+    for op in block.ops:
+        yield op
+        for inner in op.blocks:
+            yield from walk(inner)
+
+
+def definitions(func: Func) -> dict[Value, Op]:
+    """The op that defines each op result. Parameters and block arguments are not in it."""
+    return {value: op for op in func.ops() for value in op.results}
+
+
+def block_arguments(func: Func) -> dict[Value, tuple[Op, int, int]]:
+    """Each block argument of a nested block -> (the op that holds the block, the block's index, the argument's index)."""
+    found = {}
+    for op in func.ops():
+        for b, block in enumerate(op.blocks):
+            for i, value in enumerate(block.args):
+                found[value] = (op, b, i)
+    return found
+
+
+def uses(func: Func) -> dict[Value, list[tuple[Op, int]]]:
+    """Every use of a value: the op and the operand's index."""
+    found: dict[Value, list[tuple[Op, int]]] = {}
+    for op in func.ops():
+        for i, value in enumerate(op.args):
+            found.setdefault(value, []).append((op, i))
+    return found

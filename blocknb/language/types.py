@@ -1,0 +1,213 @@
+"""The types of block programs: dtypes, pointers, tiles, shared buffers, and how two dtypes meet.
+
+Everything a kernel computes with is a `Tile`: an element type, a shape of powers of two (`()` is a scalar) and, once layouts
+have been assigned, a layout that says which thread holds which element. The trick is that scalars are tiles of rank 0, so that
+one table of operations serves both. Promotion follows Triton: Python numbers are weak, everything else takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+MAX_TILE_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type. `name` is Triton's, `short` the one in IR text, `kind` one of bool, int, uint, float; `bits` its width."""
+
+    name: str
+    short: str
+    kind: str
+    bits: int
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed and unsigned integers and for bool."""
+        return self.kind != "float"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.kind == "int"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of an element in memory (a bool takes one)."""
+        return max(self.bits, 8) // 8
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        return self.bits
+
+    @cached_property
+    def numpy(self) -> np.dtype:
+        """The NumPy dtype that holds it; bf16 and fp8 are ml_dtypes' own."""
+        if self.name == "bf16":
+            import ml_dtypes
+
+            return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype({"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace("%d", str(self.bits)))
+
+
+def _integers(kind: str, prefix: str) -> list[DType]:
+    return [DType(f"{kind}{bits}", f"{prefix}{bits}", kind, bits) for bits in (8, 16, 32, 64)]
+
+
+int1 = DType("int1", "i1", "bool", 1)
+int8, int16, int32, int64 = _integers("int", "i")
+uint8, uint16, uint32, uint64 = _integers("uint", "u")
+float16 = DType("fp16", "f16", "float", 16)
+bfloat16 = DType("bf16", "bf16", "float", 16)
+float32 = DType("fp32", "f32", "float", 32)
+float64 = DType("fp64", "f64", "float", 64)
+
+DTYPES = (int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
+BY_SHORT = {d.short: d for d in DTYPES}
+BY_NAME = {d.name: d for d in DTYPES} | {"float16": float16, "bfloat16": bfloat16, "float32": float32, "float64": float64, "bool": int1}
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The DType of a NumPy (or CuPy) dtype. Raises KeyError with the dtype's name when there is none."""
+    return BY_NAME[np.dtype(dtype).name]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The address of elements of type `element` in device memory (or the host's, on the CPU)."""
+
+    element: DType
+
+    short = property(lambda self: f"ptr<{self.element.short}>")
+    bits = 64
+    bytes = 8
+    kind = "pointer"
+    is_float = is_integer = is_signed = False
+
+    @property
+    def element_ty(self) -> DType:
+        return self.element
+
+    def __repr__(self) -> str:
+        return f"pointer<{self.element.name}>"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block of elements: `dtype` (DType or Pointer), `shape` (powers of two; () is a scalar), `layout` (or None)."""
+
+    dtype: Any
+    shape: tuple[int, ...] = ()
+    layout: Any = None
+
+    @property
+    def is_scalar(self) -> bool:
+        return not self.shape
+
+    @property
+    def is_pointer(self) -> bool:
+        return isinstance(self.dtype, Pointer)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def with_dtype(self, dtype: Any) -> Tile:
+        return replace(self, dtype=dtype)
+
+    def with_layout(self, layout: Any) -> Tile:
+        return replace(self, layout=layout)
+
+    def __str__(self) -> str:
+        if not self.shape:
+            return self.dtype.short
+        dims = "".join(f"{n}x" for n in self.shape)
+        return f"tile<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tile in shared memory: `layout` is a layouts.SharedLayout that maps an element to its offset in the buffer."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    layout: Any = None
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.bytes
+
+    def __str__(self) -> str:
+        dims = "".join(f"{n}x" for n in self.shape)
+        return f"buffer<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of an operation between two typed operands (neither a Python number), as Triton has it.
+
+    Floats win over integers and the wider float over the narrower; bf16 with fp16 gives fp16; among integers the wider wins,
+    and at equal width unsigned does.
+    """
+    if a == b:
+        return a
+    if a.is_float or b.is_float:
+        if a.is_float and b.is_float:
+            if a.bits == b.bits:
+                return float16
+            return a if a.bits > b.bits else b
+        return a if a.is_float else b
+    if a.bits != b.bits:
+        return a if a.bits > b.bits else b
+    return a if a.kind == "uint" else b
+
+
+def literal_dtype(value: bool | int | float) -> DType:
+    """The dtype of a Python number on its own: int32 where it fits, then uint32, int64, uint64; fp32, or fp64 outside its range.
+
+    Raises OverflowError for integers beyond 64 bits.
+    """
+    if isinstance(value, bool):
+        return int1
+    if isinstance(value, int):
+        for dtype, low, high in ((int32, -(2**31), 2**31), (uint32, 0, 2**32), (int64, -(2**63), 2**63), (uint64, 0, 2**64)):
+            if low <= value < high:
+                return dtype
+        raise OverflowError(f"the integer {value} does not fit in 64 bits")
+    magnitude = abs(value)
+    if magnitude == 0 or magnitude != magnitude or magnitude == math.inf or 2.0**-126 <= magnitude < 2.0**128:
+        return float32
+    return float64
+
+
+def promote_literal(dtype: DType, value: bool | int | float) -> DType:
+    """The dtype of an operation between a typed operand and a Python number: the operand's, unless the number's kind is higher."""
+    if isinstance(value, float) and not dtype.is_float:
+        return literal_dtype(value)
+    if isinstance(value, bool):
+        return dtype
+    if dtype.kind == "bool":
+        return literal_dtype(value)
+    return dtype
+
+
+def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """NumPy's broadcasting of two shapes (Triton: the shorter one gets leading ones). Raises ValueError when they do not fit."""
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    result = []
+    for n, m in zip(a, b, strict=True):
+        if n != m and 1 not in (n, m):
+            raise ValueError(f"{n} against {m}")
+        result.append(max(n, m))
+    return tuple(result)

@@ -1,0 +1,68 @@
+"""The pipeline: what happens to a kernel between the front end and code generation, readable in a minute.
+
+A pass is a function `(Func, Target, Notes) -> Func`. It may assume valid IR and must leave valid IR; it records every decision
+as a note. The first line of its docstring is its title in the card, the rest is text for the user.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from blocknb.ir.core import Func
+from blocknb.target import Target
+from blocknb.trace import Notes, Stage
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass and its place: `optional` ones can be switched off by name (`without={"coalesce"}`)."""
+
+    name: str
+    run: Callable[[Func, Target, Notes], Func]
+    optional: bool = False
+
+    @property
+    def doc(self) -> str:
+        return (self.run.__doc__ or "").strip()
+
+
+def pipeline(target: Target) -> tuple[Pass, ...]:
+    """The passes for a target, in order. The order matters where a comment says so."""
+    from blocknb.passes import assign, barriers, coalesce, pointers, shared, simplify, tensorcore, unroll
+
+    common = (
+        Pass("simplify", simplify.simplify, optional=True),
+        Pass("unroll", unroll.unroll),  # static_range; after simplify, so that bounds are constants
+        Pass("pointers", pointers.pointers, optional=True),  # scalar bases and invariant offsets, which coalesce reads best
+    )
+    if target.kind == "cpu":
+        return common  # the CPU leaves at the tile level
+    return common + (
+        Pass("coalesce", coalesce.coalesce, optional=True),
+        Pass("tensorcore", tensorcore.tensorcore, optional=True),
+        Pass("assign", assign.assign),  # from here on every tile has a layout
+        Pass("shared", shared.shared),  # conversions that cross warps become explicit, then memory is allocated
+        Pass("barriers", barriers.barriers),  # last: it must see every access to shared memory
+    )
+
+
+def run(func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None) -> tuple[Func, tuple[Stage, ...]]:
+    """Runs the pipeline. `observe` sees each Stage as it is done. Raises ValueError for an unknown or mandatory pass in `without`."""
+    passes = pipeline(target)
+    without = frozenset(without)
+    optional = {p.name for p in passes if p.optional}
+    if unknown := without - optional:
+        raise ValueError(f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(sorted(optional))}")
+    stages = []
+    for p in passes:
+        notes, start = Notes(p.name), time.perf_counter()
+        after = func if p.name in without else p.run(func, target, notes)
+        elapsed = (time.perf_counter() - start) * 1e3
+        stage = Stage(p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without)
+        stages.append(stage)
+        if observe:
+            observe(stage)
+        func = after
+    return func, tuple(stages)

@@ -1,0 +1,145 @@
+"""The Trace: one value that holds everything a compilation did.
+
+The notebook, the command line, the tests and the docs read the Trace and nothing else. It keeps, for every stage, the IR before
+and after, the notes with the ops and source lines they concern, and the time; then the texts below the IR (LLVM, PTX, SASS or
+x86 assembly) and what the assembler reported. IR texts are printed when somebody looks, because printing costs more than most
+passes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from blocknb.errors import Loc
+from blocknb.ir.core import Func, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One decision of a pass. `kind`: "info" (done), "missed" (could not, and why) or "warning". `op` is the id of the op it
+    concerns in the stage's output (-1: the whole kernel), `loc` its source, `origin` the pass."""
+
+    text: str
+    origin: str
+    op: int = -1
+    loc: Loc | None = None
+    kind: str = "info"
+
+
+class Notes:
+    """Collects the notes of one pass: `notes(op, "text")`, `notes(None, "text", kind="missed")`."""
+
+    def __init__(self, origin: str):
+        self.origin = origin
+        self.list: list[Note] = []
+
+    def __call__(self, op: Op | None, text: str, kind: str = "info") -> None:
+        self.list.append(Note(text, self.origin, op.id if op else -1, op.loc if op else None, kind))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass, run. `title` is the first line of its docstring, `doc` the whole; `skipped` when it was switched off."""
+
+    name: str
+    title: str
+    doc: str
+    before: Func
+    after: Func
+    notes: tuple[Note, ...]
+    milliseconds: float
+    optional: bool = False
+    skipped: bool = False
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not self.before and self.text != self.text_before
+
+    @cached_property
+    def text(self) -> str:
+        """The IR after the pass."""
+        from blocknb.ir.text import print_func
+
+        return print_func(self.after)
+
+    @cached_property
+    def text_before(self) -> str:
+        from blocknb.ir.text import print_func
+
+        return print_func(self.before)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the assembler reported, per thread or per program; None where it is not known (no ptxas, or a CPU)."""
+
+    registers: int | None = None
+    spill_bytes: int | None = None
+    stack_bytes: int | None = None
+    shared_bytes: int | None = None
+    threads: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass
+class Trace:
+    """One kernel, one signature, one target.
+
+    `source` is the kernel's text with `file` and `first_line`; `signature` maps parameter names to type texts, `constants` the
+    constexpr values; `stages[0]` is the front end (before is after); `milliseconds` maps stage names (front end, each pass,
+    "codegen", "llvm parse", "llvm optimise", "llvm emit", "ptxas", "load") to times. `artifacts` maps "llvm", "ptx", "cubin",
+    "object", "assembly" to text or bytes; `sass` is disassembled when asked for.
+    """
+
+    name: str
+    target: Any
+    source: str
+    file: str
+    first_line: int
+    signature: Mapping[str, str]
+    constants: Mapping[str, Any]
+    options: Mapping[str, Any]
+    stages: tuple[Stage, ...] = ()
+    artifacts: dict[str, Any] = field(default_factory=dict)
+    resources: Resources = Resources()
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    from_cache: bool = False
+    disassemble: Callable[[bytes], Any] | None = None
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """All notes of all stages, in order."""
+        return tuple(note for stage in self.stages for note in stage.notes)
+
+    def stage(self, name: str) -> Stage:
+        """The stage of that name. Raises KeyError naming the stages there are."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(f"no stage {name!r}; there are {', '.join(s.name for s in self.stages)}")
+
+    @property
+    def llvm(self) -> str | None:
+        return self.artifacts.get("llvm")
+
+    @property
+    def ptx(self) -> str | None:
+        return self.artifacts.get("ptx")
+
+    @property
+    def assembly(self) -> str | None:
+        """x86 (or Arm) assembly of a CPU compilation."""
+        return self.artifacts.get("assembly")
+
+    @cached_property
+    def sass(self) -> Any:
+        """The disassembled machine code (codegen.sass.Listing), or None without a cubin or without nvdisasm."""
+        cubin = self.artifacts.get("cubin")
+        return self.disassemble(cubin) if cubin and self.disassemble else None
+
+    @property
+    def total_milliseconds(self) -> float:
+        return sum(self.milliseconds.values())
