@@ -1,0 +1,391 @@
+"""Layouts: which thread holds which element of a tile, and in which of its registers.
+
+A tile has a power-of-two shape, so an element of it *is* a handful of bits: its row-major flat index. In a 4 x 8 tile
+the element (row 2, column 5) is index 21 = 0b10101, the low three bits are the column, the high two the row. The place
+where it lives is bits as well: a register number, a lane number (0..31) and a warp number.
+
+A layout says which element a place holds, and it says it by one rule: **every bit of the place contributes a fixed
+index, and contributions are XORed together.** So a layout is nothing but a list of ints, one a hardware bit. Take
+
+    <4x8: reg 1 lane 2,4,8,16 warp ->
+
+Register bit 0 contributes 1, lane bits 0 to 3 contribute 2, 4, 8 and 16. Lane 6 = 0b0110 in register 1 holds
+4 ^ 8 ^ 1 = 13, which is row 1, column 5. Each thread holds two neighbouring columns, four threads make a row. Had we
+written `reg 8`, each thread would hold two rows of one column; the fragments of tensor cores, transposes and the
+swizzles of shared memory are other choices of the same few numbers, which is why there is one class and no zoo of
+them (Zhou et al., "Linear Layouts", arXiv 2505.23819).
+
+What follows from the rule:
+
+* A bit that contributes 0 changes nothing: places that differ in it hold the same element. That is *replication*. In
+  `<4: reg - lane 1,2,0,0,0 warp ->` eight lanes hold each element. A register that repeats another one of its own
+  thread would only be a waste, so register bits are independent of each other here, always.
+* Reshaping a tile leaves flat indices alone, so it leaves the layout alone. Transposing permutes index bits. Removing
+  an axis (a reduction) clears and closes up the bits of that axis; a broadcast, read backwards, does the same.
+* "Where is element x?" is a linear system over GF(2), and moving data from one layout to another is the product of one
+  layout with the inverse of the other (see `convert`).
+* Addresses split: index(warp, lane, register) = f(warp, lane) XOR g(register), and g is known when compiling. One
+  address computation a thread serves all its registers.
+
+Sizes, counts and indices are in elements throughout.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from blocknb.layouts import gf2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A map (warp, lane, register) -> element of a tile, linear over XOR.
+
+    `shape`: powers of two. `reg`, `lane`, `warp`: the flat index that each hardware bit contributes, low bit first.
+    Register bits of 0 are dropped. Raises ValueError when an element has no place or a thread holds one twice.
+    """
+
+    shape: tuple[int, ...]
+    reg: tuple[int, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        set_field(self, "shape", tuple(self.shape))
+        set_field(self, "reg", tuple(basis for basis in self.reg if basis))
+        set_field(self, "lane", tuple(self.lane))
+        set_field(self, "warp", tuple(self.warp))
+        if any(extent < 1 or extent & (extent - 1) for extent in self.shape):
+            raise ValueError(f"a tile's extents are powers of two, not {self.shape}")
+        span = gf2.Span(self.reg)
+        if span.kernel:
+            raise ValueError(f"a thread would hold an element twice: {self}")
+        for basis in (*self.lane, *self.warp):
+            span.add(basis)
+        if not all(0 <= basis < self.size for _, _, basis in self.bits()):
+            raise ValueError(f"a bit contributes an index outside the tile of {self.size} elements: {self}")
+        if span.rank != self.index_bits:
+            raise ValueError(f"some elements have no place: {self}")
+
+    # -- sizes and indices
+
+    @cached_property
+    def size(self) -> int:
+        """Elements in the tile."""
+        return prod(self.shape)
+
+    @property
+    def index_bits(self) -> int:
+        """The number of bits of a flat index, log2(size)."""
+        return self.size.bit_length() - 1
+
+    @property
+    def num_registers(self) -> int:
+        """Elements that one thread holds."""
+        return 1 << len(self.reg)
+
+    @property
+    def num_lanes(self) -> int:
+        return 1 << len(self.lane)
+
+    @property
+    def num_warps(self) -> int:
+        return 1 << len(self.warp)
+
+    def bits(self) -> Iterator[tuple[str, int, int]]:
+        """Every hardware bit as ("reg" | "lane" | "warp", position, flat index it contributes)."""
+        for kind in ("reg", "lane", "warp"):
+            for position, basis in enumerate(getattr(self, kind)):
+                yield kind, position, basis
+
+    def dim_bits(self, axis: int) -> range:
+        """The positions of the index bits that belong to `axis`."""
+        axis = range(len(self.shape))[axis]
+        low = prod(self.shape[axis + 1 :]).bit_length() - 1
+        return range(low, low + self.shape[axis].bit_length() - 1)
+
+    def dim_mask(self, axis: int) -> int:
+        """The index bits of `axis` as a mask."""
+        bits = self.dim_bits(axis)
+        return (1 << bits.stop) - (1 << bits.start)
+
+    def index(self, warp: int, lane: int, reg: int) -> int:
+        """The flat index of the element held there."""
+        return gf2.apply(self.warp, warp) ^ gf2.apply(self.lane, lane) ^ gf2.apply(self.reg, reg)
+
+    def coords(self, warp: int, lane: int, reg: int) -> tuple[int, ...]:
+        """The coordinates of the element held there, one an axis."""
+        index = self.index(warp, lane, reg)
+        return tuple((index & self.dim_mask(axis)) >> self.dim_bits(axis).start for axis in range(len(self.shape)))
+
+    @cached_property
+    def register_indices(self) -> tuple[int, ...]:
+        """For each register what it contributes to the index: index = f(warp, lane) XOR this."""
+        values = [0]
+        for basis in self.reg:
+            values += [value ^ basis for value in values]
+        return tuple(values)
+
+    def indices(self) -> np.ndarray:
+        """The flat index of every place, int64 of shape [warps, lanes, registers] (read-only)."""
+        return self._indices
+
+    @cached_property
+    def _indices(self) -> np.ndarray:
+        warps, lanes, registers = (_walk(bases) for bases in (self.warp, self.lane, self.reg))
+        indices = warps[:, None, None] ^ lanes[None, :, None] ^ registers[None, None, :]
+        indices.flags.writeable = False
+        return indices
+
+    # -- replication and ownership
+
+    @cached_property
+    def _redundant(self) -> tuple[int, int]:
+        span = gf2.Span(self.reg)
+        lane_mask = sum(1 << position for position, basis in enumerate(self.lane) if not span.add(basis))
+        warp_mask = sum(1 << position for position, basis in enumerate(self.warp) if not span.add(basis))
+        return lane_mask, warp_mask
+
+    @property
+    def replicated_lane_bits(self) -> int:
+        """A mask of lane bits such that the places with `lane & mask == 0` and `warp & replicated_warp_bits == 0` hold
+        every element exactly once: the threads that own their elements, as a store to memory wants it.
+
+        The bits left free are independent and span the tile, whatever combination the redundant ones repeat.
+        """
+        return self._redundant[0]
+
+    @property
+    def replicated_warp_bits(self) -> int:
+        """The mask of warp bits that are zero in owners; see `replicated_lane_bits`."""
+        return self._redundant[1]
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether some element has more than one place."""
+        return self._redundant != (0, 0)
+
+    # -- facts that code generation asks for
+
+    def axis_bits(self, axis: int) -> tuple[int, int, int]:
+        """Masks of the register, lane and warp bits that move along `axis`: what a reduction combines.
+
+        A bit that moves along the axis *and* elsewhere, or that repeats a move of an earlier bit, cannot be combined
+        by a tree or butterfly on that bit alone: ValueError. Layouts made by `tables` and edits of them never have one.
+        """
+        mask = self.dim_mask(axis)
+        moving = {"reg": 0, "lane": 0, "warp": 0}
+        span = gf2.Span()
+        for kind, position, basis in self.bits():
+            if not basis & mask:
+                continue
+            if basis & ~mask or not span.add(basis):
+                raise ValueError(f"{kind} bit {position} is tangled with axis {axis} of {self}")
+            moving[kind] |= 1 << position
+        return moving["reg"], moving["lane"], moving["warp"]
+
+    def contiguous_registers(self, axis: int) -> int:
+        """How many registers, from register 0 on, walk consecutive elements along `axis` (1 if none do)."""
+        bits = self.dim_bits(axis)
+        count = 0
+        for basis, bit in zip(self.reg, bits, strict=False):
+            if basis != 1 << bit:
+                break
+            count += 1
+        return 1 << count
+
+    # -- structural edits: the layout on the other side of an operation that moves no data
+
+    def slice(self, axis: int) -> Layout:
+        """The layout of a reduction's result: `axis` is gone, and threads along it all hold the result."""
+        return self._project_axis(axis)[0]
+
+    def slice_registers(self, axis: int) -> tuple[int, ...]:
+        """For each register of this layout the register of `slice(axis)` that it is reduced into."""
+        return self._project_axis(axis)[1]
+
+    def slice_partial(self, axis: int) -> Layout:
+        """The layout of a reduction's result before warps are combined: `axis` shrinks to one element a warp along it.
+
+        Its index along the axis is made of the warp bits that move along the axis, low bit first.
+        """
+        axis = range(len(self.shape))[axis]
+        _, _, warp_mask = self.axis_bits(axis)
+        result = self.slice(axis).expand_dims(axis)
+        start = self.dim_bits(axis).start
+        low = (1 << start) - 1
+        moving = [position for position in range(len(self.warp)) if warp_mask >> position & 1]
+
+        def widen(basis: int) -> int:
+            return (basis & ~low) << len(moving) | (basis & low)
+
+        warp = [widen(basis) for basis in result.warp]
+        for number, position in enumerate(moving):
+            warp[position] = 1 << start + number
+        shape = (*result.shape[:axis], 1 << len(moving), *result.shape[axis + 1 :])
+        return Layout(shape, tuple(map(widen, result.reg)), tuple(map(widen, result.lane)), tuple(warp))
+
+    def _project_axis(self, axis: int) -> tuple[Layout, tuple[int, ...]]:
+        axis = range(len(self.shape))[axis]
+        bits = self.dim_bits(axis)
+        shape = self.shape[:axis] + self.shape[axis + 1 :]
+        return self._project(
+            shape, lambda basis: (basis >> bits.stop << bits.start) | (basis & ((1 << bits.start) - 1))
+        )
+
+    def broadcast_inverse(self, operand_shape: Sequence[int]) -> Layout:
+        """The layout an operand of `operand_shape` must have so that its broadcast has this layout, moving nothing."""
+        return self._project_broadcast(operand_shape)[0]
+
+    def broadcast_registers(self, operand_shape: Sequence[int]) -> tuple[int, ...]:
+        """For each register of this layout the operand's register that it copies."""
+        return self._project_broadcast(operand_shape)[1]
+
+    def _project_broadcast(self, operand_shape: Sequence[int]) -> tuple[Layout, tuple[int, ...]]:
+        operand_shape = tuple(operand_shape)
+        if len(operand_shape) != len(self.shape):
+            raise ValueError(f"{operand_shape} and {self.shape} differ in rank; expand_dims first")
+        if any(small not in (1, large) for small, large in zip(operand_shape, self.shape, strict=True)):
+            raise ValueError(f"{operand_shape} does not broadcast to {self.shape}")
+        kept = [bit for axis in range(len(self.shape)) if operand_shape[axis] != 1 for bit in self.dim_bits(axis)]
+        kept.sort()
+        return self._project(operand_shape, lambda basis: _gather_bits(basis, kept))
+
+    def _project(self, shape: tuple[int, ...], image: Callable[[int], int]) -> tuple[Layout, tuple[int, ...]]:
+        """The layout with every basis replaced by its image, and for each old register the new one it falls into."""
+        span = gf2.Span()
+        kept: list[int] = []
+        masks = []
+        for basis in map(image, self.reg):
+            known = span.solve(basis)
+            if known is None:
+                known = 1 << len(kept)
+                span.add(basis)
+                kept.append(basis)
+            masks.append(known)
+        layout = Layout(shape, tuple(kept), tuple(map(image, self.lane)), tuple(map(image, self.warp)))
+        return layout, tuple(gf2.apply(masks, register) for register in range(self.num_registers))
+
+    def expand_dims(self, axis: int) -> Layout:
+        """The result's layout when an axis of extent 1 is inserted; flat indices stay, so only the shape changes."""
+        position = range(len(self.shape) + 1)[axis]
+        return replace(self, shape=(*self.shape[:position], 1, *self.shape[position:]))
+
+    def expand_dims_inverse(self, axis: int) -> Layout:
+        """The operand's layout when this is the layout of `expand_dims(operand, axis)`."""
+        axis = range(len(self.shape))[axis]
+        if self.shape[axis] != 1:
+            raise ValueError(f"axis {axis} of {self.shape} is not of extent 1")
+        return replace(self, shape=self.shape[:axis] + self.shape[axis + 1 :])
+
+    def reshape(self, shape: Sequence[int]) -> Layout:
+        """The layout with another shape of the same size: elements keep their flat indices."""
+        if prod(shape) != self.size:
+            raise ValueError(f"{self.shape} cannot be reshaped to {tuple(shape)}")
+        return replace(self, shape=tuple(shape))
+
+    def trans(self, perm: Sequence[int]) -> Layout:
+        """The result's layout of a transposition: axis i of the result is axis `perm[i]` of the operand."""
+        if sorted(perm) != list(range(len(self.shape))):
+            raise ValueError(f"{tuple(perm)} does not permute the axes of {self.shape}")
+        order = [bit for axis in reversed(perm) for bit in self.dim_bits(axis)]
+        return Layout(
+            tuple(self.shape[axis] for axis in perm),
+            tuple(_gather_bits(basis, order) for basis in self.reg),
+            tuple(_gather_bits(basis, order) for basis in self.lane),
+            tuple(_gather_bits(basis, order) for basis in self.warp),
+        )
+
+    def trans_inverse(self, perm: Sequence[int]) -> Layout:
+        """The operand's layout when this is the layout of `trans(operand, perm)`."""
+        return self.trans([list(perm).index(axis) for axis in range(len(perm))])
+
+    def replace(self, **fields: Any) -> Layout:
+        """A copy with other fields."""
+        return replace(self, **fields)
+
+    # -- text
+
+    def __str__(self) -> str:
+        fields = (f"{kind} {_join(getattr(self, kind))}" for kind in ("reg", "lane", "warp"))
+        return f"<{format_shape(self.shape)}: {' '.join(fields)}>"
+
+    @staticmethod
+    def parse(text: str) -> Layout:
+        """The inverse of `str`. Raises ValueError on other text."""
+        match = re.fullmatch(r"<(\S+): reg (\S+) lane (\S+) warp (\S+)>", text.strip())
+        if match is None:
+            raise ValueError(f"not a layout: {text!r}")
+        shape, *fields = match.groups()
+        return Layout(parse_shape(shape), *(_split(field) for field in fields))
+
+
+# -- moving arrays in and out of a layout (for the interpreter and for tests)
+
+
+def distribute(array: np.ndarray, layout: Layout) -> np.ndarray:
+    """The values that every place holds, [warps, lanes, registers], of a tile given as an array of the tile's shape."""
+    if np.shape(array) != layout.shape:
+        raise ValueError(f"an array of shape {np.shape(array)} is not a tile of {layout}")
+    return np.asarray(array).reshape(-1)[layout.indices()]
+
+
+def collect(values: np.ndarray, layout: Layout) -> np.ndarray:
+    """The inverse of `distribute`. Raises ValueError when replicas differ in any bit (so NaNs may match)."""
+    indices = layout.indices()
+    if values.shape != indices.shape:
+        raise ValueError(f"values of shape {values.shape} do not fit the places {indices.shape} of {layout}")
+    flat = np.empty(layout.size, dtype=values.dtype)
+    flat[indices.reshape(-1)] = values.reshape(-1)
+    if layout.is_replicated:
+        differ = _raw(flat)[indices] != _raw(values).reshape(indices.shape)
+        if differ.any():
+            warp, lane, register = (int(position) for position in np.argwhere(differ)[0])
+            place = f"warp {warp}, lane {lane}, register {register}"
+            element = layout.coords(warp, lane, register)
+            raise ValueError(f"replicas of element {element} disagree: {place} holds {values[warp, lane, register]}")
+    return flat.reshape(layout.shape)
+
+
+def _raw(values: np.ndarray) -> np.ndarray:
+    """The bits of `values` as unsigned integers of the same width."""
+    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+
+
+def _walk(bases: Sequence[int]) -> np.ndarray:
+    """XOR of the bases selected by 0, 1, 2, ...: int64 of length 2 ** len(bases)."""
+    values = np.zeros(1, dtype=np.int64)
+    for basis in bases:
+        values = np.concatenate([values, values ^ basis])
+    return values
+
+
+def _gather_bits(value: int, positions: Sequence[int]) -> int:
+    """Bit i of the result is bit `positions[i]` of `value`."""
+    return sum((value >> position & 1) << i for i, position in enumerate(positions))
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """A shape as text without spaces: "128x64", and "()" for a tile of rank 0."""
+    return "x".join(map(str, shape)) if shape else "()"
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """The inverse of `format_shape`."""
+    return () if text == "()" else tuple(int(extent) for extent in text.split("x"))
+
+
+def _join(bases: Sequence[int]) -> str:
+    return ",".join(map(str, bases)) if bases else "-"
+
+
+def _split(text: str) -> tuple[int, ...]:
+    return () if text == "-" else tuple(int(basis) for basis in text.split(","))

@@ -1,0 +1,271 @@
+"""The hardware as data: blocked layouts, and the fragments of the tensor-core instructions.
+
+A layout is made by dealing out index bits. `deal` keeps, for every axis, the bits nobody has taken yet, and a recipe of
+steps (where, axis, how many) takes them low bit first: "two register bits from axis 1, three lane bits from axis 1, two
+from axis 0, ...". A blocked layout is such a recipe. So is an mma.sync fragment, whose steps are a row of the table
+below (PTX ISA, "Matrix fragments for mma.m16n8k..."), followed by steps that repeat the fragment over the tile.
+
+Order of the repetitions. The low register bits of a thread are the registers of one fragment in the order in which the
+instruction names them (a0, a1, ...). Above them come the repetitions along the fragment's own inner axis (K for both
+operands, N for the accumulator), then those along the other axis (M or N). An accumulator then has the registers that
+operand A of a following product wants, in the same order, so that attention's P moves nothing. Warps split a tile into
+contiguous parts: first M, then N; operands are replicated over the warps that split the other axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from blocknb.layouts.linear import Layout, format_shape
+
+Step = tuple[str, int, int]  # (where: "reg" | "lane" | "warp", axis, bits to take; fewer are taken when fewer are left)
+
+
+def log2(value: int) -> int:
+    """The exponent of a power of two. Raises ValueError for any other int."""
+    if value < 1 or value & (value - 1):
+        raise ValueError(f"{value} is not a power of two")
+    return value.bit_length() - 1
+
+
+class _Deal:
+    """Index bits of a tile, dealt to the hardware bits one step after another."""
+
+    def __init__(self, shape: Sequence[int]):
+        self.shape = tuple(shape)
+        self.hands: dict[str, list[int]] = {"reg": [], "lane": [], "warp": []}
+        self.left: list[list[int]] = []
+        low = sum(map(log2, shape))
+        for extent in shape:
+            low -= log2(extent)
+            self.left.append([1 << bit for bit in range(low, low + log2(extent))])
+
+    def take(self, where: str, axis: int, count: int, *, high: bool = False) -> int:
+        """Gives up to `count` of the axis's lowest (or highest) free bits to a kind; returns how many there were."""
+        left = self.left[axis]
+        count = min(count, len(left))
+        taken = left[len(left) - count :] if high else left[:count]
+        del left[len(left) - count if high else 0 : len(left) if high else count]
+        self.hands[where] += taken
+        return count
+
+    def fill(self, where: str, axes: Iterable[int], total: int) -> None:
+        """Takes bits from the axes in turn until the kind has `total`; replicates (zeros) if the tile runs out."""
+        for axis in axes:
+            self.take(where, axis, max(0, total - len(self.hands[where])))
+        self.hands[where] += [0] * (total - len(self.hands[where]))
+
+    def layout(self, axes: Iterable[int]) -> Layout:
+        """Gives what is left to the registers, axis after axis."""
+        for axis in axes:
+            self.take("reg", axis, len(self.left[axis]))
+        return Layout(self.shape, tuple(self.hands["reg"]), tuple(self.hands["lane"]), tuple(self.hands["warp"]))
+
+
+def blocked(shape: Sequence[int], order: Sequence[int], vec: int, num_warps: int, lanes: int = 32) -> Layout:
+    """The layout for memory: neighbouring threads hold neighbouring vectors.
+
+    `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`; lanes, then warps
+    go on along it and then along the next axes; registers repeat the whole over what is left. A tile smaller than that
+    has shorter vectors, or is replicated over the lanes and warps that are left.
+    """
+    if sorted(order) != list(range(len(shape))):
+        raise ValueError(f"order {tuple(order)} does not list the axes of {format_shape(shape)}")
+    deal = _Deal(shape)
+    if order:
+        deal.take("reg", order[0], log2(vec))
+    deal.fill("lane", order, log2(lanes))
+    deal.fill("warp", order, log2(num_warps))
+    return deal.layout(order)
+
+
+# -- tensor cores
+
+
+@dataclass(frozen=True)
+class MmaInstruction:
+    """A row of the table: D[m, n] = A[m, k] B[k, n] + C[m, n] by one warp.
+
+    `operands`, `accumulators`: element types of A and B, and of C and D. `a`, `b`, `c`: the steps that deal a fragment,
+    axes 0 and 1 being (M, K), (K, N) and (M, N). `arch`: the lowest compute capability, as in sm_80.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    operands: tuple[str, ...]
+    accumulators: tuple[str, ...]
+    arch: int
+    a: tuple[Step, ...]
+    b: tuple[Step, ...]
+    c: tuple[Step, ...]
+
+    def fragment_registers(self, operand: str) -> int:
+        """Elements of one fragment of "a", "b" or "c" that a thread holds."""
+        return 1 << sum(bits for where, _, bits in getattr(self, operand) if where == "reg")
+
+    def instructions(self, m: int, n: int, k: int) -> int:
+        """How many instructions the product of two tiles takes, over all warps."""
+        return (m // self.m) * (n // self.n) * (k // self.k)
+
+
+R, L = "reg", "lane"
+_C = ((R, 1, 1), (L, 1, 2), (L, 0, 3), (R, 0, 1))  # c0 c1: neighbouring columns; c2 c3: eight rows below
+
+MMA_TABLE = (
+    MmaInstruction(
+        name="m16n8k16", m=16, n=8, k=16, operands=("fp16", "bf16"), accumulators=("fp32",), arch=80,
+        a=((R, 1, 1), (L, 1, 2), (L, 0, 3), (R, 0, 1), (R, 1, 1)),
+        b=((R, 0, 1), (L, 0, 2), (L, 1, 3), (R, 0, 1)),
+        c=_C,
+    ),
+    MmaInstruction(
+        name="m16n8k8", m=16, n=8, k=8, operands=("fp16",), accumulators=("fp32",), arch=75,
+        a=((R, 1, 1), (L, 1, 2), (L, 0, 3), (R, 0, 1)),
+        b=((R, 0, 1), (L, 0, 2), (L, 1, 3)),
+        c=_C,
+    ),
+    MmaInstruction(
+        name="m16n8k8.tf32", m=16, n=8, k=8, operands=("tf32",), accumulators=("fp32",), arch=80,
+        a=((L, 1, 2), (L, 0, 3), (R, 0, 1), (R, 1, 1)),
+        b=((L, 0, 2), (L, 1, 3), (R, 0, 1)),
+        c=_C,
+    ),
+    MmaInstruction(
+        name="m16n8k32.s8", m=16, n=8, k=32, operands=("int8",), accumulators=("int32",), arch=80,
+        a=((R, 1, 2), (L, 1, 2), (L, 0, 3), (R, 0, 1), (R, 1, 1)),
+        b=((R, 0, 2), (L, 0, 2), (L, 1, 3), (R, 0, 1)),
+        c=_C,
+    ),
+)  # fmt: skip
+
+
+def find_mma(operand: str, accumulator: str, arch: int) -> MmaInstruction | None:
+    """The widest instruction for these element types ("tf32": fp32 operands, rounded) that `arch` (80: sm_80) has."""
+    rows = [
+        row for row in MMA_TABLE if operand in row.operands and accumulator in row.accumulators and row.arch <= arch
+    ]
+    return max(rows, key=lambda row: row.k, default=None)
+
+
+def mma_refusal(instruction: MmaInstruction, m: int, n: int, k: int) -> str | None:
+    """Why tiles of M x K and K x N cannot use the instruction, as a phrase for a note; None when they can."""
+    for name, extent, least in (("M", m, instruction.m), ("N", n, instruction.n), ("K", k, instruction.k)):
+        if extent < least:
+            return f"{name} = {extent} is smaller than the {least} of {instruction.name}"
+    return None
+
+
+def choose_warps(
+    shape: Sequence[int], num_warps: int, instruction: MmaInstruction | None = None, *, rows_only: bool = False
+) -> tuple[int, int]:
+    """How many warps split M and how many N of an accumulator tile; their product is `num_warps`.
+
+    Minimises what a warp reads from shared memory for each k, its rows plus its columns, with no replicated work as
+    long as there are fragments to go round; on a tie more warps go along M. `rows_only` puts all warps along M while
+    M lasts, as a product whose rows are reduced, or whose result is operand A of another product, wants it.
+    """
+    least_m, least_n = (instruction.m, instruction.n) if instruction else (1, 1)
+    m, n = shape
+    splits = [(num_warps >> bits, 1 << bits) for bits in range(log2(num_warps) + 1)]
+
+    def cost(split: tuple[int, int]) -> tuple[int, int, int]:
+        rows, columns = max(least_m, m // split[0]), max(least_n, n // split[1])
+        work = rows * columns  # grows when a split leaves warps without a part of their own
+        return work, split[1] if rows_only else rows + columns, -split[0]
+
+    return min(splits, key=cost)
+
+
+def accumulator(shape: Sequence[int], instruction: MmaInstruction, warps_per_cta: tuple[int, int]) -> Layout | None:
+    """The layout of the M x N accumulator, or None when the tile is smaller than the instruction."""
+    return _fragments(shape, instruction.c, (instruction.m, instruction.n), warps_per_cta, inner=1)
+
+
+def operand_a(shape: Sequence[int], instruction: MmaInstruction, warps_per_cta: tuple[int, int]) -> Layout | None:
+    """The layout of the M x K operand, replicated over the warps that split N, or None (see `accumulator`)."""
+    return _fragments(shape, instruction.a, (instruction.m, instruction.k), warps_per_cta, inner=1, shared_axis=1)
+
+
+def operand_b(shape: Sequence[int], instruction: MmaInstruction, warps_per_cta: tuple[int, int]) -> Layout | None:
+    """The layout of the K x N operand, replicated over the warps that split M, or None (see `accumulator`)."""
+    return _fragments(shape, instruction.b, (instruction.k, instruction.n), warps_per_cta, inner=0, shared_axis=0)
+
+
+def _fragments(
+    shape: Sequence[int],
+    steps: tuple[Step, ...],
+    least: tuple[int, int],
+    warps_per_cta: tuple[int, int],
+    *,
+    inner: int,
+    shared_axis: int | None = None,
+) -> Layout | None:
+    """Deals one fragment, then the warps' parts, then the repetitions, the `inner` axis first.
+
+    `shared_axis` is the K of an operand: warps do not split it, and those that split the accumulator there replicate.
+    """
+    if any(extent < needed for extent, needed in zip(shape, least, strict=True)):
+        return None
+    deal = _Deal(shape)
+    for where, axis, count in steps:
+        deal.take(where, axis, count)
+    warp: list[int] = []
+    for axis, warps in enumerate(warps_per_cta):
+        deal.hands["warp"] = []
+        if axis != shared_axis:
+            deal.take("warp", axis, log2(warps), high=True)
+        warp += deal.hands["warp"] + [0] * (log2(warps) - len(deal.hands["warp"]))
+    deal.hands["warp"] = warp
+    return deal.layout((inner, 1 - inner))
+
+
+# -- products without tensor cores
+
+
+def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
+    """The accumulator of a product by plain FMAs: 4 x 4 elements a thread, 4 x 8 threads a warp.
+
+    With r rows and c columns a thread does r * c FMAs on r + c operands, so the block is square; eight lanes along N
+    read 32 neighbouring columns of B.
+    """
+    deal = _Deal(shape)
+    deal.take("reg", 1, 2)
+    deal.take("reg", 0, 2)
+    deal.take("lane", 1, 3)
+    deal.take("lane", 0, 2)
+    deal.fill("lane", (1, 0), 5)
+    along_m, along_n = choose_warps([1 << len(left) for left in deal.left], num_warps)
+    deal.take("warp", 0, log2(along_m))
+    deal.take("warp", 1, log2(along_n))
+    deal.fill("warp", (0, 1), log2(num_warps))
+    return deal.layout((1, 0))
+
+
+def fma_operand_a(result: Layout, k: int) -> Layout:
+    """The M x K operand of an FMA product with this accumulator: each thread its own rows, and all of K, which is the
+    high register bits: registers of one k are neighbours, in the order of the accumulator's rows."""
+    m, n = result.shape
+    mask, shift = result.dim_mask(0), log2(n)
+
+    def place(bases: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple((basis & mask) >> shift << log2(k) for basis in bases)
+
+    return Layout(
+        (m, k), place(result.reg) + tuple(1 << bit for bit in range(log2(k))), place(result.lane), place(result.warp)
+    )
+
+
+def fma_operand_b(result: Layout, k: int) -> Layout:
+    """The K x N operand of an FMA product with this accumulator; see `fma_operand_a`."""
+    _, n = result.shape
+    mask = result.dim_mask(1)
+
+    def place(bases: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(basis & mask for basis in bases)
+
+    return Layout(
+        (k, n), place(result.reg) + tuple(n << bit for bit in range(log2(k))), place(result.lane), place(result.warp)
+    )
