@@ -1,0 +1,361 @@
+"""LLVM and ptxas behind a Future: `Workers` sends jobs to worker processes and survives their death.
+
+LLVM aborts its process on what it cannot select, so it lives in `worker.py`, a process of its own. `Workers.submit(job)` gives a
+`concurrent.futures.Future`; one thread for each worker writes the request and reads the answer. The one trick is that this
+thread, and never the waiting caller, owns the pipes: an interrupt while somebody waits for a compile cannot leave half a frame
+behind. A worker that dies fails its own job with LLVM's last words and the next job starts a new one. Workers ignore the
+interrupts of the terminal (own session) and end when their standard input does, that is with the parent at the latest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blocknb.codegen import worker
+from blocknb.codegen.toolchain import Resources, Tool, find_ptxas, read_ptxas_log
+from blocknb.errors import CompilerBug, KernelError, OutOfResources, Unsupported
+from blocknb.target import Target
+
+
+@dataclass(frozen=True)
+class CudaCode:
+    """What compiling for a GPU gives: PTX always; cubin, resources by kernel and warnings if ptxas was there.
+
+    `llvm` is the optimised LLVM text if it was asked for; `ms` milliseconds by stage (parse, optimise, emit, ptxas).
+    """
+
+    ptx: str
+    cubin: bytes | None = None
+    resources: dict[str, Resources] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    llvm: str | None = None
+    ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CpuCode:
+    """What compiling for a CPU gives: a relocatable object (see `loader.load_object`), its global names, and assembly."""
+
+    object: bytes
+    exports: tuple[str, ...]
+    asm: str | None = None
+    llvm: str | None = None
+    ms: dict[str, float] = field(default_factory=dict)
+
+
+#: Functions of the C library that CPU code may call: LLVM makes them of loops that copy or clear. The loader provides them.
+LIBRARY = ("memcpy", "memmove", "memset")
+
+
+def compile_cuda(
+    text: str, target: Target, *, opt: int = 1, llvm: bool = False, tool: Tool | None = None, workers: Workers | None = None
+) -> Future[CudaCode]:
+    """Compiles LLVM text to PTX and, where a ptxas for the target is found (or given as `tool`), to a cubin.
+
+    The future raises CompilerBug (LLVM text that is wrong, ptxas that refuses), Unsupported (no such instruction on the
+    target) or OutOfResources (ptxas counts too much shared memory).
+    """
+    tool = tool or find_ptxas(target)
+    job = {"kind": "cubin" if tool else "ptx", "text": text, "opt": opt, "llvm": llvm}
+    job |= {"arch": target.arch, "features": target.features}
+    if tool:
+        job["ptxas"] = str(tool.path)
+    return _then((workers or shared()).submit(job), _cuda_code)
+
+
+def compile_cpu(
+    text: str, target: Target, *, opt: int = 2, asm: bool = True, llvm: bool = False, workers: Workers | None = None
+) -> Future[CpuCode]:
+    """Compiles LLVM text to an object for `load_object`; the future raises CompilerBug, also for undefined functions."""
+    job = {"kind": "object", "text": text, "opt": opt, "asm": asm, "llvm": llvm, "allowed": LIBRARY}
+    job |= {"cpu": target.arch, "features": target.features}
+    return _then((workers or shared()).submit(job), _cpu_code)
+
+
+def _cuda_code(answer: dict) -> CudaCode:
+    resources, warnings = read_ptxas_log(answer.get("log", ""))
+    return CudaCode(answer["ptx"], answer.get("cubin"), resources, warnings, answer.get("llvm"), answer["ms"])
+
+
+def _cpu_code(answer: dict) -> CpuCode:
+    return CpuCode(answer["object"], tuple(answer["exports"]), answer.get("asm"), answer.get("llvm"), answer["ms"])
+
+
+def _then(future: Future, convert) -> Future:
+    """A future of `convert(result)`; cancelling it cancels a job that has not started."""
+    result: Future = Future()
+
+    def done(source: Future) -> None:
+        if source.cancelled():
+            result.cancel()
+            return
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(convert(source.result()))
+        except Exception as error:
+            result.set_exception(error)
+
+    result.add_done_callback(lambda r: r.cancelled() and future.cancel())
+    future.add_done_callback(done)
+    return result
+
+
+class Workers:
+    """An executor of LLVM jobs on `count` processes, each started when there is work for it and none is idle.
+
+    The default count is the number of CPUs, at most 4. `submit` never blocks. Use as a context manager or `close` it; the
+    pool that `shared()` gives lives as long as the process.
+    """
+
+    def __init__(self, count: int | None = None):
+        self.count = count or min(4, os.cpu_count() or 1)
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._running: dict[Future, _Process] = {}
+        self._processes: set[_Process] = set()
+        self._closed = False
+
+    def submit(self, job: dict) -> Future[dict]:
+        """Queues a job (see worker.py) and returns the future of its answer."""
+        future: Future = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("these workers are closed")
+            self._queue.put((future, job))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self.count:
+                thread = threading.Thread(target=self._serve, name="blocknb-worker", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return future
+
+    def warm(self) -> Future[dict]:
+        """Starts a worker in the background; the future tells its LLVM version, CPU name and CPU features."""
+        return self.submit({"kind": "ping"})
+
+    def wait(self, future: Future):
+        """The future's result; an interrupt of the waiting thread also ends the worker that is busy with it."""
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self.abandon(future)
+            raise
+
+    def abandon(self, future: Future) -> None:
+        """Cancels a job of `submit`, even one in progress: its worker is killed and the future fails."""
+        if not future.cancel() and (process := self._running.get(future)):
+            process.kill()
+
+    def close(self) -> None:
+        """Ends the processes; jobs that wait are cancelled, jobs in progress fail."""
+        with self._lock:
+            self._closed = True
+            while True:
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if item is not None:
+                    item[0].cancel()
+            for _ in self._threads:
+                self._queue.put(None)
+            for process in list(self._processes):
+                process.kill()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        process = None
+        while (item := self._queue.get()) is not None:
+            future, job = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    if process is None or not process.alive:
+                        process = self._start()
+                    self._running[future] = process
+                    future.set_result(process.call(job))
+                except BaseException as error:
+                    future.set_exception(error)
+                finally:
+                    self._running.pop(future, None)
+            self._idle.release()
+            del future, job, item
+        if process is not None:
+            process.kill()
+            self._processes.discard(process)
+
+    def _start(self) -> _Process:
+        process = _Process()
+        with self._lock:
+            self._processes = {p for p in self._processes if p.alive} | {process}
+        return process
+
+    def _forget(self) -> None:
+        """In the child of a fork: the processes belong to the parent, so let go of their pipes and begin anew."""
+        for process in self._processes:
+            process.forget()
+        self._reset()
+
+
+class _Process:
+    """One worker process and its pipes; `call` is used by one thread only."""
+
+    def __init__(self):
+        # Python without site packages or environment: starts in 10 ms, and nobody's startup file can print or fail in it.
+        command = [sys.executable, "-I", "-S", worker.__file__, _llvmlite_folder()]
+        self._log = tempfile.TemporaryFile(prefix="blocknb-")  # noqa: SIM115 (lives as long as the process)
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def kill(self) -> None:
+        if self._popen.returncode is None:
+            self._popen.kill()
+
+    def forget(self) -> None:
+        os.close(self._stdin)
+        os.close(self._stdout)
+        self._popen.stdin = self._popen.stdout = None
+        self._popen.returncode = 0
+
+    def call(self, job: dict) -> dict:
+        """Does one job; raises KernelError if the job fails, whether in an orderly way or with the process."""
+        os.ftruncate(self._log.fileno(), 0)
+        os.lseek(self._log.fileno(), 0, os.SEEK_SET)  # the offset is shared with the child
+        try:
+            worker.write_all(self._stdin, worker.pack(job))
+            answer = worker.read_frame(self._stdout)
+        except (EOFError, OSError):
+            raise self._obituary(job) from None
+        except BaseException:
+            self.kill()  # the pipe may hold half a frame
+            raise
+        if "error" in answer:
+            raise _as_error(answer, job)
+        if words := self._last_words():
+            answer["stderr"] = words
+        return answer
+
+    def _last_words(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        start = max(0, size - 65536)
+        return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
+
+    def _obituary(self, job: dict) -> KernelError:
+        self._popen.stdin.close()
+        try:
+            status = self._popen.wait(10)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            status = self._popen.wait()
+        self._popen.stdout.close()
+        return _death(status, self._last_words(), job)
+
+
+def _death(status: int, words: str, job: dict) -> KernelError:
+    """The error for a job whose worker died with that exit status and these last lines on standard error."""
+    target = job.get("arch") or job.get("cpu") or "this machine"
+    if status == -signal.SIGKILL:
+        return KernelError("the compile was stopped: its worker process was killed", hint="out of memory, or interrupted")
+    found = re.search(r"^(?:LLVM ERROR|error): *(.*)$", words, re.MULTILINE)
+    tail = "\n".join(words.splitlines()[-8:])
+    if found and (intrinsic := re.search(r"Cannot select: intrinsic %(\S+)", found[1])):
+        hint = "an instruction of another architecture; compile for one that has it"
+        return Unsupported(f"{target} cannot do {intrinsic[1]}", hint=hint)
+    why = found[1] if found else (tail or f"exit status {status}")
+    return CompilerBug(f"LLVM stopped its process while compiling for {target}: {why}")
+
+
+def _as_error(answer: dict, job: dict) -> KernelError:
+    """The error for an orderly refusal of a worker."""
+    target = job.get("arch") or job.get("cpu") or "this machine"
+    message = answer["message"]
+    match answer["error"]:
+        case "parse":
+            source = f"\n    {answer['source']}" if answer.get("source") else ""
+            return CompilerBug(message + source)
+        case "ptxas":
+            return _ptxas_error(message, target, answer.get("ptx", ""))
+        case "undefined":
+            return CompilerBug(f"{message} (for {target})")
+    return CompilerBug(message)
+
+
+def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
+    lines = [line for line in log.splitlines() if re.search(r"\b(error|fatal)\b", line)]
+    first = lines[0] if lines else (log.splitlines() or ["ptxas failed"])[-1]
+    if found := re.search(r"uses too much (.*?) \((\w+) bytes, (\w+) max\)", first):
+        needs, has = int(found[2], 0), int(found[3], 0)
+        return OutOfResources(f"the kernel needs {needs} bytes of {found[1].strip()}, and {target} has {has}")
+    if found := re.search(r"(?:Feature|Instruction|Modifier) '(.*?)'.* requires \.target (\S+)", first):
+        return Unsupported(f"{target} cannot do {found[1]}: it needs {found[2]}")
+    place = re.search(r"line (\d+)", first)
+    source = ptx.split("\n")[int(place[1]) - 1].strip() if place and ptx else ""
+    return CompilerBug(f"ptxas refuses the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip())
+
+
+@functools.cache
+def _llvmlite_folder() -> str:
+    """The folder to import llvmlite from, found without importing it."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or not spec.submodule_search_locations:
+        raise KernelError("llvmlite is not installed, and it is what compiles kernels", hint="pip install llvmlite")
+    return str(Path(next(iter(spec.submodule_search_locations))).parent)
+
+
+_pools: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+@functools.cache
+def shared() -> Workers:
+    """The pool of this process."""
+    return Workers()
+
+
+def _close_all() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool._forget()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,228 @@
+"""Finds NVIDIA's ptxas and nvdisasm, and reads what ptxas says.
+
+Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_PTXAS12`, `BLOCKNB_NVDISASM`), those that pip installed,
+the one on PATH, the one of a CUDA toolkit. The first that is new enough (for the PTX we write) and not too new (13 dropped
+sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no process is
+started only to ask; a system's tool is asked once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from blocknb.errors import CompilerBug
+from blocknb.target import Target
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A program found: `name` (ptxas, nvdisasm), `path`, `origin` (an environment variable, "PyPI", "PATH", "toolkit")."""
+
+    name: str
+    path: Path
+    origin: str
+    known_version: tuple[int, ...] = ()
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Such as (13, 0, 88); empty if the program does not say. Asks the program if pip's metadata did not tell."""
+        return self.known_version or _ask_version(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.name} {'.'.join(map(str, self.version)) or '(unknown version)'} ({self.origin})"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says of one kernel: registers a thread, bytes of stack and spills a thread, static shared bytes, barriers."""
+
+    registers: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+    shared: int = 0
+    barriers: int = 0
+
+
+# The CUDA release that brought a version of the PTX ISA (PTX ISA, "Release Notes").
+_CUDA_OF_PTX = {(8, 0): (12, 0), (8, 1): (12, 1), (8, 6): (12, 7), (8, 7): (12, 8), (8, 8): (12, 9), (9, 0): (13, 0)}
+# Folders under site-packages/nvidia, with the wheels that fill them.
+_WHEELS = {
+    "ptxas": {"cu13/bin": "nvidia_cuda_nvcc", "cuda_nvcc/bin": "nvidia_cuda_nvcc_cu12"},
+    "nvdisasm": {"cu13/bin": "nvidia_cuda_nvdisasm", "cuda_nvdisasm/bin": "nvidia_cuda_nvdisasm_cu12"},
+}
+
+
+@functools.cache
+def find_ptxas(target: Target) -> Tool | None:
+    """The ptxas that can assemble our PTX for the target; None if there is none (the driver may do it then)."""
+    least = _CUDA_OF_PTX[target.ptx_version]
+    before = (13,) if target.capability < 75 else (1000,)
+    return next((tool for tool in candidates("ptxas") if least <= tool.version[:2] < before), None)
+
+
+@functools.cache
+def find_nvdisasm(target: Target) -> Tool | None:
+    """The nvdisasm that knows the target; None if there is none."""
+    before = (13,) if target.capability < 75 else (1000,)
+    return next((tool for tool in candidates("nvdisasm") if tool.version[:2] < before), None)
+
+
+@functools.cache
+def candidates(name: str) -> tuple[Tool, ...]:
+    """Every copy of ptxas or nvdisasm on this machine, the preferred first."""
+    seen: dict[Path, Tool] = {}
+    for tool in _search(name):
+        seen.setdefault(tool.path, tool)
+    return tuple(seen.values())
+
+
+def forget() -> None:
+    """Forgets what was found, for a person who has just installed something."""
+    for function in (find_ptxas, find_nvdisasm, candidates, installed, _ask_version):
+        function.cache_clear()
+
+
+def _search(name: str) -> Iterator[Tool]:
+    executable = name + (".exe" if os.name == "nt" else "")
+    for variable in ({"ptxas": ("BLOCKNB_PTXAS", "BLOCKNB_PTXAS12")}.get(name) or (f"BLOCKNB_{name.upper()}",)):
+        if named := os.environ.get(variable):
+            yield Tool(name, Path(named), variable)
+    for folder in dict.fromkeys(sys.path):
+        for place, wheel in _WHEELS[name].items():
+            path = Path(folder, "nvidia", place, executable)
+            if path.is_file() and os.access(path, os.X_OK):
+                yield Tool(name, path, "PyPI", _numbers(installed().get(wheel, "")))
+    if found := shutil.which(name):
+        yield Tool(name, Path(found), "PATH")
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if root and os.access(path := Path(root, "bin", executable), os.X_OK):
+            yield Tool(name, path, "toolkit")
+
+
+@functools.cache
+def installed() -> dict[str, str]:
+    """Versions of what pip installed, by name as in dist-info folders ("nvidia_cuda_nvcc"): one listing, no metadata read."""
+    versions: dict[str, str] = {}
+    for folder in dict.fromkeys(sys.path):
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for entry in names:
+            if entry.endswith(".dist-info"):
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                versions.setdefault(name.lower().replace(".", "_"), version)
+    return versions
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+@functools.cache
+def _ask_version(path: Path) -> tuple[int, ...]:
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", said)
+    return _numbers(found[1]) if found else ()
+
+
+def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
+    """Reads the output of `ptxas -v`: resources by kernel, and the warnings and performance advice (such as C7514)."""
+    resources: dict[str, dict[str, int]] = {}
+    warnings: list[str] = []
+    kernel = properties = ""
+    patterns = {
+        "registers": r"Used (\d+) registers",
+        "barriers": r"used (\d+) barriers",
+        "shared": r"(\d+) bytes smem",
+    }
+    for line in log.splitlines():
+        if found := re.search(r"Compiling entry function '(.*?)'", line):
+            kernel = found[1]
+            resources[kernel] = {}
+        elif found := re.search(r"Function properties for '?([^\s']+)", line):
+            properties = found[1]
+        elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            if properties in resources:
+                counts = map(int, found.groups())
+                resources[properties] |= dict(zip(("stack", "spill_stores", "spill_loads"), counts, strict=True))
+        elif kernel and "Used" in line and "registers" in line:
+            for name, pattern in patterns.items():
+                if found := re.search(pattern, line):
+                    resources[kernel][name] = int(found[1])
+        elif re.search(r"\bwarning\b|\(C\d{4}\)", line):
+            warnings.append(re.sub(r"^ptxas\s*(?:/tmp\S*|/proc\S*)?[,\s]*", "", line).strip())
+    return {name: Resources(**counts) for name, counts in resources.items()}, tuple(warnings)
+
+
+# ---- many kernels in one call -------------------------------------------------------------------------------------------
+
+_HEADER = re.compile(r"^\.(version|target|address_size)\s+(.*?)\s*$", re.MULTILINE)
+# What only serves debugging, and names of one module that mean something else in the next.
+_DEBUG = re.compile(r"^\s*\.(?:loc|file)\s.*$|^\s*\.section\s[^{]*\{[^}]*\}", re.MULTILINE)
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
+_GLOBAL = re.compile(
+    r"^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|shared|const)\s[^\n=;(]*?([\w$]+)\s*(?:\[[^\n\]]*\]\s*)*(?:=|;)",
+    re.MULTILINE,
+)
+
+
+def merge_ptx(modules: Sequence[str]) -> str:
+    """One PTX module of several for the same target: one header, globals renamed apart, no line information.
+
+    Raises ValueError if targets differ or two modules define the same kernel.
+    """
+    versions, targets, kernels, bodies = set(), set(), set(), []
+    for number, text in enumerate(modules):
+        header = dict(_HEADER.findall(text))
+        versions.add(_numbers(header["version"]))
+        targets.add(re.sub(r",\s*debug", "", header["target"]))
+        names = set(_ENTRY.findall(text))
+        if both := names & kernels:
+            raise ValueError(f"kernel {sorted(both)[0]!r} is defined twice")
+        kernels |= names
+        body = _DEBUG.sub("", _HEADER.sub("", text))
+        if shared := set(_GLOBAL.findall(body)):
+            pattern = r"(?<![\w$.%])(" + "|".join(map(re.escape, sorted(shared, key=len, reverse=True))) + r")(?![\w$])"
+            body = re.sub(pattern, rf"\1_m{number}", body)
+        bodies.append(body)
+    if len(targets) != 1:
+        raise ValueError(f"modules for different targets: {sorted(targets)}")
+    version = ".".join(map(str, max(versions)))
+    return f".version {version}\n.target {targets.pop()}\n.address_size 64\n" + "\n".join(bodies)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Several kernels assembled at once: the cubin, resources by kernel, warnings."""
+
+    cubin: bytes
+    resources: dict[str, Resources]
+    warnings: tuple[str, ...]
+
+
+def assemble_many(modules: Sequence[str], target: Target) -> Assembly:
+    """Assembles the PTX of many kernels, all for one target, in one run of ptxas (most of a small kernel's time is its start).
+
+    Raises CompilerBug with ptxas's message if it refuses one, and ValueError as `merge_ptx` does.
+    """
+    from blocknb.codegen.llvm import shared
+
+    tool = find_ptxas(target)
+    if tool is None:
+        raise CompilerBug(f"there is no ptxas for {target} on this machine", hint="pip install 'blocknb[toolchain]'")
+    job = {"kind": "assemble", "ptx": merge_ptx(modules), "arch": target.arch, "ptxas": str(tool.path)}
+    answer = shared().wait(shared().submit(job))
+    return Assembly(answer["cubin"], *read_ptxas_log(answer["log"]))

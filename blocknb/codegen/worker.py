@@ -1,0 +1,386 @@
+"""The process that runs LLVM and ptxas: LLVM text in, PTX, cubin or object code out, one frame a job.
+
+LLVM aborts the whole process on what it cannot select, so it never runs in the notebook's own process. This file is that
+other process, and it is a *script*: it imports nothing of blocknb and no NumPy, so that a worker stands ready within 70 ms
+(`python -I -S worker.py <folder of llvmlite>`; `blocknb.codegen.llvm` starts it). The one trick is in the pipes: file
+descriptor 1 is moved away at the start and replaced by standard error, so no library that prints can break the frames, and
+a thread reads the requests, so that the process notices the end of its parent even in the middle of a long job.
+
+`run(job)` is the whole service, and can be called in any process that may die. A job is a dict with `kind`:
+
+`ptx`       text, arch, features, opt -> ptx, ms
+`cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
+`assemble`  ptx, arch, ptxas -> cubin, log, ms
+`object`    text, cpu, features, opt, asm (bool), allowed (names) -> object, asm, exports, ms
+`sass`      cubin, nvdisasm (a path) -> sass, ms
+`ping`      -> llvm (version), cpu, features
+
+With `llvm=True` the first three that take text also return the optimised LLVM text as `llvm`. `ms` maps stage to milliseconds.
+A job that fails in an orderly way returns `error`: one of parse, undefined, ptxas, nvdisasm, internal, with `message`.
+"""
+
+import json
+import os
+import re
+import struct
+import sys
+import time
+
+# ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
+
+_LENGTHS = struct.Struct("<QI")
+
+
+def pack(message: dict) -> bytes:
+    """Encodes a dict of JSON values, bytes and long strings; bytes and long strings travel raw behind the header."""
+    header, blobs, parts = {}, [], []
+    for name, value in message.items():
+        if isinstance(value, bytes):
+            blobs.append((name, "b", len(value)))
+            parts.append(value)
+        elif isinstance(value, str) and len(value) > 256:
+            parts.append(value.encode("utf-8", "surrogateescape"))
+            blobs.append((name, "s", len(parts[-1])))
+        else:
+            header[name] = value
+    head = json.dumps([header, blobs], separators=(",", ":")).encode()
+    size = len(head) + sum(map(len, parts))
+    return b"".join([_LENGTHS.pack(size, len(head)), head, *parts])
+
+
+def unpack(size: int, head_size: int, body: bytes) -> dict:
+    """Decodes the body of a frame; raises ValueError if the lengths do not add up."""
+    message, blobs = json.loads(body[:head_size])
+    at = head_size
+    for name, kind, length in blobs:
+        raw = body[at : at + length]
+        message[name] = raw if kind == "b" else raw.decode("utf-8", "surrogateescape")
+        at += length
+    if at != size or len(body) != size:
+        raise ValueError("damaged frame")
+    return message
+
+
+def read_exactly(fd: int, count: int) -> bytes:
+    """Reads `count` bytes from a pipe; raises EOFError when the other end is gone."""
+    parts = []
+    while count:
+        part = os.read(fd, min(count, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def read_frame(fd: int) -> dict:
+    size, head_size = _LENGTHS.unpack(read_exactly(fd, _LENGTHS.size))
+    return unpack(size, head_size, read_exactly(fd, size))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+# ---- ELF: only the symbol table, to know what an object defines and what it still wants ---------------------------------
+
+
+def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
+    """(defined global names, undefined names) of a little-endian ELF64 object; both empty for other formats."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        return [], []
+    table = struct.unpack_from("<Q", data, 0x28)[0]
+    entry, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry) for i in range(count)]
+    defined, undefined = [], []
+    for _, kind, _, _, offset, size, link, *_ in sections:
+        if kind != 2:  # SHT_SYMTAB
+            continue
+        strings = sections[link][4]
+        for at in range(offset + 24, offset + size, 24):  # the first entry is the null symbol
+            name, info, _, section, _, _ = struct.unpack_from("<IBBHQQ", data, at)
+            text = data[strings + name : data.index(b"\0", strings + name)].decode()
+            if section == 0 and text:
+                undefined.append(text)
+            elif info >> 4 and section != 0:  # STB_GLOBAL or STB_WEAK
+                defined.append(text)
+    return defined, undefined
+
+
+# ---- LLVM ---------------------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """A job that cannot be done, told in an orderly way: `error` is the kind, the message is for people."""
+
+    def __init__(self, error: str, message: str, **more):
+        super().__init__(message)
+        self.answer = {"error": error, "message": message, **more}
+
+
+class Clock:
+    """Milliseconds by stage: `clock.lap("emit")` books the time since the lap before."""
+
+    def __init__(self):
+        self.ms, self._last = {}, time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.ms[stage] = self.ms.get(stage, 0.0) + round((now - self._last) * 1e3, 3)
+        self._last = now
+
+
+_machines: dict = {}
+
+
+def _binding():
+    import llvmlite.binding as binding
+
+    if not _machines:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        _machines[None] = None
+    return binding
+
+
+def _host_triple(binding) -> str:
+    # Objects are loaded by LLVM's own linker in the parent, which takes ELF on every system.
+    triple = binding.get_process_triple()
+    return triple if "linux" in triple or triple.endswith("-elf") else triple + "-elf"
+
+
+def _machine(triple: str, cpu: str, features: str, opt: int, reloc: str = "default"):
+    key = (triple, cpu, features, opt, reloc)
+    if key not in _machines:
+        target = _binding().Target.from_triple(triple)
+        _machines[key] = target.create_target_machine(
+            cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="default"
+        )
+    return _machines[key]
+
+
+def _parse(text: str, machine):
+    """Parses and verifies LLVM text. The data layout goes in front of the first line: types are aligned while parsing."""
+    binding = _binding()
+    head = text[:4096]
+    if "target triple" not in head:
+        text = f'target triple = "{machine.triple}" ' + text
+    if "target datalayout" not in head:
+        text = f'target datalayout = "{machine.target_data}" ' + text
+    try:
+        module = binding.parse_assembly(text, binding.create_context())
+    except RuntimeError as error:
+        found = re.search(r":(\d+):(\d+): error: (.*)", str(error))
+        line = int(found[1]) if found else 0
+        source = text.split("\n")[line - 1].strip() if line else ""
+        why = found[3] if found else str(error)
+        raise Refused("parse", f"LLVM cannot read line {line} of its text: {why}", line=line, source=source) from None
+    try:
+        module.verify()
+    except RuntimeError as error:
+        raise Refused("parse", f"LLVM refuses the module: {error}", line=0, source="") from None
+    return module
+
+
+def _optimise_lightly(module, machine) -> None:
+    """A short list for text that is already good: what ptxas does itself (scheduling, unrolling) is left to it."""
+    binding = _binding()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
+    passes = binding.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_new_gvn_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_aggressive_dce_pass()
+    passes.run(module, builder)
+
+
+def _optimise(module, machine, opt: int) -> None:
+    if opt == 0:
+        return
+    if opt == 1:
+        _optimise_lightly(module, machine)
+        return
+    binding = _binding()
+    options = binding.create_pipeline_tuning_options(speed_level=opt)
+    builder = binding.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+
+
+def _emit_ptx(job: dict, clock: Clock) -> dict:
+    opt = job.get("opt", 1)
+    machine = _machine("nvptx64-nvidia-cuda", job["arch"], job.get("features", ""), min(opt, 3))
+    clock.lap("start")
+    module = _parse(job["text"], machine)
+    clock.lap("parse")
+    _optimise(module, machine, opt)
+    clock.lap("optimise")
+    answer = {"llvm": str(module)} if job.get("llvm") else {}
+    clock.lap("print")
+    answer["ptx"] = machine.emit_assembly(module)
+    clock.lap("emit")
+    return answer
+
+
+def _emit_object(job: dict, clock: Clock) -> dict:
+    opt = job.get("opt", 2)
+    triple = _host_triple(_binding())
+    machine = _machine(triple, job["cpu"], job.get("features", ""), min(opt, 3), reloc="pic")
+    clock.lap("start")
+    module = _parse(job["text"], machine)
+    clock.lap("parse")
+    _optimise(module, machine, opt)
+    clock.lap("optimise")
+    answer = {"llvm": str(module)} if job.get("llvm") else {}
+    clock.lap("print")
+    # Emission rewrites the module, so the listing is made from a copy.
+    listed = module.clone() if job.get("asm") else None
+    answer["object"] = machine.emit_object(module)
+    clock.lap("emit")
+    answer["exports"], undefined = elf_symbols(answer["object"])
+    if missing := sorted(set(undefined) - set(job.get("allowed", ()))):
+        raise Refused("undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing)
+    if listed is not None:
+        answer["asm"] = machine.emit_assembly(listed)
+        clock.lap("asm")
+    return answer
+
+
+# ---- ptxas and nvdisasm ------------------------------------------------------------------------------------------------
+
+
+def _memory_file(name: str, content: bytes = b"") -> int:
+    """A file without a place on any disk, reachable for a child as /proc/self/fd/N, gone with its last owner."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(name, 0)  # not close-on-exec: children shall have it
+    else:
+        import tempfile
+
+        fd, path = tempfile.mkstemp(prefix="blocknb-" + name)
+        os.unlink(path)
+        os.set_inheritable(fd, True)
+    write_all(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _content(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _tool(arguments: list[str], source: bytes, suffix: list[str]) -> tuple[int, bytes, str]:
+    """Runs a tool on `source`; `{in}` and `{out}` stand for the files. Returns (exit status, output file, log)."""
+    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    source_fd, out_fd, log_fd = _memory_file("in", source), _memory_file("out"), _memory_file("log")
+    try:
+        names = {"{in}": f"{folder}/{source_fd}", "{out}": f"{folder}/{out_fd}"}
+        argv = [names.get(a, a) for a in [*arguments, *suffix]]
+        writes_file = "{out}" in suffix
+        actions = [
+            (os.POSIX_SPAWN_DUP2, log_fd if writes_file else out_fd, 1),
+            (os.POSIX_SPAWN_DUP2, log_fd, 2),
+        ]
+        pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return status, _content(out_fd), _content(log_fd).decode("utf-8", "replace").strip()
+    finally:
+        for fd in (source_fd, out_fd, log_fd):
+            os.close(fd)
+
+
+def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
+    arguments = [job["ptxas"], "-v", "-lineinfo", "-arch=" + job["arch"], *job.get("flags", ())]
+    try:
+        status, cubin, log = _tool(arguments, ptx.encode(), ["{in}", "-o", "{out}"])
+    except OSError as error:
+        raise Refused("ptxas", f"{job['ptxas']} does not run: {error}", ptx=ptx) from None
+    clock.lap("ptxas")
+    if status:
+        raise Refused("ptxas", log or f"ptxas ended with status {status}", ptx=ptx)
+    return {"cubin": cubin, "log": log}
+
+
+def _disassemble(job: dict, clock: Clock) -> dict:
+    flags = job.get("flags", ["-c", "-gi"])
+    try:
+        status, text, log = _tool([job["nvdisasm"], *flags], job["cubin"], ["{in}"])
+    except OSError as error:
+        raise Refused("nvdisasm", f"{job['nvdisasm']} does not run: {error}") from None
+    clock.lap("nvdisasm")
+    if status:
+        raise Refused("nvdisasm", log or f"nvdisasm ended with status {status}")
+    return {"sass": text.decode("utf-8", "replace")}
+
+
+# ---- the service --------------------------------------------------------------------------------------------------------
+
+
+def _ping() -> dict:
+    binding = _binding()
+    features = binding.get_host_cpu_features().flatten()
+    version = ".".join(map(str, binding.llvm_version_info))
+    return {"llvm": version, "cpu": binding.get_host_cpu_name(), "features": features, "pid": os.getpid()}
+
+
+def run(job: dict) -> dict:
+    """Does one job (see the head of this file). May abort the process: that is what workers are for."""
+    clock = Clock()
+    try:
+        match job["kind"]:
+            case "ptx":
+                answer = _emit_ptx(job, clock)
+            case "cubin":
+                answer = _emit_ptx(job, clock)
+                answer |= _assemble(answer["ptx"], job, clock)
+            case "assemble":
+                answer = _assemble(job["ptx"], job, clock)
+            case "object":
+                answer = _emit_object(job, clock)
+            case "sass":
+                answer = _disassemble(job, clock)
+            case "ping":
+                answer = _ping()
+            case kind:
+                raise Refused("internal", f"no such job: {kind!r}")
+    except Refused as refusal:
+        answer = refusal.answer
+    except Exception as error:
+        answer = {"error": "internal", "message": f"{type(error).__name__}: {error}"}
+    answer["ms"] = clock.ms
+    return answer
+
+
+def main() -> None:
+    import queue
+    import threading
+
+    requests_fd, answers_fd = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    jobs = queue.SimpleQueue()
+
+    def receive() -> None:
+        try:
+            while True:
+                jobs.put(read_frame(requests_fd))
+        except EOFError:
+            os._exit(0)  # the parent is gone or is done with us, whatever we are busy with
+
+    threading.Thread(target=receive, daemon=True).start()
+    try:
+        _binding()
+    except Exception as error:
+        print(f"LLVM cannot be loaded: {error}", file=sys.stderr, flush=True)
+        os._exit(3)
+    while True:
+        answer = run(jobs.get())
+        sys.stdout.flush()
+        write_all(answers_fd, pack(answer))
+
+
+if __name__ == "__main__":
+    sys.path.append(sys.argv[1])
+    main()

@@ -1,0 +1,157 @@
+"""What code is compiled for: `Target.parse("sm_90a")`, `Target.parse("cpu")`, `Target.parse("cpu:haswell")`.
+
+A target is plain data, so that a cache key, a test's parameter and a sentence in a note can all be made of it. GPU facts (CUDA
+C++ Programming Guide, "Technical Specifications per Compute Capability") and the CPUs that code is tested for are tables here;
+the CPU of this machine is asked of LLVM only when somebody says "cpu".
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from blocknb.errors import Unsupported
+
+
+class UnknownTarget(Unsupported, ValueError):
+    """No target has this name; the message lists those that exist."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU architecture or a CPU.
+
+    `kind` is "cuda" or "cpu"; `arch` LLVM's name ("sm_90a", "znver4"); `features` LLVM's feature string ("+ptx88", "+avx2,+fma").
+    `capability` is 90 for sm_90a and 0 for CPUs; `specific` says that the name ends in "a", with instructions of that one
+    architecture (wgmma on 90a). Limits of a GPU: `max_shared` bytes of shared memory a CTA may ask for, `shared_per_sm` bytes,
+    `max_warps` and `max_ctas` resident on one SM, `registers` (32 bit) of one SM. For CPUs they are 0.
+    """
+
+    kind: str
+    arch: str
+    features: str = ""
+    capability: int = 0
+    specific: bool = False
+    warp_size: int = 1
+    max_shared: int = 0
+    shared_per_sm: int = 0
+    max_warps: int = 0
+    max_ctas: int = 0
+    registers: int = 0
+
+    #: Shared memory the system keeps of every CTA (0 before sm_80), and how registers are handed out: by warp, in this unit.
+    register_unit = 256
+    max_registers_per_thread = 255
+    max_threads_per_cta = 1024
+
+    @staticmethod
+    def parse(name: str | Target) -> Target:
+        """The target of that name; raises UnknownTarget naming the known ones."""
+        if isinstance(name, Target):
+            return name
+        if name == "cpu":
+            return _host()
+        if name.startswith("cpu:"):
+            return _named_cpu(name.removeprefix("cpu:"))
+        if name in _GPUS:
+            return _gpu(name)
+        raise UnknownTarget(f"unknown target {name!r}", hint=f"known targets: {', '.join(known())}")
+
+    def __str__(self) -> str:
+        return self.arch if self.kind == "cuda" else f"cpu:{self.arch}"
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.kind == "cuda"
+
+    @property
+    def shared_reserved(self) -> int:
+        """Bytes of shared memory that the system takes of every CTA."""
+        return 1024 if self.capability >= 80 else 0
+
+    @property
+    def ptx_version(self) -> tuple[int, int]:
+        """The PTX ISA that the features ask for: (8, 8) for "+ptx88"."""
+        digits = self.features.removeprefix("+ptx")
+        return (int(digits[:-1]), int(digits[-1]))
+
+    def has(self, feature: str) -> bool:
+        """Whether a CPU has an LLVM feature, such as "fma", "avx2" or "avx512f"."""
+        return f"+{feature}" in self.features.split(",")
+
+    @property
+    def vector_bits(self) -> int:
+        """Bits of the widest vector register of a CPU."""
+        return 512 if self.has("avx512f") else 256 if self.has("avx2") or self.has("avx") else 128
+
+
+def known() -> list[str]:
+    """Every name that `Target.parse` takes."""
+    return [*_GPUS, "cpu", *(f"cpu:{name}" for name in _CPUS)]
+
+
+# PTX 8.1 is CUDA 12.1; from sm_90 on we write PTX 8.8 (CUDA 12.9), which has every instruction that LLVM 22 knows.
+# name: capability, PTX version, KB of shared memory a CTA and an SM, warps and CTAs an SM
+_GPUS = {
+    "sm_70": (70, 81, 96, 96, 64, 32),
+    "sm_75": (75, 81, 64, 64, 32, 16),
+    "sm_80": (80, 81, 163, 164, 64, 32),
+    "sm_86": (86, 81, 99, 100, 48, 16),
+    "sm_87": (87, 81, 163, 164, 48, 16),
+    "sm_89": (89, 81, 99, 100, 48, 24),
+    "sm_90": (90, 88, 227, 228, 64, 32),
+    "sm_90a": (90, 88, 227, 228, 64, 32),
+    "sm_100": (100, 88, 227, 228, 64, 32),
+    "sm_100a": (100, 88, 227, 228, 64, 32),
+    "sm_120": (120, 88, 99, 100, 48, 24),
+    "sm_120a": (120, 88, 99, 100, 48, 24),
+}
+
+_V2 = "+cx16,+popcnt,+sse3,+sse4.1,+sse4.2,+ssse3"
+_V3 = _V2 + ",+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe"
+_V4 = _V3 + ",+avx512bw,+avx512cd,+avx512dq,+avx512f,+avx512vl"
+# CPUs by name, to look at code for another machine and to test ours against old ones. What a name implies is spelt out,
+# because `has` must know it and llvmlite does not tell.
+_CPUS = {
+    "x86-64": "",
+    "x86-64-v2": _V2,
+    "x86-64-v3": _V3,
+    "x86-64-v4": _V4,
+    "haswell": _V3,
+    "skylake-avx512": _V4,
+    "sapphirerapids": _V4 + ",+avx512bf16,+avx512fp16,+avx512vnni",
+    "znver3": _V3,
+    "znver4": _V4 + ",+avx512bf16,+avx512vnni",
+}
+
+
+@functools.cache
+def _gpu(name: str) -> Target:
+    capability, ptx, cta_kb, sm_kb, warps, ctas = _GPUS[name]
+    return Target(
+        kind="cuda",
+        arch=name,
+        features=f"+ptx{ptx}",
+        capability=capability,
+        specific=name.endswith("a"),
+        warp_size=32,
+        max_shared=cta_kb * 1024,
+        shared_per_sm=sm_kb * 1024,
+        max_warps=warps,
+        max_ctas=ctas,
+        registers=65536,
+    )
+
+
+@functools.cache
+def _named_cpu(name: str) -> Target:
+    if name not in _CPUS:
+        raise UnknownTarget(f"unknown CPU {name!r}", hint="known CPUs: " + ", ".join(["cpu", *(f"cpu:{n}" for n in _CPUS)]))
+    return Target(kind="cpu", arch=name, features=_CPUS[name])
+
+
+@functools.cache
+def _host() -> Target:
+    import llvmlite.binding as binding
+
+    return Target(kind="cpu", arch=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten())
