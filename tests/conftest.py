@@ -1,0 +1,66 @@
+"""What every test can use: golden files, and the marks that say where and when a test runs.
+
+`golden(path, text)` compares a text with tests/golden/<path>, and `--update-golden` writes it instead: reviewing a change of a
+pass is reading the diff of its golden files. `@pytest.mark.full` tests run with `--full` only; `@pytest.mark.gpu` tests, and all
+in tests/gpu, are skipped where CuPy sees no GPU.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing with them")
+    parser.addoption("--full", action="store_true", help="run the slow tests, too")
+
+
+def without_gpu() -> str:
+    """Why GPU tests cannot run here; "" when they can."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"needs CuPy ({error})"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"needs a GPU ({error})"
+    return "" if count else "needs a GPU"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE / "gpu" in item.path.parents:
+            item.add_marker("gpu")
+        if item.get_closest_marker("full") and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="slow: runs with --full"))
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and (reason := without_gpu()):
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden("coalesce/ragged_add.ir", text)`: fails with a diff unless the golden file holds exactly this text."""
+    update = request.config.getoption("--update-golden")
+
+    def check(path: str, text: str) -> None:
+        __tracebackhide__ = True
+        file, text = HERE / "golden" / path, text.rstrip("\n") + "\n"
+        if update:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        elif not file.exists():
+            pytest.fail(f"there is no golden file {path}: run with --update-golden and read what it writes", pytrace=False)
+        elif (expected := file.read_text()) != text:
+            diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"golden/{path}", "now", lineterm="")
+            pytest.fail("\n".join(diff), pytrace=False)
+
+    return check
