@@ -1,5 +1,6 @@
 import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
+  cacheDir: '../node_modules/.vite',
   test: { environment: 'jsdom', include: ['tests/**/*.test.ts'] },
 });
