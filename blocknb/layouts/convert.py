@@ -1,0 +1,396 @@
+"""Conversions: how the elements of a tile get from one layout to another, and what that costs.
+
+Both layouts are linear, so "where does my element come from?" has a linear answer: for each hardware bit of the
+destination a set of hardware bits of the source, found by one elimination. Which bits it takes decides the kind:
+
+* only register bits move: *rename*, which is free, a permutation of values known when compiling;
+* lane bits move: *shuffle*, within each warp;
+* warp bits move: *shared*, a store and a load of shared memory with a barrier in between (also where shuffling, though
+  possible, costs more).
+
+Replicas give a choice, and it is made by nearness: from the own thread if that works, else the own warp. Linearity
+makes the choice exact: a source within reach of every place exists just if it exists for every bit by itself.
+
+A shuffle instruction lets a lane name whose value it gets but not which of that lane's registers: the source must know
+what is wanted of it. So registers are exchanged by lane before and after, and this is the trick:
+
+    1. every thread permutes its registers: published[k] = source[k ^ P(thread)]
+    2. round by round: arrived[r] = published[source_r] of lane (F(thread) ^ flip_r)
+    3. every thread permutes again: result[q] = arrived[q ^ T(lane)]
+
+P, F and T are linear. Where two lanes want different registers of one lane in the same round, T staggers them, so that
+they come in different rounds; P is then what makes a lane publish the register that its reader wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from blocknb.layouts import gf2
+from blocknb.layouts.linear import Layout, collect, distribute
+from blocknb.layouts.shared import SharedLayout, matrix_cost, row_major, swizzled, vector_cost
+
+# Rough cycles on an SM, whose warps share one shuffle and shared-memory pipe.
+SELECT_CYCLES = 0.5
+SHUFFLE_LATENCY = 25
+SHARED_LATENCY = 90  # a store and a load of some 25-30 cycles each, and the barriers around them
+
+
+@dataclass(frozen=True)
+class Select:
+    """Registers r and r ^ `flip` swap where an odd number of bits is set in `lane & lane_mask`, `warp & warp_mask`."""
+
+    lane_mask: int
+    warp_mask: int
+    flip: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """Register number `source` travels; its lane is (the shuffle's linear part of the reader's thread) ^ `flip`.
+
+    Not `moves`: each lane reads its own value, so no instruction is needed.
+    """
+
+    source: int
+    flip: int
+    moves: bool
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """The three steps of a shuffle, in order (see the module's text): `before`, one round a register, `after`.
+
+    A reader's source lane is the XOR of `lane` and `warp` over the set bits of its lane and warp, and the round's flip.
+    """
+
+    before: tuple[Select, ...]
+    rounds: tuple[Round, ...]
+    after: tuple[Select, ...]
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+
+    @property
+    def num_shuffles(self) -> int:
+        """Shuffle instructions for elements of up to 32 bits."""
+        return sum(step.moves for step in self.rounds)
+
+    @property
+    def is_butterfly(self) -> bool:
+        """Whether every reader's source lane is its own lane ^ the round's flip (`shfl.sync.bfly`)."""
+        return self.lane == _identity(len(self.lane)) and not any(self.warp)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The way from `source` to `target`.
+
+    `kind`: "none" (equal), "rename", "shuffle" or "shared". `registers` (none, rename): for each register of the target
+    the source's. `shuffle`: the steps. For "shared" ask `choose_shared`.
+    """
+
+    kind: str
+    source: Layout
+    target: Layout
+    registers: tuple[int, ...] | None = None
+    shuffle: Shuffle | None = None
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        """Does what generated code does, on [warps, lanes, registers] in NumPy."""
+        if self.registers is not None:
+            return values[:, :, list(self.registers)]
+        if self.shuffle is None:
+            return distribute(collect(values, self.source), self.target)
+        warps, lanes = np.arange(values.shape[0])[:, None], np.arange(values.shape[1])[None, :]
+        published = _swap(values, self.shuffle.before)
+        from_lane = _linear(self.shuffle.lane, lanes) ^ _linear(self.shuffle.warp, warps)
+        arrived = [published[warps, from_lane ^ step.flip, step.source] for step in self.shuffle.rounds]
+        return _swap(np.stack(arrived, axis=-1), self.shuffle.after)
+
+
+def _swap(values: np.ndarray, stages: Sequence[Select]) -> np.ndarray:
+    warps, lanes, registers = np.ogrid[tuple(map(slice, values.shape))]
+    for stage in stages:
+        lane_bits, warp_bits = _identity(lanes.size.bit_length() - 1), _identity(warps.size.bit_length() - 1)
+        flip_by_lane = _linear([stage.flip if stage.lane_mask & bit else 0 for bit in lane_bits], lanes)
+        flip_by_warp = _linear([stage.flip if stage.warp_mask & bit else 0 for bit in warp_bits], warps)
+        values = values[warps, lanes, registers ^ flip_by_lane ^ flip_by_warp]
+    return values
+
+
+def _linear(columns: Sequence[int], vectors: np.ndarray) -> np.ndarray:
+    result = np.zeros_like(vectors)
+    for position, column in enumerate(columns):
+        result = result ^ (vectors >> position & 1) * column
+    return result
+
+
+def _identity(size: int) -> tuple[int, ...]:
+    return tuple(1 << position for position in range(size))
+
+
+@cache
+def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
+    """The cheapest conversion. Raises ValueError when the layouts are not of one tile on equally many threads."""
+    same = [source.shape, len(source.lane), len(source.warp)] == [target.shape, len(target.lane), len(target.warp)]
+    if not same:
+        raise ValueError(f"no conversion between {source} and {target}: they differ in shape or in threads")
+    if source == target:
+        return Conversion("none", source, target, registers=tuple(range(source.num_registers)))
+    origins = _Origins.find(source, target)
+    if origins is None:
+        return Conversion("shared", source, target)
+    if origins.is_own_thread():
+        registers = tuple(gf2.apply(origins.reg_reg, register) for register in range(target.num_registers))
+        return Conversion("rename", source, target, registers=registers)
+    shuffle = _shuffle(origins)
+    if shuffle is None:
+        return Conversion("shared", source, target)
+    cycles = _shuffle_price(source, target, shuffle, element_bits)
+    if cycles > SHARED_LATENCY and cycles > _shared_price(source, target, element_bits):
+        return Conversion("shared", source, target)
+    return Conversion("shuffle", source, target, shuffle=shuffle)
+
+
+@dataclass
+class _Origins:
+    """For each bit of a place in the target, the lane bits and register bits of its origin; the warp is the own one.
+
+    The first half of a name is the target's bit, the second the source's. `kernel`: (lanes, registers) that add nothing
+    to an index in the source, the freedom that its replicas give.
+    """
+
+    lane_lane: list[int] = field(default_factory=list)
+    lane_reg: list[int] = field(default_factory=list)
+    warp_lane: list[int] = field(default_factory=list)
+    warp_reg: list[int] = field(default_factory=list)
+    reg_lane: list[int] = field(default_factory=list)
+    reg_reg: list[int] = field(default_factory=list)
+    kernel: list[tuple[int, int]] = field(default_factory=list)
+
+    @staticmethod
+    def find(source: Layout, target: Layout) -> _Origins | None:
+        """Own thread where it can be, else own warp; None when some element is only in other warps."""
+        bits = len(source.reg)
+        in_thread = gf2.Span(source.reg)
+        in_warp = gf2.Span((*source.reg, *source.lane))
+        origins = _Origins(kernel=[(mask >> bits, mask & (1 << bits) - 1) for mask in in_warp.kernel])
+
+        def locate(index: int, lanes: list[int], registers: list[int]) -> bool:
+            mask = in_thread.solve(index)
+            if mask is None:
+                mask = in_warp.solve(index)
+            if mask is None:
+                return False
+            lanes.append(mask >> bits)
+            registers.append(mask & (1 << bits) - 1)
+            return True
+
+        for position, (index, own) in enumerate(zip(target.lane, source.lane, strict=True)):
+            if index ^ own in in_thread:
+                locate(index ^ own, origins.lane_lane, origins.lane_reg)
+                origins.lane_lane[-1] ^= 1 << position
+            elif not locate(index, origins.lane_lane, origins.lane_reg):
+                return None
+        for index, own in zip(target.warp, source.warp, strict=True):
+            if not locate(index ^ own, origins.warp_lane, origins.warp_reg):
+                return None
+        for index in target.reg:
+            if not locate(index, origins.reg_lane, origins.reg_reg):
+                return None
+        return origins
+
+    def is_own_thread(self) -> bool:
+        """Whether every register comes from the same thread, and from the same register in all threads."""
+        still = (*self.lane_reg, *self.warp_lane, *self.warp_reg, *self.reg_lane)
+        return tuple(self.lane_lane) == _identity(len(self.lane_lane)) and not any(still)
+
+
+def _shuffle(origins: _Origins) -> Shuffle | None:
+    """The three steps, or None where lanes want more different registers of one lane than staggering can part."""
+    staggered = _stagger(origins)
+    if staggered is None:
+        return None
+    lane_lane, lane_reg, late = staggered
+    # P: what a source lane must publish. Lanes that read it agree by now, so "reader's lane -> register" factors
+    # through "reader's lane -> source lane"; on lanes that nobody reads it is 0.
+    pairs = list(zip(lane_lane, lane_reg, strict=True)) + [(1 << position, 0) for position in range(len(lane_lane))]
+    span, known = gf2.Span(), [registers for _, registers in pairs]
+    for lanes, _ in pairs:
+        span.add(lanes)
+    publish = [gf2.apply(known, span.solve(1 << position) or 0) for position in range(len(lane_lane))]
+    publish_warp = [
+        gf2.apply(publish, lanes) ^ registers
+        for lanes, registers in zip(origins.warp_lane, origins.warp_reg, strict=True)
+    ]
+    still = tuple(lane_lane) == _identity(len(lane_lane)) and not any(origins.warp_lane)
+    rounds = []
+    for register in range(1 << len(origins.reg_reg)):
+        flip = gf2.apply(origins.reg_lane, register)
+        source = gf2.apply(origins.reg_reg, register) ^ gf2.apply(publish, flip)
+        rounds.append(Round(source, flip, moves=not still or flip != 0))
+    after = _selects(late, [0] * len(origins.warp_lane))
+    before = _selects(publish, publish_warp)
+    return Shuffle(before, tuple(rounds), after, tuple(lane_lane), tuple(origins.warp_lane))
+
+
+def _stagger(origins: _Origins) -> tuple[list[int], list[int], list[int]] | None:
+    """Lane -> source lane, lane -> source register and T, such that readers of one lane want one register.
+
+    A direction among lanes (a kernel vector of lane -> source lane) in which the source lane stays but its register
+    changes is in conflict. It is resolved by walking through the rounds along it, in a register bit of the target that
+    changes the source lane, or by turning to a replica in another lane. Each resolution uses up one independent
+    direction of source lanes. Every kernel vector has a lane bit of its own, its highest, which carries the change.
+    """
+    lane_lane, lane_reg = list(origins.lane_lane), list(origins.lane_reg)
+    late = [0] * len(lane_lane)
+    lanes = gf2.Span(lane_lane)
+    conflicting, resolved = gf2.Span(), []
+    rounds = zip(origins.reg_lane, origins.reg_reg, (1 << bit for bit in range(len(origins.reg_reg))), strict=True)
+    ways = iter([*rounds, *((replica, registers, 0) for replica, registers in origins.kernel)])
+    for direction in list(lanes.kernel):
+        registers = gf2.apply(origins.lane_reg, direction)
+        mask = conflicting.solve(registers)
+        if mask is None:
+            way = next((way for way in ways if lanes.add(way[0])), None)
+            if way is None:
+                return None
+            conflicting.add(registers)
+            resolved.append(way)
+            mask = 1 << len(resolved) - 1
+        carrier = direction.bit_length() - 1
+        for number, (lane, register, late_bit) in enumerate(resolved):
+            if mask >> number & 1:
+                lane_lane[carrier] ^= lane
+                lane_reg[carrier] ^= register
+                late[carrier] ^= late_bit
+    return lane_lane, lane_reg, late
+
+
+def _selects(lane: Sequence[int], warp: Sequence[int]) -> tuple[Select, ...]:
+    """Stages that XOR a register number by a linear function of the thread: one for each independent flip."""
+    columns = [*lane, *warp]
+    span = gf2.Span()
+    flips = [column for column in columns if span.add(column)]
+    span = gf2.Span(flips)
+    stages = []
+    masks = [span.solve(column) or 0 for column in columns]
+    for number, flip in enumerate(flips):
+        thread = sum(1 << position for position, mask in enumerate(masks) if mask >> number & 1)
+        stages.append(Select(thread & (1 << len(lane)) - 1, thread >> len(lane), flip))
+    return tuple(stages)
+
+
+# -- prices
+
+
+def price(source: Layout, target: Layout, element_bits: int = 32) -> int:
+    """Rough cycles that a CTA alone on an SM spends on the conversion."""
+    conversion = plan(source, target, element_bits)
+    if conversion.shuffle is not None:
+        return round(_shuffle_price(source, target, conversion.shuffle, element_bits))
+    return round(_shared_price(source, target, element_bits)) if conversion.kind == "shared" else 0
+
+
+def _shuffle_price(source: Layout, target: Layout, shuffle: Shuffle, element_bits: int) -> float:
+    words = max(1, element_bits // 32)  # registers that an element takes
+    selects = len(shuffle.before) * source.num_registers + len(shuffle.after) * target.num_registers
+    latency = SHUFFLE_LATENCY if shuffle.num_shuffles else 0
+    return latency + source.num_warps * words * (shuffle.num_shuffles + SELECT_CYCLES * selects)
+
+
+def _shared_price(source: Layout, target: Layout, element_bits: int) -> float:
+    element_bits = max(8, element_bits)
+    shared = choose_shared(source, target, element_bits)
+    return SHARED_LATENCY + source.num_warps * (
+        access_price(source, shared, element_bits) + access_price(target, shared, element_bits)
+    )
+
+
+def access_price(layout: Layout, shared: SharedLayout, element_bits: int, matrix: bool = False) -> int:
+    """Wavefronts plus instructions of a warp that moves the layout to or from a buffer; `matrix`: by ldmatrix if so it
+    can be."""
+    cost = matrix_cost(layout, shared, element_bits) if matrix else None
+    return sum(cost or vector_cost(layout, shared, element_bits))
+
+
+# -- the buffer in between
+
+
+@cache
+def choose_shared(
+    source: Layout,
+    target: Layout,
+    element_bits: int,
+    *,
+    store_matrix: bool = False,
+    load_matrix: bool = False,
+) -> SharedLayout:
+    """The layout of the buffer through which a conversion goes: the least wavefronts and instructions on both sides.
+
+    `store_matrix`, `load_matrix`: the target has stmatrix (sm_90) and ldmatrix (sm_75), and they may be used.
+    Candidates are the plain and swizzled orders, and buffers made for the two layouts (see `_made_to_measure`).
+    """
+    element_bits = max(8, element_bits)
+    candidates = _made_to_measure(source, target, element_bits)
+    for axis in reversed(range(len(source.shape))):
+        order = [axis, *(other for other in reversed(range(len(source.shape))) if other != axis)]
+        candidates += [swizzled(source.shape, element_bits, order, limit) for limit in (128, 64, 32)]
+        candidates.append(row_major(source.shape, order))
+
+    def cost(shared: SharedLayout) -> int:
+        store = access_price(source, shared, element_bits, store_matrix)
+        return store + access_price(target, shared, element_bits, load_matrix)
+
+    return min(dict.fromkeys(candidates or [row_major(source.shape)]), key=cost)
+
+
+def _made_to_measure(source: Layout, target: Layout, element_bits: int) -> list[SharedLayout]:
+    """Buffers without conflicts for vectors of each length on either side, where every bit moves one index bit."""
+    if any(basis & (basis - 1) for layout in (source, target) for _, _, basis in layout.bits()):
+        return []
+    candidates = []
+    for one, other in ((source, target), (target, source)):
+        for bits in range(len(one.reg) + 1):
+            if element_bits << bits > 128:
+                break
+            common = 0
+            while common < min(bits, len(other.reg)) and one.reg[common] == other.reg[common]:
+                common += 1
+            candidates.append(_spread(one, other, one.reg[:bits], common, element_bits))
+    return candidates
+
+
+def _spread(one: Layout, other: Layout, vector: Sequence[int], common: int, element_bits: int) -> SharedLayout:
+    """A buffer in which `vector` of one layout, of which the other knows the first `common` bits, lies contiguously.
+
+    The lanes that are served together on each side must differ in the low offset bits, those of one wavefront. Lane
+    bits that both sides have get one each. A lane bit of one side alone gets a high offset bit of its own and in the
+    low bits shares one with a lane bit of the other: this XOR is the swizzle.
+    """
+    low_bits = (1024 // element_bits).bit_length() - 1  # offset bits within the 128 bytes of a wavefront
+
+    def together(layout: Layout, vector_bits: int) -> list[int]:
+        lane_bytes = element_bits // 8 << vector_bits
+        bits = 5 - max(0, lane_bytes.bit_length() - 3)
+        return [basis for basis in dict.fromkeys(layout.lane[:bits]) if basis]
+
+    lanes_one, lanes_other = together(one, len(vector)), together(other, common)
+    first = [basis for basis in lanes_one if basis not in vector]
+    second = [basis for basis in lanes_other if basis not in vector and basis not in first]
+    low = [*vector, *[basis for basis in first if basis in lanes_other]]
+    alone = [basis for basis in first if basis not in lanes_other]
+    partners = dict(zip(second, alone, strict=False))
+    low += alone
+    unpaired = second[len(alone) :]
+    low += unpaired[: max(0, low_bits - len(low))]
+    rest = [1 << bit for bit in range(one.index_bits) if 1 << bit not in low]
+    place = {basis: 1 << position for position, basis in enumerate([*low, *rest])}
+    basis = [place[1 << bit] for bit in range(one.index_bits)]
+    for own, partner in partners.items():
+        basis[own.bit_length() - 1] ^= place[partner]
+    return SharedLayout(one.shape, tuple(basis))

@@ -1,0 +1,322 @@
+"""Layouts of shared memory: where in a buffer an element lies, and what it costs a warp to reach it there.
+
+Shared memory has 32 banks of 4 bytes. An instruction is served in wavefronts of up to 128 bytes, and one wavefront
+reads each bank at one word only: lanes that want different words of a bank wait for each other (a bank conflict), lanes
+that want the same word share it. A tile stored row after row has its columns in few banks; a *swizzle* moves each row's
+16-byte chunks around by XOR with the row number, so that columns, too, spread over all banks. XOR is what layouts are
+made of, so a swizzled buffer is once more a list of ints, the offset that each bit of the element's index contributes.
+
+The trick is that conflicts need no simulation. Lanes reach words by a linear map and words reach banks by a linear map,
+so every bank that is hit is hit by equally many words: 2 ** (rank of the words - rank of the banks).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from blocknb.layouts import gf2
+from blocknb.layouts.linear import Layout, format_shape, parse_shape
+
+WAVEFRONT_BYTES = 128
+BANKS = 32
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """A map from the flat index of an element to its offset in a buffer, both in elements; linear over XOR, invertible.
+
+    `basis[i]` is the offset that bit i of the index contributes. Raises ValueError when two elements share an offset.
+    """
+
+    shape: tuple[int, ...]
+    basis: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "basis", tuple(self.basis))
+        bits = len(self.basis)
+        if 1 << bits != self.size or gf2.rank(self.basis) != bits or any(offset >> bits for offset in self.basis):
+            raise ValueError(f"not an invertible map of the tile: {self}")
+
+    @property
+    def size(self) -> int:
+        """Elements in the buffer."""
+        return prod(self.shape)
+
+    def offset(self, index: int) -> int:
+        """The offset of the element with this flat index."""
+        return gf2.apply(self.basis, index)
+
+    def offsets(self) -> np.ndarray:
+        """The offset of every element, int64, in the tile's shape."""
+        values = np.zeros(1, dtype=np.int64)
+        for basis in self.basis:
+            values = np.concatenate([values, values ^ basis])
+        return values.reshape(self.shape)
+
+    def __str__(self) -> str:
+        return f"<{format_shape(self.shape)}: shared {','.join(map(str, self.basis)) or '-'}>"
+
+    @staticmethod
+    def parse(text: str) -> SharedLayout:
+        """The inverse of `str`. Raises ValueError on other text."""
+        match = re.fullmatch(r"<(\S+): shared (\S+)>", text.strip())
+        if match is None:
+            raise ValueError(f"not a layout of shared memory: {text!r}")
+        shape, basis = match.groups()
+        return SharedLayout(parse_shape(shape), () if basis == "-" else tuple(map(int, basis.split(","))))
+
+
+def row_major(shape: Sequence[int], order: Sequence[int] | None = None) -> SharedLayout:
+    """Elements one after another, the axes in `order`, fastest first (by default the last axis first)."""
+    return _place(shape, _axis_bits(shape, order or range(len(shape))[::-1]))
+
+
+def swizzled(
+    shape: Sequence[int], element_bits: int, order: Sequence[int] | None = None, row_bytes_limit: int = 128
+) -> SharedLayout:
+    """The 128-, 64- or 32-byte swizzle that TMA and wgmma know, too.
+
+    Rows along `order[0]` are cut into panels of at most `row_bytes_limit` bytes, panel after panel; in the bytes of
+    each, address bits 4-6 are XORed with bits 7-9 (128), 4-5 with 7-8 (64) or 4 with 7 (32). Rows under 32 bytes stay.
+    """
+    inner, *outer = order or range(len(shape))[::-1]
+    log_bytes = (element_bits // 8).bit_length() - 1
+    row = _axis_bits(shape, [inner])
+    width = min(len(row), row_bytes_limit.bit_length() - 1 - log_bytes)  # index bits within a row of a panel
+    chunk_bits = max(0, min(3, width + log_bytes - 4))
+    plain = _place(shape, row[:width] + _axis_bits(shape, outer) + row[width:])
+
+    def swizzle(offset: int) -> int:
+        address = offset << log_bytes
+        chunk = address >> 7 & (1 << chunk_bits) - 1
+        return (address ^ chunk << 4) >> log_bytes
+
+    return SharedLayout(plain.shape, tuple(map(swizzle, plain.basis)))
+
+
+def _axis_bits(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """The index bits of these axes, low bits first, one axis after another."""
+    result: list[int] = []
+    for axis in axes:
+        low = prod(shape[range(len(shape))[axis] + 1 :]).bit_length() - 1
+        result += range(low, low + shape[axis].bit_length() - 1)
+    return result
+
+
+def _place(shape: Sequence[int], order: Sequence[int]) -> SharedLayout:
+    """The buffer in which index bit `order[i]` contributes offset bit i."""
+    basis = [0] * len(order)
+    for position, bit in enumerate(order):
+        basis[bit] = 1 << position
+    return SharedLayout(tuple(shape), tuple(basis))
+
+
+# -- ordinary loads and stores
+
+
+@dataclass(frozen=True)
+class VectorAccess:
+    """Plain loads or stores between a thread's registers and a buffer, one vector an instruction.
+
+    `groups`: for each instruction its registers, by rising address (so `groups[0]` has the vector width); the address
+    is that of `groups[i][0]`. `wavefronts`: what all of them take in one warp; `ideal`: without any conflict.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    wavefronts: int
+    ideal: int
+
+    @property
+    def vector(self) -> int:
+        """Elements an instruction moves for each lane."""
+        return len(self.groups[0])
+
+
+def _vector_bits(layout: Layout, shared: SharedLayout, element_bits: int) -> int:
+    """log2 of the widest aligned vector, up to 16 bytes, in which the layout's registers lie in the buffer."""
+    registers = gf2.Span(shared.offset(basis) for basis in layout.reg)
+    threads = 0
+    for basis in (*layout.lane, *layout.warp):
+        threads |= shared.offset(basis)
+    bits = 0
+    while 2 * element_bits << bits <= 128 and not threads >> bits & 1 and 1 << bits in registers:
+        bits += 1
+    return bits
+
+
+def vector_cost(layout: Layout, shared: SharedLayout, element_bits: int) -> tuple[int, int]:
+    """Wavefronts and instructions of a warp that moves all its registers by plain loads or stores."""
+    bits = _vector_bits(layout, shared, element_bits)
+    instructions = layout.num_registers >> bits
+    return conflicts(layout, shared, element_bits, 1 << bits)[0] * instructions, instructions
+
+
+@cache
+def vector_access(layout: Layout, shared: SharedLayout, element_bits: int) -> VectorAccess:
+    """The loads or stores of a thread, in the widest vectors that the two layouts allow."""
+    bits = _vector_bits(layout, shared, element_bits)
+    offsets = [0]
+    for basis in layout.reg:
+        step = shared.offset(basis)
+        offsets += [offset ^ step for offset in offsets]
+    vectors: dict[int, list[int]] = {}
+    for register, offset in enumerate(offsets):
+        vectors.setdefault(offset >> bits, []).append(register)
+    groups = tuple(tuple(sorted(group, key=offsets.__getitem__)) for group in vectors.values())
+    wavefronts, ideal = conflicts(layout, shared, element_bits, 1 << bits)
+    return VectorAccess(groups, wavefronts * len(groups), ideal * len(groups))
+
+
+def vector_width(layout: Layout, shared: SharedLayout, element_bits: int) -> int:
+    """Elements that one load or store can move for a thread: neighbours in the buffer, aligned, up to 16 bytes."""
+    return 1 << _vector_bits(layout, shared, element_bits)
+
+
+def conflicts(layout: Layout, shared: SharedLayout, element_bits: int, vec: int = 1) -> tuple[int, int]:
+    """Wavefronts of one instruction of a warp that moves `vec` elements a lane, and how many without conflicts.
+
+    Up to 4 bytes a lane the warp goes as one, with 8 in halves and with 16 in quarters. Equal words are broadcast. The
+    vector is taken to be aligned (`vector_width`).
+    """
+    lane_bytes = max(1, vec * element_bits // 8)
+    parts = max(1, (lane_bytes << len(layout.lane)) // max(WAVEFRONT_BYTES, WORD_BYTES << len(layout.lane)))
+    together = len(layout.lane) - (parts.bit_length() - 1)
+    starts = [shared.offset(basis) * element_bits // 8 for basis in layout.lane[:together]]
+    return _wavefronts(starts, lane_bytes) * parts, parts
+
+
+def _wavefronts(starts: Sequence[int], span_bytes: int) -> int:
+    """Wavefronts of accesses that start at the XOR combinations of byte addresses and are `span_bytes` long each."""
+    words = [start // WORD_BYTES for start in starts]
+    words += [1 << bit for bit in range((span_bytes // WORD_BYTES).bit_length() - 1)]
+    return 1 << gf2.rank(words) - gf2.rank(word % BANKS for word in words)
+
+
+# -- ldmatrix and stmatrix
+
+
+@dataclass(frozen=True)
+class MatrixAccess:
+    """A layout's way through ldmatrix (or, backwards and from sm_90 on, stmatrix).
+
+    An instruction moves `count` matrices of eight 16-byte rows. Lane 8 i + r gives the address of row r of matrix i
+    (lanes past 8 `count` are ignored; their addresses here repeat valid ones). Matrix i fills the 32-bit register i of
+    every lane: lane l gets bytes 4 (l % 4) to 4 (l % 4) + 3 of row l / 4, or with `trans` the 16-bit elements of
+    rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4 (PTX ISA, ldmatrix).
+
+    The row that a lane addresses starts at the element with flat index (XOR of `lane` and `warp` over the set bits of
+    its lane and warp) XOR `steps[j].base`. `steps[j].registers[i]` are the layout's registers in the 32-bit register i,
+    low bits first. `wavefronts` counts all instructions of one warp.
+    """
+
+    count: int
+    trans: bool
+    lane: tuple[int, ...]
+    warp: tuple[int, ...]
+    steps: tuple[MatrixStep, ...]
+    wavefronts: int
+
+
+@dataclass(frozen=True)
+class MatrixStep:
+    """One instruction of a `MatrixAccess`: the constant part of its index, and where its results go."""
+
+    base: int
+    registers: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _MatrixBits:
+    """Which bits of a layout do what in an instruction: `packed` register bits lie within a 32-bit register, `rows` are
+    the indices between the rows of a matrix, `free` register bits go from matrix to matrix."""
+
+    trans: bool
+    packed: tuple[int, ...]
+    rows: tuple[int, ...]
+    free: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return 1 << len(self.free[:2])
+
+    def cost(self, shared: SharedLayout, element_bits: int) -> tuple[int, int]:
+        """Wavefronts and instructions of a warp."""
+        matrix = _wavefronts([shared.offset(basis) * element_bits // 8 for basis in self.rows], 16)
+        return matrix << len(self.free), 1 << len(self.free[2:])
+
+
+def _matrix_bits(layout: Layout, shared: SharedLayout, element_bits: int, trans: bool) -> _MatrixBits | None:
+    offsets = [shared.offset(basis) for basis in layout.reg]
+    if trans:
+        if element_bits != 16 or not layout.reg:
+            return None
+        packed = [0]
+        along, rows = layout.lane[2:], (layout.reg[0], *layout.lane[:2])
+        along_offsets: tuple[int, ...] = (1, 2, 4)
+    else:
+        parts = 32 // element_bits
+        packed = [offsets.index(1 << bit) for bit in range(parts.bit_length() - 1) if 1 << bit in offsets]
+        if 1 << len(packed) < parts:
+            return None
+        along, rows = layout.lane[:2], layout.lane[2:]
+        along_offsets = (parts, 2 * parts)
+    if tuple(map(shared.offset, along)) != along_offsets:
+        return None
+    free = tuple(position for position in range(len(layout.reg)) if position not in packed)
+    starts = (*rows, *(layout.reg[position] for position in free), *layout.warp)
+    if any(shared.offset(basis) % (128 // element_bits) for basis in starts):
+        return None
+    return _MatrixBits(trans, tuple(packed), rows, free)
+
+
+def _find_matrix_bits(layout: Layout, shared: SharedLayout, element_bits: int) -> _MatrixBits | None:
+    if len(layout.lane) != 5 or element_bits not in (8, 16, 32):
+        return None
+    straight = _matrix_bits(layout, shared, element_bits, trans=False)
+    return straight or _matrix_bits(layout, shared, element_bits, trans=True)
+
+
+def matrix_cost(layout: Layout, shared: SharedLayout, element_bits: int) -> tuple[int, int] | None:
+    """Wavefronts and instructions of a warp that moves all its registers by ldmatrix, None when it cannot."""
+    bits = _find_matrix_bits(layout, shared, element_bits)
+    return None if bits is None else bits.cost(shared, element_bits)
+
+
+@cache
+def ldmatrix_plan(layout: Layout, shared: SharedLayout, element_bits: int) -> MatrixAccess | None:
+    """How ldmatrix reads this layout from the buffer, or None when it cannot.
+
+    The four lanes of a row must be neighbours along it, and everything else must start whole 16-byte rows; transposed,
+    which is for 16-bit elements, the eight lanes of a column must be neighbours.
+    """
+    bits = _find_matrix_bits(layout, shared, element_bits)
+    if bits is None:
+        return None
+    matrices, repeats = bits.free[:2], bits.free[2:]
+    steps = []
+    for step in _combinations(repeats):
+        registers = tuple(
+            tuple(step | matrix | element for element in _combinations(bits.packed))
+            for matrix in _combinations(matrices)
+        )
+        steps.append(MatrixStep(layout.register_indices[step], registers))
+    lane = [*bits.rows, *(layout.reg[position] for position in matrices)]
+    lane += [0] * (5 - len(lane))
+    wavefronts, _ = bits.cost(shared, element_bits)
+    return MatrixAccess(bits.count, bits.trans, tuple(lane), layout.warp, tuple(steps), wavefronts)
+
+
+def _combinations(positions: Sequence[int]) -> list[int]:
+    """All masks over these bit positions, the first position counting fastest."""
+    masks = [0]
+    for position in positions:
+        masks += [mask | 1 << position for mask in masks]
+    return masks

@@ -1,0 +1,184 @@
+"""Conversions: whatever way is planned, running it must give what distributing the collected tile gives."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_strategies import layouts, shapes
+
+from blocknb.layouts import gf2, tables
+from blocknb.layouts.convert import choose_shared, plan, price
+from blocknb.layouts.linear import Layout, collect, distribute
+from blocknb.layouts.shared import ldmatrix_plan, vector_access
+
+FP16 = tables.find_mma("fp16", "fp32", 90)
+
+
+def tile(shape):
+    return np.arange(int(np.prod(shape)), dtype=np.int32).reshape(shape)
+
+
+def check(source, target, element_bits=32):
+    conversion = plan(source, target, element_bits)
+    array = tile(source.shape)
+    held = distribute(array, source)
+    assert np.array_equal(conversion.apply(held), distribute(array, target)), str(conversion)
+    return conversion
+
+
+@st.composite
+def pairs(draw):
+    shape = draw(shapes())
+    return draw(layouts(shape)), draw(layouts(shape))
+
+
+@st.composite
+def pairs_within_a_warp(draw):
+    """The target is the source with its register and lane bits dealt anew, sometimes replicated: warps stay."""
+    shape = draw(shapes())
+    source = draw(layouts(shape, lane_bits=4, warp_bits=1))
+    bits = list(draw(st.permutations([*source.reg, *source.lane])))
+    lane = [bits.pop() for _ in range(len(source.lane))]
+    for position in range(len(lane)):
+        if draw(st.integers(0, 3)) == 0:
+            bits.append(lane[position])
+            lane[position] = draw(st.sampled_from([0, *source.lane]))
+    reg = []
+    for basis in bits:
+        if gf2.rank([*reg, basis]) > len(reg):
+            reg.append(basis)
+    try:
+        return source, Layout(shape, tuple(reg), tuple(lane), source.warp)
+    except ValueError:  # the replica that was drawn took a place that an element needed
+        return source, source
+
+
+@given(pairs(), st.sampled_from([8, 16, 32, 64]))
+@settings(max_examples=150, deadline=None)
+def test_any_layout_converts_into_any_other(pair, element_bits):
+    check(*pair, element_bits)
+
+
+@given(pairs_within_a_warp())
+@settings(max_examples=250, deadline=None)
+def test_conversions_within_a_warp_are_right_and_use_one_shuffle_a_register_at_most(pair):
+    conversion = check(*pair)
+    if conversion.shuffle is not None:
+        assert len(conversion.shuffle.rounds) == pair[1].num_registers
+        assert conversion.shuffle.num_shuffles <= pair[1].num_registers
+
+
+@given(layouts().flatmap(lambda layout: st.tuples(st.just(layout), st.permutations(layout.reg))))
+@settings(max_examples=60, deadline=None)
+def test_moving_register_bits_alone_is_free(pair):
+    source, registers = pair
+    target = source.replace(reg=tuple(registers))
+    conversion = check(source, target)
+    assert conversion.kind == ("none" if source == target else "rename")
+    assert price(source, target) == 0
+
+
+@given(shapes().flatmap(lambda shape: layouts(shape, lane_bits=5, warp_bits=0)), st.data())
+@settings(max_examples=100, deadline=None)
+def test_exchanging_lane_and_register_bits_never_needs_shared_memory(source, data):
+    """A bijection within the warp always has a plan: staggering parts all conflicts."""
+    if source.is_replicated:
+        return
+    bits = data.draw(st.permutations([*source.reg, *source.lane]))
+    target = Layout(source.shape, tuple(bits[5:]), tuple(bits[:5]), ())
+    conversion = check(source, target, 32)
+    assert conversion.kind in ("none", "rename", "shuffle") or conversion.target.num_registers > 8
+
+
+def test_a_two_by_two_transposition_takes_one_shuffle():
+    source, target = Layout((2, 2), (1,), (2,), ()), Layout((2, 2), (2,), (1,), ())
+    conversion = check(source, target)
+    assert conversion.kind == "shuffle" and conversion.shuffle.num_shuffles == 1 and conversion.shuffle.is_butterfly
+
+
+def test_a_replicated_thread_picks_its_element_without_a_shuffle():
+    everywhere, one_each = Layout((4,), (1, 2), (0, 0), ()), Layout((4,), (), (1, 2), ())
+    conversion = check(everywhere, one_each)
+    assert conversion.kind == "shuffle" and conversion.shuffle.num_shuffles == 0
+    assert check(one_each, everywhere).shuffle.num_shuffles == 4
+
+
+def test_elements_of_other_warps_go_through_shared_memory():
+    source, target = Layout((4, 2), (1,), (2,), (4,)), Layout((4, 2), (1,), (4,), (2,))
+    assert check(source, target).kind == "shared"
+    assert check(source.replace(reg=(1, 2, 4)), target).kind == "shuffle"  # every thread holds all of it
+
+
+def test_a_warp_bit_may_select_registers_of_its_own_warp():
+    source, target = Layout((4,), (1, 2), (0,), (0, 0)), Layout((4,), (), (0,), (1, 2))
+    conversion = check(source, target)
+    assert conversion.kind == "shuffle" and conversion.shuffle.num_shuffles == 0
+
+
+def test_layouts_of_different_tiles_or_threads_do_not_convert():
+    layout = Layout((4,), (1,), (2,), ())
+    for other in (Layout((2, 2), (1,), (2,), ()), Layout((4,), (1,), (2,), (0,)), Layout((4,), (1,), (2, 0), ())):
+        with pytest.raises(ValueError, match="differ"):
+            plan(layout, other)
+
+
+def test_a_result_of_tensor_cores_becomes_an_operand_for_nothing():
+    p = tables.accumulator((64, 128), FP16, (4, 1))
+    assert plan(p, tables.operand_a((64, 128), FP16, (4, 1))).kind == "none"
+
+
+def test_prices_rise_from_rename_over_shuffle_to_shared():
+    lanes = tables.blocked((64, 64), (1, 0), 8, 4)
+    rename = lanes.replace(reg=lanes.reg[::-1])
+    shuffle = lanes.replace(lane=lanes.lane[::-1])
+    shared = tables.blocked((64, 64), (0, 1), 8, 4)
+    kinds = [plan(lanes, other, 16).kind for other in (lanes, rename, shuffle, shared)]
+    assert kinds == ["none", "rename", "shuffle", "shared"]
+    prices = [price(lanes, other, 16) for other in (lanes, rename, shuffle, shared)]
+    assert prices[0] == prices[1] == 0 < prices[2] < prices[3]
+
+
+# -- the buffer in between
+
+
+ROWS = tables.blocked((128, 128), (1, 0), 8, 4)
+COLUMNS = tables.blocked((128, 128), (0, 1), 8, 4)
+RESULT = tables.accumulator((128, 128), FP16, (2, 2))
+SCALARS = tables.blocked((128, 128), (1, 0), 1, 4)
+
+
+@pytest.mark.parametrize("element_bits", [8, 16, 32, 64])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(RESULT, ROWS), (ROWS, RESULT), (ROWS, COLUMNS), (SCALARS, COLUMNS), (SCALARS, ROWS), (RESULT, COLUMNS)],
+)
+def test_the_buffer_between_two_layouts_is_free_of_conflicts(source, target, element_bits):
+    shared = choose_shared(source, target, element_bits)
+    store, load = vector_access(source, shared, element_bits), vector_access(target, shared, element_bits)
+    assert (store.wavefronts, load.wavefronts) == (store.ideal, load.ideal)
+
+
+def test_the_buffer_gives_both_sides_the_vectors_they_can_have():
+    shared = choose_shared(RESULT, ROWS, 16)
+    assert vector_access(RESULT, shared, 16).vector == 2 and vector_access(ROWS, shared, 16).vector == 8
+
+
+def test_the_buffer_lets_ldmatrix_read_operands_and_stmatrix_write_results():
+    rows = tables.blocked((128, 64), (1, 0), 8, 4)
+    operand = tables.operand_a((128, 64), FP16, (2, 2))
+    shared = choose_shared(rows, operand, 16, load_matrix=True)
+    assert ldmatrix_plan(operand, shared, 16) and vector_access(rows, shared, 16).vector == 8
+    shared = choose_shared(RESULT, ROWS, 16, store_matrix=True)
+    assert ldmatrix_plan(RESULT, shared, 16) and vector_access(ROWS, shared, 16).vector == 8
+
+
+@given(pairs(), st.sampled_from([1, 8, 16, 32, 64]))
+@settings(max_examples=60, deadline=None)
+def test_a_buffer_is_found_for_any_two_layouts(pair, element_bits):
+    source, target = pair
+    shared = choose_shared(source, target, element_bits)
+    array = tile(source.shape)
+    memory = np.full(array.size, -1)
+    offsets = shared.offsets().reshape(-1)
+    memory[offsets[source.indices()]] = distribute(array, source)
+    assert np.array_equal(collect(memory[offsets[target.indices()]], target), array)
