@@ -4,15 +4,19 @@
 # GPU driver decides which lock: CuPy and CUDA's assembler for its major version, or the assembler alone without a GPU. Stamp
 # files in .venv make a second call quick. A tool that is missing is named in one line with what installs it.
 
-PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11 python3.14,$(shell \
-            $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+endif
 VENV   := $(CURDIR)/.venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 JOBS   ?= 2
 
 # cuda13, cuda12 or toolchain: the extra that fits this machine's driver.
-EXTRA  ?= $(shell $(PYTHON) -P blocknb/doctor.py 2>/dev/null)
+ifndef EXTRA
+EXTRA  := $(shell $(PYTHON) -P blocknb/doctor.py 2>/dev/null)
+endif
 DEPS    = $(VENV)/.deps-$(EXTRA)
 BLOCKNB = $(VENV)/.blocknb
 

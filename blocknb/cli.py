@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     from blocknb.doctor import own_version
 
-    parser = argparse.ArgumentParser(prog="blocknb", description="Write GPU kernels in a notebook, and see them compile.")
+    parser = argparse.ArgumentParser(
+        prog="blocknb", description="Write GPU kernels in a notebook, and see them compile."
+    )
     parser.add_argument("--version", action="version", version=f"blocknb {own_version()}")
     commands = parser.add_subparsers(metavar="command", required=True)
     for name, run in COMMANDS.items():

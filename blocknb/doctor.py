@@ -133,7 +133,9 @@ def examine_driver(driver: Driver | None) -> Finding:
         return Finding("driver", None, "to run on an NVIDIA GPU, install its driver; CUDA itself comes from PyPI")
     found = f"{driver.version + ', ' if driver.version else ''}CUDA {driver.cuda[0]}.{driver.cuda[1]}"
     if driver.trouble:
-        return Finding("driver", f"{found}, but it does not start: {driver.trouble}", "check that the GPU is visible here")
+        return Finding(
+            "driver", f"{found}, but it does not start: {driver.trouble}", "check that the GPU is visible here"
+        )
     if driver.cuda[0] < OLDEST_CUDA:
         return Finding("driver", found, f"install a driver for CUDA {OLDEST_CUDA} or newer")
     return Finding("driver", found)
@@ -151,7 +153,9 @@ def examine_cupy(driver: Driver | None, extra: str) -> Finding:
     build = cupy.cuda.runtime.runtimeGetVersion()
     found = f"{cupy.__version__}, CUDA {build // 1000}.{build % 1000 // 10}"
     if driver is not None and driver.devices and build // 1000 > driver.cuda[0]:
-        return Finding("CuPy", found, f"newer than the driver: pip uninstall cupy-cuda{build // 1000}x; {install(extra)}")
+        return Finding(
+            "CuPy", found, f"newer than the driver: pip uninstall cupy-cuda{build // 1000}x; {install(extra)}"
+        )
     return Finding("CuPy", found)
 
 
@@ -163,9 +167,13 @@ def examine_toolchain(extra: str) -> list[Finding]:
     target = Target.parse("sm_90a")
     findings = []
     for name, find in (("ptxas", find_ptxas), ("nvdisasm", find_nvdisasm)):
-        tools = [f"{'.'.join(map(str, tool.version)) or 'unknown version'} ({tool.origin})" for tool in candidates(name)]
+        tools = [
+            f"{'.'.join(map(str, tool.version)) or 'unknown version'} ({tool.origin})" for tool in candidates(name)
+        ]
         fix = "" if find(target) else install(extra)
-        findings.append(Finding(name, ", ".join(tools) or None, f"none is new enough for {target}: {fix}" if fix and tools else fix))
+        findings.append(
+            Finding(name, ", ".join(tools) or None, f"none is new enough for {target}: {fix}" if fix and tools else fix)
+        )
     return findings
 
 
@@ -185,7 +193,11 @@ def examine_lab_extension() -> Finding:
     if found is None:
         return Finding("lab extension", None, "pip install --force-reinstall --no-deps blocknb")
     version, folder = found
-    fix = "" if version == own_version() else f"blocknb is {own_version()}: pip install --force-reinstall --no-deps blocknb"
+    fix = (
+        ""
+        if version == own_version()
+        else f"blocknb is {own_version()}: pip install --force-reinstall --no-deps blocknb"
+    )
     return Finding("lab extension", f"{version} ({folder})", fix)
 
 

@@ -37,7 +37,9 @@ def run(path: Path) -> list[Row]:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": path.parent}})
+    client = NotebookClient(
+        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": path.parent}}
+    )
     trouble = ""
     try:
         client.execute()
@@ -68,7 +70,10 @@ def to_html(notebook: object, title: str) -> str:
 
 def table(rows: list[Row]) -> str:
     """The rows in columns, as wide as their longest entries."""
-    cells = [("notebook", "result", "", "detail"), *((r.notebook, r.what, "ok" if r.ok else "FAILED", r.detail) for r in rows)]
+    cells = [
+        ("notebook", "result", "", "detail"),
+        *((r.notebook, r.what, "ok" if r.ok else "FAILED", r.detail) for r in rows),
+    ]
     widths = [max(len(row[column]) for row in cells) for column in range(4)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
@@ -88,7 +93,9 @@ def main() -> int:
         rows += run(path)
         print(f"{time.perf_counter() - started:.1f} s")
     failed = sum(not row.ok for row in rows)
-    print(f"\n{table(rows)}\n\n{len(rows) - failed} results ok, {failed} failed. Executed notebooks, to be opened in a browser:")
+    print(
+        f"\n{table(rows)}\n\n{len(rows) - failed} results ok, {failed} failed. Executed notebooks, to be opened in a browser:"
+    )
     for path in notebooks:
         print(f"  {OUT / path.stem}.html")
     return 1 if failed else 0

@@ -17,7 +17,9 @@ HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing with them")
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing with them"
+    )
     parser.addoption("--full", action="store_true", help="run the slow tests, too")
 
 
@@ -58,7 +60,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         elif not file.exists():
-            pytest.fail(f"there is no golden file {path}: run with --update-golden and read what it writes", pytrace=False)
+            pytest.fail(
+                f"there is no golden file {path}: run with --update-golden and read what it writes", pytrace=False
+            )
         elif (expected := file.read_text()) != text:
             diff = difflib.unified_diff(expected.splitlines(), text.splitlines(), f"golden/{path}", "now", lineterm="")
             pytest.fail("\n".join(diff), pytrace=False)

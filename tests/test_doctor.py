@@ -1,0 +1,112 @@
+"""`blocknb doctor` says what is there and how to get the rest, on any machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blocknb import cli, doctor
+from blocknb.doctor import Device, Driver, Finding
+from blocknb.notebook import extension
+
+ROOT = Path(__file__).resolve().parent.parent
+H200 = Device("NVIDIA H200", (9, 0), 141 * 2**30)
+
+
+def test_doctor_names_every_part_once_and_in_order() -> None:
+    names = [finding.name for finding in doctor.examine()]
+    assert names == ["GPU", "driver", "CuPy", "ptxas", "nvdisasm", "llvmlite", "lab extension"]
+
+
+def test_the_extra_follows_the_driver() -> None:
+    assert doctor.fitting_extra(None) == "toolchain"
+    assert doctor.fitting_extra(Driver((13, 0), devices=(H200,))) == "cuda13"
+    assert doctor.fitting_extra(Driver((12, 4), devices=(H200,))) == "cuda12"
+    assert doctor.fitting_extra(Driver((11, 8), devices=(H200,))) == "toolchain"
+    assert doctor.fitting_extra(Driver((13, 0))) == "toolchain", "a driver without a GPU runs nothing"
+
+
+def test_a_missing_cupy_names_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    driver = Driver((12, 4), devices=(H200,))
+    finding = doctor.examine_cupy(driver, doctor.fitting_extra(driver))
+    assert finding.found is None
+    assert finding.fix == 'pip install "blocknb[cuda12]"'
+
+
+def test_without_a_gpu_a_missing_cupy_needs_no_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert doctor.examine_cupy(None, "toolchain") == Finding("CuPy", None)
+
+
+def test_missing_tools_name_the_extra_that_brings_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blocknb.codegen import toolchain
+
+    monkeypatch.setattr(toolchain, "candidates", lambda name: ())
+    monkeypatch.setattr(toolchain, "find_ptxas", lambda target: None)
+    monkeypatch.setattr(toolchain, "find_nvdisasm", lambda target: None)
+    fix = 'pip install "blocknb[toolchain]"'
+    assert doctor.examine_toolchain("toolchain") == [Finding("ptxas", None, fix), Finding("nvdisasm", None, fix)]
+
+
+def test_a_missing_llvmlite_is_the_one_part_that_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def absent(name: str) -> str:
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "version", absent)
+    assert cli.main(["doctor"]) == 1
+    assert 'llvmlite       missing\n                 -> pip install "llvmlite==0.50.*"' in capsys.readouterr().out
+
+
+def test_gpus_of_one_kind_are_counted() -> None:
+    driver = Driver((13, 0), "580.95.05", (H200, H200))
+    assert doctor.examine_gpu(driver).found == "2 x NVIDIA H200 (sm_90, 141 GiB)"
+    assert doctor.examine_driver(driver) == Finding("driver", "580.95.05, CUDA 13.0")
+
+
+def test_a_driver_that_does_not_start_says_why() -> None:
+    finding = doctor.examine_driver(Driver((13, 0), trouble="no CUDA-capable device is detected"))
+    assert finding.fix
+    assert "no CUDA-capable device is detected" in (finding.found or "")
+
+
+def test_the_lab_extension_is_found_where_jupyter_looks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(extension, "data_directories", lambda: [tmp_path])
+    assert extension.installed() is None
+    assert doctor.examine_lab_extension().found is None
+    folder = tmp_path / "labextensions" / "blocknb"
+    folder.mkdir(parents=True)
+    (folder / "package.json").write_text(json.dumps({"version": "0.0.1"}))
+    assert extension.installed() == ("0.0.1", folder)
+    assert doctor.examine_lab_extension().fix, "another version than blocknb's own is worth a word"
+
+
+def test_doctor_works_where_only_numpy_is_installed(tmp_path: Path) -> None:
+    """Every other package is refused at import, as it would be in a bare environment."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {{"blocknb", "numpy", *sys.stdlib_module_names}}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Bare())
+from blocknb.cli import main
+main(["doctor"])
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "lab extension" in answer.stdout
+
+
+def test_the_makefile_gets_its_extra_from_a_script_that_needs_nothing_installed() -> None:
+    script = [sys.executable, "-S", "-P", str(ROOT / "blocknb" / "doctor.py")]
+    answer = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() in ("cuda13", "cuda12", "toolchain")
+    assert (ROOT / "requirements" / f"{answer.stdout.strip()}.lock").exists()
