@@ -15,6 +15,7 @@ import importlib.util
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -39,7 +40,7 @@ class CudaCode:
     """
 
     ptx: str
-    cubin: bytes | None = None
+    cubin: bytes | None = field(default=None, repr=False)
     resources: dict[str, Resources] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     llvm: str | None = None
@@ -50,7 +51,7 @@ class CudaCode:
 class CpuCode:
     """What compiling for a CPU gives: a relocatable object (see `loader.load_object`), its global names, and assembly."""
 
-    object: bytes
+    object: bytes = field(repr=False)
     exports: tuple[str, ...]
     asm: str | None = None
     llvm: str | None = None
@@ -149,9 +150,17 @@ class Workers:
                 thread.start()
         return future
 
-    def warm(self) -> Future[dict]:
-        """Starts a worker in the background; the future tells its LLVM version, CPU name and CPU features."""
-        return self.submit({"kind": "ping"})
+    def warm(self, target: Target | None = None) -> Future[dict]:
+        """Starts a worker in the background; the future tells its LLVM version, CPU name and CPU features.
+
+        With a GPU as target it compiles an empty kernel too: LLVM builds its tables at first use, and ptxas comes off the disk,
+        0.1 s that the first real kernel then does not pay.
+        """
+        job = {"kind": "ping"}
+        if target and target.is_gpu:
+            tool = find_ptxas(target)
+            job |= {"arch": target.arch, "features": target.features, "ptxas": str(tool.path) if tool else None}
+        return self.submit(job)
 
     def wait(self, future: Future):
         """The future's result; an interrupt of the waiting thread also ends the worker that is busy with it."""
@@ -181,6 +190,9 @@ class Workers:
                 self._queue.put(None)
             for process in list(self._processes):
                 process.kill()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(2)
 
     def __enter__(self) -> Workers:
         return self
@@ -195,6 +207,8 @@ class Workers:
             if future.set_running_or_notify_cancel():
                 try:
                     if process is None or not process.alive:
+                        if process is not None:
+                            process.end()
                         process = self._start()
                     self._running[future] = process
                     future.set_result(process.call(job))
@@ -205,13 +219,14 @@ class Workers:
             self._idle.release()
             del future, job, item
         if process is not None:
-            process.kill()
-            self._processes.discard(process)
+            process.end()
 
     def _start(self) -> _Process:
         process = _Process()
         with self._lock:
-            self._processes = {p for p in self._processes if p.alive} | {process}
+            if self._closed:
+                process.kill()
+            self._processes = {p for p in self._processes if not p.ended} | {process}
         return process
 
     def _forget(self) -> None:
@@ -239,14 +254,42 @@ class _Process:
         self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
 
     @property
+    def ended(self) -> bool:
+        return self._log.closed
+
+    @property
     def alive(self) -> bool:
-        return self._popen.poll() is None
+        """Whether a job can be sent; for an idle worker only: it has nothing to say, so a readable pipe is an ended one."""
+        if self._popen.poll() is not None:
+            return False
+        if not hasattr(select, "poll"):
+            return True
+        pipe = select.poll()
+        pipe.register(self._stdout, select.POLLIN)
+        return not pipe.poll(0)
 
     def kill(self) -> None:
         if self._popen.returncode is None:
             self._popen.kill()
 
+    def end(self) -> tuple[int, str]:
+        """Ends the process if it has not ended; closes what belongs to it. Returns (exit status, last words)."""
+        if self.ended:
+            return self._popen.returncode, ""
+        self._popen.stdin.close()  # at which a healthy worker ends
+        try:
+            status = self._popen.wait(10)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            status = self._popen.wait()
+        words = self._last_words()
+        self._popen.stdout.close()
+        self._log.close()
+        return status, words
+
     def forget(self) -> None:
+        if self.ended:
+            return
         os.close(self._stdin)
         os.close(self._stdout)
         self._popen.stdin = self._popen.stdout = None
@@ -260,7 +303,7 @@ class _Process:
             worker.write_all(self._stdin, worker.pack(job))
             answer = worker.read_frame(self._stdout)
         except (EOFError, OSError):
-            raise self._obituary(job) from None
+            raise _death(*self.end(), job) from None
         except BaseException:
             self.kill()  # the pipe may hold half a frame
             raise
@@ -274,16 +317,6 @@ class _Process:
         size = os.fstat(self._log.fileno()).st_size
         start = max(0, size - 65536)
         return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
-
-    def _obituary(self, job: dict) -> KernelError:
-        self._popen.stdin.close()
-        try:
-            status = self._popen.wait(10)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            status = self._popen.wait()
-        self._popen.stdout.close()
-        return _death(status, self._last_words(), job)
 
 
 def _death(status: int, words: str, job: dict) -> KernelError:

@@ -1,8 +1,8 @@
 """Finds NVIDIA's ptxas and nvdisasm, and reads what ptxas says.
 
-Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_PTXAS12`, `BLOCKNB_NVDISASM`), those that pip installed,
-the one on PATH, the one of a CUDA toolkit. The first that is new enough (for the PTX we write) and not too new (13 dropped
-sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no process is
+Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the
+one on PATH, the one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we
+write) and not too new (13 dropped sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no process is
 started only to ask; a system's tool is asked once.
 """
 
@@ -93,9 +93,8 @@ def forget() -> None:
 
 def _search(name: str) -> Iterator[Tool]:
     executable = name + (".exe" if os.name == "nt" else "")
-    for variable in ({"ptxas": ("BLOCKNB_PTXAS", "BLOCKNB_PTXAS12")}.get(name) or (f"BLOCKNB_{name.upper()}",)):
-        if named := os.environ.get(variable):
-            yield Tool(name, Path(named), variable)
+    if named := os.environ.get(variable := f"BLOCKNB_{name.upper()}"):
+        yield Tool(name, Path(named), variable)
     for folder in dict.fromkeys(sys.path):
         for place, wheel in _WHEELS[name].items():
             path = Path(folder, "nvidia", place, executable)
@@ -106,6 +105,9 @@ def _search(name: str) -> Iterator[Tool]:
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
         if root and os.access(path := Path(root, "bin", executable), os.X_OK):
             yield Tool(name, path, "toolkit")
+    # A second one, for what the first has dropped.
+    if named := os.environ.get(variable := f"BLOCKNB_{name.upper()}12"):
+        yield Tool(name, Path(named), variable)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ a thread reads the requests, so that the process notices the end of its parent e
 `assemble`  ptx, arch, ptxas -> cubin, log, ms
 `object`    text, cpu, features, opt, asm (bool), allowed (names) -> object, asm, exports, ms
 `sass`      cubin, nvdisasm (a path) -> sass, ms
-`ping`      -> llvm (version), cpu, features
+`ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
 
 With `llvm=True` the first three that take text also return the optimised LLVM text as `llvm`. `ms` maps stage to milliseconds.
 A job that fails in an orderly way returns `error`: one of parse, undefined, ptxas, nvdisasm, internal, with `message`.
@@ -318,8 +318,25 @@ def _disassemble(job: dict, clock: Clock) -> dict:
 # ---- the service --------------------------------------------------------------------------------------------------------
 
 
-def _ping() -> dict:
+# Touches what a first kernel would wait for: instruction selection, and the optimiser's tables.
+_FIRST = """define ptx_kernel void @first(ptr addrspace(1) %p) {
+  %t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %q = getelementptr float, ptr addrspace(1) %p, i32 %t
+  %v = load float, ptr addrspace(1) %q
+  %s = fadd float %v, 1.0
+  store float %s, ptr addrspace(1) %q
+  ret void
+}
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+"""
+
+
+def _ping(job: dict, clock: Clock) -> dict:
     binding = _binding()
+    if job.get("arch"):
+        answer = _emit_ptx(job | {"text": _FIRST}, clock)
+        if job.get("ptxas"):
+            _assemble(answer["ptx"], job, clock)
     features = binding.get_host_cpu_features().flatten()
     version = ".".join(map(str, binding.llvm_version_info))
     return {"llvm": version, "cpu": binding.get_host_cpu_name(), "features": features, "pid": os.getpid()}
@@ -342,7 +359,7 @@ def run(job: dict) -> dict:
             case "sass":
                 answer = _disassemble(job, clock)
             case "ping":
-                answer = _ping()
+                answer = _ping(job, clock)
             case kind:
                 raise Refused("internal", f"no such job: {kind!r}")
     except Refused as refusal:

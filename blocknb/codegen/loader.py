@@ -1,0 +1,76 @@
+"""Brings CPU object code into this process: `load_object(data).address("kernel")`.
+
+LLVM's ORC linker does the work, the only part of LLVM that runs in the notebook's process: it places code and constants, applies
+relocations, and, unlike MCJIT, refuses a symbol that nobody defines instead of leaving a call into nowhere. Objects are
+position-independent, and each gets a library of its own in one JIT, so that two kernels may use the same names. The memory of an
+object lives as long as the `Loaded` that was returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import threading
+from collections.abc import Sequence
+
+from blocknb.codegen.llvm import LIBRARY
+from blocknb.codegen.worker import elf_symbols
+from blocknb.errors import CompilerBug
+
+
+class Loaded:
+    """Code in memory; unloaded when the last reference to it goes, so whoever holds an address must hold this too."""
+
+    def __init__(self, tracker, names: Sequence[str]):
+        self._tracker, self.names = tracker, tuple(names)
+
+    def address(self, name: str) -> int:
+        """The address of a function; KeyError names what there is."""
+        if name not in self.names:
+            raise KeyError(f"no function {name!r}; there are: {', '.join(self.names)}")
+        return self._tracker[name]
+
+
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def load_object(data: bytes) -> Loaded:
+    """Loads an object that a worker made; raises CompilerBug if it cannot be linked.
+
+    The bytes must come from a worker or through the cache, which checks them: a damaged object may crash the linker.
+    """
+    from llvmlite import binding
+
+    defined, undefined = elf_symbols(data)
+    if unknown := sorted(set(undefined) - set(LIBRARY)):
+        raise CompilerBug("the code calls functions that nobody provides: " + ", ".join(unknown))
+    library = binding.JITLibraryBuilder().add_object_img(data)
+    for name in undefined:
+        library.import_symbol(name, _library_address(name))
+    for name in defined:
+        library.export_symbol(name)
+    with _lock:
+        try:
+            tracker = library.link(_jit(), f"blocknb{next(_numbers)}")
+        except RuntimeError as error:
+            raise CompilerBug(f"the object code cannot be linked: {error}") from None
+    return Loaded(tracker, defined)
+
+
+@functools.cache
+def _jit():
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    # Errors come back as exceptions; printing them too would litter the notebook.
+    return binding.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+
+
+@functools.cache
+def _library_address(name: str) -> int:
+    address = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+    assert address
+    return address

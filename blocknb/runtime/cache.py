@@ -1,0 +1,245 @@
+"""The disk cache of compiled kernels: `cache.get(key(...))`, `cache.put(key(...), meta, blobs)`.
+
+A key is the SHA-256 of a canonical encoding of everything that decides the result; nothing is compared afterwards, so parts that
+cannot be encoded are refused rather than guessed. An entry is one file: magic, SHA-256 of the rest, and a frame (JSON and raw
+bytes, never pickle). The one trick that makes it safe for many processes is that a file is written under a name of its own and
+then renamed: a reader sees all of an entry or none, two writers of the same key write the same thing, and nobody locks. A damaged
+entry is dropped and compiled again. Where nothing can be written, entries stay in memory, and one warning says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import struct
+import tempfile
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from blocknb.codegen.toolchain import Tool, installed
+
+_MAGIC = b"bnbcach1"
+_HEAD = struct.Struct("<8s32sI")  # magic, digest of what follows the digest, length of the JSON
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is stored under a key: JSON values and named bytes."""
+
+    meta: dict
+    blobs: dict[str, bytes]
+
+
+def key(*parts) -> str:
+    """64 hexadecimal digits for parts: None, bool, int, float, str, bytes, Path, and tuples, lists, dicts, sets and dataclasses of them.
+
+    Different parts never share an encoding (1, 1.0, True and "1" differ, as do ("a", "bc") and ("ab", "c")). Raises TypeError for
+    anything else: an address or a counter in somebody's `repr` would make entries that never hit, or hit wrongly.
+    """
+    return hashlib.sha256(_encode(parts)).hexdigest()
+
+
+def _encode(value) -> bytes:
+    match value:
+        case None:
+            return b"n"
+        case bool():
+            return b"t" if value else b"f"
+        case int():
+            return _tagged(b"i", str(int(value)).encode())
+        case float():
+            return b"d" + struct.pack("<d", value)
+        case str():
+            return _tagged(b"s", value.encode("utf-8", "surrogatepass"))
+        case bytes():
+            return _tagged(b"b", value)
+        case Path():
+            return _tagged(b"p", os.fsencode(value))
+        case tuple() | list():
+            return _tagged(b"l", b"".join(map(_encode, value)))
+        case dict():
+            return _tagged(b"m", b"".join(sorted(_encode(k) + _encode(v) for k, v in value.items())))
+        case set() | frozenset():
+            return _tagged(b"e", b"".join(sorted(map(_encode, value))))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [type(value).__qualname__, *(f.name for f in dataclasses.fields(value))]
+        return _tagged(b"c", _encode(names) + b"".join(_encode(getattr(value, name)) for name in names[1:]))
+    raise TypeError(f"a {type(value).__name__} cannot be part of a cache key")
+
+
+def _tagged(tag: bytes, data: bytes) -> bytes:
+    return tag + struct.pack("<Q", len(data)) + data
+
+
+class Cache:
+    """A folder of entries.
+
+    `root` defaults to `$BLOCKNB_CACHE_DIR`, else the user's cache folder; `limit` is in bytes, and the entries that were not
+    used for longest go first when it is passed. Every method is safe in many threads and processes.
+    """
+
+    def __init__(self, root: str | os.PathLike | None = None, limit: int = 1 << 30):
+        self.root = Path(root) if root is not None else default_root()
+        self.limit = limit
+        self._memory: dict[str, Entry] = {}
+        self._warned = False
+
+    def path(self, key: str) -> Path:
+        return self.root / key[:2] / (key[2:] + ".bnb")
+
+    def get(self, key: str) -> Entry | None:
+        """The entry, or None if there is none or it is damaged (it is then removed)."""
+        if (entry := self._memory.get(key)) is not None:
+            return entry
+        path = self.path(key)
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        entry = _unpack(data)
+        try:
+            if entry is None:
+                path.unlink()
+            else:
+                os.utime(path)  # the time of last use, by which old entries are found
+        except OSError:
+            pass  # somebody else removed it, or the folder is read-only: neither changes the answer
+        return entry
+
+    def put(self, key: str, meta: dict, blobs: dict[str, bytes]) -> None:
+        """Stores an entry; where the folder cannot be written it is kept in memory instead."""
+        data = _pack(meta, blobs)
+        path = self.path(key)
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except OSError as error:
+            if temporary is not None:
+                _remove(temporary)
+            self._keep_in_memory(key, Entry(meta, blobs), error)
+            return
+        # Looking at every file is dear, so about one put in 64 does it; keys are uniform.
+        if int(key[:2], 16) < 4:
+            threading.Thread(target=self.shrink, daemon=True).start()
+
+    def shrink(self) -> None:
+        """Removes what was not used for longest until three quarters of the limit are left, and remains of broken writes."""
+        files, total, now = [], 0, time.time()
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except OSError:
+                    continue  # another process was quicker
+                if name.startswith(".new-") and now - status.st_mtime > 3600:
+                    _remove(path)
+                elif name.endswith(".bnb"):
+                    files.append((status.st_mtime, status.st_size, path))
+                    total += status.st_size
+        if total <= self.limit:
+            return
+        for _, size, path in sorted(files):
+            if total <= self.limit * 3 // 4:
+                return
+            _remove(path)
+            total -= size
+
+    def clear(self) -> None:
+        """Removes every entry."""
+        self._memory.clear()
+        for path in self.root.glob("[0-9a-f][0-9a-f]/*.bnb"):
+            _remove(path)
+
+    def _keep_in_memory(self, key: str, entry: Entry, error: OSError) -> None:
+        while len(self._memory) >= 512:
+            self._memory.pop(next(iter(self._memory)), None)
+        self._memory[key] = entry
+        if not self._warned:
+            self._warned = True
+            message = f"compiled kernels are not kept on disk: {error.strerror or error} ({self.root})"
+            warnings.warn(message + "; BLOCKNB_CACHE_DIR names another folder", RuntimeWarning, stacklevel=3)
+
+
+def _remove(path: str | os.PathLike) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # gone already, or not ours to remove: the next shrink sees it again
+
+
+def _pack(meta: dict, blobs: dict[str, bytes]) -> bytes:
+    head = json.dumps([meta, [(name, len(blob)) for name, blob in blobs.items()]], separators=(",", ":")).encode()
+    body = b"".join([struct.pack("<I", len(head)), head, *blobs.values()])
+    return _MAGIC + hashlib.sha256(body).digest() + body
+
+
+def _unpack(data: bytes) -> Entry | None:
+    if len(data) < _HEAD.size:
+        return None
+    magic, digest, head_size = _HEAD.unpack_from(data)
+    if magic != _MAGIC or hashlib.sha256(memoryview(data)[40:]).digest() != digest:
+        return None
+    at = _HEAD.size + head_size
+    meta, sizes = json.loads(data[_HEAD.size : at])
+    blobs = {}
+    for name, size in sizes:
+        blobs[name] = data[at : at + size]
+        at += size
+    return Entry(meta, blobs)
+
+
+def default_root() -> Path:
+    """`$BLOCKNB_CACHE_DIR`, or the folder that this system keeps caches in."""
+    if folder := os.environ.get("BLOCKNB_CACHE_DIR"):
+        return Path(folder)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("blocknb", appauthor=False))
+
+
+@functools.cache
+def shared() -> Cache:
+    """The cache of this process."""
+    return Cache()
+
+
+def environment_parts(tool: Tool | None = None) -> tuple:
+    """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, and the given ptxas."""
+    ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
+    return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas)
+
+
+@functools.cache
+def _source_stamp() -> str:
+    """A digest of names, sizes and times of blocknb's own files: any edit of the compiler changes it, and no file is read."""
+    package = Path(__file__).resolve().parent.parent
+    rows = []
+    for folder, _, names in os.walk(package):
+        for name in names:
+            if name.endswith(".py"):
+                status = os.stat(os.path.join(folder, name))
+                rows.append((os.path.relpath(folder, package), name, status.st_size, status.st_mtime_ns))
+    return key(_version_of("blocknb"), sorted(rows))
+
+
+@functools.cache
+def _version_of(package: str) -> str:
+    if version := installed().get(package):
+        return version
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,381 @@
+"""LLVM in worker processes: what it makes, what it says when it fails, and that a failure costs one job only."""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from blocknb.codegen import worker
+from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, shared
+from blocknb.codegen.loader import load_object
+from blocknb.codegen.toolchain import find_ptxas
+from blocknb.errors import CompilerBug, KernelError, OutOfResources, Unsupported
+from blocknb.target import Target
+
+SM90A = Target.parse("sm_90a")
+CPU = Target.parse("cpu")
+needs_ptxas = pytest.mark.skipif(find_ptxas(SM90A) is None, reason="there is no ptxas on this machine")
+
+
+def kernel(body: str, declarations: str = "") -> str:
+    """LLVM text of a GPU kernel `k(ptr %p, float %x)`."""
+    return f"define ptx_kernel void @k(ptr addrspace(1) %p, float %x) {{\n{body}\n  ret void\n}}\n{declarations}\n"
+
+
+STORE = kernel("  store float %x, ptr addrspace(1) %p")
+# The NVPTX back end has no lowering for exp and ends its process over it.
+ABORTS = kernel(
+    "  %y = call float @llvm.exp.f32(float %x)\n  store float %y, ptr addrspace(1) %p", "declare float @llvm.exp.f32(float)"
+)
+
+
+@pytest.fixture(scope="module")
+def one():
+    """A pool of one process, so that the next job meets whatever the last one left behind."""
+    with Workers(1) as workers:
+        yield workers
+
+
+def test_an_llvm_abort_costs_its_own_job_only(one):
+    before = one.warm().result()["pid"]
+    with pytest.raises(CompilerBug, match="no libcall available for fexp"):
+        compile_cuda(ABORTS, SM90A, workers=one).result()
+    assert "st.global" in compile_cuda(STORE, SM90A, workers=one).result().ptx
+    assert one.warm().result()["pid"] != before
+
+
+def test_jobs_queued_behind_an_abort_are_still_done(one):
+    futures = [compile_cuda(ABORTS if i == 1 else STORE, SM90A, workers=one) for i in range(4)]
+    assert [type(f.exception()) for f in futures] == [type(None), CompilerBug, type(None), type(None)]
+
+
+def test_an_instruction_of_another_architecture_is_unsupported_by_name(one):
+    text = kernel(
+        "  call void @llvm.nvvm.setmaxnreg.inc.sync.aligned.u32(i32 240)",
+        "declare void @llvm.nvvm.setmaxnreg.inc.sync.aligned.u32(i32)",
+    )
+    with pytest.raises(Unsupported, match="sm_80 cannot do llvm.nvvm.setmaxnreg"):
+        compile_cuda(text, Target.parse("sm_80"), workers=one).result()
+
+
+def test_a_syntax_error_in_llvm_text_names_the_line_and_shows_it(one):
+    text = "define void @f() {\n  %x = add i32 1, 2\n  %y = add i32 %x, 2.5\n  ret void\n}\n"
+    with pytest.raises(CompilerBug) as caught:
+        compile_cuda(text, SM90A, workers=one).result()
+    assert "line 3" in caught.value.message and "%y = add i32 %x, 2.5" in caught.value.message
+
+
+def test_a_module_that_does_not_verify_is_refused(one):
+    text = "define i32 @f(i1 %c) {\n br i1 %c, label %a, label %b\na:\n %x = add i32 1, 2\n br label %b\nb:\n ret i32 %x\n}\n"
+    with pytest.raises(CompilerBug, match="does not dominate"):
+        compile_cuda(text, SM90A, workers=one).result()
+
+
+@needs_ptxas
+def test_ptxas_refusing_gives_its_message_and_the_ptx_line(one):
+    text = kernel('  call void asm sideeffect "nosuch.instruction;", ""()')
+    with pytest.raises(CompilerBug) as caught:
+        compile_cuda(text, SM90A, workers=one).result()
+    assert "Not a name of any known instruction" in caught.value.message
+    assert caught.value.message.rstrip().endswith("nosuch.instruction;")
+    assert compile_cuda(STORE, SM90A, workers=one).result().cubin
+
+
+@needs_ptxas
+def test_too_much_shared_memory_is_told_in_numbers(one):
+    text = "@s = addrspace(3) global [300000 x i8] undef\n" + kernel("  store volatile i8 1, ptr addrspace(3) @s")
+    with pytest.raises(OutOfResources, match="300000 bytes of shared data, and sm_90a has 232448"):
+        compile_cuda(text, SM90A, workers=one).result()
+
+
+@needs_ptxas
+def test_an_instruction_that_only_ptxas_knows_to_be_missing_is_unsupported(one):
+    text = kernel(
+        "  %a = call <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float %x, float %x)\n  store <2 x bfloat> %a, ptr addrspace(1) %p",
+        "declare <2 x bfloat> @llvm.nvvm.ff2bf16x2.rn(float, float)",
+    )
+    with pytest.raises(Unsupported, match="needs sm_80"):
+        compile_cuda(text, Target.parse("sm_75"), workers=one).result()
+
+
+@needs_ptxas
+def test_a_kernel_compiles_to_ptx_cubin_and_resources_with_times_by_stage(one):
+    code = compile_cuda(STORE, SM90A, llvm=True, workers=one).result()
+    assert ".target sm_90a" in code.ptx and ".version 8.8" in code.ptx
+    assert code.cubin[:4] == b"\x7fELF"
+    assert code.resources["k"].registers > 0 and code.resources["k"].spill_stores == 0
+    assert code.warnings == ()
+    assert "define ptx_kernel void @k" in code.llvm
+    assert {"parse", "optimise", "emit", "ptxas"} <= code.ms.keys()
+
+
+def test_without_ptxas_there_is_ptx_and_no_cubin(one, monkeypatch):
+    monkeypatch.setattr("blocknb.codegen.llvm.find_ptxas", lambda target: None)
+    code = compile_cuda(STORE, SM90A, workers=one).result()
+    assert "st.global" in code.ptx and code.cubin is None and code.resources == {}
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_every_optimisation_level_makes_working_code(one, level):
+    body = "  %a = fmul float %x, 1.0\n  store float %a, ptr addrspace(1) %p"
+    code = compile_cuda(kernel(body), SM90A, opt=level, llvm=True, workers=one).result()
+    assert "st.global" in code.ptx
+    assert ("fmul" in code.llvm) == (level == 0)
+
+
+# ---- CPU objects ---------------------------------------------------------------------------------------------------------
+
+DOUBLE = """@two = internal global float 2.0
+define void @double_all(ptr %p, i64 %n) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %q = getelementptr float, ptr %p, i64 %i
+  %v = load float, ptr %q
+  %t = load float, ptr @two
+  %w = fmul float %v, %t
+  store float %w, ptr %q
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+def call_double(loaded, array):
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address("double_all"))
+    function(array.ctypes.data, array.size)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cpu:haswell", "cpu:x86-64"])
+def test_object_code_runs_in_this_process(name):
+    code = compile_cpu(DOUBLE, Target.parse(name)).result()
+    assert code.exports == ("double_all",) and "double_all:" in code.asm
+    array = np.arange(100, dtype=np.float32)
+    call_double(load_object(code.object), array)
+    np.testing.assert_array_equal(array, 2 * np.arange(100))
+
+
+def test_two_objects_may_use_the_same_names():
+    first = compile_cpu("define i32 @f() {\n ret i32 1\n}", CPU).result()
+    second = compile_cpu("define i32 @f() {\n ret i32 2\n}", CPU).result()
+    loaded = [load_object(code.object) for code in (first, second, first)]
+    assert [ctypes.CFUNCTYPE(ctypes.c_int)(one.address("f"))() for one in loaded] == [1, 2, 1]
+
+
+def test_unloading_one_object_leaves_the_others():
+    code = compile_cpu(DOUBLE, CPU).result()
+    kept = load_object(code.object)
+    for _ in range(50):
+        del_me = load_object(code.object)
+        del del_me
+    array = np.ones(5, np.float32)
+    call_double(kept, array)
+    np.testing.assert_array_equal(array, 2)
+
+
+def test_objects_that_call_unknown_functions_are_refused_by_name(one):
+    text = "declare float @nosuchf(float)\ndefine float @f(float %x) {\n %y = call float @nosuchf(float %x)\n ret float %y\n}"
+    with pytest.raises(CompilerBug, match="nosuchf"):
+        compile_cpu(text, CPU, workers=one).result()
+
+
+@pytest.mark.parametrize("name", ["cpu:haswell", "cpu:x86-64"])
+def test_a_hidden_runtime_call_is_refused_where_the_cpu_lacks_the_instruction(one, name):
+    text = "define void @f(ptr %p, float %x) {\n %y = fptrunc float %x to bfloat\n store bfloat %y, ptr %p\n ret void\n}"
+    with pytest.raises(CompilerBug, match="__truncsfbf2"):
+        compile_cpu(text, Target.parse(name), workers=one).result()
+
+
+def test_the_loader_refuses_undefined_names_by_itself(one):
+    # As an object from elsewhere would have them: the worker is told that the name is fine.
+    text = "declare void @nosuch()\ndefine void @f() {\n call void @nosuch()\n ret void\n}"
+    job = {"kind": "object", "text": text, "cpu": CPU.arch, "features": CPU.features, "allowed": ["nosuch"]}
+    data = one.submit(job).result()["object"]
+    with pytest.raises(CompilerBug, match="nosuch"):
+        load_object(data)
+
+
+def test_code_may_copy_and_clear_memory_through_the_c_library():
+    text = """declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+    define void @clear(ptr %p, i64 %n) {
+      call void @llvm.memset.p0.i64(ptr %p, i8 0, i64 %n, i1 false)
+      ret void
+    }"""
+    loaded = load_object(compile_cpu(text, CPU).result().object)
+    array = np.arange(1000, dtype=np.float64)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address("clear"))(array.ctypes.data, array.nbytes)
+    assert not array.any()
+
+
+def test_asking_for_an_unknown_function_names_those_there_are():
+    loaded = load_object(compile_cpu(DOUBLE, CPU).result().object)
+    with pytest.raises(KeyError, match="double_all"):
+        loaded.address("triple_all")
+
+
+def test_code_is_freed_with_its_last_reference_at_exit_without_noise():
+    script = textwrap.dedent(f"""
+        from blocknb.codegen.llvm import compile_cpu, shared
+        from blocknb.codegen.loader import load_object
+        from blocknb.target import Target
+        loaded = load_object(compile_cpu({DOUBLE!r}, Target.parse("cpu")).result().object)
+    """)
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# ---- the pool ------------------------------------------------------------------------------------------------------------
+
+
+def test_submit_does_not_wait_for_the_start_of_a_process():
+    with Workers(1) as workers:
+        start = time.perf_counter()
+        future = workers.warm()
+        assert time.perf_counter() - start < 0.02
+        assert future.result()["llvm"]
+
+
+def test_two_workers_run_at_once_and_one_is_started_only_when_needed():
+    with Workers(2) as workers:
+        first = workers.warm().result()["pid"]
+        time.sleep(0.05)  # the thread says that it is idle after it has delivered
+        assert workers.warm().result()["pid"] == first
+        futures = [compile_cuda(STORE, SM90A, workers=workers) for _ in range(6)]
+        assert all(f.result().ptx for f in futures)
+        assert len(workers._processes) == 2
+
+
+def test_what_a_library_prints_does_not_break_the_frames():
+    requests = worker.pack({"kind": "ping"})
+    from blocknb.codegen.llvm import _llvmlite_folder
+
+    noisy = (
+        f"import os, sys; sys.path[:0] = [{os.path.dirname(worker.__file__)!r}, {_llvmlite_folder()!r}]\n"
+        "import worker\n"
+        "run = worker.run\n"
+        "def loud(job):\n    print('hello'); os.write(1, b'raw'); return run(job)\n"
+        "worker.run = loud\n"
+        "worker.main()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", noisy], stdin=-1, stdout=-1, stderr=-1)
+    process.stdin.write(requests * 2)
+    process.stdin.flush()
+    try:
+        for _ in range(2):
+            assert worker.read_frame(process.stdout.fileno())["llvm"]
+    finally:
+        _, stderr = process.communicate(timeout=20)
+    assert stderr.count(b"hello") == 2 and stderr.count(b"raw") == 2
+
+
+def test_a_worker_ends_when_its_parent_does():
+    script = textwrap.dedent("""
+        import os
+        from blocknb.codegen.llvm import Workers
+        print(Workers(1).warm().result()["pid"], flush=True)
+        os.kill(os.getpid(), 9)
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    pid = int(done.stdout)
+    deadline = time.monotonic() + 5
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running(pid)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and not a zombie that nobody has collected."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_an_interrupt_while_waiting_keeps_requests_and_answers_in_step():
+    with Workers(1) as workers:
+        workers.warm(SM90A).result()
+        big = kernel("\n".join(f"  %a{i} = fadd float %x, {float(i)}\n  store float %a{i}, ptr addrspace(1) %p" for i in range(3000)))
+        timer = threading.Timer(0.02, os.kill, [os.getpid(), signal.SIGINT])
+        future = compile_cuda(big, SM90A, workers=workers)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            future.result()
+        timer.join()
+        assert "st.global" in compile_cuda(STORE, SM90A, workers=workers).result().ptx
+        assert future.result().ptx.count("st.global") >= 1  # the interrupted wait lost nothing
+
+
+def test_an_abandoned_job_fails_and_the_next_one_works():
+    with Workers(1) as workers:
+        workers.warm().result()
+        slow = "\n".join(f"  %a{i} = fadd float %x, {float(i)}\n  store volatile float %a{i}, ptr addrspace(1) %p" for i in range(30000))
+        future = workers.submit({"kind": "ptx", "text": kernel(slow), "arch": "sm_90a", "features": "+ptx88", "opt": 2})
+        while not future.running():
+            time.sleep(0.001)
+        time.sleep(0.05)
+        workers.abandon(future)
+        with pytest.raises(KernelError, match="was stopped"):
+            future.result(timeout=10)
+        assert workers.warm().result(timeout=10)["llvm"]
+
+
+def test_a_worker_that_was_killed_while_idle_is_replaced_unseen():
+    with Workers(1) as workers:
+        pid = workers.warm().result()["pid"]
+        os.kill(pid, signal.SIGKILL)
+        while running(pid):
+            time.sleep(0.005)
+        time.sleep(0.05)  # its other thread ends a little later
+        assert workers.warm().result()["pid"] != pid
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_uses_workers_of_its_own():
+    mine = shared().warm().result()["pid"]
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: send.send(shared().warm().result()["pid"]))
+    child.start()
+    assert receive.poll(20)
+    theirs = receive.recv()
+    child.join(10)
+    assert theirs != mine and child.exitcode == 0
+    assert running(mine) and shared().warm().result()["llvm"]
+
+
+def test_closed_workers_take_no_jobs():
+    workers = Workers(1)
+    workers.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.warm()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"a": 1, "b": [1, None, "x"]}, {"text": "ä\n" * 1000, "raw": bytes(range(256)), "short": "é", "empty": b""}],
+)
+def test_frames_come_back_as_they_were(message):
+    read, write = os.pipe()
+    os.write(write, worker.pack(message))
+    os.close(write)
+    assert worker.read_frame(read) == json.loads(json.dumps({k: v for k, v in message.items() if not isinstance(v, bytes)})) | {
+        k: v for k, v in message.items() if isinstance(v, bytes)
+    }
+    with pytest.raises(EOFError):
+        worker.read_frame(read)
+    os.close(read)
