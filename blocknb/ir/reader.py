@@ -1,0 +1,486 @@
+"""Reads the text form of the IR, as `blocknb.ir.text` prints it; the grammar of both stands here.
+
+A line is an op: `%r = name %a, %b {attributes} : result types  // id was ids`. Attributes that the result types already
+say (the shape of a splat, the dtype of a cast) are not written twice, see `implied`. Everything a person would leave out
+when writing IR by hand may be left out: ids (fresh ones are given), and result types wherever the op table infers them.
+The trick that keeps the parser small is the tokenizer: a whole type and a whole layout are one token each.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from blocknb.errors import Loc
+from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
+from blocknb.language import ops as table
+from blocknb.language import types as t
+from blocknb.language.types import Buffer, Pointer, Tile
+
+# Attributes written bare between the op's name and its operands.
+LEADING = {"const": ("value",), "program_id": ("axis",), "num_programs": ("axis",), "arange": ("start", "end")}
+LEADING |= {"cmp": ("pred",)}
+
+BRACKETS = r"<[^<>]*(?:<[^<>]*>[^<>]*)*>"
+TOKEN = re.compile(
+    rf"""(?P<space>\s+)
+    |(?P<note>//[^\n]*)
+    |(?P<type>(?:tile|buffer|ptr){BRACKETS})
+    |(?P<layout><[^<>]*>)
+    |(?P<value>%[\w.]+)
+    |(?P<alias>\#\w+)
+    |(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<number>-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|inf\b|nan\b))
+    |(?P<word>[^\W\d]\w*)
+    |(?P<sign>[-=@:,(){{}}])""",
+    re.VERBOSE,
+)
+NOTE = re.compile(r"(?: (\d+))?(?: was ([\d,]+))?(?: \(([^)]*)\))?(?: by (\S+))?(?: at (\".*))?")
+PLACE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)-(\d+):(\d+) in ("(?:[^"\\]|\\.)*")(?: from )?')
+WORDS = {"True": True, "False": False, "None": None}
+
+
+class Note(NamedTuple):
+    """What stands in the comment behind an op. `inner` are the (id, was) of a short reduce's combine and yield."""
+
+    id: int = -1
+    was: tuple[int, ...] = ()
+    inner: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    origin: str = ""
+    loc: Loc | None = None
+
+
+def implied(name: str, types: tuple) -> dict[str, Any]:
+    """The attributes of an op that follow from its result types."""
+    first = types[0] if types else None
+    layout = {} if getattr(first, "layout", None) is None else {"layout": first.layout}
+    match name:
+        case "const" | "alloc":
+            return {"type": first}
+        case "splat" | "broadcast":
+            return {"shape": first.shape, **layout}
+        case "arange" | "convert" | "local_load":
+            return layout
+        case "reshape":
+            return {"shape": first.shape}
+        case "cast" | "bitcast":
+            return {"dtype": first.dtype}
+        case "if":
+            return {"types": tuple(types)}
+    return {}
+
+
+def parse_func(text: str) -> Func:
+    """The function that a text describes. Raises ValueError with the line for text that is not IR."""
+    return _Reader(text).func()
+
+
+class _Reader:
+    """Recursive descent over the tokens, one token of lookahead."""
+
+    def __init__(self, text: str):
+        self.text = text
+        self.tokens = list(self._tokenize(text))
+        self.position = 0
+        self.values: dict[str, Value] = {}
+        self.aliases: dict[str, Any] = {}
+        self.types: dict[str, Any] = {}
+        self.unnumbered: list[Op] = []
+
+    def _tokenize(self, text: str):
+        position = 0
+        while position < len(text):
+            match = TOKEN.match(text, position)
+            if match is None:
+                raise ValueError(
+                    f"line {text.count(chr(10), 0, position) + 1}: cannot read {text[position : position + 20]!r}"
+                )
+            kind, word = match.lastgroup, match.group()
+            if kind == "note" and not (word[2:].strip() and NOTE.fullmatch(word[2:].rstrip())):
+                kind = "space"  # a plain comment
+            if kind != "space":
+                yield kind, word, position
+            position = match.end()
+        yield "end", "", position
+
+    # -- tokens
+
+    def fail(self, message: str) -> ValueError:
+        line = self.text.count("\n", 0, self.tokens[self.position][2]) + 1
+        return ValueError(f"line {line}: {message}: {self.text.splitlines()[line - 1].strip() if self.text else ''}")
+
+    @property
+    def kind(self) -> str:
+        return self.tokens[self.position][0]
+
+    @property
+    def word(self) -> str:
+        return self.tokens[self.position][1]
+
+    def next(self, kind: str) -> str:
+        if self.kind != kind:
+            raise self.fail(f"expected a {kind} where {self.word!r} stands")
+        self.position += 1
+        return self.tokens[self.position - 1][1]
+
+    def accept(self, word: str) -> bool:
+        if self.word != word:
+            return False
+        self.position += 1
+        return True
+
+    def expect(self, word: str) -> None:
+        if not self.accept(word):
+            raise self.fail(f"expected {word!r} where {self.word!r} stands")
+
+    def listed(self, item: Callable[[], Any], end: str) -> list:
+        """Items with commas between, up to and with the sign `end`."""
+        found = []
+        while not self.accept(end):
+            found.append(item())
+            if not self.accept(","):
+                self.expect(end)
+                break
+        return found
+
+    def series(self, item: Callable[[], Any]) -> list:
+        """One or more items with commas between."""
+        found = [item()]
+        while self.accept(","):
+            found.append(item())
+        return found
+
+    # -- names, types, attributes
+
+    def define(self, name: str, type: Any) -> Value:
+        if name in self.values:
+            raise self.fail(f"{name} is defined twice")
+        hint = name[1:].split(".")[0]
+        value = self.values[name] = Value(type, "" if hint.isdigit() else hint)
+        return value
+
+    def use(self) -> Value:
+        name = self.next("value")
+        if name not in self.values:
+            raise self.fail(f"{name} is not defined")
+        return self.values[name]
+
+    def layout(self, text: str) -> Any:
+        if text.startswith("#"):
+            if text not in self.aliases:
+                raise self.fail(f"no layout is called {text}")
+            return self.aliases[text]
+        return parse_layout(text)
+
+    def type(self) -> Any:
+        if self.kind == "word":
+            return Tile(self.dtype(self.next("word")))
+        text = self.next("type")
+        if text not in self.types:
+            self.types[text] = self.read_type(text)
+        return self.types[text]
+
+    def read_type(self, text: str) -> Any:
+        if text.startswith("ptr"):
+            return Tile(self.dtype(text))
+        form, rest = text[:-1].split("<", 1)
+        dims, _, layout = rest.partition(", ")
+        match = re.fullmatch(r"((?:\d+x)*)(.*)", dims)
+        assert match is not None
+        shape = tuple(int(n) for n in match[1].split("x")[:-1])
+        return (Tile if form == "tile" else Buffer)(
+            self.dtype(match[2]), shape, self.layout(layout) if layout else None
+        )
+
+    def dtype(self, text: str) -> Any:
+        if text.startswith("ptr<"):
+            return Pointer(self.dtype(text[4:-1]))
+        if text not in t.BY_SHORT:
+            raise self.fail(f"no dtype is called {text}")
+        return t.BY_SHORT[text]
+
+    def literal(self) -> Any:
+        kind = self.kind
+        if kind == "number":
+            text = self.next("number")
+            return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        if kind == "string":
+            return json.loads(self.next("string"))
+        if kind in ("alias", "layout"):
+            return self.layout(self.next(kind))
+        if kind == "type":
+            return self.dtype(self.next("type")) if self.word.startswith("ptr") else self.type()
+        if kind == "word":
+            word = self.next("word")
+            return WORDS[word] if word in WORDS else self.dtype(word)
+        if self.accept("("):
+            return tuple(self.listed(self.literal, ")"))
+        if self.accept("{"):
+            return dict(self.listed(self.item, "}"))
+        raise self.fail(f"{self.word!r} is no value")
+
+    def item(self) -> tuple[Any, Any]:
+        key = self.literal()
+        self.expect(":")
+        return key, self.literal()
+
+    def attrs(self) -> dict[str, Any]:
+        """`{name=value, ...}`, or nothing. A block opens with a brace too, but no block starts with `name =`."""
+        following = [token[1] for token in self.tokens[self.position + 1 : self.position + 3]]
+        if self.word == "{" and self.tokens[self.position + 1][0] == "word" and following[1] == "=":
+            self.expect("{")
+            return dict(self.listed(self.attr, "}"))
+        return {}
+
+    def attr(self) -> tuple[str, Any]:
+        name = self.next("word")
+        self.expect("=")
+        return name, self.literal()
+
+    # -- functions, blocks, ops
+
+    def func(self) -> Func:
+        while self.kind == "alias":
+            name = self.next("alias")
+            self.expect("=")
+            self.aliases[name] = parse_layout(self.next("layout"))
+        self.expect("func")
+        self.expect("@")
+        name = json.loads(self.next("string")) if self.kind == "string" else self.next("word")
+        self.expect("(")
+        params = self.listed(self.param, ")")
+        level = self.next("word")
+        if level not in LEVELS:
+            raise self.fail(f"no level is called {level}")
+        attrs = self.attrs()
+        self.expect("{")
+        loc = self.note().loc
+        body = self.block(tuple(value for value, _ in params))
+        if self.kind != "end":
+            raise self.fail(f"{self.word!r} stands behind the function")
+        hints = tuple(hint for _, hint in params if hint)
+        frozen = MappingProxyType(attrs) if attrs else EMPTY
+        func = Func(name, tuple(value for value, _ in params), body, level, frozen, hints, loc)
+        self.number(func)
+        return func
+
+    def number(self, func: Func) -> None:
+        """Gives ids to the ops that had none in the text."""
+        free = func.next_id
+        for op in func.ops():
+            if op.id < 0:
+                object.__setattr__(op, "id", free)  # nobody has seen the op yet
+                free += 1
+        func.__dict__.pop("next_id", None)
+
+    def param(self) -> tuple[Value, Hint | None]:
+        name = self.next("value")
+        self.expect(":")
+        value = self.define(name, self.type())
+        if not self.accept("div"):
+            return value, None
+        divisibility = int(self.next("number"))
+        return value, Hint(json.loads(self.next("string")) if self.kind == "string" else value.name, divisibility)
+
+    def block(self, args: tuple[Value, ...]) -> Block:
+        """The ops up to and with the closing brace."""
+        ops = []
+        while not self.accept("}"):
+            ops.append(self.op())
+        return Block(args, tuple(ops))
+
+    def op(self) -> Op:
+        names = []
+        if self.kind == "value":
+            names = self.series(lambda: self.next("value"))
+            self.expect("=")
+        name = self.next("word")
+        match name:
+            case "for":
+                return self.for_(names)
+            case "while":
+                return self.while_(names)
+            case "if":
+                return self.if_(names)
+            case "reduce":
+                return self.reduce(names)
+        if name not in table.OPS:
+            raise self.fail(f"no op is called {name}")
+        attrs = {key: self.next("word") if key == "pred" else self.literal() for key in LEADING.get(name, ())}
+        args = self.series(self.use) if self.kind == "value" and not self.starts_op() else []
+        return self.finish(name, args, names, attrs | self.attrs(), ())
+
+    def starts_op(self) -> bool:
+        """Whether the value at hand is the result of a next op: an op without operands or note came before."""
+        ahead = self.position + 1
+        while self.tokens[ahead][1] == ",":
+            ahead += 2
+        return self.tokens[ahead][1] == "="
+
+    def finish(
+        self,
+        name: str,
+        args: list,
+        names: list[str],
+        attrs: dict,
+        blocks: tuple,
+        note: Note | None = None,
+        types: tuple | None = None,
+    ) -> Op:
+        if types is None:
+            types = self.result_types()
+        if note is None:
+            note = self.note()
+        if types is None:
+            try:
+                types = table.infer(name, tuple(a.type for a in args), attrs)
+            except (table.TypeRule, KeyError) as error:
+                raise self.fail(
+                    f"the result types of {name} are not written and cannot be inferred ({error})"
+                ) from error
+        if len(types) != len(names):
+            raise self.fail(f"{len(names)} results of {len(types)} types")
+        results = tuple(self.define(n, type) for n, type in zip(names, types, strict=True))
+        attrs = {**implied(name, types), **attrs}
+        frozen = MappingProxyType(attrs) if attrs else EMPTY
+        return Op(name, tuple(args), results, frozen, blocks, note.loc, note.origin, note.id, note.was)
+
+    def result_types(self) -> tuple | None:
+        return tuple(self.series(self.type)) if self.accept(":") else None
+
+    def typed(self) -> Value:
+        """`%x: type`"""
+        name = self.next("value")
+        self.expect(":")
+        return self.define(name, self.type())
+
+    def carried(self) -> tuple[Value, Value]:
+        """`%x = %init` or `%x: type = %init`"""
+        name = self.next("value")
+        type = self.type() if self.accept(":") else None
+        self.expect("=")
+        init = self.use()
+        return self.define(name, type or init.type), init
+
+    def for_(self, names: list[str]) -> Op:
+        iv = self.next("value")
+        type = self.type() if self.accept(":") else None
+        self.expect("=")
+        lower = self.use()
+        self.expect("to")
+        upper = self.use()
+        self.expect("step")
+        args = [lower, upper, self.use()]
+        carried = []
+        if self.accept("iter"):
+            self.expect("(")
+            carried = self.listed(self.carried, ")")
+        inner = (self.define(iv, type or lower.type), *(value for value, _ in carried))
+        attrs, types = self.attrs(), self.result_types()
+        self.expect("{")
+        note = self.note()
+        block = self.block(inner)
+        return self.finish(
+            "for",
+            args + [init for _, init in carried],
+            names,
+            attrs,
+            (block,),
+            note,
+            types or tuple(v.type for _, v in carried),
+        )
+
+    def while_(self, names: list[str]) -> Op:
+        self.expect("(")
+        carried = self.listed(self.carried, ")")
+        attrs, types = self.attrs(), self.result_types()
+        self.expect("{")
+        note = self.note()
+        before = self.block(tuple(value for value, _ in carried))
+        self.expect("do")
+        self.expect("(")
+        inner = tuple(self.listed(self.typed, ")"))
+        self.expect("{")
+        after = self.block(inner)
+        return self.finish(
+            "while",
+            [init for _, init in carried],
+            names,
+            attrs,
+            (before, after),
+            note,
+            types or tuple(v.type for _, v in carried),
+        )
+
+    def if_(self, names: list[str]) -> Op:
+        args = [self.use()]
+        attrs, types = self.attrs(), self.result_types()
+        self.expect("{")
+        note = self.note()
+        then = self.block(())
+        self.expect("else")
+        self.expect("{")
+        return self.finish("if", args, names, attrs, (then, self.block(())), note, types or ())
+
+    def reduce(self, names: list[str]) -> Op:
+        args = self.series(self.use)
+        attrs = self.attrs()
+        if self.accept("("):
+            inner = tuple(self.listed(self.typed, ")"))
+            types = self.result_types()
+            self.expect("{")
+            note = self.note()
+            return self.finish("reduce", args, names, attrs, (self.block(inner),), note, types)
+        name = self.next("word")
+        extra = self.attrs()
+        types = self.result_types()
+        note = self.note()
+        combine, end = note.inner or ((-1, ()), (-1, ()))
+        scalar = Tile(args[0].type.dtype)
+        a, b, c = Value(scalar, "a"), Value(scalar, "b"), Value(scalar)
+        frozen = MappingProxyType(extra) if extra else EMPTY
+        ops = (
+            Op(name, (a, b), (c,), frozen, (), note.loc, note.origin, *combine),
+            Op("yield", (c,), (), EMPTY, (), note.loc, note.origin, *end),
+        )
+        return self.finish("reduce", args, names, attrs, (Block((a, b), ops),), note, types)
+
+    def note(self) -> Note:
+        if self.kind != "note":
+            return Note()
+        match = NOTE.fullmatch(self.next("note")[2:].rstrip())
+        assert match is not None
+        number, was, inner, origin, place = match.groups()
+        both = tuple(_numbers(part) for part in inner.split("; ")) if inner else ()
+        return Note(int(number or -1), _ids(was), both, origin or "", _place(place) if place else None)
+
+
+def _ids(text: str | None) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",")) if text else ()
+
+
+def _numbers(text: str) -> tuple[int, tuple[int, ...]]:
+    number, _, was = text.partition(" was ")
+    return int(number), _ids(was)
+
+
+def _place(text: str) -> Loc | None:
+    """The chain of places behind `at`, the innermost first."""
+    loc = None
+    for file, line, column, end_line, end_column, function in reversed(PLACE.findall(text)):
+        loc = Loc(json.loads(file), int(line), int(column), int(end_line), int(end_column), json.loads(function), loc)
+    return loc
+
+
+def parse_layout(text: str) -> Any:
+    """A register layout or a layout of shared memory; only the first has lanes."""
+    from blocknb.layouts.linear import Layout  # layouts stand above the IR; only text that holds one needs them
+
+    if " lane " in text:
+        return Layout.parse(text)
+    from blocknb.layouts.shared import SharedLayout
+
+    return SharedLayout.parse(text)
