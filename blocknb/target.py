@@ -146,7 +146,9 @@ def _gpu(name: str) -> Target:
 @functools.cache
 def _named_cpu(name: str) -> Target:
     if name not in _CPUS:
-        raise UnknownTarget(f"unknown CPU {name!r}", hint="known CPUs: " + ", ".join(["cpu", *(f"cpu:{n}" for n in _CPUS)]))
+        raise UnknownTarget(
+            f"unknown CPU {name!r}", hint="known CPUs: " + ", ".join(["cpu", *(f"cpu:{n}" for n in _CPUS)])
+        )
     return Target(kind="cpu", arch=name, features=_CPUS[name])
 
 

@@ -22,9 +22,11 @@ import sys
 import tempfile
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from blocknb.codegen import worker
 from blocknb.codegen.toolchain import Resources, Tool, find_ptxas, read_ptxas_log
@@ -63,7 +65,13 @@ LIBRARY = ("memcpy", "memmove", "memset")
 
 
 def compile_cuda(
-    text: str, target: Target, *, opt: int = 1, llvm: bool = False, tool: Tool | None = None, workers: Workers | None = None
+    text: str,
+    target: Target,
+    *,
+    opt: int = 1,
+    llvm: bool = False,
+    tool: Tool | None = None,
+    workers: Workers | None = None,
 ) -> Future[CudaCode]:
     """Compiles LLVM text to PTX and, where a ptxas for the target is found (or given as `tool`), to a cubin.
 
@@ -75,7 +83,7 @@ def compile_cuda(
     job |= {"arch": target.arch, "features": target.features}
     if tool:
         job["ptxas"] = str(tool.path)
-    return _then((workers or shared()).submit(job), _cuda_code)
+    return then((workers or shared()).submit(job), _cuda_code)
 
 
 def compile_cpu(
@@ -84,7 +92,7 @@ def compile_cpu(
     """Compiles LLVM text to an object for `load_object`; the future raises CompilerBug, also for undefined functions."""
     job = {"kind": "object", "text": text, "opt": opt, "asm": asm, "llvm": llvm, "allowed": LIBRARY}
     job |= {"cpu": target.arch, "features": target.features}
-    return _then((workers or shared()).submit(job), _cpu_code)
+    return then((workers or shared()).submit(job), _cpu_code)
 
 
 def _cuda_code(answer: dict) -> CudaCode:
@@ -96,7 +104,7 @@ def _cpu_code(answer: dict) -> CpuCode:
     return CpuCode(answer["object"], tuple(answer["exports"]), answer.get("asm"), answer.get("llvm"), answer["ms"])
 
 
-def _then(future: Future, convert) -> Future:
+def then(future: Future, convert: Callable) -> Future:
     """A future of `convert(result)`; cancelling it cancels a job that has not started."""
     result: Future = Future()
 
@@ -156,13 +164,13 @@ class Workers:
         With a GPU as target it compiles an empty kernel too: LLVM builds its tables at first use, and ptxas comes off the disk,
         0.1 s that the first real kernel then does not pay.
         """
-        job = {"kind": "ping"}
+        job: dict[str, Any] = {"kind": "ping"}
         if target and target.is_gpu:
             tool = find_ptxas(target)
             job |= {"arch": target.arch, "features": target.features, "ptxas": str(tool.path) if tool else None}
         return self.submit(job)
 
-    def wait(self, future: Future):
+    def wait(self, future: Future) -> Any:
         """The future's result; an interrupt of the waiting thread also ends the worker that is busy with it."""
         try:
             return future.result()
@@ -197,7 +205,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _serve(self) -> None:
@@ -239,7 +247,7 @@ class Workers:
 class _Process:
     """One worker process and its pipes; `call` is used by one thread only."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         # Python without site packages or environment: starts in 10 ms, and nobody's startup file can print or fail in it.
         command = [sys.executable, "-I", "-S", worker.__file__, _llvmlite_folder()]
         self._log = tempfile.TemporaryFile(prefix="blocknb-")  # noqa: SIM115 (lives as long as the process)
@@ -251,6 +259,8 @@ class _Process:
             bufsize=0,
             start_new_session=True,
         )
+        assert self._popen.stdin
+        assert self._popen.stdout
         self._stdin, self._stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
 
     @property
@@ -276,6 +286,8 @@ class _Process:
         """Ends the process if it has not ended; closes what belongs to it. Returns (exit status, last words)."""
         if self.ended:
             return self._popen.returncode, ""
+        assert self._popen.stdin
+        assert self._popen.stdout
         self._popen.stdin.close()  # at which a healthy worker ends
         try:
             status = self._popen.wait(10)
@@ -294,6 +306,7 @@ class _Process:
         os.close(self._stdout)
         self._popen.stdin = self._popen.stdout = None
         self._popen.returncode = 0
+        self._log.close()
 
     def call(self, job: dict) -> dict:
         """Does one job; raises KernelError if the job fails, whether in an orderly way or with the process."""
@@ -323,7 +336,9 @@ def _death(status: int, words: str, job: dict) -> KernelError:
     """The error for a job whose worker died with that exit status and these last lines on standard error."""
     target = job.get("arch") or job.get("cpu") or "this machine"
     if status == -signal.SIGKILL:
-        return KernelError("the compile was stopped: its worker process was killed", hint="out of memory, or interrupted")
+        return KernelError(
+            "the compile was stopped: its worker process was killed", hint="out of memory, or interrupted"
+        )
     found = re.search(r"^(?:LLVM ERROR|error): *(.*)$", words, re.MULTILINE)
     tail = "\n".join(words.splitlines()[-8:])
     if found and (intrinsic := re.search(r"Cannot select: intrinsic %(\S+)", found[1])):
@@ -358,7 +373,9 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
         return Unsupported(f"{target} cannot do {found[1]}: it needs {found[2]}")
     place = re.search(r"line (\d+)", first)
     source = ptx.split("\n")[int(place[1]) - 1].strip() if place and ptx else ""
-    return CompilerBug(f"ptxas refuses the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip())
+    return CompilerBug(
+        f"ptxas refuses the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip()
+    )
 
 
 @functools.cache

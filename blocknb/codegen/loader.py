@@ -13,6 +13,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from blocknb.codegen.llvm import LIBRARY
 from blocknb.codegen.worker import elf_symbols
@@ -22,7 +23,7 @@ from blocknb.errors import CompilerBug
 class Loaded:
     """Code in memory; unloaded when the last reference to it goes, so whoever holds an address must hold this too."""
 
-    def __init__(self, tracker, names: Sequence[str]):
+    def __init__(self, tracker: Any, names: Sequence[str]):
         self._tracker, self.names = tracker, tuple(names)
 
     def address(self, name: str) -> int:
@@ -60,7 +61,7 @@ def load_object(data: bytes) -> Loaded:
 
 
 @functools.cache
-def _jit():
+def _jit() -> Any:
     from llvmlite import binding
 
     binding.initialize_native_target()

@@ -1,9 +1,9 @@
 """Finds NVIDIA's ptxas and nvdisasm, and reads what ptxas says.
 
-Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the
-one on PATH, the one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we
-write) and not too new (13 dropped sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no process is
-started only to ask; a system's tool is asked once.
+Candidates in order: the one a person names (`BLOCKNB_PTXAS`, `BLOCKNB_NVDISASM`), those that pip installed, the one on PATH, the
+one of a CUDA toolkit, and a named second one (`BLOCKNB_PTXAS12`). The first that is new enough (for the PTX we write) and not too
+new (13 dropped sm_70) wins. The one trick: versions of pip's tools are read off the names of their dist-info folders, so that no
+process is started only to ask; a system's tool is asked once.
 """
 
 from __future__ import annotations
@@ -186,7 +186,8 @@ def merge_ptx(modules: Sequence[str]) -> str:
 
     Raises ValueError if targets differ or two modules define the same kernel.
     """
-    versions, targets, kernels, bodies = set(), set(), set(), []
+    versions, targets, bodies = set(), set(), []
+    kernels: set[str] = set()
     for number, text in enumerate(modules):
         header = dict(_HEADER.findall(text))
         versions.add(_numbers(header["version"]))

@@ -25,6 +25,7 @@ import re
 import struct
 import sys
 import time
+from typing import Any
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
 
@@ -115,7 +116,7 @@ def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
 class Refused(Exception):
     """A job that cannot be done, told in an orderly way: `error` is the kind, the message is for people."""
 
-    def __init__(self, error: str, message: str, **more):
+    def __init__(self, error: str, message: str, **more: object):
         super().__init__(message)
         self.answer = {"error": error, "message": message, **more}
 
@@ -123,8 +124,9 @@ class Refused(Exception):
 class Clock:
     """Milliseconds by stage: `clock.lap("emit")` books the time since the lap before."""
 
-    def __init__(self):
-        self.ms, self._last = {}, time.perf_counter()
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._last = time.perf_counter()
 
     def lap(self, stage: str) -> None:
         now = time.perf_counter()
@@ -132,10 +134,10 @@ class Clock:
         self._last = now
 
 
-_machines: dict = {}
+_machines: dict[Any, Any] = {}
 
 
-def _binding():
+def _binding() -> Any:
     import llvmlite.binding as binding
 
     if not _machines:
@@ -145,13 +147,13 @@ def _binding():
     return binding
 
 
-def _host_triple(binding) -> str:
+def _host_triple(binding: Any) -> str:
     # Objects are loaded by LLVM's own linker in the parent, which takes ELF on every system.
     triple = binding.get_process_triple()
     return triple if "linux" in triple or triple.endswith("-elf") else triple + "-elf"
 
 
-def _machine(triple: str, cpu: str, features: str, opt: int, reloc: str = "default"):
+def _machine(triple: str, cpu: str, features: str, opt: int, reloc: str = "default") -> Any:
     key = (triple, cpu, features, opt, reloc)
     if key not in _machines:
         target = _binding().Target.from_triple(triple)
@@ -161,7 +163,7 @@ def _machine(triple: str, cpu: str, features: str, opt: int, reloc: str = "defau
     return _machines[key]
 
 
-def _parse(text: str, machine):
+def _parse(text: str, machine: Any) -> Any:
     """Parses and verifies LLVM text. The data layout goes in front of the first line: types are aligned while parsing."""
     binding = _binding()
     head = text[:4096]
@@ -184,7 +186,7 @@ def _parse(text: str, machine):
     return module
 
 
-def _optimise_lightly(module, machine) -> None:
+def _optimise_lightly(module: Any, machine: Any) -> None:
     """A short list for text that is already good: what ptxas does itself (scheduling, unrolling) is left to it."""
     binding = _binding()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
@@ -198,7 +200,7 @@ def _optimise_lightly(module, machine) -> None:
     passes.run(module, builder)
 
 
-def _optimise(module, machine, opt: int) -> None:
+def _optimise(module: Any, machine: Any, opt: int) -> None:
     if opt == 0:
         return
     if opt == 1:
@@ -218,7 +220,7 @@ def _emit_ptx(job: dict, clock: Clock) -> dict:
     clock.lap("parse")
     _optimise(module, machine, opt)
     clock.lap("optimise")
-    answer = {"llvm": str(module)} if job.get("llvm") else {}
+    answer: dict[str, Any] = {"llvm": str(module)} if job.get("llvm") else {}
     clock.lap("print")
     answer["ptx"] = machine.emit_assembly(module)
     clock.lap("emit")
@@ -234,7 +236,7 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("parse")
     _optimise(module, machine, opt)
     clock.lap("optimise")
-    answer = {"llvm": str(module)} if job.get("llvm") else {}
+    answer: dict[str, Any] = {"llvm": str(module)} if job.get("llvm") else {}
     clock.lap("print")
     # Emission rewrites the module, so the listing is made from a copy.
     listed = module.clone() if job.get("asm") else None
@@ -242,7 +244,9 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("emit")
     answer["exports"], undefined = elf_symbols(answer["object"])
     if missing := sorted(set(undefined) - set(job.get("allowed", ()))):
-        raise Refused("undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing)
+        raise Refused(
+            "undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing
+        )
     if listed is not None:
         answer["asm"] = machine.emit_assembly(listed)
         clock.lap("asm")
@@ -377,7 +381,7 @@ def main() -> None:
     requests_fd, answers_fd = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    jobs = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[dict] = queue.SimpleQueue()
 
     def receive() -> None:
         try:

@@ -9,6 +9,7 @@ entry is dropped and compiled again. Where nothing can be written, entries stay 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -21,6 +22,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from blocknb.codegen.toolchain import Tool, installed
 
@@ -36,7 +38,7 @@ class Entry:
     blobs: dict[str, bytes]
 
 
-def key(*parts) -> str:
+def key(*parts: object) -> str:
     """64 hexadecimal digits for parts: None, bool, int, float, str, bytes, Path, and tuples, lists, dicts, sets and dataclasses of them.
 
     Different parts never share an encoding (1, 1.0, True and "1" differ, as do ("a", "bc") and ("ab", "c")). Raises TypeError for
@@ -45,7 +47,7 @@ def key(*parts) -> str:
     return hashlib.sha256(_encode(parts)).hexdigest()
 
 
-def _encode(value) -> bytes:
+def _encode(value: Any) -> bytes:
     match value:
         case None:
             return b"n"
@@ -172,10 +174,8 @@ class Cache:
 
 
 def _remove(path: str | os.PathLike) -> None:
-    try:
+    with contextlib.suppress(OSError):  # gone already, or not ours to remove: the next shrink sees it again
         os.unlink(path)
-    except OSError:
-        pass  # gone already, or not ours to remove: the next shrink sees it again
 
 
 def _pack(meta: dict, blobs: dict[str, bytes]) -> bytes:

@@ -34,7 +34,8 @@ def kernel(body: str, declarations: str = "") -> str:
 STORE = kernel("  store float %x, ptr addrspace(1) %p")
 # The NVPTX back end has no lowering for exp and ends its process over it.
 ABORTS = kernel(
-    "  %y = call float @llvm.exp.f32(float %x)\n  store float %y, ptr addrspace(1) %p", "declare float @llvm.exp.f32(float)"
+    "  %y = call float @llvm.exp.f32(float %x)\n  store float %y, ptr addrspace(1) %p",
+    "declare float @llvm.exp.f32(float)",
 )
 
 
@@ -194,7 +195,9 @@ def test_objects_that_call_unknown_functions_are_refused_by_name(one):
 
 @pytest.mark.parametrize("name", ["cpu:haswell", "cpu:x86-64"])
 def test_a_hidden_runtime_call_is_refused_where_the_cpu_lacks_the_instruction(one, name):
-    text = "define void @f(ptr %p, float %x) {\n %y = fptrunc float %x to bfloat\n store bfloat %y, ptr %p\n ret void\n}"
+    text = (
+        "define void @f(ptr %p, float %x) {\n %y = fptrunc float %x to bfloat\n store bfloat %y, ptr %p\n ret void\n}"
+    )
     with pytest.raises(CompilerBug, match="__truncsfbf2"):
         compile_cpu(text, Target.parse(name), workers=one).result()
 
@@ -308,7 +311,11 @@ def running(pid: int) -> bool:
 def test_an_interrupt_while_waiting_keeps_requests_and_answers_in_step():
     with Workers(1) as workers:
         workers.warm(SM90A).result()
-        big = kernel("\n".join(f"  %a{i} = fadd float %x, {float(i)}\n  store float %a{i}, ptr addrspace(1) %p" for i in range(3000)))
+        big = kernel(
+            "\n".join(
+                f"  %a{i} = fadd float %x, {float(i)}\n  store float %a{i}, ptr addrspace(1) %p" for i in range(3000)
+            )
+        )
         timer = threading.Timer(0.02, os.kill, [os.getpid(), signal.SIGINT])
         future = compile_cuda(big, SM90A, workers=workers)
         timer.start()
@@ -322,7 +329,10 @@ def test_an_interrupt_while_waiting_keeps_requests_and_answers_in_step():
 def test_an_abandoned_job_fails_and_the_next_one_works():
     with Workers(1) as workers:
         workers.warm().result()
-        slow = "\n".join(f"  %a{i} = fadd float %x, {float(i)}\n  store volatile float %a{i}, ptr addrspace(1) %p" for i in range(30000))
+        slow = "\n".join(
+            f"  %a{i} = fadd float %x, {float(i)}\n  store volatile float %a{i}, ptr addrspace(1) %p"
+            for i in range(30000)
+        )
         future = workers.submit({"kind": "ptx", "text": kernel(slow), "arch": "sm_90a", "features": "+ptx88", "opt": 2})
         while not future.running():
             time.sleep(0.001)
@@ -373,9 +383,9 @@ def test_frames_come_back_as_they_were(message):
     read, write = os.pipe()
     os.write(write, worker.pack(message))
     os.close(write)
-    assert worker.read_frame(read) == json.loads(json.dumps({k: v for k, v in message.items() if not isinstance(v, bytes)})) | {
-        k: v for k, v in message.items() if isinstance(v, bytes)
-    }
+    assert worker.read_frame(read) == json.loads(
+        json.dumps({k: v for k, v in message.items() if not isinstance(v, bytes)})
+    ) | {k: v for k, v in message.items() if isinstance(v, bytes)}
     with pytest.raises(EOFError):
         worker.read_frame(read)
     os.close(read)

@@ -1,0 +1,231 @@
+"""The disk cache under damage, crowds, other versions and folders that cannot be written."""
+
+import multiprocessing
+import os
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocknb.runtime import cache as module
+from blocknb.runtime.cache import Cache, environment_parts, key
+from blocknb.target import Target
+
+KEY = key("a kernel")
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache")
+
+
+def test_what_was_put_is_got_by_another_cache_on_the_same_folder(cache):
+    meta, blobs = (
+        {"registers": 32, "names": ["k"], "note": "ä"},
+        {"ptx": b"text", "cubin": bytes(range(256)), "empty": b""},
+    )
+    cache.put(KEY, meta, blobs)
+    entry = Cache(cache.root).get(KEY)
+    assert entry.meta == meta and entry.blobs == blobs
+
+
+def test_an_unknown_key_gives_none(cache):
+    assert cache.get(KEY) is None
+
+
+def test_an_entry_cut_short_anywhere_is_dropped_and_can_be_put_again(cache):
+    cache.put(KEY, {"x": 1}, {"ptx": b"text" * 10})
+    whole = cache.path(KEY).read_bytes()
+    for length in range(len(whole)):
+        cache.path(KEY).write_bytes(whole[:length])
+        assert cache.get(KEY) is None
+        assert not cache.path(KEY).exists()
+    cache.put(KEY, {"x": 1}, {"ptx": b"text" * 10})
+    assert cache.get(KEY).blobs == {"ptx": b"text" * 10}
+
+
+def test_an_entry_with_any_byte_changed_is_dropped(cache):
+    cache.put(KEY, {"x": 1}, {"ptx": b"text" * 10})
+    whole = cache.path(KEY).read_bytes()
+    for at in range(len(whole)):
+        cache.path(KEY).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert cache.get(KEY) is None, at
+
+
+def test_an_entry_with_bytes_behind_its_end_is_dropped(cache):
+    cache.put(KEY, {}, {"ptx": b"text"})
+    cache.path(KEY).write_bytes(cache.path(KEY).read_bytes() + b"\0")
+    assert cache.get(KEY) is None
+
+
+def write_and_read(root, number, failed):
+    mine = Cache(root)
+    for i in range(150):
+        name = key(i % 7)
+        mine.put(name, {"who": number}, {"data": name.encode() * 500})
+        entry = mine.get(name)
+        if entry is None or entry.blobs["data"] != name.encode() * 500:
+            failed.set()
+
+
+def test_many_processes_may_write_and_read_the_same_keys(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    failed = context.Event()
+    crowd = [context.Process(target=write_and_read, args=(tmp_path, n, failed)) for n in range(3)]
+    for process in crowd:
+        process.start()
+    for process in crowd:
+        process.join(60)
+    assert [process.exitcode for process in crowd] == [0, 0, 0] and not failed.is_set()
+    assert not list(tmp_path.rglob(".new-*"))
+
+
+def test_a_folder_that_cannot_be_made_leaves_a_cache_in_memory_and_one_warning(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache = Cache(tmp_path / "file" / "cache")
+    with pytest.warns(RuntimeWarning, match="not kept on disk.*BLOCKNB_CACHE_DIR"):
+        cache.put(KEY, {"x": 1}, {"ptx": b"text"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cache.put(key("another"), {"x": 2}, {})
+    assert cache.get(KEY).blobs == {"ptx": b"text"} and cache.get(key("another")).meta == {"x": 2}
+
+
+def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        cache.put(KEY, {"x": 1}, {})
+    assert cache.get(KEY).meta == {"x": 1}
+    assert not [path for path in cache.root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_still_serves_what_it_holds(cache):
+    cache.put(KEY, {"x": 1}, {})
+    cache.path(KEY).parent.chmod(0o555)
+    try:
+        assert cache.get(KEY).meta == {"x": 1}
+        with pytest.warns(RuntimeWarning, match="not kept"):
+            cache.put(KEY, {"x": 2}, {})
+    finally:
+        cache.path(KEY).parent.chmod(0o755)
+
+
+def test_the_folder_is_bounded_and_what_was_not_used_for_longest_goes_first(tmp_path):
+    cache = Cache(tmp_path, limit=10_000)
+    names = [key(i) for i in range(20)]
+    for age, name in enumerate(names):
+        cache.put(name, {}, {"data": os.urandom(900)})
+        os.utime(cache.path(name), (age, age))
+    assert cache.get(names[0])  # used just now
+    cache.shrink()
+    left = [name for name in names if cache.path(name).exists()]
+    assert 5 <= len(left) <= 8
+    assert left == [names[0], *names[-len(left) + 1 :]]
+
+
+def test_remains_of_broken_writes_are_removed_when_old(cache):
+    cache.put(KEY, {}, {})
+    for name, age in ((".new-old", 7200), (".new-fresh", 10)):
+        path = cache.path(KEY).parent / name
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age,) * 2)
+    cache.shrink()
+    assert sorted(p.name for p in cache.path(KEY).parent.iterdir() if p.name.startswith(".new")) == [".new-fresh"]
+
+
+def test_clear_removes_every_entry(cache):
+    cache.put(KEY, {}, {})
+    cache.clear()
+    assert cache.get(KEY) is None
+
+
+def test_the_environment_variable_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "here"))
+    cache = Cache()
+    cache.put(KEY, {}, {})
+    assert (tmp_path / "here") in cache.path(KEY).parents and cache.path(KEY).exists()
+
+
+# ---- keys ----------------------------------------------------------------------------------------------------------------
+
+parts = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=4)
+    | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def typed(value):
+    """The value with its types, so that 1, 1.0 and True differ as they must in a key."""
+    if isinstance(value, tuple):
+        return ("tuple", tuple(map(typed, value)))
+    if isinstance(value, dict):
+        return ("dict", tuple(sorted((k, repr(typed(v))) for k, v in value.items())))
+    return (type(value).__name__, repr(value))
+
+
+@given(parts, parts)
+def test_keys_are_equal_exactly_when_the_parts_are(one, other):
+    assert (key(one) == key(other)) == (typed(one) == typed(other))
+
+
+def test_keys_do_not_depend_on_the_order_of_dicts_and_sets():
+    assert key({"a": 1, "b": 2}) == key({"b": 2, "a": 1})
+    assert key({3, 1, 2}) == key(frozenset([2, 3, 1]))
+    assert key("ab", "c") != key("a", "bc") != key(("a", "bc"))
+
+
+@dataclass(frozen=True)
+class One:
+    x: int
+
+
+@dataclass(frozen=True)
+class Other:
+    x: int
+
+
+def test_dataclasses_are_parts_by_name_and_value():
+    assert key(One(1)) == key(One(1)) != key(Other(1)) != key(Other(2))
+    assert key(Target.parse("sm_90")) != key(Target.parse("sm_90a"))
+
+
+@pytest.mark.parametrize("value", [object(), lambda: 0, One, range(3), print])
+def test_what_has_no_canonical_form_is_refused(value):
+    with pytest.raises(TypeError, match="cannot be part of a cache key"):
+        key("kernel", value)
+
+
+def test_another_version_of_blocknb_llvmlite_or_ptxas_is_another_key(monkeypatch, tmp_path):
+    tool = module.Tool("ptxas", Path("/x/ptxas"), "PyPI", (13, 0, 88))
+    newer = module.Tool("ptxas", Path("/x/ptxas"), "PyPI", (13, 1, 1))
+    keys = {key(environment_parts()), key(environment_parts(tool)), key(environment_parts(newer))}
+    monkeypatch.setattr(module, "_source_stamp", lambda: "edited")
+    keys.add(key(environment_parts(tool)))
+    monkeypatch.setattr(module, "_version_of", lambda package: "0.51.0")
+    keys.add(key(environment_parts(tool)))
+    assert len(keys) == 5
+
+
+def test_editing_a_source_file_changes_the_stamp(tmp_path, monkeypatch):
+    package = tmp_path / "blocknb" / "runtime"
+    package.mkdir(parents=True)
+    (package / "cache.py").write_text("one")
+    monkeypatch.setattr(module, "__file__", str(package / "cache.py"))
+    before = module._source_stamp.__wrapped__()
+    assert module._source_stamp.__wrapped__() == before
+    (package / "cache.py").write_text("three")
+    assert module._source_stamp.__wrapped__() != before
