@@ -1,0 +1,98 @@
+"""The address space of the interpreter: array arguments as ranges of one integer line.
+
+A pointer is an int64 number of bytes, as on hardware, so pointer arithmetic, casts of pointers and pointers loaded from memory
+need no special case. The trick is the spacing: every array sits in the middle of a window of 2**40 bytes of its own, so
+that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import AccessError
+from blocknb.ir.core import Op
+
+WINDOW_BITS = 40
+
+
+class AddressSpace:
+    """Arrays with addresses. `names` are what messages call them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.keep: list[np.ndarray] = []
+        self.bytes: list[np.ndarray] = []
+
+    def add(self, name: str, array: np.ndarray) -> int:
+        """Makes an array's bytes (for a strided one: all from its lowest to its highest) addressable; the data's address."""
+        low, high = np.lib.array_utils.byte_bounds(array) if array.size else (array.ctypes.data,) * 2
+        raw = (ctypes.c_ubyte * (high - low)).from_address(low)
+        view = np.frombuffer(raw, np.uint8) if high > low else np.empty(0, np.uint8)
+        view.flags.writeable = array.flags.writeable
+        self.names.append(name)
+        self.keep.append(array)
+        self.bytes.append(view)
+        return self._base(len(self.bytes) - 1) + array.ctypes.data - low
+
+    def _base(self, number: int) -> int:
+        return (number + 1 << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
+
+    def load(self, op: Op, program: tuple, addresses: np.ndarray, dtype: np.dtype, mask: Any, other: Any) -> np.ndarray:
+        """The elements at `addresses` where `mask` is on (None: everywhere), `other` (None: zero) elsewhere.
+
+        Raises AccessError when an address that is on lies outside its array.
+        """
+        result = np.zeros(addresses.shape, dtype) if other is None else np.array(other, dtype, copy=True)
+        flat, values = addresses.reshape(-1), result.reshape(-1)
+        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
+        for chosen, memory, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+            if (offsets % dtype.itemsize).any():
+                values[chosen] = memory[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+            else:
+                whole = len(memory) // dtype.itemsize * dtype.itemsize
+                values[chosen] = memory[:whole].view(dtype)[offsets // dtype.itemsize]
+        return result
+
+    def store(self, op: Op, program: tuple, addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
+        """Writes the elements where `mask` is on. Raises AccessError like `load`, and for arrays that are read-only."""
+        flat = addresses.reshape(-1)
+        data = np.ascontiguousarray(values).reshape(-1)
+        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
+        size = data.dtype.itemsize
+        for chosen, memory, offsets in self._locate(op, program, flat, on, size):
+            if not memory.flags.writeable:
+                raise AccessError("stores to an array that is read-only", op.loc, program=program)
+            memory[offsets[:, None] + np.arange(size)] = data[chosen].view(np.uint8).reshape(-1, size)
+
+    def _locate(
+        self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """For each array touched: the positions that touch it, its bytes, the byte offsets; all checked."""
+        active = flat[on]
+        windows = (active >> WINDOW_BITS) - 1
+        for number in np.unique(windows):
+            if not 0 <= number < len(self.bytes):
+                raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)
+            mine = windows == number
+            offsets, memory = active[mine] - self._base(int(number)), self.bytes[number]
+            outside = (offsets < 0) | (offsets + size > len(memory))
+            if outside.any():
+                index = int(offsets[np.argmax(outside)]) // size
+                name, count = self.names[number], len(memory) // size
+                message = (
+                    f"a {op.name} outside the array: element {index} of `{name}`, which has {count}, in program {program}"
+                )
+                raise AccessError(message, op.loc, program=program, index=index)
+            yield on[mine], memory, offsets
+
+
+def programs_of(grid: int | Sequence[int]) -> tuple[tuple[int, int, int], list[tuple[int, int, int]]]:
+    """A grid filled up to three axes, and the ids of its programs."""
+    sizes = (grid,) if isinstance(grid, int) else tuple(grid)
+    full = tuple(int(n) for n in (*sizes, 1, 1, 1)[:3])
+    x, y, z = full
+    return (x, y, z), [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]

@@ -1,0 +1,283 @@
+"""The interpreter: runs the IR of any level with NumPy and is the oracle for passes and code generators.
+
+Elementwise ops mean what the op table says. At the tile level (this file) a tile is an array of its shape; at the laid level
+(`interp_laid`) it is an array [warp, lane, register], so that an op which silently moves data between threads is an error; at
+the memory level (`interp_memory`) every warp is a coroutine of its own and shared memory is bytes. The trick is that one walk
+serves all three: it is a generator that stops at barriers, and below the memory level nobody waits.
+
+Meanings fixed here: a masked-off element without `other` is zero. `dot` multiplies exactly and adds in float64, rounded once
+to the accumulator; with precision "tf32" the operands are first rounded to 10 bits of mantissa, to nearest even. A reduction
+combines neighbours in pairs, so an associative combine need not be commutative.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Generator, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import CompilerBug, KernelError
+from blocknb.ir.address import AddressSpace, programs_of
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.language import types as t
+from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.language.types import Pointer, Tile
+
+Program = tuple[int, int, int]
+
+
+def run(
+    func: Func,
+    args: Sequence[Any],
+    grid: int | Sequence[int],
+    *,
+    seed: int = 0,
+    programs: Iterable[Program] | None = None,
+    check_races: bool = True,
+) -> None:
+    """Runs the programs of a grid, in an order drawn from `seed`, on NumPy arrays (for pointers) and numbers; in place.
+
+    `programs` picks some ids of the grid. Raises AccessError for an access outside its array, and CompilerBug where the IR
+    itself is wrong: replicas that disagree, data that a thread does not hold, races on shared memory, deadlock.
+    """
+    if len(args) != len(func.params):
+        raise ValueError(f"{func.name} takes {len(func.params)} arguments, not {len(args)}")
+    space, values = AddressSpace(), {}
+    for i, (param, arg) in enumerate(zip(func.params, args, strict=True)):
+        values[param] = _argument(space, func.hints[i].name if func.hints else param.name, param, arg)
+    sizes, everyone = programs_of(grid)
+    chosen = list(everyone if programs is None else programs)
+    order = np.random.default_rng(seed)
+    for number in order.permutation(len(chosen)):
+        _one(func, dict(values), space, sizes, chosen[number], order, check_races)
+
+
+def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
+    if not isinstance(param.type.dtype, Pointer):
+        return np.asarray(arg).astype(param.type.dtype.numpy)
+    if not isinstance(arg, np.ndarray):
+        raise TypeError(f"the pointer `{name}` takes a NumPy array, not {type(arg).__name__}")
+    return np.asarray(space.add(name or "an argument", arg), np.int64)
+
+
+def _one(
+    func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program, order: Any, check_races: bool
+) -> None:
+    """Runs one program at the function's level."""
+    if func.level == "memory":
+        from blocknb.ir.interp_memory import run_warps
+
+        return run_warps(func, env, space, sizes, program, order, check_races)
+    if func.level == "laid":
+        from blocknb.ir.interp_laid import LaidMachine
+
+        machine: Machine = LaidMachine(func, space, sizes, program)
+    else:
+        machine = Machine(func, space, sizes, program)
+    for _ in machine.execute(func.body, env):
+        pass  # a barrier: one program is one thread of control here
+    return None
+
+
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """How the interpreter holds an element; pointers are int64 addresses in bytes."""
+    return np.dtype(np.int64) if isinstance(dtype, Pointer) else dtype.numpy
+
+
+def elementwise(op: Op, args: Sequence[np.ndarray]) -> np.ndarray:
+    """The op table's meaning of an elementwise op, on arrays of any one shape."""
+    dtype = op.results[0].type.dtype
+    if op.name == "ptradd":
+        size = op.args[0].type.dtype.element.bytes
+        return np.asarray(args[0] + args[1].astype(np.int64) * size)
+    spec = OPS[op.name]
+    assert spec.numpy is not None
+    return spec.numpy(op.attrs, t.int64 if isinstance(dtype, Pointer) and op.name != "bitcast" else dtype, *args)
+
+
+class Machine:
+    """Runs one program at the tile level; the other levels override what differs."""
+
+    def __init__(self, func: Func, space: AddressSpace, sizes: Program, program: Program):
+        self.func, self.space, self.sizes, self.program = func, space, sizes, program
+        self.env: Mapping[Value, Any] = {}  # what is defined so far; combine blocks may use scalars from outside
+
+    # -- control flow
+
+    def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
+        """Runs a block, stopping at each barrier; returns what its terminator passes on."""
+        self.env = env
+        for op in block.ops:
+            args = [env[a] for a in op.args]
+            if op.name in TERMINATORS:
+                return tuple(args)
+            if op.name == "barrier":
+                yield op
+                continue
+            if op.blocks and op.name != "reduce":
+                results = yield from self.control(op, args, env)
+            else:
+                results = self.guarded(op, args)
+            env.update(zip(op.results, results, strict=True))
+        return ()
+
+    def guarded(self, op: Op, args: list) -> tuple:
+        try:
+            return self.step(op, args)
+        except KernelError:
+            raise
+        except Exception as error:
+            from blocknb.ir.text import print_op
+
+            error.add_note(f"while interpreting: {print_op(self.func, op) if op in self.func.ops() else op.name}")
+            raise
+
+    def control(self, op: Op, args: list, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
+        match op.name:
+            case "if":
+                return (yield from self.execute(op.blocks[0 if bool(args[0]) else 1], env))
+            case "for":
+                (block,), carried = op.blocks, tuple(args[3:])
+                dtype = args[0].dtype
+                for i in range(*(int(bound) for bound in args[:3])):
+                    env.update(zip(block.args, (np.asarray(i, dtype), *carried), strict=True))
+                    carried = yield from self.execute(block, env)
+                return carried
+            case "while":
+                before, after = op.blocks
+                carried = tuple(args)
+                while True:
+                    env.update(zip(before.args, carried, strict=True))
+                    go_on, *rest = yield from self.execute(before, env)
+                    if not bool(go_on):
+                        return tuple(rest)
+                    env.update(zip(after.args, rest, strict=True))
+                    carried = yield from self.execute(after, env)
+        raise self.bug(op, f"the interpreter does not know the op {op.name}")
+
+    def bug(self, op: Op, message: str) -> CompilerBug:
+        from blocknb.ir.text import print_op
+
+        return CompilerBug(f"{message} (program {self.program})\n    {print_op(self.func, op)}", op.loc)
+
+    # -- ops
+
+    def step(self, op: Op, args: list) -> tuple:
+        """The results of an op without control flow."""
+        if OPS[op.name].kind == "elementwise":
+            return (elementwise(op, args),)
+        match op.name:
+            case "const":
+                kind = op.attrs["type"]
+                return (self.full(op, kind, np.asarray(op.attrs["value"]).astype(numpy_dtype(kind.dtype))),)
+            case "program_id":
+                return (np.asarray(self.program[op.attrs["axis"]], np.int32),)
+            case "num_programs":
+                return (np.asarray(self.sizes[op.attrs["axis"]], np.int32),)
+            case "load":
+                mask, other = (*args[1:], None, None)[:2]
+                dtype = op.results[0].type.dtype.numpy
+                return (self.space.load(op, self.program, args[0], dtype, mask, other),)
+            case "store":
+                self.store(op, args)
+                return ()
+            case "splat":
+                return (self.full(op, op.results[0].type, args[0]),)
+            case "arange":
+                return (self.arange(op),)
+            case "dot":
+                return (self.dot(op, args),)
+            case "reduce":
+                return self.reduce(op, args)
+        return self.move(op, args)
+
+    def full(self, op: Op, type: Tile, value: np.ndarray) -> np.ndarray:
+        return np.full(type.shape, value)
+
+    def store(self, op: Op, args: list) -> None:
+        self.space.store(op, self.program, args[0], args[1], args[2] if len(args) > 2 else None)
+
+    def arange(self, op: Op) -> np.ndarray:
+        return np.arange(op.attrs["start"], op.attrs["end"], dtype=np.int32)
+
+    def dot(self, op: Op, args: list) -> np.ndarray:
+        return dot(op, *args)
+
+    def reduce(self, op: Op, args: list) -> tuple:
+        return self.combine_axis(op, args, op.attrs["axis"])
+
+    def move(self, op: Op, args: list) -> tuple:
+        """Ops that give elements another place or shape."""
+        x, shape = args[0], op.results[0].type.shape
+        match op.name:
+            case "broadcast":
+                return (np.broadcast_to(x, shape),)
+            case "reshape" | "expand_dims":
+                return (x.reshape(shape),)
+            case "trans":
+                return (x.transpose(op.attrs["perm"]),)
+        raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
+
+    def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
+        """The arrays with `axis` combined away by the block, neighbours first."""
+        values = [np.moveaxis(x, axis, -1) for x in arrays]
+        while values[0].shape[-1] > 1:
+            pairs = [x[..., side::2] for side in (0, 1) for x in values]
+            values = self.combine(op.blocks[0], pairs)
+        return tuple(x[..., 0] for x in values)
+
+    def combine(self, block: Block, values: list[np.ndarray]) -> list[np.ndarray]:
+        """A block of scalar ops on whole arrays; element by element where it branches."""
+        shape = values[0].shape
+        if any(op.blocks for op in block.ops):
+            results = [np.empty(shape, v.dtype) for v in values[: len(values) // 2]]
+            for index in np.ndindex(shape):
+                for result, value in zip(results, self._scalars(block, [v[index] for v in values]), strict=True):
+                    result[index] = value
+            return results
+        return [np.broadcast_to(v, shape) for v in self._scalars(block, values)]
+
+    def _scalars(self, block: Block, values: list) -> tuple:
+        env = ChainMap(dict(zip(block.args, map(np.asarray, values), strict=True)), self.env)  # type: ignore[arg-type]
+        scalar = Machine(self.func, self.space, self.sizes, self.program)
+        for op in block.ops:
+            if op.name in TERMINATORS:
+                return tuple(env[a] for a in op.args)
+            if op.blocks:
+                walk = scalar.control(op, [env[a] for a in op.args], env)
+                results = _drain(walk)
+            else:
+                results = scalar.step(op, [env[a] for a in op.args])
+            env.update(zip(op.results, results, strict=True))
+        raise ValueError("a combine without a yield")
+
+
+def _drain(walk: Generator[Op, None, tuple]) -> tuple:
+    """What a walk without barriers returns."""
+    try:
+        while True:
+            next(walk)
+    except StopIteration as stop:
+        return stop.value
+
+
+def dot(op: Op, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a @ b + c on whole tiles; see the head of this file for how it rounds."""
+    with np.errstate(all="ignore"):
+        if op.attrs.get("precision") == "tf32" and a.dtype == np.float32:
+            a, b = round_to_tf32(a), round_to_tf32(b)
+        if c.dtype.kind in "iu" and a.dtype.itemsize > 1:
+            return (a.astype(np.int64) @ b.astype(np.int64) + c).astype(c.dtype)
+        product = a.astype(np.float64) @ b.astype(np.float64)  # exact for 8-bit integers
+        if c.dtype.kind in "iu":
+            return (product.astype(np.int64) + c).astype(c.dtype)
+        return (product + c.astype(np.float64)).astype(c.dtype)
+
+
+def round_to_tf32(x: np.ndarray) -> np.ndarray:
+    """fp32 rounded to the 10 bits of mantissa that tf32 keeps, to nearest even; infinities and NaN stay."""
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = (bits + np.uint32(0xFFF) + (bits >> np.uint32(13) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)
