@@ -1,0 +1,378 @@
+"""GPU code: memory-level IR to LLVM text for one thread.
+
+Each tile is, for a thread, a handful of registers, one LLVM value apiece (scalars are uniform and have one). The trick is
+laziness: arithmetic is not emitted where it stands but leaves a *chunk*, a list of lines at that place in the text, and each
+register is written into its chunk when somebody asks for it. So of an address tile only the first address of every 16-byte
+access is ever computed, registers that a broadcast makes equal are computed once, dead code costs nothing, and since a chunk
+sits where its op stood, whatever is asked for later still dominates its use. LLVM gets a tenth of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.codegen import gpu_dot, gpu_math, gpu_memory
+from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.text import DebugInfo
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.language.ops import OPS
+from blocknb.layouts.convert import plan
+from blocknb.layouts.linear import Layout
+from blocknb.target import Target
+
+
+@dataclass(frozen=True)
+class Module:
+    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a CTA."""
+
+    text: str
+    entry: str
+    shared_bytes: int
+    threads: int
+
+
+def generate(func: Func, target: Target) -> Module:
+    """LLVM text of a memory-level Func. Raises CompilerBug for IR that is not at that level."""
+    if func.level != "memory":
+        raise CompilerBug(f"GPU code is generated from memory IR, not {func.level} IR", func.loc)
+    return Generator(func, target).module()
+
+
+class Generator:
+    """Writes one kernel. `sink` is the list of lines being written to, `dbg` the location suffix of each line."""
+
+    def __init__(self, func: Func, target: Target):
+        self.func, self.target = func, target
+        self.facts = affine.analyze(func)
+        self.defs = definitions(func)
+        self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
+        self.declared: dict[str, None] = {}
+        self.count = 0
+        self.entry: list[str] = []  # thread indices: dominates everything
+        self.chunks: list[list[str]] = []
+        self.sink: list[str] = []
+        self.dbg = ""
+        self.label = "entry"
+        self.registers: dict[Value, dict[int, str]] = {}
+        self.words: dict[Value, dict[tuple[int, ...], str]] = {}
+        self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
+        self.memo: dict[tuple, str] = {}
+        self.offsets: dict[Value, int] = {}
+        self.open_chunk()
+
+    # -- text
+
+    def open_chunk(self) -> list[str]:
+        """A new list of lines at the end of the text so far, which becomes the sink."""
+        self.sink = []
+        self.chunks.append(self.sink)
+        return self.sink
+
+    @contextmanager
+    def writing(self, sink: list[str], dbg: str):
+        """Lines written inside go to another chunk."""
+        saved = self.sink, self.dbg
+        self.sink, self.dbg = sink, dbg
+        try:
+            yield
+        finally:
+            self.sink, self.dbg = saved
+
+    def name(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def emit(self, instruction: str) -> str:
+        """Writes an instruction and returns the name of its result."""
+        name = self.name()
+        self.sink.append(f"  {name} = {instruction}{self.dbg}")
+        return name
+
+    def do(self, instruction: str) -> None:
+        """Writes an instruction without a result."""
+        self.sink.append(f"  {instruction}{self.dbg}")
+
+    def start(self, label: str) -> None:
+        """Begins a basic block."""
+        self.sink.append(f"{label}:")
+        self.label = label
+
+    def call(self, result: str, function: str, *args: tuple[str, str]) -> str:
+        """Calls an intrinsic, declaring it once. `args` are (type, name) pairs."""
+        self.declared[f"declare {result} @{function}({', '.join(kind for kind, _ in args)})"] = None
+        text = f"call {result} @{function}({', '.join(f'{kind} {name}' for kind, name in args)})"
+        if result == "void":
+            self.do(text)
+            return ""
+        return self.emit(text)
+
+    def new_label(self, what: str) -> str:
+        self.count += 1
+        return f"{what}{self.count}"
+
+    # -- threads
+
+    def prelude(self) -> list[str]:
+        tid = "call i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
+        self.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
+        warps = self.func.attrs["num_warps"]
+        return [f"  %tid = {tid}", "  %lane = and i32 %tid, 31", "  %warp.raw = lshr i32 %tid, 5", f"  %warp = and i32 %warp.raw, {warps - 1}"]
+
+    def thread_index(self, lane: Sequence[int], warp: Sequence[int]) -> str:
+        """XOR of the given ints over the set bits of the thread's lane and warp: an i32, computed once in the entry block."""
+        key = ("index", tuple(lane), tuple(warp))
+        if key not in self.memo:
+            with self.writing(self.entry, ""):
+                self.memo[key] = self.xor_bits(("%lane", lane), ("%warp", warp))
+        return self.memo[key]
+
+    def xor_bits(self, *sources: tuple[str, Sequence[int]]) -> str:
+        """Groups bits that move by the same distance, so that a run of bits takes one mask and one shift."""
+        result = ""
+        for source, bases in sources:
+            moves: dict[int, int] = {}
+            for bit, basis in enumerate(bases):
+                for place in range(basis.bit_length()):
+                    if basis >> place & 1:
+                        moves[place - bit] = moves.get(place - bit, 0) | 1 << bit
+            for distance, mask in sorted(moves.items()):
+                term = self.emit(f"and i32 {source}, {mask}")
+                if distance:
+                    term = self.emit(f"shl i32 {term}, {distance}" if distance > 0 else f"lshr i32 {term}, {-distance}")
+                result = self.emit(f"xor i32 {result}, {term}") if result else term
+        return result or "0"
+
+    def owner(self, layout: Layout | None) -> str:
+        """An i1 that holds in exactly one of the threads with the same elements; "" when every thread owns its own."""
+        lanes, warps = (31, self.func.attrs["num_warps"] - 1) if layout is None else (layout.replicated_lane_bits, layout.replicated_warp_bits)
+        if not lanes and not warps:
+            return ""
+        key = ("owner", lanes, warps)
+        if key not in self.memo:
+            with self.writing(self.entry, ""):
+                bits = self.emit(f"and i32 %tid, {warps << 5 | lanes}")
+                self.memo[key] = self.emit(f"icmp eq i32 {bits}, 0")
+        return self.memo[key]
+
+    # -- values
+
+    def reg(self, value: Value, index: int = 0) -> str:
+        """The LLVM value in a register of a tile (register 0 of a scalar), computed now if nobody asked before."""
+        known = self.registers.setdefault(value, {})
+        if index not in known:
+            op, chunk, dbg = self.lazy[value]
+            with self.writing(chunk, dbg):
+                known[index] = self.compute(op, value, index)
+        return known[index]
+
+    def regs(self, value: Value) -> list[str]:
+        return [self.reg(value, r) for r in range(self.num_registers(value))]
+
+    def num_registers(self, value: Value) -> int:
+        return value.type.layout.num_registers if value.type.shape else 1
+
+    def set(self, value: Value, names: Sequence[str]) -> None:
+        self.registers[value] = dict(enumerate(names))
+
+    def compute(self, op: Op, value: Value, index: int) -> str:
+        """One register of a lazy op."""
+        match op.name:
+            case "const":
+                return constant(op.attrs["value"], value.type.dtype)
+            case "arange":
+                return self.arange(op, value.type.layout, index)
+            case "splat":
+                return self.reg(op.args[0])
+            case "broadcast":
+                return self.reg(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])
+            case "expand_dims" | "reshape" | "trans":
+                return self.reg(op.args[0], index if op.args[0].type.shape else 0)
+            case "convert":
+                return self.reg(op.args[0], plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers[index])
+            case "load" | "local_load":
+                return gpu_memory.unpack(self, value, index)
+        names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)
+        return self.elementwise(op, names)
+
+    def elementwise(self, op: Op, names: tuple[str, ...]) -> str:
+        """An elementwise op on single values; equal operands give the same result again."""
+        key = (op.id, names)
+        if key not in self.memo:
+            self.memo[key] = gpu_math.emit(self, op, names)
+        return self.memo[key]
+
+    def arange(self, op: Op, layout: Layout, index: int) -> str:
+        base, offset, start = self.thread_index(layout.lane, layout.warp), layout.register_indices[index], op.attrs["start"]
+        reach = 0
+        for basis in (*layout.lane, *layout.warp):
+            reach |= basis
+        if offset & reach:
+            base, offset = self.emit(f"xor i32 {base}, {offset}"), 0
+        return self.emit(f"add i32 {base}, {offset + start}") if offset + start else base
+
+    # -- ops
+
+    def module(self) -> Module:
+        for value, hint in zip(self.func.params, self.func.hints, strict=True):
+            value.name = value.name or hint.name
+        self.parameters()
+        self.block(self.func.body)
+        self.do("ret void")
+        threads = 32 * self.func.attrs["num_warps"]
+        body = [*self.prelude(), *self.entry, *(line for chunk in self.chunks for line in chunk)]
+        text = "\n".join(self.header(threads) + body + ["}", *self.declared, *self.footer(threads)])
+        return Module(text + "\n", self.func.name, self.func.attrs.get("shared_bytes", 0), threads)
+
+    def header(self, threads: int) -> list[str]:
+        params = []
+        for i, (value, hint) in enumerate(zip(self.func.params, self.func.hints, strict=True)):
+            kind = "i8" if value.type.dtype == t.int1 else llvm_type(value.type.dtype)
+            align = f" align {hint.divisibility}" if value.type.is_pointer and hint.divisibility > 1 else ""
+            params.append(f"{kind}{align} %p{i}")
+        return [
+            'target triple = "nvptx64-nvidia-cuda"',
+            "@shared = external addrspace(3) global [0 x i8], align 1024",
+            f"define ptx_kernel void @{self.func.name}({', '.join(params)}) #0 !dbg {self.debug.subprogram} {{",
+            "entry:",
+        ]
+
+    def footer(self, threads: int) -> list[str]:
+        return [f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" }}', "attributes #1 = { convergent nounwind }", self.debug.text()]
+
+    def parameters(self) -> None:
+        for i, value in enumerate(self.func.params):
+            self.registers[value] = {0: self.emit(f"trunc i8 %p{i} to i1") if value.type.dtype == t.int1 else f"%p{i}"}
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            self.dbg = f", !dbg {self.debug.location(op.loc)}"
+            self.op(op)
+
+    def op(self, op: Op) -> None:
+        match op.name:
+            case "yield" | "condition":
+                pass
+            case "for":
+                self.loop_for(op)
+            case "while":
+                self.loop_while(op)
+            case "if":
+                self.branch(op)
+            case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
+                gpu_memory.emit(self, op)
+            case "reduce":
+                gpu_memory.reduce(self, op)
+            case "dot":
+                gpu_dot.dot(self, op)
+            case "program_id" | "num_programs":
+                sreg = "ctaid" if op.name == "program_id" else "nctaid"
+                self.set(op.result, [self.call("i32", f"llvm.nvvm.read.ptx.sreg.{sreg}.{'xyz'[op.attrs['axis']]}")])
+            case "convert" if plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle":
+                gpu_memory.shuffle(self, op)
+            case _ if OPS[op.name].pure:
+                chunk = self.sink if self.sink is self.chunks[-1] and not self.sink else self.open_chunk()
+                self.lazy[op.result] = (op, chunk, self.dbg)
+                self.open_chunk()
+            case _:
+                raise CompilerBug(f"no GPU code for {op.name}", op.loc)
+
+    # -- control flow
+
+    def phis(self, values: Sequence[Value]) -> list[list[str]]:
+        """Names for the registers of carried values; the phi lines themselves are written when all edges are known."""
+        return [[self.name() for _ in range(self.num_registers(v))] for v in values]
+
+    def write_phis(self, sink: list[str], values: Sequence[Value], names: Sequence[Sequence[str]], edges: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> None:
+        for i, (value, own) in enumerate(zip(values, names, strict=True)):
+            kind = llvm_type(value.type.dtype)
+            for r, name in enumerate(own):
+                arms = ", ".join(f"[ {incoming[i][r]}, %{label} ]" for label, incoming in edges)
+                sink.append(f"  {name} = phi {kind} {arms}")
+
+    def loop_for(self, op: Op) -> None:
+        lower, upper, step = (self.reg(v) for v in op.args[:3])
+        kind = llvm_type(op.args[0].type.dtype)
+        body = op.blocks[0]
+        initial, before = [[lower], *(self.regs(v) for v in op.args[3:])], self.label
+        header, inside, done = (self.new_label(x) for x in ("for", "body", "done"))
+        carried = self.phis(body.args)
+        self.do(f"br label %{header}")
+        self.start(header)
+        phi_sink = self.open_chunk()
+        self.open_chunk()
+        more = self.in_range(kind, carried[0][0], upper, step, op.args[2])
+        self.do(f"br i1 {more}, label %{inside}, label %{done}")
+        self.start(inside)
+        for value, names in zip(body.args, carried, strict=True):
+            self.set(value, names)
+        self.block(body)
+        following = [[self.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")], *(self.regs(v) for v in body.terminator.args)]
+        latch = self.label
+        self.do(f"br label %{header}")
+        self.write_phis(phi_sink, body.args, carried, [(before, initial), (latch, following)])
+        self.open_chunk()
+        self.start(done)
+        for value, names in zip(op.results, carried[1:], strict=True):
+            self.set(value, names)
+
+    def in_range(self, kind: str, index: str, upper: str, step: str, value: Value) -> str:
+        """Whether a loop goes on: below the bound for a positive step, above it for a negative one."""
+        signed = "s" if value.type.dtype.kind == "int" else "u"
+        op = self.defs.get(value)
+        if op is not None and op.name == "const":
+            return self.emit(f"icmp {signed}{'lt' if op.attrs['value'] > 0 else 'gt'} {kind} {index}, {upper}")
+        up, down = (self.emit(f"icmp {signed}{pred} {kind} {index}, {upper}") for pred in ("lt", "gt"))
+        rising = self.emit(f"icmp sgt {kind} {step}, 0")
+        return self.emit(f"select i1 {rising}, i1 {up}, i1 {down}")
+
+    def loop_while(self, op: Op) -> None:
+        test, body = op.blocks
+        initial, before = [self.regs(v) for v in op.args], self.label
+        header, inside, done = (self.new_label(x) for x in ("while", "body", "done"))
+        carried = self.phis(test.args)
+        self.do(f"br label %{header}")
+        self.start(header)
+        phi_sink = self.open_chunk()
+        self.open_chunk()
+        for value, names in zip(test.args, carried, strict=True):
+            self.set(value, names)
+        self.block(test)
+        passed = [self.regs(v) for v in test.terminator.args[1:]]
+        self.do(f"br i1 {self.reg(test.terminator.args[0])}, label %{inside}, label %{done}")
+        self.start(inside)
+        for value, names in zip(body.args, passed, strict=True):
+            self.set(value, names)
+        self.block(body)
+        following, latch = [self.regs(v) for v in body.terminator.args], self.label
+        self.do(f"br label %{header}")
+        self.write_phis(phi_sink, test.args, carried, [(before, initial), (latch, following)])
+        self.open_chunk()
+        self.start(done)
+        for value, names in zip(op.results, passed, strict=True):
+            self.set(value, names)
+
+    def branch(self, op: Op) -> None:
+        labels = [self.new_label(x) for x in ("then", "else")]
+        done = self.new_label("endif")
+        self.do(f"br i1 {self.reg(op.args[0])}, label %{labels[0]}, label %{labels[1]}")
+        edges: list[tuple[str, Any]] = []
+        for label, block in zip(labels, op.blocks, strict=True):
+            self.open_chunk()
+            self.start(label)
+            self.block(block)
+            edges.append((label, [self.regs(v) for v in block.terminator.args]))
+            edges[-1] = (self.label, edges[-1][1])
+            self.do(f"br label %{done}")
+        self.open_chunk()
+        self.start(done)
+        merged = self.phis(op.results)
+        self.write_phis(self.sink, op.results, merged, edges)
+        for value, names in zip(op.results, merged, strict=True):
+            self.set(value, names)
+        self.open_chunk()

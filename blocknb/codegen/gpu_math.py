@@ -1,0 +1,211 @@
+"""Elementwise ops on one value: the GPU's instruction for each row of the op table.
+
+Half precision adds and multiplies natively; bf16 and everything else in 16 bits goes through fp32 and is rounded once, as the op
+table has it. Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two
+units in the last place (CUDA C++ Programming Guide, mathematical functions); the others, and fp64, are the polynomials of
+`codegen.polynomials` that the CPU uses, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.text import literal, scalar_type
+from blocknb.ir.core import Op
+from blocknb.language import types as t
+from blocknb.language.types import Pointer
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
+INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+LOG2_E = 1.4426950408889634
+
+
+def llvm_type(dtype) -> str:
+    """LLVM's type of an element in a register; pointers are global."""
+    return "ptr addrspace(1)" if isinstance(dtype, Pointer) else scalar_type(dtype)
+
+
+def constant(value, dtype) -> str:
+    """A constant operand."""
+    return "null" if isinstance(dtype, Pointer) else literal(value, dtype)
+
+
+def emit(g: Generator, op: Op, names: tuple[str, ...]) -> str:
+    """LLVM text for an elementwise op on single values; returns the name of the result."""
+    dtype = op.args[0].type.dtype
+    result = op.results[0].type.dtype
+    match op.name:
+        case "cast":
+            return cast(g, names[0], dtype, result)
+        case "bitcast":
+            return bitcast(g, names[0], dtype, result)
+        case "ptradd":
+            return pointer_add(g, names, result.element, op.args[1].type.dtype)
+        case "select":
+            kind = llvm_type(result)
+            return g.emit(f"select i1 {names[0]}, {kind} {names[1]}, {kind} {names[2]}")
+        case "cmp":
+            return compare(g, op.attrs["pred"], dtype, names)
+    if dtype.is_float:
+        return floating(g, op, dtype, names)
+    return integer(g, op, dtype, names)
+
+
+def compare(g: Generator, pred: str, dtype, names: tuple[str, ...]) -> str:
+    kind = llvm_type(dtype)
+    if dtype.is_float:
+        return g.emit(f"fcmp {ORDERED[pred]} {kind} {names[0]}, {names[1]}")
+    sign = "" if pred in ("eq", "ne") else "s" if dtype.kind == "int" else "u"
+    return g.emit(f"icmp {sign}{pred} {kind} {names[0]}, {names[1]}")
+
+
+def pointer_add(g: Generator, names: tuple[str, ...], element, offset) -> str:
+    pointer, index = names
+    if index == "0":
+        return pointer
+    kind = llvm_type(offset)
+    if offset.kind != "int" and offset.bits < 64:  # unsigned offsets are zero-extended, a GEP would sign-extend
+        index, kind = g.emit(f"zext {kind} {index} to i64"), "i64"
+    element_type = "i8" if element == t.int1 else llvm_type(element)
+    return g.emit(f"getelementptr {element_type}, ptr addrspace(1) {pointer}, {kind} {index}")
+
+
+# -- integers
+
+
+def integer(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+    kind, signed = llvm_type(dtype), dtype.kind == "int"
+    match op.name:
+        case "add" | "sub" | "mul" | "and" | "or" | "xor" | "shl":
+            return g.emit(f"{INTEGER[op.name]} {kind} {names[0]}, {names[1]}")
+        case "shr":
+            return g.emit(f"{'ashr' if signed else 'lshr'} {kind} {names[0]}, {names[1]}")
+        case "div" | "rem":
+            divisor = names[1]
+            if not divisor.lstrip("-").isdigit() or divisor == "0":  # by zero is undefined for us but must stay a value for LLVM
+                zero = g.emit(f"icmp eq {kind} {divisor}, 0")
+                divisor = g.emit(f"select i1 {zero}, {kind} 1, {kind} {divisor}")
+            return g.emit(f"{'s' if signed else 'u'}{op.name} {kind} {names[0]}, {divisor}")
+        case "min" | "max":
+            return g.call(kind, f"llvm.{'s' if signed else 'u'}{op.name}.{kind}", (kind, names[0]), (kind, names[1]))
+        case "neg":
+            return g.emit(f"sub {kind} 0, {names[0]}")
+        case "not":
+            return g.emit(f"xor {kind} {names[0]}, {'true' if dtype == t.int1 else -1}")
+        case "abs":
+            return g.call(kind, f"llvm.abs.{kind}", (kind, names[0]), ("i1", "false")) if signed else names[0]
+    raise NotImplementedError(op.name)
+
+
+# -- floats
+
+
+def floating(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+    if op.name == "neg":
+        return g.emit(f"fneg {llvm_type(dtype)} {names[0]}")
+    if dtype.bits == 16 and not (dtype == t.float16 and op.name in FLOAT):
+        wide = tuple(cast(g, x, dtype, t.float32) for x in names)
+        return cast(g, single(g, op, t.float32, wide), t.float32, dtype)
+    return single(g, op, dtype, names)
+
+
+def single(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+    """An op in fp16 (add, sub, mul), fp32 or fp64."""
+    kind, fp32 = llvm_type(dtype), dtype == t.float32
+    suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
+    match op.name:
+        case "add" | "sub" | "mul":
+            return g.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
+        case "div":
+            if fp32:  # two units in the last place over the whole range, at a third of the cost of IEEE division
+                return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
+            return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
+        case "rem":
+            return remainder(g, kind, suffix, names)
+        case "min" | "max":
+            plain = g.call(kind, f"llvm.{op.name}num.{suffix}", (kind, names[0]), (kind, names[1]))
+            return nan_wins(g, kind, names, plain) if op.attrs.get("nan") else plain
+        case "fma":
+            return g.call(kind, f"llvm.fma.{suffix}", *((kind, x) for x in names))
+        case "abs":
+            return g.call(kind, f"llvm.fabs.{suffix}", (kind, names[0]))
+        case "floor" | "ceil" | "sqrt":
+            return g.call(kind, f"llvm.{op.name}.{suffix}", (kind, names[0]))
+        case "exp2" if fp32:
+            return g.call("float", "llvm.nvvm.ex2.approx.f", ("float", names[0]))
+        case "exp" if fp32:
+            scaled = g.emit(f"fmul float {names[0]}, {constant(LOG2_E, t.float32)}")
+            return g.call("float", "llvm.nvvm.ex2.approx.f", ("float", scaled))
+        case "rsqrt" if fp32:
+            return g.call("float", "llvm.nvvm.rsqrt.approx.f", ("float", names[0]))
+        case "rsqrt":
+            root = g.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
+            return g.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
+    return polynomial(g, op.name, dtype, names)
+
+
+def nan_wins(g: Generator, kind: str, names: tuple[str, ...], plain: str) -> str:
+    unordered = g.emit(f"fcmp uno {kind} {names[0]}, {names[1]}")
+    poisoned = g.emit(f"fadd {kind} {names[0]}, {names[1]}")
+    return g.emit(f"select i1 {unordered}, {kind} {poisoned}, {kind} {plain}")
+
+
+def remainder(g: Generator, kind: str, suffix: str, names: tuple[str, ...]) -> str:
+    """a - trunc(a / b) * b by one fused step: exact while the quotient is (up to 2^24 for fp32)."""
+    quotient = g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
+    whole = g.call(kind, f"llvm.trunc.{suffix}", (kind, quotient))
+    minus = g.emit(f"fneg {kind} {whole}")
+    return g.call(kind, f"llvm.fma.{suffix}", (kind, minus), (kind, names[1]), (kind, names[0]))
+
+
+def polynomial(g: Generator, name: str, dtype, names: tuple[str, ...]) -> str:
+    """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
+    from blocknb.codegen import polynomials
+
+    return polynomials.emit(g, name, dtype, names[0])
+
+
+# -- conversions
+
+
+def cast(g: Generator, name: str, source, result) -> str:
+    if source == result:
+        return name
+    a, b = llvm_type(source), llvm_type(result)
+    if result == t.int1:
+        return compare(g, "ne", source, (name, constant(0, source)))
+    if source.is_float and result.is_float:
+        if 16 in (source.bits, result.bits) and source.bits <= 16 and result.bits <= 16:  # fp16 <-> bf16
+            return cast(g, cast(g, name, source, t.float32), t.float32, result)
+        if result.bits == source.bits:
+            return name
+        return g.emit(f"{'fpext' if result.bits > source.bits else 'fptrunc'} {a} {name} to {b}")
+    if source.is_float:
+        if source.bits == 16:
+            name, a = g.emit(f"fpext {a} {name} to float"), "float"
+        return g.emit(f"fpto{'si' if result.kind == 'int' else 'ui'} {a} {name} to {b}")
+    if result.is_float:
+        if result.bits == 16:  # through fp32: exact for what 16 bits can tell apart
+            wide = g.emit(f"{'si' if source.kind == 'int' else 'ui'}tofp {a} {name} to float")
+            return g.emit(f"fptrunc float {wide} to {b}")
+        return g.emit(f"{'si' if source.kind == 'int' else 'ui'}tofp {a} {name} to {b}")
+    if result.bits < source.bits:
+        return g.emit(f"trunc {a} {name} to {b}")
+    if result.bits == source.bits:
+        return name
+    return g.emit(f"{'sext' if source.kind == 'int' else 'zext'} {a} {name} to {b}")
+
+
+def bitcast(g: Generator, name: str, source, result) -> str:
+    a, b = llvm_type(source), llvm_type(result)
+    if a == b:
+        return name
+    if isinstance(source, Pointer):
+        return g.emit(f"ptrtoint {a} {name} to {b}")
+    if isinstance(result, Pointer):
+        return g.emit(f"inttoptr {a} {name} to {b}")
+    return g.emit(f"bitcast {a} {name} to {b}")

@@ -1,0 +1,488 @@
+"""Loads, stores, shared memory, shuffles and reductions of the GPU code generator.
+
+Memory is moved in *words*: the registers that lie side by side in memory are one access of up to four 32-bit (or two 64-bit)
+words, and a word may hold two halves or four bytes. Words stay words until an element is asked for, so what goes from global to
+shared memory, or from shared memory into a tensor core, is never taken apart. An access whose address differs from another one's
+by a constant, by the affine facts, uses that one's address with an immediate offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+from blocknb.layouts.convert import Select, plan
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import ldmatrix_plan, vector_access
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
+
+
+def emit(g: Generator, op: Op) -> None:
+    match op.name:
+        case "load":
+            load(g, op)
+        case "store":
+            store(g, op)
+        case "alloc":
+            g.offsets[op.result] = op.attrs["offset"]
+        case "local_store":
+            local_store(g, op)
+        case "local_load":
+            local_load(g, op)
+        case "barrier":
+            g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+
+
+# -- words: registers that travel together
+
+
+def word_bits(element_bits: int, count: int) -> int:
+    """The width of the words in which `count` neighbouring elements travel."""
+    return max(element_bits, min(32, element_bits * count))
+
+
+def split(registers: Sequence[int], element_bits: int) -> list[tuple[int, ...]]:
+    """The registers of one access, word by word."""
+    per = max(1, word_bits(element_bits, len(registers)) // element_bits)
+    return [tuple(registers[i : i + per]) for i in range(0, len(registers), per)]
+
+
+def word(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
+    """An integer that holds these registers side by side, the first one lowest."""
+    known = g.words.setdefault(value, {})
+    if registers not in known:
+        known[registers] = pack(g, value, registers)
+    return known[registers]
+
+
+def pack(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
+    dtype = value.type.dtype
+    kind, bits = llvm_type(dtype), memory_bits(dtype)
+    if dtype == t.int1:
+        parts = [g.emit(f"zext i1 {g.reg(value, r)} to i8") for r in registers]
+        kind = "i8"
+    elif (source := halves_of_singles(g, value)) is not None and len(registers) == 2:
+        return pack_halves(g, source, registers, kind)
+    else:
+        parts = [g.reg(value, r) for r in registers]
+    if len(parts) == 1:
+        return as_integer(g, parts[0], kind, bits)
+    return combine(g, parts, kind, bits)
+
+
+def combine(g: Generator, parts: Sequence[str], kind: str, bits: int) -> str:
+    """Elements side by side in one integer."""
+    vector, name = f"<{len(parts)} x {kind}>", "undef"
+    for i, part in enumerate(parts):
+        name = g.emit(f"insertelement {vector} {name}, {kind} {part}, i32 {i}")
+    return g.emit(f"bitcast {vector} {name} to i{bits * len(parts)}")
+
+
+def halves_of_singles(g: Generator, value: Value) -> Value | None:
+    """The fp32 tile that `value` is the 16-bit rounding of, if it is just that: pairs of them convert in one instruction."""
+    op = g.defs.get(value)
+    native = g.target.capability >= 80
+    if native and op is not None and op.name == "cast" and value.type.dtype.is_float and value.type.dtype.bits == 16:
+        if op.args[0].type.dtype == t.float32:
+            return op.args[0]
+    return None
+
+
+def pack_halves(g: Generator, source: Value, registers: tuple[int, ...], kind: str) -> str:
+    low, high = (g.reg(source, r) for r in registers)
+    pair = g.emit(f"insertelement <2 x float> undef, float {low}, i32 0")
+    pair = g.emit(f"insertelement <2 x float> {pair}, float {high}, i32 1")
+    halves = g.emit(f"fptrunc <2 x float> {pair} to <2 x {kind}>")
+    return g.emit(f"bitcast <2 x {kind}> {halves} to i32")
+
+
+def as_integer(g: Generator, name: str, kind: str, bits: int) -> str:
+    if kind.startswith("ptr"):
+        return g.emit(f"ptrtoint {kind} {name} to i64")
+    return name if kind == f"i{bits}" else g.emit(f"bitcast {kind} {name} to i{bits}")
+
+
+def memory_bits(dtype) -> int:
+    return max(8, dtype.bits)
+
+
+def unpack(g: Generator, value: Value, index: int) -> str:
+    """One register out of the word that it arrived in."""
+    dtype = value.type.dtype
+    kind, bits = llvm_type(dtype), memory_bits(dtype)
+    for registers, name in g.words[value].items():
+        if index in registers:
+            break
+    else:
+        raise CompilerBug(f"register {index} of {value} never arrived")
+    if len(registers) > 1:
+        element = "i8" if dtype == t.int1 else kind
+        vector = f"<{len(registers)} x {element}>"
+        key = ("vector", name, vector)
+        if key not in g.memo:
+            g.memo[key] = g.emit(f"bitcast i{bits * len(registers)} {name} to {vector}")
+        piece = g.emit(f"extractelement {vector} {g.memo[key]}, i32 {registers.index(index)}")
+        return g.emit(f"trunc i8 {piece} to i1") if dtype == t.int1 else piece
+    if dtype == t.int1:
+        return g.emit(f"trunc i8 {name} to i1")
+    if kind.startswith("ptr"):
+        return g.emit(f"inttoptr i64 {name} to {kind}")
+    return name if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {name} to {kind}")
+
+
+def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str]) -> None:
+    """Registers a value whose words are there; elements are unpacked when asked for, right here."""
+    g.words[op.result] = words
+    chunk = g.open_chunk()
+    g.lazy[op.result] = (op, chunk, g.dbg)
+    g.open_chunk()
+
+
+# -- global memory
+
+
+def accesses(g: Generator, op: Op) -> list[tuple[int, ...]]:
+    """The registers of each access of a load or store, as wide as layout, addresses and mask allow."""
+    pointer = op.args[0]
+    if not pointer.type.shape:
+        return [(0,)]
+    layout, width = pointer.type.layout, 1
+    if op.attrs.get("vec", 1) > 1 and layout.reg:
+        axis = next((a for a in range(len(layout.shape)) if layout.reg[0] & layout.dim_mask(a)), 0)
+        bytes = pointer.type.dtype.element.bytes
+        width = min(layout.contiguous_registers(axis), g.facts.contiguity(pointer, axis), g.facts.divisibility(pointer, axis) // bytes, 16 // bytes)
+        mask = mask_of(op)
+        if mask is not None:
+            width = min(width, g.facts.constancy(mask, axis))
+        width = max(1, width)
+    return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
+
+
+def mask_of(op: Op) -> Value | None:
+    position = 1 if op.name == "load" else 2
+    return op.args[position] if len(op.args) > position else None
+
+
+def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:
+    """The address of a register as (name, constant bytes): a nearby register's address where the distance is a constant."""
+    if not pointer.type.shape:
+        return g.reg(pointer), 0
+    layout = pointer.type.layout
+    strides = constant_strides(g, pointer, layout)
+    base, distance = 0, 0
+    for position, basis in enumerate(layout.reg):
+        if not register >> position & 1:
+            continue
+        if position in strides:
+            distance += strides[position]
+        else:
+            base |= 1 << position
+    return g.reg(pointer, base), distance
+
+
+def constant_strides(g: Generator, pointer: Value, layout: Layout) -> dict[int, int]:
+    """For the register bits that move the address by a constant: that many bytes.
+
+    The bit must move the index by addition, so no other bit of the place may share an index bit with it.
+    """
+    key = ("strides", pointer)
+    if key not in g.memo:
+        found = {}
+        for position, basis in enumerate(layout.reg):
+            others = [b for p, b in enumerate(layout.reg) if p != position] + [*layout.lane, *layout.warp]
+            if any(basis & other for other in others):
+                continue
+            distance = 0
+            for axis in range(len(layout.shape)):
+                steps = (basis & layout.dim_mask(axis)) >> layout.dim_bits(axis).start
+                stride = g.facts.stride(pointer, axis) if steps else 0
+                if not isinstance(stride, int):
+                    break
+                distance += steps * stride * pointer.type.dtype.element.bytes
+            else:
+                found[position] = distance
+        g.memo[key] = found
+    return g.memo[key]
+
+
+def offset_pointer(g: Generator, name: str, distance: int, space: int) -> str:
+    return g.emit(f"getelementptr i8, ptr addrspace({space}) {name}, i64 {distance}") if distance else name
+
+
+def load(g: Generator, op: Op) -> None:
+    dtype = op.result.type.dtype
+    mask, words = mask_of(op), {}
+    other = op.args[2] if len(op.args) > 2 else None
+    for registers in accesses(g, op):
+        name, distance = address(g, op.args[0], registers[0])
+        pieces = split(registers, memory_bits(dtype))
+        predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
+        if predicate in ("", "true") and not op.attrs.get("cache") and not op.attrs.get("evict"):
+            got = plain_load(g, name, distance, pieces, memory_bits(dtype), bool(op.attrs.get("volatile")))
+        else:
+            defaults = [word(g, other, piece if other.type.shape else (0,)) for piece in pieces] if other is not None else []
+            got = predicated_load(g, op, name, distance, pieces, memory_bits(dtype), predicate, defaults)
+        words.update(zip(pieces, got, strict=True))
+    arrive(g, op, words)
+
+
+def plain_load(g: Generator, name: str, distance: int, pieces: Sequence, element_bits: int, volatile: bool) -> list[str]:
+    bits = element_bits * len(pieces[0])
+    kind = f"i{bits}" if len(pieces) == 1 else f"<{len(pieces)} x i{bits}>"
+    pointer = offset_pointer(g, name, distance, 1)
+    loaded = g.emit(f"load {'volatile ' if volatile else ''}{kind}, ptr addrspace(1) {pointer}, align {bits * len(pieces) // 8}")
+    if len(pieces) == 1:
+        return [loaded]
+    return [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
+
+
+def modifiers(op: Op) -> str:
+    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store."""
+    cache, evict = op.attrs.get("cache") or "", op.attrs.get("evict") or ""
+    if evict in ("evict_first", "evict_last") and not cache:
+        return f".L1::{evict}"
+    return cache
+
+
+def predicated_load(g, op: Op, name: str, distance: int, pieces: Sequence, element_bits: int, predicate: str, defaults: Sequence[str]) -> list[str]:
+    """Inline PTX: where the predicate is off nothing is read and the results are the defaults (zero)."""
+    bits, n = element_bits * len(pieces[0]), len(pieces)
+    narrow = bits == 8  # inline PTX has no 8-bit registers
+    letter, register = LETTER[bits], 16 if bits == 16 else max(bits, 32)
+    outs = ", ".join(f"${i}" for i in range(n))
+    target = f"{{{outs}}}" if n > 1 else outs
+    guard = f"@${n + 1} " if predicate else ""
+    volatile = ".volatile" if op.attrs.get("volatile") else ""
+    text = f"{guard}ld{volatile}.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} {target}, [${n}{f'+{distance}' if distance else ''}];"
+    constraints = [f"={letter}"] * n + ["l"]
+    operands = [f"ptr addrspace(1) {name}"]
+    if predicate:
+        constraints.append("b")
+        operands.append(f"i1 {predicate}")
+        constraints += [str(i) for i in range(n)]
+        values = list(defaults) or ["0"] * n
+        operands += [f"i{register} {g.emit(f'zext i8 {v} to i32') if narrow and v != '0' else v}" for v in values]
+    kind = f"i{register}" if n == 1 else "{" + ", ".join([f"i{register}"] * n) + "}"
+    got = g.emit(f'call {kind} asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)})')
+    results = [got] if n == 1 else [g.emit(f"extractvalue {kind} {got}, {i}") for i in range(n)]
+    return [g.emit(f"trunc i32 {x} to i8") for x in results] if narrow else results
+
+
+def store(g: Generator, op: Op) -> None:
+    pointer, value = op.args[:2]
+    mask, owner = mask_of(op), g.owner(pointer.type.layout if pointer.type.shape else None)
+    bits = memory_bits(value.type.dtype)
+    for registers in accesses(g, op):
+        name, distance = address(g, pointer, registers[0])
+        pieces = split(registers, bits)
+        words = [word(g, value, piece) for piece in pieces]
+        predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
+        predicate = both(g, predicate, owner)
+        if predicate or op.attrs.get("cache") or op.attrs.get("evict"):
+            predicated_store(g, op, name, distance, words, bits * len(pieces[0]), predicate)
+        else:
+            plain_store(g, offset_pointer(g, name, distance, 1), 1, words, bits * len(pieces[0]))
+
+
+def both(g: Generator, a: str, b: str) -> str:
+    a, b = ("" if x == "true" else x for x in (a, b))
+    return g.emit(f"and i1 {a}, {b}") if a and b else a or b
+
+
+def plain_store(g: Generator, pointer: str, space: int, words: Sequence[str], bits: int) -> None:
+    kind, name = f"i{bits}", words[0]
+    if len(words) > 1:
+        kind, name = f"<{len(words)} x i{bits}>", "undef"
+        for i, part in enumerate(words):
+            name = g.emit(f"insertelement {kind} {name}, i{bits} {part}, i32 {i}")
+    g.do(f"store {kind} {name}, ptr addrspace({space}) {pointer}, align {bits * len(words) // 8}")
+
+
+def predicated_store(g: Generator, op: Op, name: str, distance: int, words: Sequence[str], bits: int, predicate: str) -> None:
+    n = len(words)
+    if bits == 8:
+        words = [g.emit(f"zext i8 {w} to i32") for w in words]
+    register = 16 if bits == 16 else max(bits, 32)
+    ins = ", ".join(f"${i + 1}" for i in range(n))
+    guard = f"@${n + 1} " if predicate else ""
+    source = f"{{{ins}}}" if n > 1 else ins
+    text = f"{guard}st.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} [$0{f'+{distance}' if distance else ''}], {source};"
+    operands = [f"ptr addrspace(1) {name}", *(f"i{register} {w}" for w in words)] + ([f"i1 {predicate}"] if predicate else [])
+    constraints = ["l"] + [LETTER[bits]] * n + (["b"] if predicate else [])
+    g.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)})')
+
+
+# -- shared memory
+
+
+class SharedAddress:
+    """Addresses in a buffer for one layout: (thread part XOR constant) plus constant, the first XOR only where bits meet."""
+
+    def __init__(self, g: Generator, buffer: Value, lane: Sequence[int], warp: Sequence[int]):
+        self.g, self.base = g, g.offsets[buffer]
+        self.shared, self.bytes = buffer.type.layout, memory_bits(buffer.type.dtype) // 8
+        lane, warp = ([self.shared.offset(b) * self.bytes for b in bases] for bases in (lane, warp))
+        self.reach = 0
+        for basis in (*lane, *warp):
+            self.reach |= basis
+        self.thread = g.thread_index(lane, warp)
+
+    def pointer(self, index: int) -> str:
+        """The address of the element whose flat index is the thread's part XOR `index`."""
+        g, offset = self.g, self.shared.offset(index) * self.bytes
+        meet = offset & self.reach
+        key = ("shared", self.thread, meet)
+        if key not in g.memo:
+            with g.writing(g.entry, ""):
+                name = g.emit(f"xor i32 {self.thread}, {meet}") if meet else self.thread
+                g.memo[key] = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {name}")
+        constant = self.base + (offset & ~self.reach)
+        return g.emit(f"getelementptr i8, ptr addrspace(3) {g.memo[key]}, i32 {constant}") if constant else g.memo[key]
+
+
+def local_store(g: Generator, op: Op) -> None:
+    buffer, value = op.args
+    layout, bits = value.type.layout, memory_bits(value.type.dtype)
+    where = SharedAddress(g, buffer, layout.lane, layout.warp)
+    for registers in vector_access(layout, buffer.type.layout, bits).groups:
+        pieces = split(registers, bits)
+        words = [word(g, value, piece) for piece in pieces]
+        plain_store(g, where.pointer(layout.register_indices[registers[0]]), 3, words, bits * len(pieces[0]))
+
+
+def local_load(g: Generator, op: Op) -> None:
+    buffer, layout = op.args[0], op.attrs["layout"]
+    bits = memory_bits(buffer.type.dtype)
+    matrix = ldmatrix_plan(layout, buffer.type.layout, bits) if g.target.capability >= 75 else None
+    words: dict[tuple[int, ...], str] = {}
+    if matrix is not None:
+        where = SharedAddress(g, buffer, matrix.lane, matrix.warp)
+        kind = "i32" if matrix.count == 1 else "{" + ", ".join(["i32"] * matrix.count) + "}"
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{matrix.count}{'.trans' if matrix.trans else ''}.b16.p3"
+        for step in matrix.steps:
+            got = g.call(kind, name, ("ptr addrspace(3)", where.pointer(step.base)))
+            for i, registers in enumerate(step.registers):
+                words[registers] = got if matrix.count == 1 else g.emit(f"extractvalue {kind} {got}, {i}")
+    else:
+        where = SharedAddress(g, buffer, layout.lane, layout.warp)
+        for registers in vector_access(layout, buffer.type.layout, bits).groups:
+            pieces = split(registers, bits)
+            pointer = where.pointer(layout.register_indices[registers[0]])
+            words.update(zip(pieces, shared_load(g, pointer, pieces, bits), strict=True))
+    arrive(g, op, words)
+
+
+def shared_load(g: Generator, pointer: str, pieces: Sequence, element_bits: int) -> list[str]:
+    bits = element_bits * len(pieces[0])
+    kind = f"i{bits}" if len(pieces) == 1 else f"<{len(pieces)} x i{bits}>"
+    loaded = g.emit(f"load {kind}, ptr addrspace(3) {pointer}, align {bits * len(pieces) // 8}")
+    return [loaded] if len(pieces) == 1 else [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
+
+
+# -- within a warp
+
+
+def shuffled(g: Generator, name: str, dtype, exchange: Callable[[str], str]) -> str:
+    """A value of any type through an exchange of 32-bit words."""
+    kind, bits = llvm_type(dtype), dtype.bits
+    if bits == 64:
+        whole = as_integer(g, name, kind, 64)
+        low = exchange(g.emit(f"trunc i64 {whole} to i32"))
+        high = exchange(g.emit(f"trunc i64 {g.emit(f'lshr i64 {whole}, 32')} to i32"))
+        wide = g.emit(f"shl i64 {g.emit(f'zext i32 {high} to i64')}, 32")
+        joined = g.emit(f"or i64 {wide}, {g.emit(f'zext i32 {low} to i64')}")
+        if kind.startswith("ptr"):
+            return g.emit(f"inttoptr i64 {joined} to {kind}")
+        return joined if kind == "i64" else g.emit(f"bitcast i64 {joined} to {kind}")
+    whole = as_integer(g, name, kind, bits)
+    moved = exchange(whole if bits == 32 else g.emit(f"zext i{bits} {whole} to i32"))
+    narrow = moved if bits == 32 else g.emit(f"trunc i32 {moved} to i{bits}")
+    return narrow if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {narrow} to {kind}")
+
+
+def butterfly(g: Generator, name: str, dtype, mask: int) -> str:
+    def exchange(word: str) -> str:
+        return g.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", ("i32", "-1"), ("i32", word), ("i32", str(mask)), ("i32", "31"))
+
+    return shuffled(g, name, dtype, exchange)
+
+
+def shuffle(g: Generator, op: Op) -> None:
+    """A layout conversion within each warp, as `layouts.convert` planned it."""
+    source, dtype = op.args[0], op.result.type.dtype
+    steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
+    published = select(g, g.regs(source), dtype, steps.before)
+    lane = g.thread_index(steps.lane, steps.warp)
+    arrived = []
+    for step in steps.rounds:
+        if not step.moves:
+            arrived.append(published[step.source])
+        elif steps.is_butterfly:
+            arrived.append(butterfly(g, published[step.source], dtype, step.flip))
+        else:
+            from_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
+
+            def exchange(word: str, from_lane: str = from_lane) -> str:
+                return g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", ("i32", "-1"), ("i32", word), ("i32", from_lane), ("i32", "31"))
+
+            arrived.append(shuffled(g, published[step.source], dtype, exchange))
+    g.set(op.result, select(g, arrived, dtype, steps.after))
+
+
+def select(g: Generator, names: list[str], dtype, stages: Sequence[Select]) -> list[str]:
+    """Swaps registers r and r ^ flip in the threads that a stage names."""
+    kind = llvm_type(dtype)
+    for stage in stages:
+        parity = g.thread_index(
+            [stage.lane_mask >> i & 1 for i in range(5)], [stage.warp_mask >> i & 1 for i in range((g.func.attrs["num_warps"] - 1).bit_length())]
+        )
+        swap = g.emit(f"icmp ne i32 {parity}, 0")
+        names = [g.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}") for r in range(len(names))]
+    return names
+
+
+# -- reductions
+
+
+def reduce(g: Generator, op: Op) -> None:
+    """Registers as a tree, lanes as butterflies; what warps hold stays apart (the pass `shared` made that explicit)."""
+    layout, axis = op.args[0].type.layout, op.attrs["axis"]
+    _, lanes, warps = layout.axis_bits(axis)
+    if warps and "keep" not in op.attrs:
+        raise CompilerBug("a reduction across warps reached code generation", op.loc)
+    groups: dict[int, list[tuple[str, ...]]] = {}
+    for register, target in enumerate(layout.slice_registers(axis)):
+        groups.setdefault(target, []).append(tuple(g.reg(x, register) for x in op.args))
+    results = []
+    for target in sorted(groups):
+        parts = groups[target]
+        while len(parts) > 1:
+            parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+        value = parts[0]
+        for bit in range(5):
+            if lanes >> bit & 1:
+                other = tuple(butterfly(g, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True))
+                value = combined(g, op, value, other)
+        results.append(value)
+    for i, result in enumerate(op.results):
+        g.set(result, [value[i] for value in results])
+
+
+def combined(g: Generator, op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """The combine block on two sets of values."""
+    block = op.blocks[0]
+    names = dict(zip(block.args, (*a, *b), strict=True))
+    for inner in block.ops[:-1]:
+        if inner.name == "const":
+            names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
+        else:
+            names[inner.result] = g.elementwise(inner, tuple(names[x] if x in names else g.reg(x) for x in inner.args))
+    return tuple(names[x] for x in block.terminator.args)

@@ -1,0 +1,453 @@
+"""Layout assignment: from tiles to tiles spread over threads.
+
+Three kinds of values. *Anchored* ones (loads, dots, reductions, what loops carry, and arithmetic on them) get one layout each:
+union-find puts together what elementwise ops and loops tie, and the heaviest proposal in a group wins: dots first, then loads
+and stores by bytes times trips, then what a reduction leaves. *Cheap* ones (constants, index and mask arithmetic) have no
+layout of their own: they are computed again in every layout that asks. *Views* (broadcast, reshape, transpose of an anchored
+value) move no data in any layout, so they too are made on demand and pass the demand on to their operand.
+
+The trick is the order: demands are collected in one walk backwards, where users come before definitions, and code is emitted in
+one walk forwards, each cheap op once for each layout asked for, at its old place, so that nothing invariant enters a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blocknb.ir.build import Builder
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.language.ops import OPS
+from blocknb.layouts import convert, tables
+from blocknb.layouts.linear import Layout
+from blocknb.passes.tensorcore import operand_layouts
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
+COSTLY = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "div", "rem")
+TRIPS = 16  # a loop is taken to run this often when weighing proposals
+SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
+SECTOR = 32  # bytes that memory moves at least
+
+
+def assign(func: Func, target: Target, notes: Notes) -> Func:
+    """Gives every tile a layout: which thread holds which element, in which register.
+
+    Dots, loads, stores and reductions propose layouts; tiles that must agree form groups, and in each group the heaviest
+    proposal wins. Index arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays, and its
+    note says how it is done (register renaming, warp shuffles, shared memory) and why the two sides differ.
+    """
+    return Assignment(func, target, notes).run()
+
+
+class Groups:
+    """Union-find over values, with the proposals made to each group: (weight, layout, who)."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Value, Value] = {}
+        self.proposals: dict[Value, list[tuple[float, Layout, str]]] = {}
+
+    def find(self, value: Value) -> Value:
+        self.parent.setdefault(value, value)
+        while self.parent[value] is not value:
+            self.parent[value] = self.parent[self.parent[value]]
+            value = self.parent[value]
+        return value
+
+    def union(self, a: Value, b: Value) -> None:
+        a, b = self.find(a), self.find(b)
+        if a is not b:
+            self.parent[b] = a
+            self.proposals.setdefault(a, []).extend(self.proposals.pop(b, []))
+
+    def propose(self, value: Value, weight: float, layout: Layout, who: str) -> None:
+        self.proposals.setdefault(self.find(value), []).append((weight, layout, who))
+
+
+class Assignment:
+    """The state of one run: groups, the layout of each anchored value, the layouts demanded of each value."""
+
+    def __init__(self, func: Func, target: Target, notes: Notes):
+        self.func, self.target, self.notes = func, target, notes
+        self.num_warps = func.attrs["num_warps"]
+        self.defs, self.block_args = definitions(func), block_arguments(func)
+        self.cheap: dict[Value, bool] = {}
+        self.groups = Groups()
+        self.layouts: dict[Value, Layout] = {}
+        self.demands: dict[Value, dict[Layout, None]] = {}
+        self.at: dict[Value, dict[Layout, Value]] = {}
+        self.used_ids: set[int] = set()
+        self.builder = Builder("assign", func.next_id)
+
+    def run(self) -> Func:
+        self.classify(self.func.body)
+        self.tie(self.func.body, 1.0)
+        self.settle()
+        self.collect(self.func.body)
+        self.emit_ops(self.func.body.ops)
+        return self.func.replace(body=Block(self.func.body.args, self.builder.finish()), level="laid")
+
+    # -- what kind of value
+
+    def classify(self, block: Block) -> None:
+        for op in block.ops:
+            for inner in op.blocks:
+                self.classify(inner)
+            for value in op.results:
+                self.cheap[value] = self.is_cheap(op)
+
+    def is_cheap(self, op: Op) -> bool:
+        """Recomputing it costs no memory access and a few instructions at most."""
+        if op.name in ("const", "arange", "splat"):
+            return True
+        kind = OPS[op.name].kind
+        if kind not in ("shape", "elementwise") or op.name in COSTLY:
+            return False
+        return all(self.cheap.get(a, False) or a.type.is_scalar for a in op.args)
+
+    def is_view(self, value: Value) -> bool:
+        return value in self.defs and self.defs[value].name in VIEWS and not self.cheap[value]
+
+    def anchored(self, value: Value) -> bool:
+        return bool(getattr(value.type, "shape", ())) and not self.cheap.get(value, False) and not self.is_view(value)
+
+    # -- groups and proposals
+
+    def tie_all(self, values: Sequence[Value]) -> None:
+        anchored = [v for v in values if self.anchored(v)]
+        for other in anchored[1:]:
+            self.groups.union(anchored[0], other)
+
+    def tie(self, block: Block, trips: float) -> None:
+        for op in block.ops:
+            inner = trips * (TRIPS if op.name in ("for", "while") else 1)
+            for nested in op.blocks if op.name != "reduce" else ():
+                self.tie(nested, inner)
+            self.tie_op(op, trips)
+
+    def tie_op(self, op: Op, trips: float) -> None:
+        match op.name:
+            case "for":
+                body = op.blocks[0]
+                for group in zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True):
+                    self.tie_all(group)
+            case "while":
+                before, after = op.blocks
+                for group in zip(op.args, before.args, before.terminator.args[1:], after.args, after.terminator.args, op.results, strict=True):
+                    self.tie_all(group)
+            case "if":
+                for group in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
+                    self.tie_all(group)
+            case "dot":
+                self.tie_all((op.result, op.args[2]))
+                layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
+                self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout, "dot")
+            case "load" if op.result.type.shape:
+                self.groups.propose(op.result, self.weight(op, trips), self.access_layout(op), "load")
+            case "store" if op.args[1].type.shape and self.anchored(op.args[1]):
+                self.groups.propose(op.args[1], self.weight(op, trips), self.access_layout(op), "store")
+            case _ if OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
+                self.tie_all((op.result, *op.args))
+
+    def weight(self, op: Op, trips: float) -> float:
+        pointer = op.args[0].type
+        return trips * pointer.size * pointer.dtype.element.bytes
+
+    def access_layout(self, op: Op) -> Layout:
+        """What `coalesce` proposed, or the plainest layout when it was switched off: one element a thread, row by row."""
+        return op.attrs.get("layout") or self.default(op.args[0].type.shape, 1)
+
+    def default(self, shape: tuple[int, ...], vec: int = 4) -> Layout:
+        size = 1
+        for n in shape:
+            size *= n
+        vec = min(vec, max(1, size // (32 * self.num_warps)))
+        return tables.blocked(shape, tuple(reversed(range(len(shape)))), vec, self.num_warps)
+
+    def settle(self) -> None:
+        """Picks each group's layout: the heaviest proposal, else what views or reductions suggest, else the default."""
+        values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
+        members: dict[Value, int] = {}
+        for value in values:
+            root = self.groups.find(value)
+            members[root] = members.get(root, 0) + 1
+            if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
+                self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
+        consumers = uses(self.func)
+        for op in self.func.ops():
+            if op.name == "load" and self.anchored(op.result) and members[self.groups.find(op.result)] == 1:
+                if op.result.type.size <= SMALL and (layout := self.asked_by_views(op.result, consumers)):
+                    self.layouts[self.groups.find(op.result)] = layout
+        for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
+            if op.name == "reduce":
+                layout = self.reduction_layout(op)
+                if op.results[0].type.shape:
+                    for result in op.results:
+                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
+        for value in values:
+            self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+
+    def asked_by_views(self, value: Value, consumers: dict[Value, list]) -> Layout | None:
+        """The layout in which the (only) chain of views from `value` ends up in a settled group: a small tile is loaded in it
+        at once, replicas and all, instead of being converted."""
+        asked = None
+        for op, _ in consumers.get(value, ()):
+            if op.name in VIEWS:
+                layout = self.asked_by_views(op.result, consumers)
+                layout = layout and operand_layout(op, value, layout)
+            elif OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
+                layout = self.layouts.get(self.groups.find(op.result))
+            else:
+                return None
+            if layout is None or asked not in (None, layout):
+                return None
+            asked = layout
+        return asked
+
+    def layout_of(self, value: Value) -> Layout:
+        return self.layouts[self.groups.find(value)]
+
+    def natural(self, value: Value) -> Layout:
+        """The layout in which a value is had for nothing: an anchored one's own, a view's as its operand gives it."""
+        if self.anchored(value):
+            return self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+        if self.is_view(value):
+            op = self.defs[value]
+            match op.name:
+                case "expand_dims":
+                    return self.natural(op.args[0]).expand_dims(op.attrs["axis"])
+                case "reshape":
+                    return self.natural(op.args[0]).reshape(op.attrs["shape"])
+                case "trans":
+                    return self.natural(op.args[0]).trans(op.attrs["perm"])
+        return self.default(value.type.shape)
+
+    def reduction_layout(self, op: Op) -> Layout:
+        """The layout in which a reduction takes its operands: that of the first anchored one."""
+        anchored = [x for x in op.args if self.anchored(x)] or [x for x in op.args if self.is_view(x)]
+        return self.natural(anchored[0] if anchored else op.args[0])
+
+    # -- demands, backwards
+
+    def demand(self, value: Value, layout: Layout) -> None:
+        if value.type.shape:
+            self.demands.setdefault(value, {})[layout] = None
+
+    def collect(self, block: Block) -> None:
+        for op in reversed(block.ops):
+            for value in op.results:
+                if self.anchored(value):
+                    self.demand(value, self.layout_of(value))
+            self.collect_op(op)
+
+    def collect_op(self, op: Op) -> None:
+        match op.name:
+            case "for" | "while" | "if":
+                self.collect_control(op)
+            case "load" | "store":
+                layout = self.emitted_layout(op)
+                for value in op.args:
+                    self.demand(value, layout)
+            case "dot":
+                for value, layout in zip(op.args, self.dot_layouts(op), strict=True):
+                    self.demand(value, layout)
+            case "reduce":
+                for value in op.args:
+                    self.demand(value, self.reduction_layout(op))
+            case _ if op.results and op.results[0].type.shape:
+                for layout in self.demands.get(op.results[0], ()):
+                    self.demand_operands(op, layout)
+
+    def collect_control(self, op: Op) -> None:
+        own = [self.layout_of(v) if v.type.shape else None for v in op.results]
+        for block in reversed(op.blocks):
+            self.demand_all(block.terminator.args, own)
+            for value in block.args:
+                if self.anchored(value):
+                    self.demand(value, self.layout_of(value))
+            self.collect(Block(block.args, block.ops[:-1]))
+        if op.name != "if":
+            self.demand_all(op.args, own)
+
+    def demand_all(self, values: Sequence[Value], layouts: Sequence[Layout | None]) -> None:
+        """The last values, as many as there are layouts, each in its layout (what comes before them is scalar)."""
+        for value, layout in zip(values[len(values) - len(layouts) :], layouts, strict=True):
+            if layout is not None:
+                self.demand(value, layout)
+
+    def demand_operands(self, op: Op, layout: Layout) -> None:
+        for value in op.args:
+            if value.type.shape:
+                self.demand(value, operand_layout(op, value, layout))
+
+    def emitted_layout(self, op: Op) -> Layout | None:
+        """The layout in which a load or store is done (None for a scalar one).
+
+        A load goes straight into its group's layout when that costs no wider an access than its own; else it is done in its
+        own layout and converted.
+        """
+        if not op.args[0].type.shape:
+            return None
+        own = self.access_layout(op)
+        value = op.result if op.name == "load" else op.args[1]
+        wanted = self.layout_of(value) if self.anchored(value) else own
+        return wanted if self.as_wide(op, wanted, own) else own
+
+    def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
+        """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
+        if wanted == own:
+            return True
+        first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
+        fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
+        vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
+        width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
+        reach = [consecutive(x, fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
+        small = op.args[0].type.size <= SMALL
+        return width[0] >= width[1] and reach[0] >= min(reach[1], SECTOR) and (small or not wanted.is_replicated or own.is_replicated)
+
+    def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
+        if "instr" in op.attrs:
+            return (*operand_layouts(op), self.layout_of(op.result))
+        # Plain multiply-adds read both operands from shared memory, so that any layout will do.
+        return self.natural(op.args[0]), self.natural(op.args[1]), self.layout_of(op.result)
+
+    # -- emission, forwards
+
+    def get(self, value: Value, layout: Layout | None = None) -> Value:
+        if not value.type.shape:
+            return value
+        assert layout is not None
+        return self.at[value][layout]
+
+    def define(self, value: Value, layout: Layout) -> Value:
+        """The new Value for `value` in `layout`."""
+        new = Value(value.type.with_layout(layout), value.name)
+        self.at.setdefault(value, {})[layout] = new
+        return new
+
+    def converts(self, value: Value) -> None:
+        """After an anchored value's definition: conversions to the other layouts in which it is wanted."""
+        if not value.type.shape:
+            return
+        own = next(iter(self.at[value]))
+        source = self.at[value][own]
+        for layout in list(self.demands.get(value, ())):
+            if layout not in self.at[value]:
+                self.at[value][layout] = made = self.builder.value("convert", source, layout=layout)
+                made.name = value.name
+                self.explain(self.builder._open[-1][-1], own, layout)
+
+    def explain(self, op: Op, own: Layout, layout: Layout) -> None:
+        plan = convert.plan(own, layout, max(8, op.result.type.dtype.bits))
+        how = {"none": "no data moves", "rename": "registers renamed", "shuffle": "warp shuffles", "shared": "through shared memory"}
+        size = op.result.type.size * op.result.type.dtype.bytes
+        self.notes(op, f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[plan.kind]}")
+
+    def emit_ops(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            with self.builder.at(op):
+                self.emit(op)
+
+    def emit(self, op: Op) -> None:
+        match op.name:
+            case "for" | "while" | "if":
+                self.emit_control(op)
+            case "load" | "store":
+                self.emit_access(op)
+            case "dot":
+                layouts = self.dot_layouts(op)
+                self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, layouts, strict=True)], [layouts[2]])
+            case "reduce":
+                self.emit_reduce(op)
+            case _ if op.results and op.results[0].type.shape:
+                anchored = self.anchored(op.results[0])
+                for layout in [self.layout_of(op.result)] if anchored else list(self.demands.get(op.results[0], ())):
+                    args = [self.get(v, operand_layout(op, v, layout)) for v in op.args]
+                    self.emit_in(op, args, [layout], convert_results=anchored)
+            case _:
+                self.emit_in(op, [self.get(v, None) for v in op.args], [None])
+
+    def emit_in(self, op: Op, args: Sequence[Value], layouts: Sequence[Layout | None], blocks: tuple = (), convert_results: bool = True) -> Op:
+        """Appends `op` with new operands and results in the given layouts, keeping its id the first time."""
+        results = tuple(self.define(v, x) if x is not None else v for v, x in zip(op.results, layouts * len(op.results) if len(layouts) == 1 else layouts, strict=True))
+        attrs = dict(op.attrs)
+        if "layout" in attrs and op.name in ("load", "store", "dot"):
+            del attrs["layout"]
+        if op.name == "const" and layouts[0] is not None:
+            attrs["type"] = results[0].type
+        elif op.name in ("arange", "splat", "broadcast"):
+            attrs["layout"] = layouts[0]
+        if op.name == "if":
+            attrs["types"] = tuple(r.type for r in results)
+        new = op.replace(args=tuple(args), results=results, attrs=attrs, blocks=blocks or op.blocks)
+        if op.id in self.used_ids:  # a further copy in another layout
+            new = new.replace(id=self.builder.next_id, was=(op.id,), origin="assign")
+            self.builder.next_id += 1
+        self.used_ids.add(op.id)
+        self.builder.append(new)
+        if convert_results:
+            for value in op.results:
+                self.converts(value)
+        return new
+
+    def emit_access(self, op: Op) -> None:
+        layout = self.emitted_layout(op)
+        args = [self.get(v, layout) for v in op.args]
+        self.emit_in(op, args, [layout])
+
+    def emit_reduce(self, op: Op) -> None:
+        layout = self.reduction_layout(op)
+        args = [self.get(v, layout) for v in op.args]
+        out = layout.slice(op.attrs["axis"]) if op.results[0].type.shape else None
+        self.emit_in(op, args, [out])
+
+    def emit_control(self, op: Op) -> None:
+        blocks = []
+        own = [self.layout_of(v) if v.type.shape else None for v in op.results]
+        skip = 3 if op.name == "for" else 1 if op.name == "if" else 0
+        args = [self.get(v) for v in op.args[:skip]] + [self.get(v, x) for v, x in zip(op.args[skip:], own, strict=op.name != "if")]
+        for block in op.blocks:
+            blocks.append(self.emit_block(op, block, own))
+        self.emit_in(op, args, own, tuple(blocks))
+
+    def emit_block(self, op: Op, block: Block, own: Sequence[Layout | None]) -> Block:
+        lead = [None] if op.name == "for" else []
+        layouts = lead + list(own) if block.args else []
+        args = tuple(self.define(v, x) if x is not None else v for v, x in zip(block.args, layouts, strict=True))
+        with self.builder.block(args) as opened:
+            for value in block.args:
+                with self.builder.at(op):
+                    self.converts(value)
+            self.emit_ops(block.ops[:-1])
+            end = block.terminator
+            first = [None] if end.name == "condition" else []
+            self.builder.append(end.replace(args=tuple(self.get(v, x) for v, x in zip(end.args, first + list(own), strict=True))))
+        return opened.done
+
+
+def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
+    """The layout an operand must have so that the op's result has `layout` and no data moves."""
+    if not value.type.shape:
+        return None
+    match op.name:
+        case "expand_dims":
+            return layout.expand_dims_inverse(op.attrs["axis"])
+        case "broadcast":
+            return layout.broadcast_inverse(value.type.shape)
+        case "reshape":
+            return layout.reshape(value.type.shape)
+        case "trans":
+            return layout.trans_inverse(op.attrs["perm"])
+    return layout
+
+
+def consecutive(layout: Layout, axis: int, vec: int) -> int:
+    """How many consecutive elements along `axis` one access of a warp covers, with `vec` elements a thread."""
+    held = set(layout.lane) | set(layout.reg[: vec.bit_length() - 1])
+    count = 0
+    for bit in layout.dim_bits(axis):
+        if 1 << bit not in held:
+            break
+        count += 1
+    return 1 << count

@@ -1,0 +1,140 @@
+"""Synchronisation: a barrier wherever one warp could see another's memory too early or too late.
+
+A forward walk keeps the accesses that no barrier has settled yet. An op that touches the same bytes as a pending one, with a
+write on either side, gets a barrier before it, which settles everything. Loops are walked until what is pending at their end
+agrees with what was assumed at their start; since shared memory has its final addresses by now, reuse of bytes by another buffer
+is a hazard like any other. Global memory is treated alike, by the argument that a pointer comes from: a program that writes an
+array and reads it back must see its own writes, whichever thread made them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from blocknb.analysis import affine
+from blocknb.ir.build import Builder
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+
+def barriers(func: Func, target: Target, notes: Notes) -> Func:
+    """Places the barriers that shared memory (and memory read back) needs, and no more.
+
+    Each note names the hazard that its barrier guards: a read after a write, a write after a read, or a second write, and the
+    line of the access on the other side.
+    """
+    return Placement(func, notes).run()
+
+
+@dataclass(frozen=True)
+class Access:
+    """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument."""
+
+    write: bool
+    low: int
+    high: int
+    root: Value | None
+    pointer: Value | None
+    op: Op
+
+    def conflicts(self, other: Access) -> bool:
+        if not (self.write or other.write):
+            return False
+        if self.root is not None or other.root is not None:
+            # The same pointer tile in the same layout: every thread meets its own elements again.
+            return self.root is other.root and self.pointer is not other.pointer
+        return self.low < other.high and other.low < self.high
+
+
+Pending = frozenset[Access]
+
+
+class Placement:
+    """Finds the ops that need a barrier before them, then rebuilds the function with the barriers in."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.func, self.notes = func, notes
+        self.facts = affine.analyze(func)
+        self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
+        self.before: dict[int, tuple[Access, Access]] = {}
+        self.builder = Builder("barriers", func.next_id)
+
+    def run(self) -> Func:
+        while True:  # each round knows the barriers of the one before; a new barrier can only remove hazards
+            count = len(self.before)
+            self.walk(self.func.body.ops, frozenset())
+            if len(self.before) == count:
+                break
+        if not self.before:
+            return self.func
+        return self.func.replace(body=self.insert(self.func.body))
+
+    def accesses(self, op: Op) -> list[Access]:
+        match op.name:
+            case "local_store" | "local_load":
+                return [self.shared_access(op, op.args[0], op.name == "local_store")]
+            case "dot":
+                return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
+            case "load" | "store":
+                root = self.facts.root(op.args[0])
+                return [Access(op.name == "store", 0, 0, root, op.args[0], op)] if root is not None else []
+        return []
+
+    def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:
+        alloc = self.offsets[buffer]
+        low = alloc.attrs["offset"]
+        return Access(write, low, low + alloc.attrs["type"].bytes, None, None, op)
+
+    def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:
+        """What is pending after `ops`, given what is before; records the barriers that are missing."""
+        for op in ops:
+            if op.id in self.before or op.name == "barrier":
+                pending = frozenset()
+            match op.name:
+                case "for" | "while":
+                    pending = self.walk_loop(op, pending)
+                case "if":
+                    pending = frozenset().union(*(self.walk(block.ops, pending) for block in op.blocks))
+                case _:
+                    for access in self.accesses(op):
+                        if (hazard := self.hazard(access, pending)) is not None:
+                            self.before[op.id] = (hazard, access)
+                            pending = frozenset()
+                    pending |= frozenset(self.accesses(op))
+        return pending
+
+    def walk_loop(self, op: Op, pending: Pending) -> Pending:
+        entry = pending
+        while True:
+            end = entry
+            for block in op.blocks:
+                end = self.walk(block.ops, end)
+            # A loop may run no trip at all, so what was pending before stays pending after it.
+            if end | pending | entry == entry:
+                return entry
+            entry = entry | end
+
+    def hazard(self, access: Access, pending: Pending) -> Access | None:
+        found = [other for other in pending if access.conflicts(other)]
+        return min(found, key=lambda other: other.op.id, default=None)
+
+    def insert(self, block: Block) -> Block:
+        with self.builder.block(block.args) as opened:
+            for op in block.ops:
+                if op.id in self.before:
+                    self.place(op)
+                if op.blocks and op.name != "reduce":
+                    op = op.replace(blocks=tuple(self.insert(b) for b in op.blocks))
+                self.builder.append(op)
+        return opened.done
+
+    def place(self, op: Op) -> None:
+        earlier, later = self.before[op.id]
+        kinds = {(True, False): "read after write", (False, True): "write after read", (True, True): "write after write"}
+        where = f"shared bytes {later.low} to {later.high}" if later.root is None else f"the array {later.root.name}"
+        line = f" at line {earlier.op.loc.line}" if earlier.op.loc else ""
+        with self.builder.at(loc=op.loc):
+            made = self.builder.op("barrier")
+        self.notes(made, f"barrier: {kinds[earlier.write, later.write]} of {where} (the other access: {earlier.op.name}{line})")

@@ -1,0 +1,76 @@
+"""Coalescing: which thread reads which element.
+
+A warp's access is served in 32-byte sectors, so neighbouring lanes should touch neighbouring addresses, and a lane moves up to
+16 bytes at once. Both follow from the affine facts of the pointer tile: along the axis where pointers are contiguous, give each
+thread as many consecutive elements as contiguity, alignment, the mask and the number of threads allow, then walk the lanes along
+that axis. The pass only proposes: it leaves `layout` and `vec` on the op, and `assign` decides.
+"""
+
+from __future__ import annotations
+
+from blocknb.analysis import affine
+from blocknb.ir.build import Rebuild, rebuild
+from blocknb.ir.core import Func, Op
+from blocknb.layouts.tables import blocked
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MAX_BYTES = 16  # the widest access a thread has
+
+
+def coalesce(func: Func, target: Target, notes: Notes) -> Func:
+    """Gives every load and store the layout the memory system likes.
+
+    Along the axis with the longest runs of consecutive addresses each thread takes a vector of up to 16 bytes, and
+    neighbouring threads take neighbouring vectors. What limits the vector is in the note: the pointers' contiguity, their
+    alignment, the mask, or simply too few elements for the threads there are.
+    """
+    facts = affine.analyze(func)
+    num_warps = func.attrs["num_warps"]
+
+    def visit(op: Op, rebuild: Rebuild):
+        if op.name not in ("load", "store") or not op.args[0].type.shape:
+            return NotImplemented
+        old = originals[op.id]
+        vec, order, why = widest(facts, old, num_warps * target.warp_size)
+        shape = op.args[0].type.shape
+        layout = blocked(shape, order, min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size))), num_warps)
+        rebuild.builder.append(new := op.replace(attrs={**op.attrs, "layout": layout, "vec": vec}, origin="coalesce"))
+        element = op.args[0].type.dtype.element
+        used = min(vec, layout.contiguous_registers(order[0]))
+        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) a thread along axis {order[0]}"
+        notes(new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info")
+        return new.results
+
+    originals = {op.id: op for op in func.ops() if op.name in ("load", "store")}
+    return rebuild(func, "coalesce", visit)
+
+
+def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:
+    """For a load or store: elements an access may move at once, the axes from fastest to slowest, and what limits the width."""
+    pointer = op.args[0]
+    shape, element = pointer.type.shape, pointer.type.dtype.element
+    runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
+    # Ties go to the later axis: it is the one that row-major arrays run along.
+    order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
+    fast = order[0]
+    aligned = facts.divisibility(pointer, fast) // element.bytes
+    has_mask = len(op.args) > (1 if op.name == "load" else 2)
+    limits = {
+        "that is the widest access": MAX_BYTES // element.bytes,
+        f"only {runs[fast]} consecutive addresses are proved": runs[fast],
+        f"the address is only known to be a multiple of {max(1, aligned) * element.bytes} bytes": max(1, aligned),
+        f"the tile has {pointer.type.size} elements for {threads} threads": max(1, pointer.type.size // threads),
+    }
+    if has_mask:
+        group = facts.constancy(op.args[-1] if op.name == "store" else op.args[1], fast)
+        limits[f"the mask may change after {group} elements"] = group
+    width = min(limits.values())
+    if width == MAX_BYTES // element.bytes:
+        return width, order, ""
+    return fact_width(limits), order, next(why for why, limit in limits.items() if limit == width)
+
+
+def fact_width(limits: dict[str, int]) -> int:
+    """The width that addresses and mask allow, whatever the number of threads: another layout may make use of it."""
+    return min(limit for why, limit in limits.items() if not why.startswith("the tile has"))
