@@ -7,7 +7,9 @@ notebook raised, reported a failure, or reported nothing.
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,16 +37,19 @@ def run(path: Path) -> list[Row]:
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from traitlets.config import Config
 
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(
-        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": path.parent}}
-    )
     trouble = ""
     try:
-        client.execute()
+        with tempfile.TemporaryDirectory() as sockets:  # the kernel is reached through files, not through ports
+            options = Config(KernelManager={"transport": "ipc", "ip": f"{sockets}/kernel"})
+            place = {"metadata": {"path": path.parent}}
+            NotebookClient(
+                notebook, config=options, timeout=CELL_SECONDS, kernel_name="python3", resources=place
+            ).execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
+        lines = [line for line in re.sub(r"\x1b\[[0-9;]*m", "", str(error)).splitlines() if line.strip()]
         trouble = lines[-1] if lines else type(error).__name__
     nbformat.write(notebook, OUT / path.name)
     (OUT / path.name).with_suffix(".html").write_text(to_html(notebook, path.stem))
@@ -61,10 +66,21 @@ def run(path: Path) -> list[Row]:
     return rows
 
 
+# nbconvert's page without what it loads from elsewhere: it reads the same offline, and tells nobody that it was opened.
+OFFLINE = """{% extends 'lab/index.html.j2' %}
+{% block html_head_js %}{% endblock %}
+{% block html_head_js_mathjax %}{% endblock %}
+{% block html_head_js_mermaidjs %}{% endblock %}
+{% block jupyter_widgets %}{% endblock %}
+"""
+
+
 def to_html(notebook: object, title: str) -> str:
+    from jinja2 import DictLoader
     from nbconvert import HTMLExporter
 
-    html, _ = HTMLExporter(embed_images=True).from_notebook_node(notebook, resources={"metadata": {"name": title}})
+    exporter = HTMLExporter(extra_loaders=[DictLoader({"offline.html.j2": OFFLINE})], template_file="offline.html.j2")
+    html, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": title}})
     return str(html)
 
 
