@@ -83,9 +83,7 @@ class AddressSpace:
             if outside.any():
                 index = int(offsets[np.argmax(outside)]) // size
                 name, count = self.names[number], len(memory) // size
-                message = (
-                    f"a {op.name} outside the array: element {index} of `{name}`, which has {count}, in program {program}"
-                )
+                message = f"a {op.name} outside the array: element {index} of `{name}`, which has {count}, in program {program}"
                 raise AccessError(message, op.loc, program=program, index=index)
             yield on[mine], memory, offsets
 

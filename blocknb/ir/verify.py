@@ -1,0 +1,230 @@
+"""The verifier: what every pass may assume and must leave behind, for each of the three levels.
+
+Types are not checked twice: an op's results must be exactly what the op table infers. Beyond that stand scoping, block arguments
+and terminators, and the rules of the levels. That a layout moves nothing, or nothing between warps, is a linear statement, so
+it needs one check for each hardware bit and no enumeration of elements: see `_reaches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.text import print_op
+from blocknb.language import ops as table
+from blocknb.language import types as t
+from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.language.types import Buffer, Tile
+from blocknb.layouts import gf2
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import SharedLayout
+
+COMBINES = ("elementwise", "source", "control")  # kinds of ops that may stand in the block of a reduction
+
+
+def verify(func: Func) -> None:
+    """Raises CompilerBug, with the op, its line of IR and its place in the source, for the first rule that is broken."""
+    _Verifier(func).run()
+
+
+class _Verifier:
+    def __init__(self, func: Func):
+        self.func = func
+        self.ids: set[int] = set()
+        self.defined: set[Value] = set()
+
+    def run(self) -> None:
+        func = self.func
+        if func.hints and len(func.hints) != len(func.params):
+            self.fail(None, f"{len(func.hints)} hints for {len(func.params)} parameters")
+        if func.body.args:
+            self.fail(None, "the body of a function has no block arguments; its parameters stand on their own")
+        for param in func.params:
+            self.define(None, param)
+            if not isinstance(param.type, Tile) or not param.type.is_scalar:
+                self.fail(None, f"the parameter {param.name} is {param.type}; parameters are scalars")
+        self.ops(func.body, set(func.params), nested=False)
+
+    def fail(self, op: Op | None, message: str) -> NoReturn:
+        where = f"\n    {print_op(self.func, op)}" if op is not None else ""
+        message = f"invalid IR in {self.func.name} ({self.func.level} level): {message}{where}"
+        raise CompilerBug(message, op.loc if op is not None else self.func.loc)
+
+    def require(self, condition: bool, op: Op, message: str) -> None:
+        if not condition:
+            self.fail(op, message)
+
+    # -- structure
+
+    def define(self, op: Op | None, value: Value) -> None:
+        if value in self.defined:
+            self.fail(op, f"%{value.name} is defined twice")
+        self.defined.add(value)
+
+    def ops(self, block: Block, scope: set[Value], nested: bool) -> None:
+        """Checks a block; `scope` holds what is defined before it and is extended."""
+        last = block.ops[-1] if block.ops else None
+        if nested and (last is None or last.name not in TERMINATORS):
+            self.fail(last, "a nested block ends with yield or condition")
+        for op in block.ops:
+            self.op(op, scope)
+            if op.name in TERMINATORS:
+                self.require(nested and op is last, op, f"{op.name} stands where no block ends")
+            scope.update(op.results)
+
+    def op(self, op: Op, scope: set[Value]) -> None:
+        self.require(op.name in OPS, op, f"no op is called {op.name}")
+        self.require(op.id >= 0 and op.id not in self.ids, op, f"the id {op.id} is not unique")
+        self.ids.add(op.id)
+        for value in op.args:
+            self.require(value in scope, op, f"the operand %{value.name} is not defined here")
+        spec, level = OPS[op.name], self.func.level
+        self.require(level in spec.levels, op, f"{op.name} does not belong to the {level} level")
+        self.require(len(op.blocks) == spec.blocks, op, f"{len(op.blocks)} blocks instead of {spec.blocks}")
+        self.types(op)
+        for value in op.results:
+            self.define(op, value)
+        for block in op.blocks:
+            for value in block.args:
+                self.define(op, value)
+                self.leveled(op, value.type)
+            self.ops(block, scope | set(block.args), nested=True)
+        self.blocks(op)
+        if level != "tile":
+            self.laid(op)
+        if level == "memory":
+            self.memory(op)
+
+    def types(self, op: Op) -> None:
+        types = tuple(a.type for a in op.args)
+        try:
+            expected = table.infer(op.name, types, dict(op.attrs))
+        except table.TypeRule as error:
+            self.fail(op, str(error))
+        except (KeyError, ValueError, IndexError) as error:
+            self.fail(op, f"operands or attributes are missing or wrong: {error!r}")
+        actual = tuple(r.type for r in op.results)
+        self.require(
+            actual == expected, op, f"the results are {_list(actual)} where the op table has {_list(expected)}"
+        )
+        for type in actual:
+            self.leveled(op, type)
+
+    def leveled(self, op: Op, type: Any) -> None:
+        """Whether a type may stand at this level."""
+        if isinstance(type, Buffer):
+            self.require(self.func.level == "memory", op, f"a buffer at the {self.func.level} level")
+            fits = isinstance(type.layout, SharedLayout) and type.layout.shape == type.shape
+            self.require(fits, op, f"the layout of {type} does not fit the buffer")
+            return
+        self.require(type.size <= t.MAX_TILE_ELEMENTS, op, f"a tile of {type.size} elements")
+        if self.func.level == "tile":
+            self.require(type.layout is None, op, f"{type} has a layout before layouts are assigned")
+        elif type.shape:
+            layout = type.layout
+            self.require(
+                isinstance(layout, Layout) and layout.shape == type.shape, op, f"{type} has no layout that fits"
+            )
+            warps = self.func.attrs.get("num_warps", layout.num_warps)
+            self.require(
+                layout.num_warps == warps, op, f"a layout for {layout.num_warps} warps in a program of {warps}"
+            )
+            self.require(layout.num_lanes == 32, op, f"a layout for warps of {layout.num_lanes} lanes")
+
+    def blocks(self, op: Op) -> None:
+        """Block arguments and what terminators pass on."""
+        args, results = _types(op.args), _types(op.results)
+        match op.name:
+            case "for":
+                (block,) = op.blocks
+                self.agree(op, "block arguments", _types(block.args), args[2:3] + args[3:])
+                self.ends(op, block, "yield", results)
+            case "while":
+                before, after = op.blocks
+                self.agree(op, "block arguments", _types(before.args), args)
+                self.ends(op, before, "condition", (Tile(t.int1), *results))
+                self.agree(op, "arguments of the second block", _types(after.args), results)
+                self.ends(op, after, "yield", args)
+            case "if":
+                for block in op.blocks:
+                    self.agree(op, "block arguments", _types(block.args), ())
+                    self.ends(op, block, "yield", results)
+            case "reduce":
+                (block,) = op.blocks
+                scalars = tuple(Tile(type.dtype) for type in args)
+                self.require(len(set(x.shape for x in args)) == 1, op, f"operands of different shapes: {_list(args)}")
+                self.require(len(set(x.layout for x in args)) == 1, op, f"operands in different layouts: {_list(args)}")
+                self.agree(op, "block arguments", _types(block.args), scalars * 2)
+                self.ends(op, block, "yield", scalars)
+                for inner in block.ops:
+                    scalar = all(value.type.shape == () for value in (*inner.args, *inner.results))
+                    allowed = OPS[inner.name].kind in COMBINES and inner.name not in ("for", "while", "barrier")
+                    self.require(
+                        scalar and allowed, inner, "the block of a reduction computes with scalars and has no effects"
+                    )
+
+    def agree(self, op: Op, what: str, actual: tuple, expected: tuple) -> None:
+        self.require(actual == expected, op, f"{what} are {_list(actual)} instead of {_list(expected)}")
+
+    def ends(self, op: Op, block: Block, name: str, expected: tuple) -> None:
+        end = block.terminator
+        self.require(end.name == name, end, f"a block of {op.name} ends with {name}")
+        self.agree(end, f"the values that end a block of {op.name}", _types(end.args), expected)
+
+    # -- levels
+
+    def laid(self, op: Op) -> None:
+        """Ops that only rename stay within their thread; partial reductions have one result a warp."""
+        match op.name:
+            case "broadcast" if op.args[0].type.shape and op.results[0].type.shape:
+                source, target = op.args[0].type, op.result.type
+                wanted = target.layout.broadcast_inverse(source.shape)
+                near = _reaches(source.layout.reg, source.layout, wanted)
+                self.require(near, op, "the operand's layout makes a broadcast move data between threads")
+            case "reduce" if op.attrs.get("keep"):
+                axis, source = op.attrs["axis"], op.args[0].type.layout
+                count = sum(1 for basis in source.warp if basis & source.dim_mask(axis))
+                message = f"keep={op.attrs['keep']} with {1 << count} warps along the axis"
+                self.require(op.attrs["keep"] == 1 << count, op, message)
+
+    def memory(self, op: Op) -> None:
+        """What crosses warps goes through shared memory, and buffers lie within it."""
+        match op.name:
+            case "convert":
+                source = op.args[0].type.layout
+                near = _reaches((*source.reg, *source.lane), source, op.result.type.layout)
+                self.require(near, op, "a conversion between warps is left at the memory level")
+            case "reduce" if not op.attrs.get("keep"):
+                source = op.args[0].type.layout
+                axis = source.dim_mask(op.attrs["axis"])
+                self.require(
+                    not any(b & axis for b in source.warp), op, "a reduction across warps is left at the memory level"
+                )
+            case "alloc":
+                total, offset, type = self.func.attrs.get("shared_bytes"), op.attrs.get("offset"), op.attrs["type"]
+                self.require(isinstance(offset, int) and offset >= 0, op, "a buffer without an offset")
+                self.require(offset % type.dtype.bytes == 0, op, f"the offset {offset} is not aligned to {type.dtype}")
+                self.require(isinstance(total, int), op, "the function does not say its shared_bytes")
+                inside = offset + type.bytes <= total
+                self.require(inside, op, f"bytes {offset} to {offset + type.bytes} of {total} of shared memory")
+
+
+def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:
+    """Whether every place of `target` finds its element in `source` among the places that differ from it by `own` bits only.
+
+    The element wanted and the element held at the same (warp, lane) differ by an XOR of the columns below, so it is enough that
+    each column lies in the span of what `own` bits contribute.
+    """
+    span = gf2.Span(own)
+    threads = zip((*source.lane, *source.warp), (*target.lane, *target.warp), strict=True)
+    return all(a ^ b in span for a, b in threads) and all(basis in span for basis in target.reg)
+
+
+def _types(values: Iterable[Value]) -> tuple:
+    return tuple(value.type for value in values)
+
+
+def _list(types: Iterable[Any]) -> str:
+    return ", ".join(map(str, types)) or "none"

@@ -1,0 +1,72 @@
+"""Help for tests of the compiler: random arguments for a function, and agreement of the interpreter before and after a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.ir.core import Func
+from blocknb.ir.interp import run
+from blocknb.ir.verify import verify
+
+# Relative to the largest magnitude in the array: passes may reassociate sums, they may not do more.
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-14}
+
+
+def random_array(shape: int | tuple[int, ...], dtype: Any, rng: np.random.Generator) -> np.ndarray:
+    """Random data of a NumPy dtype (or a blocknb DType): floats around zero, small integers, coin flips for bool."""
+    dtype = np.dtype(getattr(dtype, "numpy", dtype))
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind in "iu":
+        return rng.integers(0 if dtype.kind == "u" else -50, 50, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def random_args(func: Func, sizes: int | Sequence[int], scalars: Sequence[Any] = (), seed: int = 0) -> list[Any]:
+    """Arguments for a function: an array for each pointer (of `sizes` elements), the `scalars` in order for the rest."""
+    rng, rest = np.random.default_rng(seed), iter(scalars)
+    lengths = iter([sizes] * len(func.params) if isinstance(sizes, int) else sizes)
+    return [
+        random_array(next(lengths), p.type.dtype.element, rng) if p.type.is_pointer else next(rest) for p in func.params
+    ]
+
+
+def outputs(func: Func, args: Sequence[Any], grid: Any, seed: int = 0) -> list[Any]:
+    """The arguments after a run on copies of them."""
+    copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+    run(func, copies, grid, seed=seed)
+    return copies
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, tolerance: float | None = None) -> None:
+    """Equal for integers; for floats within `tolerance` (default by dtype) times the largest finite magnitude; NaN meets NaN."""
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    if actual.dtype.kind in "iub":
+        np.testing.assert_array_equal(actual, expected)
+        return
+    allowed = TOLERANCE[actual.dtype.name] if tolerance is None else tolerance
+    a, b = actual.astype(np.float64), expected.astype(np.float64)
+    finite = np.abs(b[np.isfinite(b)])
+    np.testing.assert_allclose(a, b, rtol=0, atol=allowed * float(finite.max(initial=0.0)))
+
+
+def check_same(
+    before: Func,
+    after: Func,
+    args: Sequence[Any],
+    grid: Any,
+    *,
+    seeds: Sequence[int] = (0, 1),
+    tolerance: float | None = None,
+) -> None:
+    """Both functions are valid and leave the same arrays behind; programs and warps run in the order of each seed."""
+    verify(before)
+    verify(after)
+    expected = outputs(before, args, grid)
+    for seed in seeds:
+        for actual, wanted in zip(outputs(after, args, grid, seed), expected, strict=True):
+            if isinstance(wanted, np.ndarray):
+                assert_close(actual, wanted, tolerance)
