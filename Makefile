@@ -8,6 +8,9 @@ ifndef PYTHON
 PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 endif
+ifeq ($(PYTHON),)
+$(error blocknb needs Python 3.11 or newer: apt-get install python3 python3-venv)
+endif
 VENV   := $(CURDIR)/.venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -15,7 +18,10 @@ JOBS   ?= 2
 
 # cuda13, cuda12 or toolchain: the extra that fits this machine's driver.
 ifndef EXTRA
-EXTRA  := $(shell $(PYTHON) -P blocknb/doctor.py 2>/dev/null)
+EXTRA  := $(shell $(PYTHON) -P blocknb/doctor.py)
+endif
+ifeq ($(EXTRA),)
+$(error $(PYTHON) cannot run blocknb/doctor.py: name a Python 3.11 or newer, as in make PYTHON=python3.12)
 endif
 DEPS    = $(VENV)/.deps-$(EXTRA)
 BLOCKNB = $(VENV)/.blocknb
@@ -24,11 +30,11 @@ BLOCKNB = $(VENV)/.blocknb
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab lint format lock torch install clean python
+.PHONY: help demo test test-full lab lint format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
-	@echo "make lab        JupyterLab on the notebooks"
+	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      what these can mend themselves"
 	@echo "make lock       resolve requirements/*.lock and yarn.lock anew"
@@ -38,7 +44,7 @@ demo: install
 	@$(BIN)/python scripts/demo.py
 
 lab: install
-	$(BIN)/jupyter lab --notebook-dir notebooks
+	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 test: install lint
 	$(BIN)/jlpm test
@@ -67,11 +73,8 @@ $(VENV)/.torch: requirements/torch.txt | $(DEPS)
 
 install: $(BLOCKNB)
 
-python:
-	@test -n "$(PYTHON)" || { echo "blocknb needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
+$(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python lacks venv: apt-get install python3-venv"; exit 1; }
-
-$(BIN)/python: | python
 	$(PYTHON) -m venv $(VENV)
 
 $(DEPS): requirements/$(EXTRA).lock | $(BIN)/python

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write the golden files instead of comparing with them"
     )
     parser.addoption("--full", action="store_true", help="run the slow tests, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if find_spec("hypothesis"):  # a GPU machine may lack it, and tests/gpu does without
+        from hypothesis import settings
+
+        # How long an example takes says more about what else the machine does than about the property.
+        settings.register_profile("blocknb", deadline=None)
+        settings.load_profile("blocknb")
 
 
 def without_gpu() -> str:
