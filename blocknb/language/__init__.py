@@ -1,0 +1,95 @@
+"""The language of block programs, under Triton's names: `import blocknb.language as tl`.
+
+Everything here is for use inside a kernel: dtypes, the builtins (`load`, `arange`, `dot`...), the library written in the
+language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains a name.
+"""
+
+from blocknb.language import math
+from blocknb.language.constants import PropagateNan, constexpr
+from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
+from blocknb.language.surface import (
+    abs,
+    arange,
+    argmax,
+    argmin,
+    assume,
+    broadcast,
+    broadcast_to,
+    cast,
+    ceil,
+    clamp,
+    cos,
+    div_rn,
+    dot,
+    erf,
+    exp,
+    exp2,
+    expand_dims,
+    fdiv,
+    floor,
+    fma,
+    full,
+    load,
+    log,
+    log2,
+    max,
+    max_constancy,
+    max_contiguous,
+    maximum,
+    min,
+    minimum,
+    multiple_of,
+    num_programs,
+    permute,
+    program_id,
+    range,
+    ravel,
+    reduce,
+    reduce_or,
+    reshape,
+    rsqrt,
+    sin,
+    sqrt,
+    sqrt_rn,
+    static_assert,
+    static_print,
+    static_range,
+    store,
+    sum,
+    tanh,
+    to_tensor,
+    trans,
+    view,
+    where,
+    xor_sum,
+    zeros,
+    zeros_like,
+)
+from blocknb.language.types import (
+    DType as dtype,
+    Pointer as pointer_type,
+    bfloat16,
+    float16,
+    float32,
+    float64,
+    int1,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+
+
+class tensor:
+    """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
+
+
+__all__ = sorted(
+    name
+    for name in dict(vars())
+    if not name.startswith("_") and name not in ("constants", "library", "ops", "surface", "types")
+)

@@ -8,7 +8,7 @@ one table of operations serves both. Promotion follows Triton: Python numbers ar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,8 +17,91 @@ import numpy as np
 MAX_TILE_ELEMENTS = 1 << 20
 
 
+class TypeQueries:
+    """Triton's questions to a type, which kernels ask at compile time: `x.dtype.is_floating()`, `ptr.dtype.is_ptr()`."""
+
+    kind: str
+    bits: int
+
+    @property
+    def scalar(self) -> Any:
+        return self
+
+    @property
+    def value(self) -> Any:
+        """A dtype passed as a constexpr may be asked for its value."""
+        return self
+
+    @property
+    def primitive_bitwidth(self) -> int:
+        return self.bits
+
+    @property
+    def int_bitwidth(self) -> int:
+        return self.bits
+
+    @property
+    def itemsize(self) -> int:
+        return max(self.bits, 8) // 8
+
+    def is_ptr(self) -> bool:
+        return self.kind == "pointer"
+
+    def is_block(self) -> bool:
+        return False
+
+    def is_floating(self) -> bool:
+        return self.kind == "float"
+
+    is_standard_floating = is_floating
+
+    def is_fp8(self) -> bool:
+        return self.kind == "float" and self.bits == 8
+
+    def is_fp16(self) -> bool:
+        return self == float16
+
+    def is_bf16(self) -> bool:
+        return self == bfloat16
+
+    def is_fp32(self) -> bool:
+        return self == float32
+
+    def is_fp64(self) -> bool:
+        return self == float64
+
+    def is_bool(self) -> bool:
+        return self.kind == "bool"
+
+    is_int1 = is_bool
+
+    def is_int(self) -> bool:
+        return self.kind in ("bool", "int", "uint")
+
+    def is_int_signed(self) -> bool:
+        return self.kind == "int"
+
+    def is_int_unsigned(self) -> bool:
+        return self.kind in ("bool", "uint")
+
+    def is_int8(self) -> bool:
+        return self == int8
+
+    def is_int16(self) -> bool:
+        return self == int16
+
+    def is_int32(self) -> bool:
+        return self == int32
+
+    def is_int64(self) -> bool:
+        return self == int64
+
+    def is_uint8(self) -> bool:
+        return self == uint8
+
+
 @dataclass(frozen=True)
-class DType:
+class DType(TypeQueries):
     """An element type. `name` is Triton's, `short` the one in IR text, `kind` one of bool, int, uint, float; `bits` its width."""
 
     name: str
@@ -47,10 +130,6 @@ class DType:
         """Bytes of an element in memory (a bool takes one)."""
         return max(self.bits, 8) // 8
 
-    @property
-    def primitive_bitwidth(self) -> int:
-        return self.bits
-
     @cached_property
     def numpy(self) -> np.dtype:
         """The NumPy dtype that holds it; bf16 and fp8 are ml_dtypes' own."""
@@ -58,7 +137,11 @@ class DType:
             import ml_dtypes
 
             return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype({"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace("%d", str(self.bits)))
+        return np.dtype(
+            {"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace(
+                "%d", str(self.bits)
+            )
+        )
 
 
 def _integers(kind: str, prefix: str) -> list[DType]:
@@ -75,7 +158,13 @@ float64 = DType("fp64", "f64", "float", 64)
 
 DTYPES = (int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
 BY_SHORT = {d.short: d for d in DTYPES}
-BY_NAME = {d.name: d for d in DTYPES} | {"float16": float16, "bfloat16": bfloat16, "float32": float32, "float64": float64, "bool": int1}
+BY_NAME = {d.name: d for d in DTYPES} | {
+    "float16": float16,
+    "bfloat16": bfloat16,
+    "float32": float32,
+    "float64": float64,
+    "bool": int1,
+}
 
 
 def from_numpy(dtype: Any) -> DType:
@@ -84,7 +173,7 @@ def from_numpy(dtype: Any) -> DType:
 
 
 @dataclass(frozen=True)
-class Pointer:
+class Pointer(TypeQueries):
     """The address of elements of type `element` in device memory (or the host's, on the CPU)."""
 
     element: DType
@@ -101,6 +190,23 @@ class Pointer:
 
     def __repr__(self) -> str:
         return f"pointer<{self.element.name}>"
+
+
+@dataclass(frozen=True, repr=False)
+class BoolPointer(Pointer):
+    """The address of bools, each of which is a byte: to the IR a pointer to int8, to the kernel's author one to int1.
+
+    The front end tests what it loads through one against zero.
+    """
+
+    element: DType = field(default_factory=lambda: int8)
+
+    @property
+    def element_ty(self) -> DType:
+        return int1
+
+    def __repr__(self) -> str:
+        return "pointer<int1>"
 
 
 @dataclass(frozen=True)
@@ -122,6 +228,22 @@ class Tile:
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def scalar(self) -> Any:
+        """Triton's `x.type.scalar`: the element type."""
+        return self.dtype
+
+    @property
+    def element_ty(self) -> Any:
+        """Triton's `ptr.type.element_ty`: what a scalar pointer points to, the element type of a tile."""
+        return self.dtype.element_ty if self.is_scalar and self.is_pointer else self.dtype
+
+    def is_block(self) -> bool:
+        return bool(self.shape)
+
+    def is_ptr(self) -> bool:
+        return self.is_scalar and self.is_pointer
 
     def with_dtype(self, dtype: Any) -> Tile:
         return replace(self, dtype=dtype)
@@ -180,7 +302,12 @@ def literal_dtype(value: bool | int | float) -> DType:
     if isinstance(value, bool):
         return int1
     if isinstance(value, int):
-        for dtype, low, high in ((int32, -(2**31), 2**31), (uint32, 0, 2**32), (int64, -(2**63), 2**63), (uint64, 0, 2**64)):
+        for dtype, low, high in (
+            (int32, -(2**31), 2**31),
+            (uint32, 0, 2**32),
+            (int64, -(2**63), 2**63),
+            (uint64, 0, 2**64),
+        ):
             if low <= value < high:
                 return dtype
         raise OverflowError(f"the integer {value} does not fit in 64 bits")

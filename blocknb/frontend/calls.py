@@ -1,0 +1,358 @@
+"""Calls: builtins of the language, helper kernels (inlined), dtypes, Python's own functions, and what is computed while compiling.
+
+A name in a kernel is looked up like any Python name, and what it refers to decides what a call of it means: a builtin by whatever
+alias, a kernel or library function with a Source, or a plain Python function, which can only be called on constants.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blocknb.errors import KernelError, SyntaxUnsupported
+from blocknb.frontend import memory, numeric, shapes  # noqa: F401 (memory registers its handlers)
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
+from blocknb.frontend.expressions import Method, printable
+from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
+from blocknb.frontend.source import MISSING, Parameter, Source, source_of
+from blocknb.ir.core import Value
+from blocknb.language import surface
+from blocknb.language import types as t
+from blocknb.language.constants import constexpr, unwrap
+
+# -- signatures ----------------------------------------------------------------------------------------------------------------
+
+_signatures: dict[str, tuple[tuple[Parameter, ...], str | None]] = {}
+
+
+def signature(name: str) -> tuple[tuple[Parameter, ...], str | None]:
+    """The parameters a builtin declares, and the name of its `*` parameter."""
+    if name not in _signatures:
+        parameters = list(inspect.signature(surface.BUILTINS[name]).parameters.values())
+        star = next((p.name for p in parameters if p.kind == p.VAR_POSITIONAL), None)
+        named = (
+            Parameter(p.name, default=p.default, keyword_only=p.kind == p.KEYWORD_ONLY)
+            for p in parameters
+            if p.kind != p.VAR_POSITIONAL
+        )
+        _signatures[name] = tuple(named), star
+    return _signatures[name]
+
+
+def bind(
+    name: str, parameters: Sequence[Parameter], args: Sequence[Any], kwargs: dict[str, Any], star: str | None = None
+) -> dict[str, Any]:
+    """Arguments by parameter name, defaults filled in; errors say which argument is missing, unknown or too many."""
+    positional = [p.name for p in parameters if not p.keyword_only]
+    if len(args) > len(positional) and star is None:
+        raise Mismatch(
+            f"`{name}` takes {len(positional)} positional arguments, not {len(args)}",
+            f"its parameters are ({', '.join(p.name for p in parameters)})",
+        )
+    bound = dict(zip(positional, args, strict=False))
+    for key, value in kwargs.items():
+        if key in bound:
+            raise Mismatch(f"`{name}` gets its argument `{key}` twice", None, key)
+        bound[key] = value
+    known = {p.name for p in parameters}
+    for key in kwargs:
+        if key not in known and key != star:
+            raise Mismatch(
+                f"`{name}` has no parameter `{key}`",
+                did_you_mean(key, known) or f"its parameters are ({', '.join(p.name for p in parameters)})",
+                key,
+            )
+    for p in parameters:
+        if p.name not in bound:
+            if p.default is MISSING:
+                raise Mismatch(
+                    f"the call of `{name}` lacks the argument `{p.name}`",
+                    f"its parameters are ({', '.join(q.name for q in parameters)})",
+                )
+            bound[p.name] = p.default
+    return bound
+
+
+def call_builtin(frame: Frame, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    parameters, star = signature(name)
+    handler = HANDLERS.get(name)
+    if handler is None:
+        raise Mismatch(f"`{name}` cannot be called here", "tl.range and tl.static_range stand only in `for ... in`")
+    if star is None:
+        return handler(frame, **bind(name, parameters, args, kwargs))
+    if star in kwargs:  # reshape(x, shape=(4, 8)): the parameter under its name
+        args, kwargs = [*args, kwargs[star]], {k: v for k, v in kwargs.items() if k != star}
+    named = [p for p in parameters if not p.keyword_only]
+    bound = bind(name, parameters, args, kwargs, star)
+    keywords = {p.name: bound[p.name] for p in parameters if p.keyword_only}
+    return handler(frame, *(bound[p.name] for p in named), *args[len(named) :], **keywords)
+
+
+# -- the call expression -------------------------------------------------------------------------------------------------------
+
+
+@expression(ast.Call)
+def visit_call(frame: Frame, node: ast.Call) -> Any:
+    function = frame.expr(node.func)
+    for argument in [*node.args, *(k.value for k in node.keywords if k.arg is None)]:
+        if isinstance(argument, ast.Starred) or argument not in node.args:
+            raise SyntaxUnsupported(
+                "`*` in a call cannot stand in a kernel", frame.loc(argument), "write the arguments out"
+            )
+    args = [frame.expr(a) for a in node.args]
+    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg not in LEFTOVERS}
+    try:
+        return call(frame, function, args, kwargs, node)
+    except Mismatch as error:
+        if error.loc is None and error.argument is not None:
+            error.loc = argument_loc(frame, node, function, error.argument)
+        raise
+
+
+LEFTOVERS = ("_builder", "_semantic", "_generator")  # internals of old Triton that kernels in the wild still pass
+
+
+def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> Any:
+    """The place of one argument of a call, or None when it is not written there."""
+    for keyword in node.keywords:
+        if keyword.arg == argument:
+            return frame.loc(keyword.value)
+    shift = 0
+    if isinstance(function, Method):
+        function, shift = function.function, 1
+    name = getattr(function, "builtin", None)
+    if name is None:
+        return None
+    parameters, star = signature(name)
+    names = [p.name for p in parameters if not p.keyword_only] + ([star] if star else [])
+    if argument not in names:
+        return None
+    at = names.index(argument) - shift
+    if at < 0:
+        return frame.loc(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    return frame.loc(node.args[at]) if at < len(node.args) else None
+
+
+def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:
+    """Calls whatever a name referred to."""
+    if isinstance(function, Method):
+        function, args = function.function, [function.receiver, *args]
+    if name := getattr(function, "builtin", None):
+        return call_builtin(frame, name, args, kwargs)
+    if (source := source_of(function)) is not None:
+        return inline(frame, source, args, kwargs, node)
+    if isinstance(function, (t.DType, t.Pointer)):
+        return shapes.cast(frame, *args, function, **kwargs)
+    if function is constexpr:
+        return compile_time(args[0], frame) if args else None
+    try:
+        special = PYTHON.get(function)
+    except TypeError:  # unhashable, hence not one of them
+        special = None
+    if special is not None:
+        return special(frame, *args, **kwargs)
+    return call_python(frame, function, args, kwargs)
+
+
+def compile_time(x: Any, frame: Frame) -> Any:
+    """The argument of tl.constexpr(...), which must be known while compiling."""
+    x = frame.emit.constant(x)
+    if isinstance(x, Value):
+        raise Mismatch(
+            f"a constexpr must be known at compile time, but this is {describe(x)} computed at run time",
+            "drop the tl.constexpr",
+        )
+    return x
+
+
+def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """A plain Python function, called while compiling: every argument must be a constant."""
+    if not callable(function):
+        raise Mismatch(f"{describe(function)} is not a function")
+    name = getattr(function, "__name__", str(function))
+    args = [frame.emit.constant(a) for a in args]
+    kwargs = {k: frame.emit.constant(v) for k, v in kwargs.items()}
+    if any(contains_value(x) for x in (*args, *kwargs.values())):
+        own = inspect.isfunction(function)
+        hint = (
+            "decorate it with @blocknb.kernel, and it is inlined here"
+            if own
+            else "use the function of the same meaning in blocknb.language"
+        )
+        raise Mismatch(
+            f"`{name}` is a plain Python function, and this call gives it values known only at run time", hint
+        )
+    try:
+        result = function(*args, **kwargs)
+    except KernelError:
+        raise
+    except Exception as error:
+        raise Mismatch(f"`{name}`, called while compiling, raised {type(error).__name__}: {error}") from error
+    result = unwrap(result)
+    return tuple(result) if isinstance(result, list) else result
+
+
+def contains_value(x: Any) -> bool:
+    return any(map(contains_value, x)) if isinstance(x, tuple) else isinstance(x, Value)
+
+
+# -- inlining --------------------------------------------------------------------------------------------------------------------
+
+
+def inline(frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
+    """Visits the body of a helper in place of the call; its ops keep their own lines, with the call as `caller`."""
+    caller = frame.loc(node) if node is not None else frame.emit.loc
+    above: Frame | None = frame
+    while above is not None:
+        if above.source.function is source.function:
+            raise SyntaxUnsupported(
+                f"recursion: `{source.name}` calls itself",
+                caller,
+                "calls are inlined, so they must end; write a `for` or `while`",
+            )
+        above = above.parent
+    inner = Frame(source, frame.emit, caller, frame)
+    inner.names.update(bind(source.name, source.parameters, args, kwargs))
+    returned = inner.run(source.node.body)
+    return returned.value if isinstance(returned, Returned) else None
+
+
+@emits("reduce")
+def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
+    """A reduction whose combine is a kernel function, inlined into the op's block."""
+    inputs = input if isinstance(input, tuple) else (input,)
+    tiles = [shapes.tile_of(frame, x) for x in inputs]
+    shape = frame.emit.common_shape(*tiles)
+    tiles = [frame.emit.broadcast(x, shape) for x in tiles]
+
+    def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
+        result = call(frame, combine_fn, list(args), {})
+        results = result if isinstance(result, tuple) else (result,)
+        if len(results) != len(tiles):
+            raise Mismatch(
+                f"the combine function returns {len(results)} values for {len(tiles)} operands", None, "combine_fn"
+            )
+        return [emit.cast(r, x.type.dtype) for r, x in zip(results, tiles, strict=True)]
+
+    results = numeric.reduction(frame, tiles, axis, keep_dims, combine)
+    return results if isinstance(input, tuple) else results[0]
+
+
+# -- hints and compile-time output ---------------------------------------------------------------------------------------------
+
+
+@emits("multiple_of", "max_contiguous", "max_constancy")
+def promise(frame: Frame, input: Any, values: Any) -> Any:
+    for n in values if isinstance(values, tuple) else (values,):
+        shapes.constant_int(frame, n, "values")
+    return input
+
+
+@emits("assume")
+def assume(frame: Frame, cond: Any) -> None:
+    return None
+
+
+@emits("static_assert")
+def static_assert(frame: Frame, cond: Any, msg: Any = "") -> None:
+    cond = frame.emit.constant(cond)
+    if isinstance(cond, Value):
+        raise Mismatch(
+            "static_assert needs a condition known at compile time", "it can test constexprs, shapes and dtypes", "cond"
+        )
+    if not cond:
+        raise Mismatch(f"static_assert failed{': ' + str(msg) if msg else ''}")
+
+
+@emits("static_print")
+def static_print(
+    frame: Frame, *values: Any, sep: str = " ", end: str = "\n", file: Any = None, flush: Any = False
+) -> None:
+    frame.emit.printed.append(sep.join(str(printable(v)) for v in values) + end)
+
+
+# -- Python's own functions ------------------------------------------------------------------------------------------------------
+
+
+def _extremum(name: str) -> Callable:
+    def handler(frame: Frame, *args: Any) -> Any:
+        args = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+        if len(args) == 1 and isinstance(args[0], Value):
+            return HANDLERS[name](frame, args[0])
+        result = args[0]
+        for x in args[1:]:
+            if not isinstance(result, (Value, *NUMBERS)) or not isinstance(x, (Value, *NUMBERS)):
+                raise Mismatch(f"`{name}` of {describe(result)} and {describe(x)}")
+            result = numeric.extremum(frame.emit, name, result, x)
+        return result
+
+    return handler
+
+
+def _absolute(frame: Frame, x: Any) -> Any:
+    return numeric.absolute(frame, x) if isinstance(x, Value) else abs(x)
+
+
+def _convert(kind: type, dtype: t.DType) -> Callable:
+    def handler(frame: Frame, x: Any = 0) -> Any:
+        x = frame.emit.constant(x)
+        return shapes.cast(frame, x, dtype) if isinstance(x, Value) else call_python(frame, kind, [x], {})
+
+    return handler
+
+
+def _length(frame: Frame, x: Any) -> int:
+    if isinstance(x, Value):
+        if not x.type.shape:
+            raise Mismatch(f"{describe(x)} has no length", "pass the number of elements as an argument")
+        return x.type.shape[0]
+    return call_python(frame, len, [x], {})
+
+
+def _isinstance(frame: Frame, x: Any, kinds: Any) -> bool:
+    """A run-time value is a tl.tensor, and nothing else; a constant is what it is, and a tl.constexpr too."""
+    from blocknb.language import tensor
+
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)
+    if isinstance(x, Value):
+        return tensor in kinds
+    return constexpr in kinds or isinstance(x, tuple(k for k in kinds if isinstance(k, type)))
+
+
+def _attribute(frame: Frame, x: Any, name: str, *default: Any) -> Any:
+    if isinstance(x, Value):
+        raise Mismatch("getattr works on constants only", f"write .{name}")
+    return call_python(frame, getattr, [x, name, *default], {})
+
+
+def _print(frame: Frame, *values: Any, **kwargs: Any) -> None:
+    if any(map(contains_value, values)):
+        raise Mismatch(
+            "`print` cannot show values that exist only at run time",
+            "store them to an array and print that; tl.static_print shows types and constants",
+        )
+    static_print(frame, *values)
+
+
+def _range(frame: Frame, *args: Any) -> Any:
+    if any(map(contains_value, args)):
+        raise Mismatch("a range with run-time bounds stands only in `for ... in`")
+    return call_python(frame, range, args, {})
+
+
+PYTHON: dict[Any, Callable] = {
+    builtins.min: _extremum("min"),
+    builtins.max: _extremum("max"),
+    builtins.abs: _absolute,
+    builtins.int: _convert(int, t.int32),
+    builtins.float: _convert(float, t.float32),
+    builtins.bool: _convert(bool, t.int1),
+    builtins.len: _length,
+    builtins.isinstance: _isinstance,
+    builtins.getattr: _attribute,
+    builtins.print: _print,
+    builtins.range: _range,
+}

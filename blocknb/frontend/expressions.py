@@ -1,0 +1,288 @@
+"""Expressions: operators, comparisons, conditions, subscripts, attributes, tuples.
+
+Whatever is known while compiling is computed by Python itself; only operations on run-time values emit ops. `and`, `or` and the
+ternary look at their condition first, so that an arm that is not taken is never visited.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.frontend import shapes
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.merge import merge_arms
+from blocknb.frontend.scope import Frame, as_constant, did_you_mean, expression
+from blocknb.ir.core import Value
+from blocknb.language import types as t
+from blocknb.language.library import LIBRARY
+from blocknb.language.surface import BUILTINS, MEMBERS
+
+SYMBOLS: dict[type, str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**", ast.MatMult: "@",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^", ast.LShift: "<<", ast.RShift: ">>",
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.USub: "-", ast.UAdd: "+", ast.Invert: "~", ast.Not: "not",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Method:
+    """A builtin or library function looked up on a tile: `x.sum`."""
+
+    function: Any
+    receiver: Value
+
+
+@expression(ast.Name)
+def visit_name(frame: Frame, node: ast.Name) -> Any:
+    return frame.lookup(node.id)
+
+
+@expression(ast.Tuple, ast.List)
+def visit_tuple(frame: Frame, node: ast.Tuple | ast.List) -> tuple:
+    return tuple(frame.expr(element) for element in node.elts)
+
+
+@expression(ast.BinOp)
+def visit_binary(frame: Frame, node: ast.BinOp) -> Any:
+    x, y = frame.expr(node.left), frame.expr(node.right)
+    return frame.emit.binary(SYMBOLS[type(node.op)], x, y)
+
+
+@expression(ast.UnaryOp)
+def visit_unary(frame: Frame, node: ast.UnaryOp) -> Any:
+    return frame.emit.unary(SYMBOLS[type(node.op)], frame.expr(node.operand))
+
+
+@expression(ast.Compare)
+def visit_compare(frame: Frame, node: ast.Compare) -> Any:
+    result: Any = True
+    x = frame.expr(node.left)
+    for i, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
+        y = frame.expr(right)
+        link = compare_one(frame, op, x, y)
+        result = link if i == 0 else conjunction(frame, "and", result, link)
+        if not isinstance(result, Value) and not result:
+            return result
+        x = y
+    return result
+
+
+def compare_one(frame: Frame, op: ast.cmpop, x: Any, y: Any) -> Any:
+    if isinstance(op, (ast.Is, ast.IsNot)):
+        if isinstance(x, Value) and isinstance(y, Value):
+            raise Mismatch("`is` compares a run-time value", "write == for the numbers; `is` is for None")
+        same = x is y or (isinstance(x, t.TypeQueries) and x == y)
+        return same == isinstance(op, ast.Is)
+    if isinstance(op, (ast.In, ast.NotIn)):
+        if (
+            isinstance(x, Value)
+            or not isinstance(y, (tuple, str, dict, frozenset))
+            or any(isinstance(e, Value) for e in y)
+        ):
+            raise Mismatch("`in` looks for a constant among constants", "write (x == a) | (x == b) for run-time values")
+        return (x in y) == isinstance(op, ast.In)
+    return frame.emit.compare(SYMBOLS[type(op)], x, y)
+
+
+@expression(ast.BoolOp)
+def visit_bool(frame: Frame, node: ast.BoolOp) -> Any:
+    """Constants short-circuit as in Python; run-time operands are all computed and combined bit by bit, as in Triton."""
+    word = "and" if isinstance(node.op, ast.And) else "or"
+    result = frame.expr(node.values[0])
+    for operand in node.values[1:]:
+        if not isinstance(result, Value):
+            if bool(result) == (word == "or"):
+                return result
+            result = frame.expr(operand)
+        else:
+            result = conjunction(frame, word, result, frame.expr(operand))
+    return result
+
+
+def conjunction(frame: Frame, word: str, x: Any, y: Any) -> Any:
+    """`x and y`, `x or y` of conditions of which one at least is known only at run time."""
+    emit = frame.emit
+    if not isinstance(x, Value):
+        return y if bool(x) == (word == "and") else x
+    x, y = emit.truth(x), emit.truth(y)
+    return emit.value(word, *emit.agree(t.int1, x, y))
+
+
+@expression(ast.IfExp)
+def visit_ternary(frame: Frame, node: ast.IfExp) -> Any:
+    test = condition(frame, node.test)
+    if not isinstance(test, Value):
+        return frame.expr(node.body if test else node.orelse)
+    emit, arms = frame.emit, []
+    for arm in (node.body, node.orelse):
+        with emit.block() as block:
+            value = frame.expr(arm)
+        arms.append((block.done.ops, value))
+    merged = merge_arms(emit, test, arms[0][0], [arms[0][1]], arms[1][0], [arms[1][1]])[0]
+    if isinstance(merged, Exception):
+        raise Mismatch(
+            f"the arms of the conditional expression are {merged}", "give both one type, with .to(...) or tl.full(...)"
+        )
+    return merged
+
+
+def condition(frame: Frame, node: ast.expr) -> Any:
+    """The condition of an `if`, a ternary or a `while`: a Python bool or a scalar int1 Value."""
+    test = frame.emit.constant(frame.expr(node))
+    if not isinstance(test, Value):
+        if hasattr(test, "__array__"):
+            raise Mismatch("an array cannot be a condition")
+        return bool(test)
+    try:
+        test = frame.emit.truth(test)
+        if test.type.size == 1:
+            return shapes.to_scalar(frame.emit, test)
+        raise Mismatch(
+            f"the condition is a tile of shape {test.type.shape}, but a branch needs one answer for the whole program",
+            "choose element by element with tl.where(condition, a, b), or reduce the condition with tl.max or tl.sum",
+        )
+    except KernelError as error:
+        error.loc = error.loc or frame.loc(node)
+        raise
+
+
+@expression(ast.JoinedStr)
+def visit_fstring(frame: Frame, node: ast.JoinedStr) -> str:
+    return "".join(str(frame.expr(part)) for part in node.values)
+
+
+@expression(ast.FormattedValue)
+def visit_formatted(frame: Frame, node: ast.FormattedValue) -> str:
+    value = printable(frame.expr(node.value))
+    if node.conversion == ord("r"):
+        value = repr(value)
+    elif node.conversion == ord("s"):
+        value = str(value)
+    return format(value, frame.expr(node.format_spec) if node.format_spec else "")
+
+
+def printable(x: Any) -> Any:
+    """What static_print and f-strings show: constants themselves, run-time values by their type."""
+    if isinstance(x, tuple):
+        return tuple(printable(element) for element in x)
+    return str(x.type) if isinstance(x, Value) else x
+
+
+# -- subscripts ------------------------------------------------------------------------------------------------------------
+
+
+@expression(ast.Subscript)
+def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
+    base = frame.expr(node.value)
+    if isinstance(base, Value):
+        return index_tile(frame, base, node.slice)
+    index = subscript_constant(frame, node.slice)
+    try:
+        return as_constant("it", base[index])
+    except (IndexError, KeyError):
+        raise Mismatch(f"index {index!r} is out of range for {base!r}") from None
+    except TypeError:
+        raise Mismatch(
+            f"{describe(base)} cannot be indexed with {describe(index)}", "index tuples with constants"
+        ) from None
+
+
+def subscript_constant(frame: Frame, node: ast.expr) -> Any:
+    if isinstance(node, ast.Slice):
+        return slice(*(frame.expr(part) if part else None for part in (node.lower, node.upper, node.step)))
+    return frame.emit.constant(frame.expr(node))
+
+
+def index_tile(frame: Frame, x: Value, node: ast.expr) -> Value:
+    """`x[:, None]` and the like: None makes an axis of size one, `:` keeps one, `...` keeps the rest."""
+    parts = list(node.elts) if isinstance(node, ast.Tuple) else [node]
+    entries = [Ellipsis if is_ellipsis(p) else slice_or_none(frame, x, p) for p in parts]
+    kept = sum(e is not None and e is not Ellipsis for e in entries)
+    rank = len(x.type.shape)
+    if Ellipsis not in entries:
+        entries.append(Ellipsis)
+    if kept > rank or entries.count(Ellipsis) > 1:
+        raise Mismatch(
+            f"{kept} axes are indexed, but the tile has shape {x.type.shape}",
+            "one `:` for every axis, None for a new one",
+        )
+    at = entries.index(Ellipsis)
+    entries[at : at + 1] = [slice(None)] * (rank - kept)
+    for axis, entry in enumerate(entries):
+        if entry is None:
+            x = frame.emit.value("expand_dims", x, axis=axis)
+    return x
+
+
+def is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+def slice_or_none(frame: Frame, x: Value, node: ast.expr) -> Any:
+    if isinstance(node, ast.Slice) and node.lower is node.upper is node.step is None:
+        return slice(None)
+    if not isinstance(node, ast.Slice) and frame.expr(node) is None:
+        return None
+    what = "a pointer" if is_pointer(x) and not x.type.shape else "a tile"
+    hint = (
+        "load the element with tl.load(pointer + index)"
+        if is_pointer(x)
+        else "a tile has no element access: mask with tl.where and reduce, or load the part from memory"
+    )
+    error = Mismatch(f"{what} cannot be indexed with numbers or slices; only `:` and None stand in its brackets", hint)
+    error.loc = frame.loc(node)
+    raise error
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------------
+
+
+@expression(ast.Attribute)
+def visit_attribute(frame: Frame, node: ast.Attribute) -> Any:
+    base, name = frame.expr(node.value), node.attr
+    if isinstance(base, Value):
+        return value_attribute(frame, base, name)
+    if name == "value" and isinstance(base, (*NUMBERS, str, tuple, types.NoneType)):
+        return base  # constexpr.value, where the constexpr was unwrapped already
+    if isinstance(base, (*NUMBERS, types.NoneType)):
+        return constant_attribute(frame, base, name)
+    try:
+        return as_constant(name, getattr(base, name))
+    except AttributeError:
+        what = f"module `{base.__name__}`" if isinstance(base, types.ModuleType) else describe(base)
+        raise Mismatch(f"{what} has no `{name}`", did_you_mean(name, dir(base)) or _none_hint(base)) from None
+
+
+def _none_hint(base: Any) -> str | None:
+    return "it is None: guard the line with `if ... is not None:`" if base is None else None
+
+
+def constant_attribute(frame: Frame, base: Any, name: str) -> Any:
+    """Methods of numbers, as of scalars: a literal 1 for a scale still has `.to(tl.float32)`."""
+    if base is None or name in ("real", "imag", "numerator", "denominator"):
+        raise Mismatch(f"{describe(base)} has no `{name}`", _none_hint(base))
+    return value_attribute(frame, frame.emit.runtime(base), name)
+
+
+def value_attribute(frame: Frame, x: Value, name: str) -> Any:
+    match name:
+        case "dtype":
+            return x.type.dtype
+        case "shape":
+            return x.type.shape
+        case "type":
+            return x.type
+        case "numel":
+            return x.type.size
+        case "T":
+            return shapes.trans(frame, x)
+    if name in MEMBERS:
+        return Method(BUILTINS.get(name) or LIBRARY[name], x)
+    raise Mismatch(
+        f"{describe(x)} has no `{name}`", did_you_mean(name, ["dtype", "shape", "type", "numel", "T", *MEMBERS])
+    )

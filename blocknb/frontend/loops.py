@@ -1,0 +1,359 @@
+"""Loops: `for` over range and static_range, and `while`.
+
+A name that is assigned in the body and was alive before the loop is carried: it is a block argument of the loop and keeps the type
+of its initial value. Which names really change is known only after the body has been visited, because arms on constants may be
+dead; so the body is visited with every candidate carried, and again with only those that changed when there were too many.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from blocknb.errors import SyntaxUnsupported, TypeMismatch
+from blocknb.frontend.calls import bind, signature
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe
+from blocknb.frontend.expressions import condition
+from blocknb.frontend.merge import close, identical, is_runtime, leaves, literal_fits, rebuild, same_shape
+from blocknb.frontend.scope import Frame, Returned, Undefined, statement
+from blocknb.frontend.shapes import constant_int
+from blocknb.frontend.statements import assign_target, is_constexpr
+from blocknb.ir.core import Block, Value
+from blocknb.language import types as t
+from blocknb.language.surface import BUILTINS
+from blocknb.language.types import Tile
+
+MAX_UNROLLED = 10_000
+ROUNDS = 3
+
+
+@statement(ast.For)
+def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
+    if node.orelse:
+        raise SyntaxUnsupported(
+            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+        )
+    iterator = node.iter
+    if isinstance(iterator, ast.Call):
+        function = frame.expr(iterator.func)
+        if function is range or function is BUILTINS["range"]:
+            return run_time_loop(frame, node, *range_arguments(frame, iterator, "range"))
+        if function is BUILTINS["static_range"]:
+            (lower, upper, step), _ = range_arguments(frame, iterator, "static_range")
+            numbers = [
+                constant_int(frame, x, name, f"the {name} of static_range")
+                for x, name in ((lower, "start"), (upper, "end"), (step, "step"))
+            ]
+            if numbers[2] == 0:
+                raise Mismatch("the step of static_range is zero")
+            return unroll(frame, node, range(*numbers))
+    elements = frame.expr(iterator)
+    if isinstance(elements, (tuple, range)):
+        return unroll(frame, node, elements)
+    raise SyntaxUnsupported(
+        f"a `for` over {describe(elements)} cannot stand in a kernel",
+        frame.loc(iterator),
+        "loop over range(...), tl.static_range(...) or a tuple of constants",
+    )
+
+
+def range_arguments(frame: Frame, node: ast.Call, name: str) -> tuple[list[Any], dict[str, Any]]:
+    """(lower, upper, step) and the hints of a range."""
+    args = [frame.expr(a) for a in node.args]
+    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg}
+    bound = bind(name, signature(name)[0], args, kwargs)
+    lower, upper, step = bound.pop("arg1"), bound.pop("arg2"), bound.pop("step")
+    if upper is None:
+        lower, upper = 0, lower
+    return [lower, upper, 1 if step is None else step], bound
+
+
+def unroll(frame: Frame, node: ast.For, elements: Iterable[Any]) -> Returned | None:
+    """The body once for every element, each a constant."""
+    for count, element in enumerate(elements):
+        if count >= MAX_UNROLLED:
+            raise TypeMismatch(
+                f"the loop unrolls to more than {MAX_UNROLLED} copies of its body",
+                frame.loc(node.iter),
+                "use range(...), which stays a loop",
+            )
+        assign_target(frame, node.target, element)
+        returned = frame.run(node.body)
+        if returned is not None:
+            return returned
+    return None
+
+
+# -- carried names -----------------------------------------------------------------------------------------------------------
+
+
+def assigned_names(frame: Frame, body: Iterable[ast.stmt]) -> list[str]:
+    """Names that the statements may assign, in order; constexprs made by annotation are none of them."""
+    found: dict[str, None] = {}
+    constants = set()
+    for root in body:
+        for node in ast.walk(root):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and is_constexpr(frame, node.annotation)
+            ):
+                constants.add(id(node.target))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in constants:
+                found[node.id] = None
+    return list(found)
+
+
+class Carried:
+    """The names a loop carries: their trees before it, the run-time leaves of those, and the block arguments for them."""
+
+    def __init__(self, frame: Frame, names: Iterable[str]):
+        self.frame, self.trees = frame, {n: frame.names[n] for n in names}
+        self.slots = [(name, leaf) for name, tree in self.trees.items() for leaf in leaves(tree) if is_runtime(leaf)]
+        self.initial = [frame.emit.runtime(leaf) for _, leaf in self.slots]
+
+    def fresh(self) -> list[Value]:
+        return [Value(v.type, name) for v, (name, _) in zip(self.initial, self.slots, strict=True)]
+
+    def bind(self, values: Iterable[Value]) -> None:
+        """Lets the names stand for these values, one for every run-time leaf."""
+        values = iter(values)
+        for name, tree in self.trees.items():
+            self.frame.names[name] = rebuild(
+                tree, iter([next(values) if is_runtime(leaf) else leaf for leaf in leaves(tree)])
+            )
+
+    def yielded(self) -> list[tuple[Any, Tile]]:
+        """What the names stand for at the body's end, with the types they must have. Raises TypeMismatch when one changed."""
+        found, initial = [], iter(self.initial)
+        for name, tree in self.trees.items():
+            now = self.frame.names[name]
+            if isinstance(now, Undefined):
+                raise TypeMismatch(f"`{name}` {now.why}", self.frame.loc(self.frame.where[name]), now.hint)
+            if not same_shape(tree, now):
+                self.changed_type(name, tree, now)
+            for before, after in zip(leaves(tree), leaves(now), strict=True):
+                if not is_runtime(before):
+                    if not identical(before, after):
+                        self.changed_type(name, before, after)
+                    continue
+                kind = next(initial).type
+                if (
+                    isinstance(after, Value)
+                    and after.type != kind
+                    or not isinstance(after, Value)
+                    and not fits(after, kind)
+                ):
+                    self.changed_type(name, Value(kind), after)
+                found.append((after, kind))
+        return found
+
+    def changed_type(self, name: str, before: Any, after: Any) -> None:
+        hint = f"give `{name}` before the loop the type it has in it"
+        if (
+            isinstance(after, Value)
+            and isinstance(before, Value)
+            and not after.type.is_pointer
+            and not before.type.is_pointer
+        ):
+            dtype = f"tl.{SPELLED.get(after.type.dtype.name, after.type.dtype.name)}"
+            if after.type.shape != before.type.shape or after.type.shape:
+                hint = f"start it as a tile: {name} = tl.zeros({after.type.shape}, dtype={dtype})"
+            else:
+                hint = f"start it as tl.full((), ..., {dtype}), or cast what the loop assigns: .to(tl.{SPELLED.get(before.type.dtype.name, before.type.dtype.name)})"
+        elif before is None:
+            hint = f"give `{name}` a value before the loop; None cannot become one at run time"
+        where = self.frame.where.get(name)
+        raise TypeMismatch(
+            f"`{name}` changes its type in the loop: {describe(before)} before it, {describe(after)} at the end of its body",
+            self.frame.loc(where) if where else None,
+            hint,
+        )
+
+
+SPELLED = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+
+
+def fits(x: Any, kind: Tile) -> bool:
+    return isinstance(x, NUMBERS) and not kind.shape and not kind.is_pointer and literal_fits(kind.dtype, x)
+
+
+def changed_names(frame: Frame, entry: dict[str, Any]) -> list[str]:
+    """Names alive before the body whose meaning its end differs from that at its beginning."""
+    return [
+        n for n, before in entry.items() if not isinstance(before, Undefined) and not same_tree(before, frame.names[n])
+    ]
+
+
+def same_tree(a: Any, b: Any) -> bool:
+    return same_shape(a, b) and all(identical(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+def forget_new_names(frame: Frame, before: dict[str, Any], node: ast.stmt) -> None:
+    """After the loop only names that lived before it do."""
+    for name in frame.names:
+        if name not in before or isinstance(before[name], Undefined):
+            frame.names[name] = Undefined(
+                f"is assigned only inside the loop at line {node.lineno}, which may not run at all",
+                f"assign `{name}` before the loop",
+            )
+
+
+# -- for ---------------------------------------------------------------------------------------------------------------------
+
+
+def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[str, Any]) -> None:
+    if not isinstance(node.target, ast.Name):
+        raise SyntaxUnsupported(
+            "the loop variable must be a single name", frame.loc(node.target), "write `for i in range(...)`"
+        )
+    if frame.emit.constant(bounds[2]) == 0:
+        raise TypeMismatch("the step of the range is zero", frame.loc(node.iter))
+    emit, index = frame.emit, node.target.id
+    lower, upper, step = loop_bounds(frame, node, bounds)
+    survives = used_outside(frame, node)
+    before = dict(frame.names)
+    if survives and (index not in before or not isinstance(before[index], Value) or before[index].type != lower.type):
+        before[index] = frame.names[index] = lower
+    candidates = [
+        n
+        for n in assigned_names(frame, node.body)
+        if n in before and n != index and not isinstance(before[n], Undefined)
+    ]
+    if survives:
+        candidates.append(index)
+    mark = emit.mark()
+    for round in range(ROUNDS):
+        frame.names = dict(before)
+        carried = Carried(frame, candidates)
+        counter = Value(lower.type, index)
+        args = [counter, *carried.fresh()]
+        carried.bind(args[1:])
+        entry = dict(frame.names)
+        frame.assign(index, counter, node.target)
+        block = visit_body(frame, node.body, args)
+        changed = [n for n in changed_names(frame, entry) if n in candidates or n != index]
+        if changed == candidates or round == ROUNDS - 1:
+            break
+        emit.rewind(mark)
+        candidates = [n for n in before if n in {*changed, *(candidates if round == ROUNDS - 2 else ())}]
+    body = close(emit, block.ops, carried.yielded(), args)
+    attrs = loop_attrs(frame, hints)
+    loop = emit.op("for", lower, upper, step, *carried.initial, blocks=(body,), **attrs)
+    finish(frame, carried, loop.results, before, node)
+    if not survives:
+        frame.names[index] = before.get(
+            index, Undefined(f"is the loop variable of the loop at line {node.lineno}", "use it inside the loop")
+        )
+
+
+def finish(frame: Frame, carried: Carried, results: Iterable[Value], before: dict[str, Any], node: ast.stmt) -> None:
+    """The meaning of all names after a loop."""
+    inside, frame.names = frame.names, dict(before)
+    for name in inside:
+        frame.names.setdefault(name, None)
+    forget_new_names(frame, before, node)
+    carried.bind(results)
+    for value, (name, _) in zip(results, carried.slots, strict=True):
+        value.name = value.name or name
+
+
+def visit_body(frame: Frame, body: list[ast.stmt], args: Iterable[Value]) -> Block:
+    frame.loops += 1
+    try:
+        with frame.emit.block(tuple(args)) as block:
+            frame.run(body)
+        return block.done
+    finally:
+        frame.loops -= 1
+
+
+def loop_bounds(frame: Frame, node: ast.For, bounds: list[Any]) -> list[Value]:
+    """The three bounds as scalars of int32, or of int64 where one of them is."""
+    assert isinstance(node.iter, ast.Call)
+    wide = False
+    for i, x in enumerate(bounds):
+        if (
+            isinstance(x, bool)
+            or not isinstance(x, (int, Value))
+            or (isinstance(x, Value) and (x.type.shape or x.type.is_pointer or not x.type.dtype.is_integer))
+        ):
+            at = node.iter.args[min(i, len(node.iter.args) - 1)] if node.iter.args else node.iter
+            raise TypeMismatch(
+                f"the bounds of a range are integer scalars, not {describe(x)}",
+                frame.loc(at),
+                "convert with .to(tl.int32), or use // instead of /",
+            )
+        dtype = x.type.dtype if isinstance(x, Value) else t.literal_dtype(x)
+        wide |= dtype.bits == 64 or dtype == t.uint32
+    return [frame.emit.cast(x, t.int64 if wide else t.int32) for x in bounds]
+
+
+def loop_attrs(frame: Frame, hints: dict[str, Any]) -> dict[str, Any]:
+    """`num_stages` and `unroll` as they were asked for; hints for other compilers are accepted and mean nothing here."""
+    attrs: dict[str, Any] = {}
+    if (stages := hints.get("num_stages")) is not None:
+        attrs["num_stages"] = constant_int(frame, stages, "num_stages")
+    if (factor := hints.get("loop_unroll_factor")) is not None and constant_int(
+        frame, factor, "loop_unroll_factor"
+    ) > 1:
+        attrs["unroll_factor"] = constant_int(frame, factor, "loop_unroll_factor")
+    return attrs
+
+
+def used_outside(frame: Frame, loop: ast.For) -> bool:
+    """Whether the loop variable is read anywhere but in loops of which it is the variable."""
+    assert isinstance(loop.target, ast.Name)
+    name = loop.target.id
+
+    def read(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name):
+            return node.id == name and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+            return True
+        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == name:
+            return read(node.iter)
+        return any(read(child) for child in ast.iter_child_nodes(node))
+
+    return any(read(s) for s in frame.source.node.body)
+
+
+# -- while -------------------------------------------------------------------------------------------------------------------
+
+
+@statement(ast.While)
+def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
+    if node.orelse:
+        raise SyntaxUnsupported(
+            "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
+        )
+    emit, before = frame.emit, dict(frame.names)
+    candidates = [n for n in assigned_names(frame, node.body) if n in before and not isinstance(before[n], Undefined)]
+    mark = emit.mark()
+    for round in range(ROUNDS):
+        frame.names = dict(before)
+        carried = Carried(frame, candidates)
+        args = carried.fresh()
+        carried.bind(args)
+        with emit.block(args) as opened:
+            test = condition(frame, node.test)
+            never = not isinstance(test, Value) and not test
+            flag = test if isinstance(test, Value) else emit.number(test, t.int1)
+            emit.op("condition", flag, *args)
+        if never:
+            emit.rewind(mark)
+            frame.names = before
+            return
+        inner = carried.fresh()
+        carried.bind(inner)
+        entry = dict(frame.names)
+        block = visit_body(frame, node.body, inner)
+        changed = changed_names(frame, entry)
+        if changed == candidates or round == ROUNDS - 1:
+            break
+        emit.rewind(mark)
+        candidates = [n for n in before if n in {*changed, *(candidates if round == ROUNDS - 2 else ())}]
+    body = close(emit, block.ops, carried.yielded(), inner)
+    loop = emit.op("while", *carried.initial, blocks=(opened.done, body))
+    finish(frame, carried, loop.results, before, node)

@@ -1,0 +1,144 @@
+"""Joins what two arms, or two turns of a loop, say about the same names.
+
+A name may stand for a tree: a tuple of tuples of leaves, where a leaf is a run-time Value or a constant. Only leaves that differ
+become results of an `if` or carried values of a loop; the tree is put together again around them. The trick is that a block
+which has been closed already can be opened again to convert its constants to run-time values before it yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from blocknb.frontend.emitter import NUMBERS, Emitter, describe
+from blocknb.ir.core import Block, Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+
+
+class Disagreement(Exception):
+    """Two meanings of a name that cannot become one; the text says what they are: "fp32 and int32"."""
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, tuple):
+        for branch in tree:
+            yield from leaves(branch)
+    else:
+        yield tree
+
+
+def rebuild(tree: Any, replaced: Iterator[Any]) -> Any:
+    """The same tree with leaves taken from an iterator, in order."""
+    if isinstance(tree, tuple):
+        return tuple(rebuild(branch, replaced) for branch in tree)
+    return next(replaced)
+
+
+def same_shape(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) != isinstance(b, tuple):
+        return False
+    return not isinstance(a, tuple) or (len(a) == len(b) and all(map(same_shape, a, b)))
+
+
+def identical(a: Any, b: Any) -> bool:
+    """One Value, or constants that nothing can tell apart."""
+    if a is b:
+        return True
+    if isinstance(a, Value) or isinstance(b, Value) or type(a) is not type(b):
+        return False
+    try:
+        return bool(a == b)
+    except Exception:  # a foreign object may refuse to be compared, and is then different
+        return False
+
+
+def is_runtime(x: Any) -> bool:
+    return isinstance(x, (Value, *NUMBERS))
+
+
+def leaf_type(a: Any, b: Any) -> Tile:
+    """The type in which two different leaves can meet. Raises Disagreement."""
+    if not (is_runtime(a) and is_runtime(b)):
+        raise Disagreement(f"{describe(a)} and {describe(b)}")
+    if isinstance(a, Value) and isinstance(b, Value):
+        if a.type != b.type:
+            raise Disagreement(f"{describe(a)} and {describe(b)}")
+        return a.type
+    if isinstance(a, Value) or isinstance(b, Value):
+        value, literal = (a, b) if isinstance(a, Value) else (b, a)
+        if value.type.shape or value.type.is_pointer or not literal_fits(value.type.dtype, literal):
+            raise Disagreement(f"{describe(a)} and {describe(b)}")
+        return value.type
+    own = t.literal_dtype(a), t.literal_dtype(b)
+    if own[0] == own[1]:
+        return Tile(own[0])
+    if t.float64 in own and t.float32 in own:
+        return Tile(t.float64)
+    if own[0].kind == own[1].kind == "int":
+        return Tile(t.int64)
+    raise Disagreement(f"{describe(a)} and {describe(b)}")
+
+
+def literal_fits(dtype: Any, value: bool | int | float) -> bool:
+    """Whether a Python number may silently become the dtype: the kinds agree, or it is an int for a float."""
+    if isinstance(value, bool) or dtype.kind == "bool":
+        return isinstance(value, bool) and dtype.kind == "bool"
+    if isinstance(value, float):
+        return dtype.is_float
+    if dtype.is_float:
+        return True
+    low, high = (0, 2**dtype.bits) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1))
+    return low <= value < high
+
+
+def merge_arms(
+    emit: Emitter,
+    test: Value,
+    then_ops: Sequence[Op],
+    then: Sequence[Any],
+    else_ops: Sequence[Op],
+    other: Sequence[Any],
+) -> list[Any]:
+    """Emits the `if` whose arms are the given ops, and returns what each pair of trees becomes after it.
+
+    Pairs that cannot be joined come back as a Disagreement, for the caller to report or to forget.
+    """
+    merged: list[Any] = []
+    pairs: list[tuple[Any, Any]] = []
+    types: list[Tile] = []
+    for a, b in zip(then, other, strict=True):
+        if not same_shape(a, b):
+            merged.append(Disagreement(f"{describe(a)} and {describe(b)}"))
+            continue
+        try:
+            found = [None if identical(x, y) else leaf_type(x, y) for x, y in zip(leaves(a), leaves(b), strict=True)]
+        except Disagreement as error:
+            merged.append(error)
+            continue
+        merged.append([a, found])
+        for x, y, kind in zip(leaves(a), leaves(b), found, strict=True):
+            if kind is not None:
+                pairs.append((x, y))
+                types.append(kind)
+    blocks = [
+        close(emit, ops, [(pair[i], kind) for pair, kind in zip(pairs, types, strict=True)])
+        for i, ops in enumerate((then_ops, else_ops))
+    ]
+    results = iter(emit.op("if", test, blocks=blocks, types=tuple(types)).results)
+    for i, entry in enumerate(merged):
+        if isinstance(entry, list):
+            tree, found = entry
+            merged[i] = rebuild(
+                tree, iter([x if kind is None else next(results) for x, kind in zip(leaves(tree), found, strict=True)])
+            )
+    return merged
+
+
+def close(emit: Emitter, ops: Sequence[Op], values: Sequence[tuple[Any, Tile]], args: Sequence[Value] = ()) -> Block:
+    """A block of the given ops that yields the values, constants converted to the types asked for."""
+    with emit.block(args) as block:
+        for op in ops:
+            emit.append(op)
+        emit.op("yield", *(x if isinstance(x, Value) else emit.number(x, kind.dtype, kind.shape) for x, kind in values))
+    return block.done

@@ -1,0 +1,287 @@
+"""The pointwise builtins and the reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blocknb.frontend import shapes
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer, result_dtype
+from blocknb.frontend.scope import Frame, emits
+from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
+from blocknb.ir.core import Value
+from blocknb.language import types as t
+from blocknb.language.constants import PropagateNan
+from blocknb.language.types import Tile
+
+# -- pointwise ---------------------------------------------------------------------------------------------------------------
+
+
+def _number(frame: Frame, x: Any, argument: str = "x") -> Value:
+    x = tile_of(frame, x, argument)
+    if x.type.is_pointer:
+        raise Mismatch("a pointer is not a number", "load first: tl.load(pointer)", argument)
+    return x
+
+
+def _unary(name: str, op: str = "") -> None:
+    """A function of floats; fp16 and bf16 are computed in fp32 and rounded once, integers become fp32."""
+
+    def handler(frame: Frame, x: Any) -> Value:
+        x = _number(frame, x)
+        dtype, emit = x.type.dtype, frame.emit
+        wide = dtype if dtype in (t.float32, t.float64) else t.float32
+        result = emit.value(op or name, emit.cast(x, wide))
+        return emit.cast(result, dtype) if dtype.is_float else result
+
+    emits(name)(handler)
+
+
+for _name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf"):
+    _unary(_name)
+_unary("sqrt_rn", "sqrt")
+
+
+def _rounding(name: str) -> None:
+    def handler(frame: Frame, x: Any) -> Value:
+        x = _number(frame, x)
+        return frame.emit.value(name, x) if x.type.dtype.is_float else x
+
+    emits(name)(handler)
+
+
+_rounding("floor")
+_rounding("ceil")
+
+
+@emits("abs")
+def absolute(frame: Frame, x: Any) -> Value:
+    x = _number(frame, x)
+    return x if x.type.dtype.kind in ("bool", "uint") else frame.emit.value("abs", x)
+
+
+def _extremum(op: str) -> Callable:
+    def handler(frame: Frame, x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> Value:
+        return extremum(frame.emit, op, _operand(x, "x"), _operand(y, "y"), propagate_nan is PropagateNan.ALL)
+
+    return handler
+
+
+def _operand(x: Any, argument: str) -> Any:
+    if isinstance(x, NUMBERS) or (isinstance(x, Value) and not x.type.is_pointer):
+        return x
+    raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(x)}", None, argument)
+
+
+def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
+    """`max` or `min` of two operands in their common dtype; of two constants a constant."""
+    if not isinstance(x, Value) and not isinstance(y, Value):
+        return max(x, y) if op == "max" else min(x, y)
+    a, b = emit.agree(result_dtype(x, y), x, y)
+    if a.type.dtype.kind == "bool":
+        return emit.value("or" if op == "max" else "and", a, b)
+    return emit.value(op, a, b, **({"nan": True} if nan and a.type.dtype.is_float else {}))
+
+
+emits("maximum")(_extremum("max"))
+emits("minimum")(_extremum("min"))
+
+
+@emits("clamp")
+def clamp(frame: Frame, x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
+    nan = propagate_nan is PropagateNan.ALL
+    low = extremum(frame.emit, "max", _operand(x, "x"), _operand(min, "min"), nan)
+    return extremum(frame.emit, "min", low, _operand(max, "max"), nan)
+
+
+@emits("fma")
+def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
+    emit = frame.emit
+    operands = [_operand(x, "x"), _operand(y, "y"), _operand(z, "z")]
+    values = [v for v in operands if isinstance(v, Value)] or [emit.runtime(float(operands[0]))]
+    dtype = values[0].type.dtype
+    for v in values[1:]:
+        dtype = t.promote(dtype, v.type.dtype)
+    if not dtype.is_float:
+        raise Mismatch(f"`fma` works on floats, not on {dtype}", "write x * y + z")
+    return emit.value("fma", *emit.agree(dtype, *operands))
+
+
+@emits("fdiv", "div_rn")
+def divide(frame: Frame, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
+    return frame.emit.binary("/", _operand(x, "x"), _operand(y, "y"))
+
+
+@emits("where")
+def where(frame: Frame, condition: Any, x: Any, y: Any) -> Any:
+    emit = frame.emit
+    condition = emit.constant(condition)
+    for v, argument in ((condition, "condition"), (x, "x"), (y, "y")):
+        if not isinstance(v, (Value, *NUMBERS)):
+            raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(v)}", None, argument)
+    condition = emit.runtime(emit.truth(condition))
+    if is_pointer(x) or is_pointer(y):
+        if not (is_pointer(x) and is_pointer(y)) or x.type.dtype != y.type.dtype:
+            raise Mismatch(
+                f"`where` between {describe(x)} and {describe(y)}",
+                "choose between offsets, and add the result to one pointer",
+            )
+        dtype = x.type.dtype
+    elif isinstance(x, Value) or isinstance(y, Value):
+        dtype = result_dtype(x, y)
+    else:
+        own = emit.runtime(x).type.dtype, emit.runtime(y).type.dtype
+        dtype = t.promote(*own)
+    shape = emit.common_shape(condition, x, y)
+    arms = [
+        emit.broadcast(emit.cast(v, dtype), shape) if isinstance(v, Value) else emit.number(v, dtype, shape)
+        for v in (x, y)
+    ]
+    return emit.value("select", emit.broadcast(condition, shape), *arms)
+
+
+@emits("logical_and")
+def logical_and(frame: Frame, input: Any, other: Any) -> Value:
+    return frame.emit.value("and", *frame.emit.agree(t.int1, frame.emit.truth(input), frame.emit.truth(other)))
+
+
+@emits("logical_or")
+def logical_or(frame: Frame, input: Any, other: Any) -> Value:
+    return frame.emit.value("or", *frame.emit.agree(t.int1, frame.emit.truth(input), frame.emit.truth(other)))
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------------
+
+Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
+
+
+def reduction(frame: Frame, inputs: Sequence[Value], axis: Any, keep_dims: Any, combine: Combine) -> tuple[Value, ...]:
+    """Reduces tiles of one shape along an axis (None: all elements). `combine` gets 2n scalars and returns n."""
+    emit, shape = frame.emit, inputs[0].type.shape
+    if not shape:
+        raise Mismatch("a scalar cannot be reduced", "reduce the tile that it comes from", "input")
+    keep = flag(frame, keep_dims, "keep_dims")
+    if axis is None:
+        flat = tuple(shapes.ravel(frame, x) for x in inputs)
+        results = reduce_axis(emit, flat, 0, combine)
+        return tuple(emit.broadcast(r, (1,) * len(shape)) for r in results) if keep else results
+    if isinstance(axis, tuple):
+        raise Mismatch(
+            f"one axis is reduced at a time, not {axis}", "reduce axis after axis, or axis=None for all", "axis"
+        )
+    axis = axis_of(frame, axis, len(shape))
+    results = reduce_axis(emit, inputs, axis, combine)
+    if not keep:
+        return results
+    return tuple(emit.value("expand_dims", r, axis=axis) if r.type.shape else emit.broadcast(r, (1,)) for r in results)
+
+
+def reduce_axis(emit: Emitter, inputs: Sequence[Value], axis: int, combine: Combine) -> tuple[Value, ...]:
+    args = tuple(
+        Value(Tile(x.type.dtype), f"{side}{i}" if len(inputs) > 1 else side)
+        for side in "ab"
+        for i, x in enumerate(inputs)
+    )
+    with emit.block(args) as block:
+        emit.op("yield", *combine(emit, args))
+    return emit.op("reduce", *inputs, blocks=(block.done,), axis=axis).results
+
+
+def _one_op(name: str, **attrs: Any) -> Combine:
+    return lambda emit, args: (emit.value(name, *args, **attrs),)
+
+
+def _first_best(predicate: str, tie_break_left: bool) -> Combine:
+    """(value, index) pairs: the better value wins, and of equal ones the lower index."""
+
+    def combine(emit: Emitter, args: Sequence[Value]) -> tuple[Value, Value]:
+        a, i, b, j = args
+        wins = emit.value("cmp", a, b, pred=predicate)
+        if tie_break_left:
+            tie = emit.value("and", emit.value("cmp", a, b, pred="eq"), emit.value("cmp", i, j, pred="lt"))
+            wins = emit.value("or", wins, tie)
+        return emit.value("select", wins, a, b), emit.value("select", wins, i, j)
+
+    return combine
+
+
+@emits("sum")
+def sum_(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False, dtype: Any = None) -> Value:
+    x = _number(frame, input, "input")
+    own = x.type.dtype
+    if dtype is not None:
+        own = dtype_of(dtype)
+    elif own.is_integer and own.bits < 32:
+        own = t.uint32 if own.kind == "uint" else t.int32
+    return reduction(frame, [frame.emit.cast(x, own)], axis, keep_dims, _one_op("add"))[0]
+
+
+def _best(
+    frame: Frame, name: str, input: Any, axis: Any, return_indices: Any, tie_break_left: Any, keep_dims: Any
+) -> Any:
+    x, emit = _number(frame, input, "input"), frame.emit
+    if x.type.dtype == t.bfloat16:
+        x = emit.cast(x, t.float32)
+    if not flag(frame, return_indices, "return_indices"):
+        if x.type.dtype.bits < 32:
+            x = emit.cast(x, t.float32 if x.type.dtype.is_float else t.int32)
+        return reduction(frame, [x], axis, keep_dims, _one_op(name))[0]
+    if axis is None:
+        x, keep_dims = shapes.ravel(frame, x), False
+    axis = 0 if axis is None else axis_of(frame, axis, len(x.type.shape))
+    index = emit.value("arange", start=0, end=x.type.shape[axis])
+    for other in range(len(x.type.shape)):
+        if other != axis:
+            index = emit.value("expand_dims", index, axis=other)
+    combine = _first_best("gt" if name == "max" else "lt", flag(frame, tie_break_left, "tie_break_left"))
+    if x.type.dtype.kind == "bool":
+        x = emit.cast(x, t.int32)
+    return reduction(frame, [x, emit.broadcast(index, x.type.shape)], axis, keep_dims, combine)
+
+
+@emits("max")
+def max_(
+    frame: Frame,
+    input: Any,
+    axis: Any = None,
+    return_indices: Any = False,
+    return_indices_tie_break_left: Any = True,
+    keep_dims: Any = False,
+) -> Any:
+    return _best(frame, "max", input, axis, return_indices, return_indices_tie_break_left, keep_dims)
+
+
+@emits("min")
+def min_(
+    frame: Frame,
+    input: Any,
+    axis: Any = None,
+    return_indices: Any = False,
+    return_indices_tie_break_left: Any = True,
+    keep_dims: Any = False,
+) -> Any:
+    return _best(frame, "min", input, axis, return_indices, return_indices_tie_break_left, keep_dims)
+
+
+@emits("argmax")
+def argmax(frame: Frame, input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
+    return _best(frame, "max", input, axis, True, tie_break_left, keep_dims)[1]
+
+
+@emits("argmin")
+def argmin(frame: Frame, input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
+    return _best(frame, "min", input, axis, True, tie_break_left, keep_dims)[1]
+
+
+def _bitwise(name: str, op: str) -> None:
+    def handler(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False) -> Value:
+        x = _number(frame, input, "input")
+        if x.type.dtype.is_float:
+            raise Mismatch(f"`{name}` works on integers and conditions, not on {x.type.dtype}", None, "input")
+        return reduction(frame, [x], axis, keep_dims, _one_op(op))[0]
+
+    emits(name)(handler)
+
+
+_bitwise("xor_sum", "xor")
+_bitwise("reduce_or", "or")

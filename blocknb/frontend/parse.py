@@ -1,0 +1,86 @@
+"""From a Python function to tile IR: `parse(source, arguments, options) -> Func`.
+
+The front end runs the kernel's syntax with two kinds of values: what is known while compiling (constexpr parameters, literals, shapes,
+dtypes) is computed by Python itself, and what is known at run time becomes ops. Calls of other kernels are inlined on the way. So the
+result holds no trace of constants, branches on them, or calls; only straight ops and structured `for`, `while` and `if`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from blocknb.errors import TypeMismatch
+from blocknb.frontend import loops, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend.emitter import Emitter
+from blocknb.frontend.scope import Frame, as_constant
+from blocknb.frontend.source import MISSING, Source
+from blocknb.ir.core import Block, Func, Hint, Value
+from blocknb.language import types as t
+from blocknb.language.types import BoolPointer, Tile
+
+
+@dataclass(frozen=True)
+class ArgType:
+    """A run-time argument: its scalar type, and a divisor of its value (of its address in bytes, for a pointer)."""
+
+    type: Tile
+    divisibility: int = 1
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An argument that is known while compiling: a constexpr, None, or an integer equal to 1."""
+
+    value: Any
+
+
+Argument = ArgType | Constant
+
+
+def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[str, Any] | None = None) -> Func:
+    """The tile IR of a kernel for one signature.
+
+    `arguments` has an ArgType or Constant for each parameter (those with defaults may be missing); `options` become the Func's
+    attrs. Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
+    """
+    emit = Emitter()
+    frame = Frame(source, emit)
+    params, hints = [], []
+    for parameter in source.parameters:
+        argument = arguments.get(parameter.name)
+        if argument is None:
+            if parameter.default is MISSING:
+                raise TypeMismatch(
+                    f"the argument `{parameter.name}` of `{source.name}` is missing",
+                    source.loc(),
+                    f"pass it: {parameter.name}=...",
+                )
+            argument = Constant(parameter.default)
+        if isinstance(argument, Constant):
+            frame.names[parameter.name] = as_constant(parameter.name, argument.value)
+            continue
+        value = Value(parameter_type(argument.type), parameter.name)
+        frame.names[parameter.name] = value
+        params.append(value)
+        hints.append(Hint(parameter.name, argument.divisibility))
+    frame.run(source.node.body)
+    for text in emit.printed:
+        print(text, end="")
+    body = Block((), emit.finish())
+    return Func(
+        source.name,
+        tuple(params),
+        body,
+        "tile",
+        MappingProxyType(dict(options or {})),
+        tuple(hints),
+        source.loc(source.node),
+    )
+
+
+def parameter_type(kind: Tile) -> Tile:
+    """The IR type of a parameter: bools in memory are bytes."""
+    return Tile(BoolPointer()) if kind.is_pointer and kind.dtype.element == t.int1 else kind

@@ -1,0 +1,214 @@
+"""Names while a function is being parsed: a `Frame` per function or inlined call, and what a name may stand for.
+
+A name stands for a `Value` (known at run time) or for a Python object (known while compiling: a number, None, a dtype, a function, a
+tuple of such things). A name that lost its meaning, because only one arm of an `if` assigns it, stands for `Undefined` and
+says so when it is read.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import KernelError, Loc, SyntaxUnsupported, TypeMismatch
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.source import Source
+from blocknb.ir.core import Value
+from blocknb.language.constants import constexpr
+from blocknb.language.ops import TypeRule
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """The meaning of a name that has none any more: `why` completes "`x` ..."."""
+
+    why: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True)
+class Returned:
+    """A function has returned `value` (a Value, a constant, a tuple of them, or None)."""
+
+    value: Any
+
+
+EXPRESSIONS: dict[type, Callable[[Frame, Any], Any]] = {}
+STATEMENTS: dict[type, Callable[..., Any]] = {}
+
+
+def expression(*kinds: type) -> Callable:
+    """Registers the visitor of expression nodes: (frame, node) -> Value or constant."""
+    return lambda visit: EXPRESSIONS.update((kind, visit) for kind in kinds) or visit
+
+
+def statement(*kinds: type) -> Callable:
+    """Registers the visitor of statement nodes: (frame, node, the statements after it) -> Returned, DONE or None."""
+    return lambda visit: STATEMENTS.update((kind, visit) for kind in kinds) or visit
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {}
+
+
+def emits(*names: str) -> Callable:
+    """Registers what builtins of the language emit: a function (frame, arguments as declared) -> Value or constant."""
+    return lambda handler: HANDLERS.update((name, handler) for name in names) or handler
+
+
+class Frame:
+    """One function being parsed: its names, its place in the chain of calls, and the emitter all frames share."""
+
+    def __init__(self, source: Source, emit: Emitter, caller: Loc | None = None, parent: Frame | None = None):
+        self.source, self.emit, self.caller, self.parent = source, emit, caller, parent
+        self.names: dict[str, Any] = {}
+        self.where: dict[str, ast.AST] = {}  # the last assignment to each name, for messages
+        self.loops = 0  # how many loops are open in this function
+
+    def loc(self, node: ast.AST) -> Loc:
+        return Loc(
+            self.source.file,
+            node.lineno,
+            node.col_offset,
+            node.end_lineno,
+            node.end_col_offset,
+            self.source.name,
+            self.caller,
+        )  # type: ignore[attr-defined]
+
+    # -- visiting ------------------------------------------------------------------------------------------------------
+
+    def expr(self, node: ast.expr) -> Any:
+        """The meaning of an expression. Errors without a place get the innermost node's."""
+        if type(node) is ast.Constant:
+            return node.value
+        visit = EXPRESSIONS.get(type(node))
+        if visit is None:
+            raise self.unsupported(node)
+        emit = self.emit
+        saved = emit.loc
+        emit.loc = self.loc(node)
+        try:
+            return visit(self, node)
+        except KernelError as error:
+            if error.loc is None:
+                error.loc = self.loc(node)
+            raise
+        except TypeRule as error:
+            raise TypeMismatch(str(error), self.loc(node)) from None
+        finally:
+            emit.loc = saved
+
+    def run(self, statements: Iterable[ast.stmt]) -> Returned | None:
+        """Visits statements in order; Returned when the function ends among them."""
+        todo = list(statements)
+        for i, node in enumerate(todo):
+            visit = STATEMENTS.get(type(node))
+            if visit is None:
+                raise self.unsupported(node)
+            emit = self.emit
+            saved = emit.loc
+            emit.loc = self.loc(node)
+            try:
+                outcome = visit(self, node, todo[i + 1 :])
+            except KernelError as error:
+                if error.loc is None:
+                    error.loc = self.loc(node)
+                raise
+            except TypeRule as error:
+                raise TypeMismatch(str(error), self.loc(node)) from None
+            finally:
+                emit.loc = saved
+            if outcome is not None:
+                return outcome
+        return None
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str) -> Any:
+        if name in self.names:
+            found = self.names[name]
+            if isinstance(found, Undefined):
+                raise Mismatch(f"`{name}` {found.why}", found.hint)
+            return found
+        if name in self.source.local_names:
+            raise Mismatch(f"`{name}` is used before it is assigned", f"assign `{name}` on every path that leads here")
+        try:
+            return as_constant(name, self.source.lookup(name))
+        except KeyError:
+            raise Mismatch(
+                f"unknown name `{name}`", did_you_mean(name, [*self.names, *self.source.visible()])
+            ) from None
+
+    def assign(self, name: str, value: Any, node: ast.AST) -> None:
+        if isinstance(value, Value) and not value.name:
+            value.name = name
+        self.names[name] = value
+        self.where[name] = node
+
+    def unsupported(self, node: ast.AST) -> SyntaxUnsupported:
+        what, hint = UNSUPPORTED.get(
+            type(node).__name__,
+            (f"`{type(node).__name__}`", "a block program holds assignments, if, for, while and calls"),
+        )
+        return SyntaxUnsupported(f"{what} cannot stand in a kernel", self.loc(node), hint)
+
+
+def as_constant(name: str, found: Any) -> Any:
+    """A global or captured object as a kernel sees it: constexprs as their value, NumPy scalars as Python numbers, lists as tuples."""
+    if isinstance(found, constexpr):
+        return found.value
+    if isinstance(found, list):
+        return tuple(found)
+    if hasattr(found, "__array__") or hasattr(found, "data_ptr"):
+        if getattr(found, "shape", None) == () and hasattr(found, "item") and isinstance(found.item(), NUMBERS):
+            return found.item()
+        raise Mismatch(
+            f"`{name}` is an array from outside the kernel",
+            "make it an argument: the kernel then sees a pointer to its elements",
+        )
+    return found
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(
+        name, dict.fromkeys(c for c in candidates if not c.startswith("_")), n=2, cutoff=0.6
+    )
+    return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
+
+
+UNSUPPORTED = {
+    "Try": ("`try`", "nothing raises in a kernel; test the condition with `if`"),
+    "TryStar": ("`try`", "nothing raises in a kernel; test the condition with `if`"),
+    "With": ("`with`", "call what you need directly"),
+    "AsyncWith": ("`async with`", "call what you need directly"),
+    "AsyncFor": ("`async for`", "write a plain `for`"),
+    "Break": ("`break`", "let the condition of a `while` end the loop, or mask what the rest of the loop does"),
+    "Continue": ("`continue`", "put the rest of the loop's body under an `if`"),
+    "FunctionDef": (
+        "a function inside a kernel",
+        "define it outside, decorated with @blocknb.kernel; it is inlined where it is called",
+    ),
+    "AsyncFunctionDef": ("a function inside a kernel", "define it outside, decorated with @blocknb.kernel"),
+    "ClassDef": ("a class", "keep data in tiles, scalars and tuples"),
+    "Lambda": ("a lambda", "define a helper outside, decorated with @blocknb.kernel"),
+    "ListComp": ("a list comprehension", "write a `for` over tl.static_range, or use a tile"),
+    "SetComp": ("a set comprehension", "write a `for` over tl.static_range"),
+    "DictComp": ("a dict comprehension", "write a `for` over tl.static_range"),
+    "GeneratorExp": ("a generator expression", "write a `for` over tl.static_range, or reduce a tile with tl.sum"),
+    "Dict": ("a dict", "use separate names, or a tuple"),
+    "Set": ("a set", "use separate names, or a tuple"),
+    "NamedExpr": ("`:=`", "assign on a line of its own"),
+    "Starred": ("`*`", "write the elements out"),
+    "Yield": ("`yield`", "store results with tl.store"),
+    "YieldFrom": ("`yield from`", "store results with tl.store"),
+    "Await": ("`await`", "a kernel runs to its end without waiting"),
+    "Import": ("`import`", "import at the top of the file or cell"),
+    "ImportFrom": ("`import`", "import at the top of the file or cell"),
+    "Global": ("`global`", "pass values as arguments and return them"),
+    "Nonlocal": ("`nonlocal`", "pass values as arguments and return them"),
+    "Delete": ("`del`", "nothing needs freeing in a kernel"),
+    "Match": ("`match`", "write if/elif"),
+}

@@ -1,0 +1,280 @@
+"""The builtins that make tiles and change their shape, and the checks of shapes, axes and dtypes given as constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe
+from blocknb.frontend.scope import Frame, emits
+from blocknb.ir.core import Value
+from blocknb.language import types as t
+from blocknb.language.types import DType, Pointer, Tile
+
+# -- arguments that must be known while compiling ----------------------------------------------------------------------------
+
+
+def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
+    """An argument that must be an integer known while compiling. Raises Mismatch that names it."""
+    x = frame.emit.constant(x)
+    what = what or f"`{argument}`"
+    if isinstance(x, Value):
+        raise Mismatch(
+            f"{what} must be known at compile time, but it is {describe(x)} computed at run time",
+            "make it a parameter annotated tl.constexpr, or assign it as `NAME: tl.constexpr = ...`",
+            argument,
+        )
+    if isinstance(x, float) and x.is_integer():
+        raise Mismatch(f"{what} must be an integer, not {x!r}", f"write {int(x)}, or // instead of /", argument)
+    if not isinstance(x, int):
+        raise Mismatch(f"{what} must be an integer, not {describe(x)}", None, argument)
+    return int(x)
+
+
+def flag(frame: Frame, x: Any, argument: str) -> bool:
+    x = frame.emit.constant(x)
+    if isinstance(x, Value):
+        raise Mismatch(f"`{argument}` must be known at compile time", None, argument)
+    return bool(x)
+
+
+def nearest_powers(n: int) -> str:
+    above = 1 << max(n - 1, 0).bit_length()
+    return f"{above // 2} or {above}" if n > 1 else "1"
+
+
+def shape_of(frame: Frame, shape: Any, argument: str = "shape") -> tuple[int, ...]:
+    """A shape: a tuple (or one int) of powers of two known while compiling, of at most 2^20 elements."""
+    shape = shape if isinstance(shape, tuple) else (shape,)
+    sizes = tuple(constant_int(frame, n, argument, "the size of a tile") for n in shape)
+    for n in sizes:
+        if n <= 0 or n & (n - 1):
+            raise Mismatch(
+                f"the size {n} in the shape {sizes} is not a power of two",
+                f"take {nearest_powers(n)} and mask what is too much; blocknb.next_power_of_2 rounds up",
+                argument,
+            )
+    try:
+        check_size(sizes)
+    except Mismatch as error:
+        error.argument = argument
+        raise
+    return sizes
+
+
+def unpack_shape(shape: tuple) -> Any:
+    """`reshape(x, 4, 8)` and `reshape(x, (4, 8))` are the same."""
+    return shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+
+
+def dtype_of(x: Any, argument: str = "dtype") -> Any:
+    """A dtype argument; Python's int, float and bool stand for int32, fp32 and int1."""
+    if x in (int, float, bool):
+        return {int: t.int32, float: t.float32, bool: t.int1}[x]
+    if isinstance(x, Tile) and x.is_scalar:
+        return x.dtype
+    if isinstance(x, str) and x in t.BY_NAME:
+        return t.BY_NAME[x]
+    if not isinstance(x, (DType, Pointer)):
+        raise Mismatch(
+            f"`{argument}` must be a dtype, not {describe(x)}",
+            "a dtype is tl.float32, tl.int32, or another value's x.dtype",
+            argument,
+        )
+    return x
+
+
+def axis_of(frame: Frame, axis: Any, rank: int, argument: str = "axis") -> int:
+    axis = constant_int(frame, axis, argument)
+    if not -rank <= axis < rank:
+        raise Mismatch(
+            f"axis {axis} of a tile with {rank} {'axis' if rank == 1 else 'axes'}",
+            f"the last axis is {rank - 1}" if rank else "a scalar has no axes",
+            argument,
+        )
+    return axis % rank
+
+
+def tile_of(frame: Frame, x: Any, argument: str = "input") -> Value:
+    """A tile argument; numbers become scalars."""
+    if isinstance(x, (Value, *NUMBERS)):
+        return frame.emit.runtime(x)
+    raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(x)}", None, argument)
+
+
+# -- programs and sources ----------------------------------------------------------------------------------------------------
+
+
+def _grid_axis(frame: Frame, axis: Any) -> int:
+    axis = constant_int(frame, axis, "axis")
+    if axis not in (0, 1, 2):
+        raise Mismatch(f"the grid has axes 0, 1 and 2, not {axis}", None, "axis")
+    return axis
+
+
+@emits("program_id")
+def program_id(frame: Frame, axis: Any) -> Value:
+    return frame.emit.value("program_id", axis=_grid_axis(frame, axis))
+
+
+@emits("num_programs")
+def num_programs(frame: Frame, axis: Any) -> Value:
+    return frame.emit.value("num_programs", axis=_grid_axis(frame, axis))
+
+
+@emits("arange")
+def arange(frame: Frame, start: Any, end: Any) -> Value:
+    start, end = constant_int(frame, start, "start"), constant_int(frame, end, "end")
+    n = end - start
+    if n <= 0:
+        raise Mismatch(f"arange({start}, {end}) is empty", "the end must be above the start", "end")
+    if n & (n - 1):
+        raise Mismatch(
+            f"arange({start}, {end}) has {n} elements, which is not a power of two",
+            f"take {nearest_powers(n)} elements and mask what is too much; blocknb.next_power_of_2 rounds up",
+            "end",
+        )
+    if n > t.MAX_TILE_ELEMENTS:
+        raise Mismatch(
+            f"arange({start}, {end}) has {n} elements; a tile holds at most {t.MAX_TILE_ELEMENTS}",
+            "make the block smaller, and launch more programs or loop",
+            "end",
+        )
+    return frame.emit.value("arange", start=start, end=end)
+
+
+@emits("full")
+def full(frame: Frame, shape: Any, value: Any, dtype: Any) -> Value:
+    shape, dtype, emit = shape_of(frame, shape), dtype_of(dtype), frame.emit
+    value = emit.constant(value)
+    if isinstance(value, Value):
+        if value.type.size > 1:
+            raise Mismatch(
+                f"`value` must be a number or a scalar, not {describe(value)}",
+                "tl.broadcast_to repeats a tile",
+                "value",
+            )
+        return emit.broadcast(emit.cast(to_scalar(emit, value), dtype), shape)
+    if not isinstance(value, NUMBERS):
+        raise Mismatch(f"`value` must be a number or a scalar, not {describe(value)}", None, "value")
+    return emit.number(value, dtype, shape)
+
+
+@emits("zeros")
+def zeros(frame: Frame, shape: Any, dtype: Any) -> Value:
+    return frame.emit.number(0, dtype_of(dtype), shape_of(frame, shape))
+
+
+@emits("zeros_like")
+def zeros_like(frame: Frame, input: Any) -> Value:
+    x = tile_of(frame, input)
+    return frame.emit.number(0, x.type.dtype, x.type.shape)
+
+
+@emits("to_tensor")
+def to_tensor(frame: Frame, x: Any) -> Value:
+    return tile_of(frame, x, "x")
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------------
+
+
+def to_scalar(emit: Emitter, x: Value) -> Value:
+    """The only element of a tile of size one, as a scalar."""
+    if not x.type.shape:
+        return x
+    if len(x.type.shape) > 1:
+        x = emit.value("reshape", x, shape=(1,))
+    combine = "or" if x.type.dtype.kind == "bool" else "max"
+    args = Value(Tile(x.type.dtype)), Value(Tile(x.type.dtype))
+    with emit.block(args) as block:
+        emit.op("yield", emit.value(combine, *args))
+    return emit.op("reduce", x, blocks=(block.done,), axis=0).result
+
+
+@emits("reshape", "view")
+def reshape(frame: Frame, input: Any, *shape: Any, can_reorder: bool = False) -> Value:
+    x, emit = tile_of(frame, input), frame.emit
+    new = shape_of(frame, unpack_shape(shape))
+    size = 1
+    for n in new:
+        size *= n
+    if size != x.type.size:
+        raise Mismatch(
+            f"a tile of shape {x.type.shape} ({x.type.size} elements) cannot take the shape {new} ({size} elements)",
+            None,
+            "shape",
+        )
+    if new == x.type.shape:
+        return x
+    if not x.type.shape:
+        return emit.broadcast(x, new)
+    return emit.value("reshape", x, shape=new) if new else to_scalar(emit, x)
+
+
+@emits("ravel")
+def ravel(frame: Frame, x: Any, can_reorder: bool = False) -> Value:
+    x = tile_of(frame, x, "x")
+    return x if len(x.type.shape) == 1 else reshape(frame, x, x.type.size)
+
+
+@emits("broadcast_to")
+def broadcast_to(frame: Frame, input: Any, *shape: Any) -> Value:
+    return frame.emit.broadcast(tile_of(frame, input), shape_of(frame, unpack_shape(shape)))
+
+
+@emits("broadcast")
+def broadcast(frame: Frame, input: Any, other: Any) -> tuple:
+    x, y = tile_of(frame, input), tile_of(frame, other, "other")
+    shape = frame.emit.common_shape(x, y)
+    return frame.emit.broadcast(x, shape), frame.emit.broadcast(y, shape)
+
+
+@emits("expand_dims")
+def expand_dims(frame: Frame, input: Any, axis: Any) -> Value:
+    x = tile_of(frame, input)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    rank = len(x.type.shape) + len(axes)
+    for a in sorted(axis_of(frame, a, rank) for a in axes):
+        x = frame.emit.value("expand_dims", x, axis=a) if x.type.shape else frame.emit.broadcast(x, (1,))
+    return x
+
+
+@emits("trans", "permute")
+def trans(frame: Frame, input: Any, *dims: Any) -> Value:
+    x = tile_of(frame, input)
+    rank = len(x.type.shape)
+    dims = unpack_shape(dims)
+    if not dims:
+        if rank < 2:
+            raise Mismatch(
+                f"a tile of shape {x.type.shape} cannot be transposed",
+                "make it a row or a column first: x[None, :] or x[:, None]",
+                "input",
+            )
+        dims = (*range(rank - 2), rank - 1, rank - 2)
+    perm = tuple(axis_of(frame, d, rank, "dims") for d in dims)
+    if sorted(perm) != list(range(rank)):
+        raise Mismatch(f"{perm} does not name each axis of the shape {x.type.shape} once", None, "dims")
+    return x if perm == tuple(range(rank)) else frame.emit.value("trans", x, perm=perm)
+
+
+@emits("cast", "to")
+def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Value:
+    x, dtype, emit = tile_of(frame, input), dtype_of(dtype), frame.emit
+    if fp_downcast_rounding not in (None, "rtne"):
+        raise Mismatch(
+            f"rounding {fp_downcast_rounding!r} is not available",
+            "leave it out: floats are rounded to the nearest, ties to even",
+            "fp_downcast_rounding",
+        )
+    if not flag(frame, bitcast, "bitcast"):
+        return emit.cast(x, dtype)
+    if x.type.dtype == dtype:
+        return x
+    if x.type.dtype.bits != dtype.bits:
+        raise Mismatch(
+            f"bitcast from {x.type.dtype} ({x.type.dtype.bits} bits) to {dtype} ({dtype.bits} bits)",
+            "a bitcast keeps the width; leave bitcast=True out to convert numbers",
+            "dtype",
+        )
+    return emit._cast_pointer(x, dtype) if isinstance(dtype, Pointer) else emit.value("bitcast", x, dtype=dtype)

@@ -1,0 +1,61 @@
+"""The part of the language that is written in the language itself.
+
+These functions are inlined into the kernel that calls them like any helper of the user's own; only the decorator differs. With
+constants for arguments they compute at compile time, as every helper does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
+from blocknb.language.types import float32
+
+LIBRARY: dict[str, Callable] = {}
+
+
+def inline(function: Callable) -> Callable:
+    """Marks a function as one of the language, to be inlined by the front end."""
+    function.inline = True
+    LIBRARY[function.__name__] = function
+    return function
+
+
+def inline_method(function: Callable) -> Callable:
+    """A library function that is also a method of tiles."""
+    tl.MEMBERS.add(function.__name__)
+    return inline(function)
+
+
+@inline_method
+def cdiv(x, div):
+    """The quotient of two integers rounded up, for positive ones."""
+    return (x + (div - 1)) // div
+
+
+@inline_method
+def sigmoid(x):
+    """1 / (1 + exp(-x))."""
+    return (1 / (1 + tl.exp(-x.to(float32)))).to(x.dtype)
+
+
+@inline_method
+def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
+    """exp(x - max) / sum(exp(x - max)) along an axis: by default the first, as Triton has it."""
+    axis: constexpr = 0 if dim is None else dim
+    z = x - tl.max(x, axis, keep_dims=True)
+    numerator = tl.exp(z)
+    return numerator / tl.sum(numerator, axis, keep_dims=True)
+
+
+@inline
+def swizzle2d(i, j, size_i, size_j, size_g):
+    """The position (i, j) of a row-major walk over a size_i x size_j grid, reordered so that groups of size_g rows are walked
+    column by column: programs that run at the same time then share columns of the second operand. Returns the new (i, j)."""
+    position = i * size_j + j
+    group = position // (size_g * size_j)
+    first = group * size_g
+    rows = tl.minimum(size_i - first, size_g)
+    inside = position % (size_g * size_j)
+    return first + inside % rows, inside // rows

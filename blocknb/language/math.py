@@ -1,0 +1,41 @@
+"""The mathematical functions under Triton's second name for them: `tl.math.exp` is `tl.exp`."""
+
+from blocknb.language.surface import (
+    abs,
+    ceil,
+    cos,
+    div_rn,
+    erf,
+    exp,
+    exp2,
+    fdiv,
+    floor,
+    fma,
+    log,
+    log2,
+    rsqrt,
+    sin,
+    sqrt,
+    sqrt_rn,
+    tanh,
+)
+
+__all__ = [
+    "abs",
+    "ceil",
+    "cos",
+    "div_rn",
+    "erf",
+    "exp",
+    "exp2",
+    "fdiv",
+    "floor",
+    "fma",
+    "log",
+    "log2",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "sqrt_rn",
+    "tanh",
+]

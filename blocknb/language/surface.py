@@ -1,0 +1,319 @@
+"""The names of the language: what `load`, `arange`, `dot`... look like from outside a kernel.
+
+Each is declared once, as a Python function with its signature and a docstring, so that `help(tl.load)` and completion work as
+for any function; where an op of the same name exists its doc is taken from the op table. Called from plain Python they raise
+a clear error, because a block program only means something inside a kernel. What they emit stands in `blocknb.frontend`, which
+finds them by `builtin`, an attribute with the name: so any alias (`exp = tl.exp`, `from ... import load`) is the same builtin.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.language.constants import PropagateNan
+from blocknb.language.ops import OPS
+
+BUILTINS: dict[str, Callable] = {}
+MEMBERS: set[str] = set()  # builtins that are also methods of a tile: x.sum(0)
+
+
+def builtin(declaration: Callable, member: bool = False) -> Callable:
+    """Makes a declaration a builtin of the language. `member`: also a method of tiles, which are then its first argument."""
+    name = declaration.__name__
+    if not declaration.__doc__ and name in OPS:
+        declaration.__doc__ = OPS[name].doc
+
+    @functools.wraps(declaration)
+    def outside(*args: Any, **kwargs: Any) -> Any:
+        raise KernelError(
+            f"`{name}` computes on blocks and works only inside a kernel",
+            hint="put it in a function decorated with @blocknb.kernel and launch that with kernel[grid](...)",
+        )
+
+    outside.builtin = name  # type: ignore[attr-defined]
+    BUILTINS[name] = outside
+    if member:
+        MEMBERS.add(name)
+    return outside
+
+
+def method(declaration: Callable) -> Callable:
+    """A builtin that is also a method of tiles."""
+    return builtin(declaration, member=True)
+
+
+# -- programs and sources --------------------------------------------------------------------------------------------------
+
+
+@builtin
+def program_id(axis): ...
+
+
+@builtin
+def num_programs(axis): ...
+
+
+@builtin
+def arange(start, end): ...
+
+
+@builtin
+def full(shape, value, dtype):
+    """A tile of the given shape filled with one value (a number or a scalar)."""
+
+
+@builtin
+def zeros(shape, dtype):
+    """A tile of zeros. The sizes of the shape are powers of two known at compile time."""
+
+
+@builtin
+def zeros_like(input):
+    """Zeros of the shape and dtype of another tile."""
+
+
+@builtin
+def to_tensor(x):
+    """A number as a run-time scalar."""
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------------
+
+
+@builtin
+def load(
+    pointer,
+    mask=None,
+    other=None,
+    boundary_check=(),
+    padding_option="",
+    cache_modifier="",
+    eviction_policy="",
+    volatile=False,
+): ...
+
+
+@method
+def store(pointer, value, mask=None, boundary_check=(), cache_modifier="", eviction_policy=""): ...
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------------------
+
+
+@method
+def reshape(input, *shape, can_reorder=False): ...
+
+
+@method
+def view(input, *shape):
+    """The same elements in row-major order under another shape (the same as `reshape`)."""
+
+
+@method
+def broadcast_to(input, *shape):
+    """The tile repeated to a shape, along axes of size one and new leading axes."""
+
+
+@builtin
+def broadcast(input, other):
+    """Both tiles repeated to their common shape; returns the two."""
+
+
+@method
+def expand_dims(input, axis):
+    """New axes of size one; `axis` is an int or a tuple of ints in the result."""
+
+
+@method
+def ravel(x, can_reorder=False):
+    """The tile as one row."""
+
+
+@method
+def trans(input, *dims):
+    """The axes permuted by `dims`; without, the last two swapped."""
+
+
+@method
+def permute(input, *dims):
+    """The axes permuted: axis i of the result is axis dims[i] of the input."""
+
+
+# -- types and selection ---------------------------------------------------------------------------------------------------
+
+
+@method
+def cast(input, dtype, fp_downcast_rounding=None, bitcast=False): ...
+
+
+@method
+def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
+    """The same numbers as another dtype (`bitcast=True`: the same bits)."""
+
+
+@builtin
+def where(condition, x, y):
+    """x where the condition holds, y elsewhere; both are computed, the three broadcast."""
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------------
+
+
+def _unary(name: str) -> Callable:
+    def declaration(x): ...
+
+    declaration.__name__ = declaration.__qualname__ = name
+    return method(declaration)
+
+
+exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, floor, ceil, abs = map(
+    _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
+)
+sqrt_rn = _unary("sqrt_rn")
+sqrt_rn.__doc__ = "Square root, rounded to nearest."
+
+
+@builtin
+def maximum(x, y, propagate_nan=PropagateNan.NONE):
+    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+
+
+@builtin
+def minimum(x, y, propagate_nan=PropagateNan.NONE):
+    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+
+
+@builtin
+def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
+    """x kept between min and max."""
+
+
+@builtin
+def fma(x, y, z): ...
+
+
+@builtin
+def fdiv(x, y, ieee_rounding=False):
+    """The quotient of two floats."""
+
+
+@builtin
+def div_rn(x, y):
+    """The quotient of two floats, rounded to nearest."""
+
+
+@method
+def logical_and(input, other):
+    """Both hold (run-time `and`: both sides are computed)."""
+
+
+@method
+def logical_or(input, other):
+    """One of the two holds (run-time `or`: both sides are computed)."""
+
+
+@builtin
+def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=None):
+    """The matrix product `input @ other` (+ acc), accumulated in fp32 (int32 for int8, fp64 for fp64).
+
+    fp32 operands are rounded to tf32 unless `input_precision="ieee"` or `allow_tf32=False`.
+    """
+
+
+# -- reductions ------------------------------------------------------------------------------------------------------------
+
+
+@method
+def sum(input, axis=None, keep_dims=False, dtype=None):
+    """The sum along an axis, or of all elements. Integers narrower than 32 bits are summed in 32."""
+
+
+@method
+def max(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
+    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+
+
+@method
+def min(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
+    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+
+
+@method
+def argmax(input, axis, tie_break_left=True, keep_dims=False):
+    """The index of the maximum along an axis; of equal ones the lowest."""
+
+
+@method
+def argmin(input, axis, tie_break_left=True, keep_dims=False):
+    """The index of the minimum along an axis; of equal ones the lowest."""
+
+
+@method
+def xor_sum(input, axis=None, keep_dims=False):
+    """The exclusive or of the integers along an axis."""
+
+
+@method
+def reduce_or(input, axis, keep_dims=False):
+    """The bitwise or of the integers along an axis."""
+
+
+@method
+def reduce(input, axis, combine_fn, keep_dims=False):
+    """Combines along an axis with a kernel function of two elements (or of two tuples of elements)."""
+
+
+# -- loops, hints, compile time ----------------------------------------------------------------------------------------------
+
+
+@builtin
+def range(
+    arg1,
+    arg2=None,
+    step=None,
+    num_stages=None,
+    loop_unroll_factor=None,
+    disallow_acc_multi_buffer=False,
+    flatten=False,
+    warp_specialize=False,
+    disable_licm=False,
+):
+    """Python's range with hints for the compiler; only as the iterator of a `for`."""
+
+
+@builtin
+def static_range(arg1, arg2=None, step=None):
+    """A range that is unrolled while compiling: its bounds and its index are compile-time constants."""
+
+
+@builtin
+def multiple_of(input, values):
+    """Promises that the first element of every group of contiguous ones is a multiple of `values`. Returns the input."""
+
+
+@builtin
+def max_contiguous(input, values):
+    """Promises that the first `values` elements of every group are contiguous. Returns the input."""
+
+
+@builtin
+def max_constancy(input, values):
+    """Promises that the first `values` elements of every group are equal. Returns the input."""
+
+
+@builtin
+def assume(cond):
+    """Promises that a condition holds."""
+
+
+@builtin
+def static_assert(cond, msg=""):
+    """Stops compilation with the message unless the compile-time condition holds."""
+
+
+@builtin
+def static_print(*values, sep=" ", end="\n", file=None, flush=False):
+    """Prints while compiling: constants as they are, run-time values by their type."""
