@@ -31,7 +31,7 @@ class AddressSpace:
         """Makes an array's bytes (for a strided one: all from its lowest to its highest) addressable; the data's address."""
         low, high = np.lib.array_utils.byte_bounds(array) if array.size else (array.ctypes.data,) * 2
         raw = (ctypes.c_ubyte * (high - low)).from_address(low)
-        view = np.frombuffer(raw, np.uint8) if high > low else np.empty(0, np.uint8)
+        view = np.frombuffer(memoryview(raw), np.uint8) if high > low else np.empty(0, np.uint8)
         view.flags.writeable = array.flags.writeable
         self.names.append(name)
         self.keep.append(array)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.types import Buffer, Pointer, Tile
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import SharedLayout
 
 # Attributes written bare between the op's name and its operands.
 LEADING = {"const": ("value",), "program_id": ("axis",), "num_programs": ("axis",), "arange": ("start", "end")}
@@ -55,7 +57,7 @@ class Note(NamedTuple):
 
 def implied(name: str, types: tuple) -> dict[str, Any]:
     """The attributes of an op that follow from its result types."""
-    first = types[0] if types else None
+    first: Any = types[0] if types else None
     layout = {} if getattr(first, "layout", None) is None else {"layout": first.layout}
     match name:
         case "const" | "alloc":
@@ -90,7 +92,7 @@ class _Reader:
         self.types: dict[str, Any] = {}
         self.unnumbered: list[Op] = []
 
-    def _tokenize(self, text: str):
+    def _tokenize(self, text: str) -> Iterator[tuple[str, str, int]]:
         position = 0
         while position < len(text):
             match = TOKEN.match(text, position)
@@ -98,7 +100,7 @@ class _Reader:
                 raise ValueError(
                     f"line {text.count(chr(10), 0, position) + 1}: cannot read {text[position : position + 20]!r}"
                 )
-            kind, word = match.lastgroup, match.group()
+            kind, word = match.lastgroup or "", match.group()
             if kind == "note" and not (word[2:].strip() and NOTE.fullmatch(word[2:].rstrip())):
                 kind = "space"  # a plain comment
             if kind != "space":
@@ -258,7 +260,7 @@ class _Reader:
         attrs = self.attrs()
         self.expect("{")
         loc = self.note().loc
-        body = self.block(tuple(value for value, _ in params))
+        body = self.block(())
         if self.kind != "end":
             raise self.fail(f"{self.word!r} stands behind the function")
         hints = tuple(hint for _, hint in params if hint)
@@ -477,10 +479,6 @@ def _place(text: str) -> Loc | None:
 
 def parse_layout(text: str) -> Any:
     """A register layout or a layout of shared memory; only the first has lanes."""
-    from blocknb.layouts.linear import Layout  # layouts stand above the IR; only text that holds one needs them
-
     if " lane " in text:
         return Layout.parse(text)
-    from blocknb.layouts.shared import SharedLayout
-
     return SharedLayout.parse(text)

@@ -28,6 +28,8 @@ from blocknb.errors import Loc
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.reader import LEADING, implied, parse_func
 from blocknb.language.types import Buffer, DType, Pointer, Tile
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import SharedLayout
 
 __all__ = ["parse_func", "print_func", "print_lines", "print_op"]
 
@@ -130,7 +132,7 @@ class _Printer:
     def use(self, values: tuple[Value, ...]) -> str:
         """The names of operands; a value that nothing has defined shows as such (the verifier prints broken IR, too)."""
         names = self.names
-        return ", ".join([names[v] if v in names else f"%undefined.{v.name}" for v in values])
+        return ", ".join([names.get(v) or f"%undefined.{v.name}" for v in values])
 
     def type(self, type: Any) -> str:
         text = self.types.get(type)
@@ -176,14 +178,14 @@ class _Printer:
                 return "{" + ", ".join(f"{self.literal(k)}: {self.literal(v)}" for k, v in value.items()) + "}"
             case DType() | Pointer():
                 return value.short
+            case Layout() | SharedLayout():
+                return self.alias(value)
             case Tile(layout=None, shape=()):
                 return f"tile<{value.dtype.short}>"  # a bare f32 is a dtype here
             case Tile() | Buffer():
                 return self.type_text(value)
         if hasattr(value, "dtype") and hasattr(value, "item"):
             return self.literal(value.item())  # a NumPy number
-        if type(value).__name__ in ("Layout", "SharedLayout"):
-            return self.alias(value)
         raise TypeError(f"an attribute of type {type(value).__name__} has no text: {value!r}")
 
     # -- ops
@@ -197,7 +199,8 @@ class _Printer:
 
     def op(self, op: Op, indent: str) -> None:
         if op.blocks:
-            return self.blocks(op, indent)
+            self.blocks(op, indent)
+            return
         left = self.define(op)
         attrs, leading = op.attrs, ""
         if attrs:
@@ -239,12 +242,13 @@ class _Printer:
             case "reduce" if _simple(op):
                 combine = op.blocks[0].ops[0]
                 short = f"{left}reduce {self.use(op.args)}{attrs} {combine.name}{self.attrs(combine.attrs)}{types}"
-                return self.put(indent, short, op, note)
+                self.put(indent, short, op, note)
+                return
             case _:
                 arguments = self.arguments(op.blocks[0].args)
                 self.put(indent, f"{left}{op.name} {self.use(op.args)}{attrs} ({arguments}){types} {{", op, note)
                 self.block(op.blocks[0], inner)
-        return self.put(indent, "}", None)
+        self.put(indent, "}", None)
 
     def carried(self, values: Any, inits: tuple[Value, ...]) -> str:
         def one(value: Value, init: Value) -> str:

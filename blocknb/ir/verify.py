@@ -39,8 +39,8 @@ class _Verifier:
         func = self.func
         if func.hints and len(func.hints) != len(func.params):
             self.fail(None, f"{len(func.hints)} hints for {len(func.params)} parameters")
-        if func.body.args:
-            self.fail(None, "the body of a function has no block arguments; its parameters stand on their own")
+        if func.body.args not in ((), func.params):
+            self.fail(None, "the block arguments of a function's body are neither none nor its parameters")
         for param in func.params:
             self.define(None, param)
             if not isinstance(param.type, Tile) or not param.type.is_scalar:
@@ -154,8 +154,8 @@ class _Verifier:
             case "reduce":
                 (block,) = op.blocks
                 scalars = tuple(Tile(type.dtype) for type in args)
-                self.require(len(set(x.shape for x in args)) == 1, op, f"operands of different shapes: {_list(args)}")
-                self.require(len(set(x.layout for x in args)) == 1, op, f"operands in different layouts: {_list(args)}")
+                self.require(len({x.shape for x in args}) == 1, op, f"operands of different shapes: {_list(args)}")
+                self.require(len({x.layout for x in args}) == 1, op, f"operands in different layouts: {_list(args)}")
                 self.agree(op, "block arguments", _types(block.args), scalars * 2)
                 self.ends(op, block, "yield", scalars)
                 for inner in block.ops:
