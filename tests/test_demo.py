@@ -1,0 +1,79 @@
+"""`make demo` shows what the notebooks report, and fails when one of them does."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+
+from blocknb.notebook.results import report  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORT = "from blocknb.notebook.results import report\n"
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """scripts/demo.py, looking for notebooks in an empty folder and writing beside it."""
+    spec = importlib.util.spec_from_file_location("demo", ROOT / "scripts" / "demo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "demo", module)
+    spec.loader.exec_module(module)
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "OUT", tmp_path / "out")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # kernels start elsewhere, and blocknb need not be installed
+    return module
+
+
+def write(folder: Path, name: str, *cells: str) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(notebook, folder / "notebooks" / name)
+
+
+def test_without_notebooks_the_demo_says_so_and_succeeds(demo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main() == 0
+    assert "no notebooks" in capsys.readouterr().out
+
+
+def test_results_become_rows_and_the_page_loads_nothing_from_elsewhere(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(
+        tmp_path, "01_good.ipynb", REPORT + "import numpy as np", "report('the sum', np.float64(1) < 2, 'error 1e-7')"
+    )
+    assert demo.main() == 0
+    out = capsys.readouterr().out
+    assert "the sum" in out
+    assert "error 1e-7" in out
+    assert "1 results ok, 0 failed" in out
+    page = (tmp_path / "out" / "01_good.html").read_text()
+    assert "ok: the sum (error 1e-7)" in page
+    assert "<script src=" not in page
+    assert "cdnjs" not in page
+
+
+def test_a_failed_result_an_error_and_a_silent_notebook_each_fail_the_demo(
+    demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "01_wrong.ipynb", REPORT + "report('the product', False)")
+    write(tmp_path, "02_raises.ipynb", REPORT + "report('before', True)", "1 / 0")
+    write(tmp_path, "03_silent.ipynb", "1")
+    assert demo.main() == 1
+    out = capsys.readouterr().out
+    assert "1 results ok, 3 failed" in out
+    assert "ZeroDivisionError: division by zero" in out
+    assert "reported nothing" in out
+
+
+def test_outside_a_notebook_a_report_is_one_printed_line(capsys: pytest.CaptureFixture[str]) -> None:
+    report("the sum", ok=True, detail="3 GB/s")
+    report("the product", ok=False)
+    assert capsys.readouterr().out == "ok: the sum (3 GB/s)\nFAILED: the product\n"
