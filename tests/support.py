@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import passes
 from blocknb.ir.core import Func
 from blocknb.ir.interp import run
+from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
+from blocknb.target import Target
 
 # Relative to the largest magnitude in the array: passes may reassociate sums, they may not do more.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-14}
@@ -34,10 +37,10 @@ def random_args(func: Func, sizes: int | Sequence[int], scalars: Sequence[Any] =
     ]
 
 
-def outputs(func: Func, args: Sequence[Any], grid: Any, seed: int = 0) -> list[Any]:
-    """The arguments after a run on copies of them."""
+def outputs(func: Func, args: Sequence[Any], grid: Any, seed: int = 0, **options: Any) -> list[Any]:
+    """The arguments after a run on copies of them; `options` are those of `run`."""
     copies = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
-    run(func, copies, grid, seed=seed)
+    run(func, copies, grid, seed=seed, **options)
     return copies
 
 
@@ -61,12 +64,39 @@ def check_same(
     *,
     seeds: Sequence[int] = (0, 1),
     tolerance: float | None = None,
+    barriers_placed: bool = True,
 ) -> None:
-    """Both functions are valid and leave the same arrays behind; programs and warps run in the order of each seed."""
+    """Both functions are valid and leave the same arrays behind; programs and warps run in the order of each seed.
+
+    `barriers_placed=False`: the functions come from before the pass `barriers`, and memory-level IR is run as if it had run.
+    """
     verify(before)
     verify(after)
-    expected = outputs(before, args, grid)
+    expected = outputs(before, args, grid, implicit_barriers=True)
     for seed in seeds:
-        for actual, wanted in zip(outputs(after, args, grid, seed), expected, strict=True):
+        found = outputs(after, args, grid, seed, implicit_barriers=not barriers_placed)
+        for actual, wanted in zip(found, expected, strict=True):
             if isinstance(wanted, np.ndarray):
                 assert_close(actual, wanted, tolerance)
+
+
+def check_pipeline(
+    func: Func,
+    args: Sequence[Any],
+    grid: Any,
+    target: str = "sm_90a",
+    *,
+    without: Sequence[str] = (),
+    tolerance: float | None = None,
+) -> tuple[Func, tuple[Any, ...]]:
+    """Runs all passes of a target; after each the function is valid, survives its text form, and computes the same.
+
+    Returns what `passes.run` does: the last function and the stages.
+    """
+    last, stages = passes.run(func, Target.parse(target), without)
+    for stage in stages:
+        text = print_func(stage.after, locs=True)
+        assert print_func(parse_func(text), locs=True) == text
+        placed = stage.name != "shared"
+        check_same(stage.before, stage.after, args, grid, tolerance=tolerance, barriers_placed=placed)
+    return last, stages

@@ -26,6 +26,7 @@ from blocknb.language.ops import OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
+MEMORY_ACCESS = ("load", "store", "local_load", "local_store", "dot")
 
 
 def run(
@@ -36,10 +37,12 @@ def run(
     seed: int = 0,
     programs: Iterable[Program] | None = None,
     check_races: bool = True,
+    implicit_barriers: bool = False,
 ) -> None:
     """Runs the programs of a grid, in an order drawn from `seed`, on NumPy arrays (for pointers) and numbers; in place.
 
-    `programs` picks some ids of the grid. Raises AccessError for an access outside its array, and CompilerBug where the IR
+    `programs` picks some ids of the grid. `implicit_barriers` runs memory-level IR that has no barriers yet as if one stood
+    before every access to memory. Raises AccessError for an access outside its array, and CompilerBug where the IR
     itself is wrong: replicas that disagree, data that a thread does not hold, races on shared memory, deadlock.
     """
     if len(args) != len(func.params):
@@ -51,7 +54,12 @@ def run(
     chosen = list(everyone if programs is None else programs)
     order = np.random.default_rng(seed)
     for number in order.permutation(len(chosen)):
-        _one(func, dict(values), space, sizes, chosen[number], order, check_races)
+        if func.level == "memory":
+            from blocknb.ir.interp_memory import run_warps
+
+            run_warps(func, values, space, sizes, chosen[number], order, check_races, implicit_barriers)
+        else:
+            _one(func, dict(values), space, sizes, chosen[number])
 
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
@@ -62,14 +70,8 @@ def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndar
     return np.asarray(space.add(name or "an argument", arg), np.int64)
 
 
-def _one(
-    func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program, order: Any, check_races: bool
-) -> None:
-    """Runs one program at the function's level."""
-    if func.level == "memory":
-        from blocknb.ir.interp_memory import run_warps
-
-        return run_warps(func, env, space, sizes, program, order, check_races)
+def _one(func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program) -> None:
+    """Runs one program at the tile or the laid level, where a barrier stops nobody."""
     if func.level == "laid":
         from blocknb.ir.interp_laid import LaidMachine
 
@@ -77,8 +79,7 @@ def _one(
     else:
         machine = Machine(func, space, sizes, program)
     for _ in machine.execute(func.body, env):
-        pass  # a barrier: one program is one thread of control here
-    return None
+        pass
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
@@ -100,6 +101,8 @@ def elementwise(op: Op, args: Sequence[np.ndarray]) -> np.ndarray:
 class Machine:
     """Runs one program at the tile level; the other levels override what differs."""
 
+    implicit_barriers = False
+
     def __init__(self, func: Func, space: AddressSpace, sizes: Program, program: Program):
         self.func, self.space, self.sizes, self.program = func, space, sizes, program
         self.env: Mapping[Value, Any] = {}  # what is defined so far; combine blocks may use scalars from outside
@@ -116,6 +119,8 @@ class Machine:
             if op.name == "barrier":
                 yield op
                 continue
+            if self.implicit_barriers and op.name in MEMORY_ACCESS:
+                yield op
             if op.blocks and op.name != "reduce":
                 results = yield from self.control(op, args, env)
             else:

@@ -144,7 +144,14 @@ class Warp(LaidMachine):
 
 
 def run_warps(
-    func: Func, env: dict, space: AddressSpace, sizes: Any, program: Any, order: np.random.Generator, check_races: bool
+    func: Func,
+    env: dict,
+    space: AddressSpace,
+    sizes: Any,
+    program: Any,
+    order: np.random.Generator,
+    check_races: bool = True,
+    implicit_barriers: bool = False,
 ) -> None:
     """Runs one program: all warps up to their next barrier in random order, again and again.
 
@@ -152,21 +159,23 @@ def run_warps(
     """
     count = func.attrs.get("num_warps", 4)
     memory = SharedMemory(_shared_bytes(func), check_races)
-    walks: dict[int, Generator[Op, None, tuple]] = {
-        w: Warp(func, space, sizes, program, w, memory).execute(func.body, dict(env)) for w in range(count)
-    }
+    walks: dict[int, Generator[Op, None, tuple]] = {}
+    for number in range(count):
+        warp = Warp(func, space, sizes, program, number, memory)
+        warp.implicit_barriers = implicit_barriers
+        walks[number] = warp.execute(func.body, dict(env))
     while walks:
         waiting: dict[int, Op] = {}
-        for warp in order.permutation(list(walks)):
+        for number in order.permutation(list(walks)).tolist():
             with suppress(StopIteration):  # the warp has ended
-                waiting[int(warp)] = next(walks[int(warp)])
+                waiting[number] = next(walks[number])
         stopped = {op.id for op in waiting.values()}
         if len(stopped) > 1 or (waiting and len(waiting) < count):
             op = next(iter(waiting.values()))
             where = f"\n    {print_op(func, op)}"
             message = f"deadlock: of {count} warps only {sorted(waiting)} wait, at {len(stopped)} different barriers"
             raise CompilerBug(f"{message} (program {program}){where}", op.loc)
-        walks = {warp: walks[warp] for warp in waiting}
+        walks = {number: walks[number] for number in waiting}
         memory.epoch += 1
 
 
