@@ -103,7 +103,7 @@ def visit_call(frame: Frame, node: ast.Call) -> Any:
                 "`*` in a call cannot stand in a kernel", frame.loc(argument), "write the arguments out"
             )
     args = [frame.expr(a) for a in node.args]
-    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg not in LEFTOVERS}
+    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg and k.arg not in LEFTOVERS}
     try:
         return call(frame, function, args, kwargs, node)
     except Mismatch as error:

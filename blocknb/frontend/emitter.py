@@ -32,8 +32,10 @@ ARITHMETIC = {
     ">>": "shr",
 }
 PYTHON = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
-    "&": operator.and_, "|": operator.or_, "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift, "@": operator.matmul,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "**": operator.pow,
+    "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
+    "&": operator.and_, "|": operator.or_, "^": operator.xor,
+    "<<": operator.lshift, ">>": operator.rshift, "@": operator.matmul,
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -209,9 +211,10 @@ class Emitter(Builder):
             dtype = t.int64 if dtype.kind == "uint" or dtype.bits < 32 else dtype
             offset = -int(offset) if not isinstance(offset, Value) else self.value("neg", self.cast(offset, dtype))
         shape = self.common_shape(pointer, offset)
+        pointer = self.broadcast(pointer, shape)
         if not isinstance(offset, Value):
-            offset = self.number(offset, own_dtype(int(offset)))
-        return self.value("ptradd", self.broadcast(pointer, shape), self.broadcast(self.cast(offset, dtype), shape))
+            return self.value("ptradd", pointer, self.number(offset, own_dtype(int(offset)), shape))
+        return self.value("ptradd", pointer, self.broadcast(self.cast(offset, dtype), shape))
 
     def compare(self, symbol: str, x: Any, y: Any) -> Any:
         if not isinstance(x, Value) and not isinstance(y, Value):
@@ -369,6 +372,12 @@ def describe(x: Any) -> str:
     if isinstance(x, (DType, Pointer)):
         return f"the dtype {x}"
     return f"a {type(x).__name__}"
+
+
+def spelled(dtype: Any) -> str:
+    """A dtype as one writes it in a kernel: tl.float32."""
+    name = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}.get(getattr(dtype, "name", ""))
+    return f"tl.{name or dtype}"
 
 
 def check_size(shape: tuple[int, ...]) -> None:

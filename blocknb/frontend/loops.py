@@ -13,7 +13,7 @@ from typing import Any
 
 from blocknb.errors import SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.calls import bind, signature
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, spelled
 from blocknb.frontend.expressions import condition
 from blocknb.frontend.merge import close, identical, is_runtime, leaves, literal_fits, rebuild, same_shape
 from blocknb.frontend.scope import Frame, Returned, Undefined, statement
@@ -38,7 +38,8 @@ def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
     if isinstance(iterator, ast.Call):
         function = frame.expr(iterator.func)
         if function is range or function is BUILTINS["range"]:
-            return run_time_loop(frame, node, *range_arguments(frame, iterator, "range"))
+            run_time_loop(frame, node, *range_arguments(frame, iterator, "range"))
+            return None
         if function is BUILTINS["static_range"]:
             (lower, upper, step), _ = range_arguments(frame, iterator, "static_range")
             numbers = [
@@ -139,12 +140,7 @@ class Carried:
                         self.changed_type(name, before, after)
                     continue
                 kind = next(initial).type
-                if (
-                    isinstance(after, Value)
-                    and after.type != kind
-                    or not isinstance(after, Value)
-                    and not fits(after, kind)
-                ):
+                if after.type != kind if isinstance(after, Value) else not fits(after, kind):
                     self.changed_type(name, Value(kind), after)
                 found.append((after, kind))
         return found
@@ -157,11 +153,11 @@ class Carried:
             and not after.type.is_pointer
             and not before.type.is_pointer
         ):
-            dtype = f"tl.{SPELLED.get(after.type.dtype.name, after.type.dtype.name)}"
+            dtype = spelled(after.type.dtype)
             if after.type.shape != before.type.shape or after.type.shape:
                 hint = f"start it as a tile: {name} = tl.zeros({after.type.shape}, dtype={dtype})"
             else:
-                hint = f"start it as tl.full((), ..., {dtype}), or cast what the loop assigns: .to(tl.{SPELLED.get(before.type.dtype.name, before.type.dtype.name)})"
+                hint = f"start it as tl.full((), ..., {dtype}), or cast what the loop assigns: .to({spelled(before.type.dtype)})"
         elif before is None:
             hint = f"give `{name}` a value before the loop; None cannot become one at run time"
         where = self.frame.where.get(name)
@@ -170,9 +166,6 @@ class Carried:
             self.frame.loc(where) if where else None,
             hint,
         )
-
-
-SPELLED = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 
 def fits(x: Any, kind: Tile) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer, spelled
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import dtype_of, flag, tile_of
 from blocknb.ir.core import Value
@@ -181,7 +181,7 @@ def dot(
     if dtype != other.type.dtype:
         raise Mismatch(
             f"dot of {dtype} and {other.type.dtype}: both operands need one dtype",
-            f"cast one: .to({'tl.' + _spelled(dtype)})",
+            f"cast one: .to({spelled(dtype)})",
             "other",
         )
     result = _accumulator_dtype(dtype, acc, out_dtype)
@@ -190,15 +190,11 @@ def dot(
     elif not isinstance(acc, Value) or acc.type.shape not in ((m, n), ()):
         raise Mismatch(
             f"the accumulator is {describe(acc)}, but the product has shape {(m, n)}",
-            f"start it as tl.zeros(({m}, {n}), dtype=tl.{_spelled(result)})",
+            f"start it as tl.zeros(({m}, {n}), dtype={spelled(result)})",
             "acc",
         )
     attrs = {"precision": _precision(input_precision, allow_tf32)} if dtype == t.float32 else {}
     return emit.value("dot", input, other, emit.broadcast(emit.cast(acc, result), (m, n)), **attrs)
-
-
-def _spelled(dtype: Any) -> str:
-    return {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}.get(dtype.name, dtype.name)
 
 
 def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
@@ -214,7 +210,7 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
         return asked
     raise Mismatch(
         f"a dot of {dtype} is accumulated in {natural}, not in {asked}",
-        f"use tl.{_spelled(natural)} and cast the result",
+        f"use {spelled(natural)} and cast the result",
         "acc" if out_dtype is None else "out_dtype",
     )
 

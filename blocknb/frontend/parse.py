@@ -41,7 +41,10 @@ Argument = ArgType | Constant
 
 
 def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[str, Any] | None = None) -> Func:
-    """The tile IR of a kernel for one signature.
+    """Runs the kernel's Python on symbols: constants fold, the rest becomes tile IR
+
+    Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
+    kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
     `arguments` has an ArgType or Constant for each parameter (those with defaults may be missing); `options` become the Func's
     attrs. Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.

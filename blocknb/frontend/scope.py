@@ -67,16 +67,12 @@ class Frame:
         self.where: dict[str, ast.AST] = {}  # the last assignment to each name, for messages
         self.loops = 0  # how many loops are open in this function
 
-    def loc(self, node: ast.AST) -> Loc:
+    def loc(self, node: Any) -> Loc:
+        """The place of a node of this function, with the chain of calls that led here."""
+        source = self.source
         return Loc(
-            self.source.file,
-            node.lineno,
-            node.col_offset,
-            node.end_lineno,
-            node.end_col_offset,
-            self.source.name,
-            self.caller,
-        )  # type: ignore[attr-defined]
+            source.file, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, source.name, self.caller
+        )
 
     # -- visiting ------------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Source:
         self.name: str = function.__name__
         self.file: str = function.__code__.co_filename
         self.first_line: int = function.__code__.co_firstlineno
+        self.answer: Any = None  # the last answer of dependencies()
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -115,6 +116,10 @@ class Source:
         """The cells of the enclosing functions, by name."""
         return dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
 
+    @property
+    def builtins(self) -> dict[str, Any]:
+        return vars(builtins)
+
     def lookup(self, name: str) -> Any:
         """What a name that is not local refers to at this moment. Raises KeyError."""
         if name in self.closure:
@@ -124,13 +129,13 @@ class Source:
                 raise KeyError(name) from None
         if name in self.function.__globals__:
             return self.function.__globals__[name]
-        return vars(builtins)[name]
+        return self.builtins[name]
 
     def visible(self) -> Iterator[str]:
         """The names `lookup` knows, for did-you-mean hints; Python's builtins last."""
         yield from self.closure
         yield from self.function.__globals__
-        yield from vars(builtins)
+        yield from self.builtins
 
     @cached_property
     def references(self) -> tuple[tuple[str, ...], ...]:

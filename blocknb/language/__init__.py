@@ -4,6 +4,8 @@ Everything here is for use inside a kernel: dtypes, the builtins (`load`, `arang
 language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains a name.
 """
 
+# ruff: noqa: F401 (the imports are the namespace)
+
 from blocknb.language import math
 from blocknb.language.constants import PropagateNan, constexpr
 from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
@@ -67,7 +69,11 @@ from blocknb.language.surface import (
 )
 from blocknb.language.types import (
     DType as dtype,
+)
+from blocknb.language.types import (
     Pointer as pointer_type,
+)
+from blocknb.language.types import (
     bfloat16,
     float16,
     float32,
