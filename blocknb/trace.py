@@ -8,7 +8,7 @@ passes do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -72,6 +72,23 @@ class Stage:
         return print_func(self.before)
 
 
+class DeferredStages(Sequence[Stage]):
+    """The stages of a kernel whose code came from a cache: made by `make` when somebody first looks, then kept."""
+
+    def __init__(self, make: Callable[[], tuple[Stage, ...]]):
+        self._make = make
+
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
+        return self._make()
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._stages[index]
+
+
 @dataclass(frozen=True)
 class Resources:
     """What the assembler reported, per thread or per program; None where it is not known (no ptxas, or a CPU)."""
@@ -102,7 +119,7 @@ class Trace:
     signature: Mapping[str, str]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
-    stages: tuple[Stage, ...] = ()
+    stages: Sequence[Stage] = ()
     artifacts: dict[str, Any] = field(default_factory=dict)
     resources: Resources = Resources()
     milliseconds: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,123 @@
+"""blocknb: an interactive environment for writing GPU kernels as block programs, on CPU and GPU.
+
+    import blocknb
+    import blocknb.language as tl
+
+    @blocknb.kernel
+    def add(x, y, out, n, BLOCK: tl.constexpr):
+        ...
+
+    add[blocknb.cdiv(n, 1024),](x, y, out, n, BLOCK=1024)
+
+Importing this costs little more than NumPy: each name below is loaded when it is first used. Inside IPython the import also
+registers the `%%blockkernel` magic, as `%load_ext blocknb` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blocknb import errors as errors
+    from blocknb import language as language
+    from blocknb.errors import (
+        AccessError as AccessError,
+    )
+    from blocknb.errors import (
+        CompilerBug as CompilerBug,
+    )
+    from blocknb.errors import (
+        KernelError as KernelError,
+    )
+    from blocknb.errors import (
+        LaunchError as LaunchError,
+    )
+    from blocknb.errors import (
+        OutOfResources as OutOfResources,
+    )
+    from blocknb.errors import (
+        SyntaxUnsupported as SyntaxUnsupported,
+    )
+    from blocknb.errors import (
+        TypeMismatch as TypeMismatch,
+    )
+    from blocknb.errors import (
+        Unsupported as Unsupported,
+    )
+    from blocknb.language.constants import constexpr as constexpr
+    from blocknb.runtime.kernel import Kernel as Kernel
+    from blocknb.runtime.kernel import jit as jit
+    from blocknb.runtime.kernel import kernel as kernel
+    from blocknb.target import Target as Target
+    from blocknb.trace import Trace as Trace
+
+_ERRORS = (
+    "AccessError",
+    "CompilerBug",
+    "KernelError",
+    "LaunchError",
+    "OutOfResources",
+    "SyntaxUnsupported",
+    "TypeMismatch",
+    "Unsupported",
+)
+# The name here -> the module, and the name there ("" is the module itself).
+_WHERE = {
+    "kernel": ("runtime.kernel", "kernel"),
+    "jit": ("runtime.kernel", "jit"),
+    "Kernel": ("runtime.kernel", "Kernel"),
+    "constexpr": ("language.constants", "constexpr"),
+    "language": ("language", ""),
+    "errors": ("errors", ""),
+    "Target": ("target", "Target"),
+    "Trace": ("trace", "Trace"),
+    **{name: ("errors", name) for name in _ERRORS},
+}
+__all__ = sorted([*_WHERE, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])
+
+
+def cdiv(x: int, y: int) -> int:
+    """x / y rounded up: how many blocks of y cover x."""
+    return -(-x // y)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least n (1 for n below 1)."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("blocknb")
+    elif name in _WHERE:
+        module, attribute = _WHERE[name]
+        found = importlib.import_module(f"blocknb.{module}")
+        found = getattr(found, attribute) if attribute else found
+    else:
+        raise AttributeError(f"module 'blocknb' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the magics: `%load_ext blocknb`."""
+    from blocknb.notebook import magics
+
+    magics.register(shell)
+
+
+def _inside_ipython() -> Any:
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+
+
+if (_shell := _inside_ipython()) is not None:
+    load_ipython_extension(_shell)

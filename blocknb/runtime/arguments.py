@@ -1,0 +1,433 @@
+"""What a launch sees of its arguments: `describe(value)` gives a Kind, on which the compiler specialises, and the raw value.
+
+A repeated launch must cost microseconds, so Kinds are interned: equal arguments give the very same object, and the key of a
+launch plan is a tuple of identities. How a value is described depends on its Python type alone and is looked up by it: NumPy
+arrays and torch CPU tensors are memory of the host, CuPy arrays, torch CUDA tensors and whatever offers
+`__cuda_array_interface__` or DLPack memory of a GPU, taken where it lies without a copy. The one trick: NumPy needs a
+microsecond to tell an array's address, reading its C struct a sixth of that (checked against NumPy's own word on import).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import LaunchError
+from blocknb.language import types as t
+
+HOST = -1  # the device number of host memory; GPUs count from 0
+ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
+UNBOUNDED = (0, 2**64 - 1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kind:
+    """What specialisation sees of an argument; interned, so equal kinds are the same object.
+
+    `type` is a DType or Pointer, None for a constant. `divisibility` is 16 or 1 (of the value, or of the address in bytes).
+    `device` is the GPU's number, HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for
+    tensors that live on torch's stream. `constant` holds the value of a constant in a one-element tuple.
+    """
+
+    type: Any
+    divisibility: int = 1
+    device: int | None = None
+    readonly: bool = False
+    library: str = ""
+    constant: tuple[Any, ...] = ()
+
+    @property
+    def is_pointer(self) -> bool:
+        return isinstance(self.type, t.Pointer)
+
+    def __str__(self) -> str:
+        if self.type is None:
+            return repr(self.constant[0])
+        star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
+        return f"{star}{dtype.name if dtype.is_float else dtype.short}{':16' if self.divisibility == 16 else ''}"
+
+
+@functools.cache
+def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = False, library: str = "") -> Kind:
+    """The Kind of an array of that dtype on that device, whose address is a multiple of 16 or not."""
+    return Kind(t.Pointer(dtype), 16 if aligned else 1, device, readonly, library)
+
+
+@functools.cache
+def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
+    """The Kind of a number passed at run time."""
+    return Kind(dtype, 16 if divisible else 1)
+
+
+@functools.cache
+def _constant(type_: Any, value: Any, text: str) -> Kind:
+    return Kind(None, constant=(value,))
+
+
+def constant_kind(value: Any) -> Kind:
+    """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
+    value = _frozen(value)
+    try:
+        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: type and text keep them apart.
+        return _constant(type(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
+    except TypeError:
+        raise LaunchError(
+            f"a {type(value).__name__} cannot be a constant of a kernel",
+            hint="pass a number, a string, a dtype or a tuple of those",
+        ) from None
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_frozen, value))
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.value if type(value).__name__ == "constexpr" else value
+
+
+def plain(kind: Kind) -> Kind:
+    """The Kind without what specialisation learnt from the value: for parameters of `do_not_specialize`."""
+    if kind is ONE:
+        return _INT32
+    if kind.type is None:
+        return kind
+    if isinstance(kind.type, t.Pointer):
+        return pointer_kind(
+            kind.type.element, False, HOST if kind.device is None else kind.device, kind.readonly, kind.library
+        )
+    return scalar_kind(kind.type)
+
+
+def _given(kind: Kind) -> tuple[Kind, None]:
+    return kind, None
+
+
+ONE = constant_kind(1)
+NONE = constant_kind(None)
+
+# ---- numbers ------------------------------------------------------------------------------------------------------------
+
+_INTEGERS = tuple(
+    (scalar_kind(d), scalar_kind(d, True), lo, hi)
+    for d, lo, hi in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
+)
+_INT32, _INT32_16 = _INTEGERS[0][:2]
+_BOOL, _FLOAT = scalar_kind(t.int1), scalar_kind(t.float32)
+
+
+def _int(value: int) -> tuple[Kind, Any]:
+    if value == 1:
+        return ONE, value
+    if -0x80000000 <= value < 0x80000000:
+        return (_INT32 if value & 15 else _INT32_16), value
+    for plain, divisible, low, high in _INTEGERS:
+        if low <= value < high:
+            return (plain if value & 15 else divisible), value
+    raise LaunchError(f"the integer {value} does not fit in 64 bits")
+
+
+def _float(value: float) -> tuple[Kind, Any]:
+    return _FLOAT, value
+
+
+def _bool(value: bool) -> tuple[Kind, Any]:
+    return _BOOL, value
+
+
+def _none(value: None) -> tuple[Kind, Any]:
+    return NONE, None
+
+
+def _fixed(value: Any) -> tuple[Kind, Any]:
+    return constant_kind(value), value
+
+
+def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
+    dtype, raw = dtype_of(value.dtype), value.item() if isinstance(value, np.generic) else float(value)
+    if dtype.is_float or dtype.kind == "bool":
+        return scalar_kind(dtype), raw
+    return (ONE if raw == 1 else scalar_kind(dtype, raw % 16 == 0)), raw
+
+
+# ---- arrays -------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _named(name: str) -> t.DType:
+    if name in t.BY_NAME:
+        return t.BY_NAME[name]
+    hint = None
+    if name.startswith("complex"):
+        hint = f"pass its real view: x.view(float{int(name.removeprefix('complex')) // 2})"
+    elif name == "object":
+        hint = "an array of Python objects has no elements a kernel could load; give it a dtype"
+    raise LaunchError(
+        f"there is no pointer to {name} in block programs",
+        hint=hint or "the dtypes are " + ", ".join(d.name for d in t.DTYPES),
+    )
+
+
+def dtype_of(dtype: Any) -> t.DType:
+    """The DType for NumPy's, torch's or anybody's dtype. Raises LaunchError, naming the dtype, when there is none."""
+    if isinstance(dtype, t.DType):
+        return dtype
+    if isinstance(dtype, np.dtype):
+        if not dtype.isnative:
+            raise LaunchError(
+                f"the elements of dtype {dtype.str!r} are stored in the byte order of another machine",
+                hint="x.astype(x.dtype.newbyteorder('='))",
+            )
+        return _named(dtype.name)
+    return _named(str(dtype).removeprefix("torch."))
+
+
+@functools.cache
+def _host_kinds(dtype: Any, readonly: bool) -> tuple[int, Kind, Kind]:
+    """(the mask of address bits that must be zero, the Kind without and with alignment to 16 bytes) of host arrays."""
+    known = dtype_of(dtype)
+    return known.bytes - 1, pointer_kind(known, False, HOST, readonly), pointer_kind(known, True, HOST, readonly)
+
+
+_WRITABLE: dict[np.dtype, tuple[int, Kind, Kind]] = {}
+
+
+def _misaligned(mask: int) -> LaunchError:
+    return LaunchError(
+        f"its elements do not lie at multiples of their {mask + 1} bytes", hint="pass x.copy(), which is aligned"
+    )
+
+
+_ADDRESS_AT = object.__basicsize__  # PyArrayObject: the object's head, then `char *data`
+_read_address = ctypes.c_void_p.from_address
+
+
+def _plainly(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def _quickly(array: np.ndarray) -> int:
+    return _read_address(id(array) + _ADDRESS_AT).value or 0
+
+
+_probe = np.zeros(3, np.int16)[1:]
+numpy_address: Callable[[np.ndarray], int] = (
+    _quickly if sys.implementation.name == "cpython" and _quickly(_probe) == _plainly(_probe) else _plainly
+)
+
+
+def _numpy(array: np.ndarray) -> tuple[Kind, int]:
+    address = numpy_address(array)
+    if array.flags.writeable:
+        kinds = _WRITABLE.get(array.dtype)
+        if kinds is None:
+            kinds = _WRITABLE[array.dtype] = _host_kinds(array.dtype, False)
+    else:
+        kinds = _host_kinds(array.dtype, True)
+    if address & kinds[0]:
+        raise _misaligned(kinds[0])
+    return (kinds[1] if address & 15 else kinds[2]), address
+
+
+def _masked(array: Any) -> tuple[Kind, int]:
+    raise LaunchError(
+        "a masked array is two arrays, and a kernel would not see the mask", hint="pass x.data and x.mask"
+    )
+
+
+@functools.cache
+def _kinds(dtype: Any, device: int, library: str = "") -> tuple[int, Kind, Kind]:
+    known = dtype_of(dtype)
+    return (
+        known.bytes - 1,
+        pointer_kind(known, False, device, False, library),
+        pointer_kind(known, True, device, False, library),
+    )
+
+
+def _torch(tensor: Any) -> tuple[Kind, int]:
+    device = tensor.get_device() if tensor.is_cuda else HOST
+    if device == HOST and tensor.device.type != "cpu":
+        raise LaunchError(f"a tensor on {tensor.device} cannot be reached from the CPU or a CUDA GPU", hint="x.cpu()")
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # sparse and other tensors without one block of memory
+        raise LaunchError(f"the tensor has no memory of its own: {error}") from None
+    mask, plain, aligned = _kinds(tensor.dtype, device, "torch")
+    if address & mask:
+        raise _misaligned(mask)
+    return (plain if address & 15 else aligned), address
+
+
+def _cupy(array: Any) -> tuple[Kind, int]:
+    memory = array.data
+    address = memory.ptr
+    mask, plain, aligned = _kinds(array.dtype, memory.device_id)
+    if address & mask:
+        raise _misaligned(mask)
+    return (plain if address & 15 else aligned), address
+
+
+def _cuda_interface(value: Any) -> tuple[Kind, int]:
+    from blocknb.runtime import driver
+
+    interface = value.__cuda_array_interface__
+    address, readonly = interface["data"]
+    driver.wait_for(interface.get("stream"))
+    dtype = dtype_of(np.dtype(interface["typestr"]))
+    return pointer_kind(dtype, address % 16 == 0, driver.device_of(address), bool(readonly)), address
+
+
+def _dlpack(value: Any) -> tuple[Kind, int]:
+    device_type = int(value.__dlpack_device__()[0])
+    if device_type == 1:
+        return _numpy(np.from_dlpack(value))
+    if device_type in (2, 13):  # CUDA and CUDA's managed memory
+        import cupy
+
+        return _cupy(cupy.from_dlpack(value))
+    raise LaunchError(
+        f"DLPack memory of device type {device_type} can be reached neither from the CPU nor from a CUDA GPU"
+    )
+
+
+def _addressed(value: Any) -> tuple[Kind, int]:
+    """Anything with `.data_ptr()` and `.dtype`: wrappers that reinterpret a tensor, strided buffers."""
+    address, device = value.data_ptr(), getattr(value, "device", None)
+    kind = getattr(device, "type", None) or (str(device).split(":")[0] if device is not None else None)
+    number = {None: ANYWHERE, "cpu": HOST, "cuda": getattr(device, "index", None) or 0}.get(kind)
+    if number is None:
+        raise LaunchError(f"memory on {device} can be reached neither from the CPU nor from a CUDA GPU")
+    return pointer_kind(dtype_of(value.dtype), address % 16 == 0, number), address
+
+
+def _refuse(value: Any) -> tuple[Kind, Any]:
+    name = type(value).__name__
+    hint = "pass an array or a number"
+    if isinstance(value, (list, tuple, dict, set, range)):
+        hint = "pass an array: numpy.asarray(...) for the CPU, cupy.asarray(...) for a GPU; or annotate the parameter tl.constexpr"
+    elif isinstance(value, complex):
+        hint = "pass its real and imaginary part"
+    raise LaunchError(f"a {name} is neither an array nor a number", hint=hint)
+
+
+# ---- dispatch by type ---------------------------------------------------------------------------------------------------
+
+Describe = Callable[[Any], tuple[Kind, Any]]
+DESCRIBE: dict[type, Describe] = {
+    int: _int,
+    float: _float,
+    bool: _bool,
+    type(None): _none,
+    str: _fixed,
+    np.ndarray: _numpy,
+    t.DType: _fixed,
+    Kind: _given,
+}
+_BY_NAME: dict[tuple[str, str], Describe] = {
+    ("torch", "Tensor"): _torch,
+    ("cupy", "ndarray"): _cupy,
+    ("ml_dtypes", "bfloat16"): _numpy_scalar,
+}
+
+
+def describer(value: Any) -> Describe:
+    """The function that describes values of this one's type; found once for each type."""
+    type_ = type(value)
+    found = DESCRIBE.get(type_)
+    if found is None:
+        found = DESCRIBE[type_] = _find(value)
+    return found
+
+
+def _find(value: Any) -> Describe:
+    type_ = type(value)
+    if isinstance(value, np.ma.MaskedArray) if "numpy.ma" in sys.modules else False:
+        return _masked
+    for base in type_.__mro__:
+        if found := _BY_NAME.get((base.__module__.split(".")[0], base.__name__)):
+            return found
+        if base in (np.ndarray, int, float):
+            return DESCRIBE[base]
+    if isinstance(value, np.generic):
+        return _numpy_scalar
+    for attribute, function in (
+        ("__cuda_array_interface__", _cuda_interface),
+        ("data_ptr", _addressed),
+        ("__dlpack__", _dlpack),
+    ):
+        if hasattr(value, attribute) and (attribute != "data_ptr" or hasattr(value, "dtype")):
+            return function
+    if (
+        type_.__name__ == "constexpr"
+        or (hasattr(value, "source") and callable(value))
+        or (callable(value) and hasattr(value, "__code__"))
+    ):
+        return _fixed
+    return _refuse
+
+
+# ---- what the CPU's bounds checks and the observers ask -----------------------------------------------------------------
+
+
+def extent(value: Any, address: int) -> tuple[int, int]:
+    """The lowest address and the one behind the highest byte of an array on the host; UNBOUNDED where nobody knows."""
+    if isinstance(value, np.ndarray):
+        if value.flags.c_contiguous:
+            return address, address + value.nbytes
+        return np.lib.array_utils.byte_bounds(value)
+    if hasattr(value, "__dlpack__") and hasattr(value, "shape"):
+        size, strides = _elements(value)
+        if size is None:
+            return UNBOUNDED
+        shape = tuple(value.shape)
+        if 0 in shape:
+            return address, address
+        reach = [(n - 1) * s * size for n, s in zip(shape, strides, strict=True)]
+        return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
+    return UNBOUNDED
+
+
+def _elements(value: Any) -> tuple[int | None, tuple[int, ...]]:
+    """(bytes of an element, strides in elements) of a tensor on the host, or (None, ())."""
+    if callable(getattr(value, "stride", None)):
+        return value.element_size(), tuple(value.stride())
+    view = np.from_dlpack(value)
+    return view.itemsize, tuple(s // view.itemsize for s in view.strides)
+
+
+def summary(value: Any, kind: Kind) -> dict[str, Any]:
+    """What may be kept of an argument after the launch: its dtype, shape and bytes, or its value; never the array."""
+    if kind.type is None:
+        return {"kind": "constant", "type": None, "value": kind.constant[0]}
+    if not kind.is_pointer:
+        return {"kind": "scalar", "type": str(kind), "value": value.item() if hasattr(value, "item") else value}
+    shape = tuple(int(n) for n in getattr(value, "shape", ()) or ())
+    strides = getattr(value, "strides", None) or (
+        value.stride() if callable(getattr(value, "stride", None)) else (1,) * len(shape)
+    )
+    # A broadcast dimension (stride 0) repeats the same bytes.
+    elements = math.prod(n for n, s in zip(shape, strides, strict=False) if s)
+    return {
+        "kind": "array",
+        "type": str(kind),
+        "shape": shape,
+        "bytes": elements * kind.type.element.bytes,
+        "device": kind.device,
+    }
+
+
+def parse_type(text: str) -> Kind | None:
+    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32"; None if it is no type text."""
+    name, _, divisor = text.partition(":")
+    star = name.startswith("*")
+    known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
+    if known is None or divisor not in ("", "16", "1"):
+        return None
+    return pointer_kind(known, divisor == "16", ANYWHERE) if star else scalar_kind(known, divisor == "16")

@@ -1,0 +1,191 @@
+"""How the values of a call belong to the parameters of a kernel, looked up by the way of calling instead of worked out each time.
+
+`kernel[grid](x, y, n=3, BLOCK=8)` is called in one way, however often: two positional values, then `n` and `BLOCK`. A `Binding`
+says what each value of `(*args, *kwargs.values(), *defaults)` is, and holds the launch plans made for it. Everything that can be
+wrong with the names of a call is found when its Binding is made, and named in one message.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from blocknb.errors import LaunchError, Loc
+from blocknb.frontend.source import MISSING, Parameter, Source
+
+#: The launch options and their defaults.
+OPTIONS: Mapping[str, Any] = MappingProxyType(
+    {"num_warps": 4, "num_stages": 3, "checked": True, "fast_math": False, "without": ()}
+)
+#: Triton's further launch keywords, accepted so that kernels written there run; they change nothing here.
+ACCEPTED = frozenset(
+    {
+        "num_ctas",
+        "maxnreg",
+        "enable_fp_fusion",
+        "launch_cooperative_grid",
+        "launch_pdl",
+        "debug",
+        "sanitize_overflow",
+        "warmup",
+    }
+)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+@dataclass(eq=False)
+class Binding:
+    """One way of calling: `names` are the parameters or options in the order of the values, `fixed` says which values are
+    constants, `unspecialized` which are never taken for a constant 1 or a multiple of 16; `defaults` are the values of the
+    parameters left out; `plans` are the launch plans by the kinds of the values."""
+
+    names: tuple[str, ...]
+    fixed: tuple[bool, ...]
+    unspecialized: tuple[bool, ...]
+    defaults: tuple[Any, ...]
+    plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def bound(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Every argument by name."""
+        return dict(zip(self.names, values, strict=True))
+
+
+def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
+    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
+    parameters = source.parameters
+    by_name = {p.name: p for p in parameters}
+    names, title = list(by_name), f"the kernel {source.name}"
+    positions = [p.name for p in parameters if not p.keyword_only]
+    if positional > len(positions):
+        raise launch_error(
+            source, None, f"{title} takes {len(positions)} arguments, and {positional} were given", _signature(source)
+        )
+    given = positions[:positional]
+    if twice := [n for n in keywords if n in given]:
+        raise launch_error(
+            source, twice[0], f"{title} got two values for {quoted(twice)}", "pass it by position or by name, not both"
+        )
+    if unknown := [n for n in keywords if n not in by_name and n not in OPTIONS and n not in ACCEPTED]:
+        raise launch_error(
+            source,
+            None,
+            f"{title} has no parameter {quoted(unknown)}",
+            _similar(unknown, [*names, *OPTIONS]) or _signature(source),
+        )
+    left_out = [p for p in parameters if p.name not in given and p.name not in keywords]
+    if missing := [p.name for p in left_out if p.default is MISSING]:
+        raise launch_error(
+            source,
+            missing[0],
+            f"{title} misses the argument{'s' * (len(missing) > 1)} {quoted(missing)}",
+            f"launch it as {_example(source)}",
+        )
+    order = (*given, *keywords, *(p.name for p in left_out))
+    fixed = tuple(n not in by_name or by_name[n].constexpr for n in order)
+    return Binding(order, fixed, tuple(n in unspecialized for n in order), tuple(p.default for p in left_out))
+
+
+def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:
+    """`do_not_specialize`: names or indices of parameters."""
+    names = [p.name for p in parameters]
+    return frozenset(names[w] if isinstance(w, int) else w for w in wanted or ())
+
+
+def normal_grid(source: Source, grid: Any, bound: dict[str, Any]) -> tuple[int, int, int]:
+    """The three sizes of a grid given as an int, up to three ints, or a function of the bound arguments."""
+    if callable(grid):
+        grid = grid(bound)
+    sizes = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    if not 1 <= len(sizes) <= 3:
+        raise launch_error(
+            source,
+            None,
+            f"the grid {sizes} has {len(sizes)} axes",
+            "a grid has one to three axes; fold two of them into one and take them apart with // and %",
+        )
+    found = []
+    for size in sizes:
+        try:
+            number = operator.index(size)
+        except TypeError:
+            hint = (
+                "use blocknb.cdiv(n, BLOCK), which divides rounding up to an int"
+                if isinstance(size, float)
+                else "an int, a tuple of ints, or a function of the arguments that returns one"
+            )
+            raise launch_error(source, None, f"the grid holds {size!r}, which is no int", hint) from None
+        if number < 0 or isinstance(size, bool):
+            raise launch_error(
+                source, None, f"the grid {sizes} holds {size!r}, which is no number of programs"
+            ) from None
+        found.append(number)
+    return (*found, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def launch_error(source: Source, name: str | None, message: str, hint: str | None = None) -> LaunchError:
+    """A LaunchError at a parameter (or at the def line), called from the line that launches."""
+    return LaunchError(message, place(source, name), hint)
+
+
+def place(source: Source, name: str | None = None) -> Loc:
+    """The parameter's or the definition's place, with the launching line as its caller."""
+    try:
+        node = source.node
+    except (
+        Exception
+    ):  # whatever is wrong with the source is told when it is compiled; the first line is known without it
+        return replace(source.loc(), caller=caller())
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    found = source.loc(next((a for a in arguments if a.arg == name), None), caller())
+    return found if name else replace(found, line=node.lineno)
+
+
+def caller() -> Loc | None:
+    """The line outside of blocknb that is being executed, with the columns of the expression."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None:
+        return None
+    positions = list(frame.f_code.co_positions())
+    line, end_line, column, end_column = (
+        positions[frame.f_lasti // 2] if frame.f_lasti // 2 < len(positions) else (frame.f_lineno, None, 0, None)
+    )
+    name = frame.f_code.co_name
+    return Loc(
+        frame.f_code.co_filename,
+        line or frame.f_lineno,
+        column or 0,
+        end_line or 0,
+        end_column or 0,
+        "" if name == "<module>" else name,
+    )
+
+
+def quoted(names: list[str]) -> str:
+    """Names for a message: `a`, `b` and `c`."""
+    marked = [f"`{n}`" for n in names]
+    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
+
+
+def _signature(source: Source) -> str:
+    return f"its parameters are {', '.join(p.name for p in source.parameters)}; the launch options {', '.join(OPTIONS)}"
+
+
+def _similar(unknown: list[str], names: list[str]) -> str | None:
+    import difflib
+
+    close = difflib.get_close_matches(unknown[0], names, 1)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
+def _example(source: Source) -> str:
+    shown = [
+        f"{p.name}=..." if p.constexpr or p.keyword_only else p.name for p in source.parameters if p.default is MISSING
+    ]
+    return f"{source.name}[grid]({', '.join(shown)})"

@@ -1,0 +1,243 @@
+"""The GPU side of a launch: loads machine code with CuPy's driver bindings and starts it on the stream the arrays live on.
+
+Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream, so that neither library has to
+wait for the other. The one trick is in `starter`: the arguments' slots, their addresses and the launch configuration are laid out
+once per plan, so that a launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
+comes next and takes the context with it; the message therefore names the kernels launched last.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import re
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
+from blocknb.language.types import Pointer
+from blocknb.target import Target, known
+from blocknb.trace import Resources
+
+if TYPE_CHECKING:
+    from blocknb.runtime.compile import Compiled
+
+GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may use without asking
+_FORMATS = {
+    "i1": "?",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "f16": "e",
+    "f32": "f",
+    "f64": "d",
+}
+
+_recent: collections.deque[str] = collections.deque(maxlen=3)
+
+
+@functools.cache
+def cupy() -> ModuleType:
+    """CuPy, or a LaunchError that says how to get it."""
+    try:
+        import cupy as module
+    except ImportError:
+        raise LaunchError(
+            "launching on a GPU needs CuPy, which is not installed",
+            hint="pip install 'blocknb[cuda13]' (or blocknb[cuda12])",
+        ) from None
+    return module
+
+
+@functools.cache
+def _api() -> ModuleType:
+    cupy()
+    from cupy_backends.cuda.api import driver as module
+
+    return module
+
+
+@functools.cache
+def target(device: int) -> Target:
+    """The target of a GPU: its own architecture, or the newest known one of its generation that its code runs on."""
+    capability = int(cupy().cuda.Device(device).compute_capability)
+    names = known()
+    for name in (f"sm_{capability}a", f"sm_{capability}"):
+        if name in names:
+            return Target.parse(name)
+    # Machine code runs on later chips of the same major version, unless it is architecture-specific.
+    older = [Target.parse(n) for n in names if n.startswith("sm_") and not n.endswith("a")]
+    fitting = [t for t in older if t.capability // 10 == capability // 10 and t.capability < capability]
+    if not fitting:
+        raise Unsupported(
+            f"GPU {device} has compute capability {capability / 10}, for which there is no target",
+            hint="known: " + ", ".join(names),
+        )
+    return max(fitting, key=lambda t: t.capability)
+
+
+def device_of(address: int) -> int:
+    """The GPU on which an address lies."""
+    return (
+        int(cupy().cuda.runtime.pointerGetAttributes(address).device)
+        if address
+        else int(cupy().cuda.runtime.getDevice())
+    )
+
+
+def wait_for(stream: int | None) -> None:
+    """Waits for a stream of the CUDA array interface: None is nothing to wait for, 1 and 2 the two default streams."""
+    if stream is not None:
+        current = cupy().cuda.get_current_stream()
+        if stream != current.ptr:
+            event = cupy().cuda.Event(disable_timing=True)
+            event.record(cupy().cuda.ExternalStream(stream))
+            current.wait_event(event)
+
+
+def stream_of(device: int, library: str) -> Callable[[], int]:
+    """A function that gives the current stream (its handle) of CuPy, or of torch where torch's tensors take part."""
+    if library == "torch":
+        import torch
+
+        return functools.partial(torch._C._cuda_getCurrentRawStream, device)
+    current = cupy().cuda.get_current_stream
+    return lambda: current().ptr
+
+
+def starter(
+    compiled: Compiled, device: int, positions: Sequence[int], library: str
+) -> Callable[[tuple[int, int, int], Sequence[Any], Sequence[Any]], None]:
+    """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
+    function = _load(compiled, device)
+    slots, buffer, addresses = _argument_slots([kind for _, kind in compiled.parameters])
+    pointer_table = ctypes.addressof(addresses)
+    stream, launch, threads, shared = (
+        stream_of(device, library),
+        _api().launchKernel,
+        compiled.code.threads,
+        compiled.code.shared_bytes,
+    )
+    current_device, lock, name = cupy().cuda.runtime.getDevice, threading.Lock(), compiled.name
+    convert = _converters(compiled)
+
+    def start(grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any]) -> None:
+        if current_device() != device:
+            with cupy().cuda.Device(device):
+                start(grid, raws, values)
+            return
+        packed = [raws[i] for i in positions]
+        for i, to_bits in convert:
+            packed[i] = to_bits(packed[i])
+        with lock:  # the buffer is shared, and the driver copies it during the call
+            slots.pack_into(buffer, 0, *packed)
+            try:
+                launch(function.ptr, *grid, threads, 1, 1, shared, stream(), pointer_table, 0)
+            except Exception as error:
+                raise explain(error, name) from error
+        _recent.append(name)
+
+    # The address table must outlive the closure's use of its plain address.
+    start.keep = (function, addresses, buffer)  # type: ignore[attr-defined]
+    return start
+
+
+def _argument_slots(types: Sequence[Any]) -> tuple[struct.Struct, ctypes.Array, ctypes.Array]:
+    """(how values are packed, the buffer they go to, the addresses of its slots): one slot of eight bytes a parameter."""
+    layout = ""
+    for type_ in types:
+        code = "Q" if isinstance(type_, Pointer) else _FORMATS.get(type_.short, "H")
+        layout += f"{code}{8 - struct.calcsize('<' + code)}x"
+    buffer = ctypes.create_string_buffer(max(8 * len(types), 8))
+    base = ctypes.addressof(buffer)
+    addresses = (ctypes.c_void_p * max(len(types), 1))(*(base + 8 * i for i in range(len(types))))
+    return struct.Struct("<" + layout), buffer, addresses
+
+
+def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:
+    """What struct cannot pack: bf16 scalars, which travel as their 16 bits."""
+
+    def bits(value: float) -> int:
+        import ml_dtypes
+        import numpy as np
+
+        return int(np.asarray(value, ml_dtypes.bfloat16).view(np.uint16))
+
+    return [(i, bits) for i, (_, type_) in enumerate(compiled.parameters) if getattr(type_, "name", "") == "bf16"]
+
+
+def _load(compiled: Compiled, device: int) -> Any:
+    """The kernel as a CuPy Function on a device; a cubin if there is one, else PTX, which the driver then assembles."""
+    import time
+
+    with cupy().cuda.Device(device):
+        module, begin = cupy().cuda.function.Module(), time.perf_counter()
+        image = compiled.artifacts.get("cubin") or compiled.artifacts["ptx"].encode() + b"\0"
+        try:
+            module.load(image)
+            function = module.get_function(compiled.code.entry)
+            if compiled.code.shared_bytes > _STATIC_SHARED_LIMIT:
+                _api().funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, compiled.code.shared_bytes)
+        except Exception as error:
+            raise explain(error, compiled.name) from error
+        compiled.trace.milliseconds["load"] = (time.perf_counter() - begin) * 1e3
+        if "cubin" not in compiled.artifacts:
+            compiled.trace.resources = _resources(function, compiled)
+        return function
+
+
+def _resources(function: Any, compiled: Compiled) -> Resources:
+    """Registers and stack as the driver tells them; for code that ptxas did not see."""
+    get = _api().funcGetAttribute
+    return Resources(
+        registers=get(4, function.ptr),
+        stack_bytes=get(3, function.ptr),
+        shared_bytes=compiled.code.shared_bytes,
+        threads=compiled.code.threads,
+    )
+
+
+def timed(device: int, library: str, start: Callable[[], None]) -> float:
+    """Milliseconds, by events, of what `start` launches; waits for it."""
+    with cupy().cuda.Device(device):
+        stream = cupy().cuda.ExternalStream(stream_of(device, library)())
+        begin, end = cupy().cuda.Event(), cupy().cuda.Event()
+        begin.record(stream)
+        start()
+        end.record(stream)
+        try:
+            end.synchronize()
+            return cupy().cuda.get_elapsed_time(begin, end)
+        except Exception as error:
+            raise explain(error, _recent[-1] if _recent else "") from error
+
+
+def explain(error: Exception, name: str) -> KernelError:
+    """The KernelError for an error of the driver while the kernel of that name was loaded or launched."""
+    found = re.search(r"(?:CUDA_ERROR_|cudaError)(\w+)", str(error))
+    code = found[1] if found else type(error).__name__
+    lost = "the CUDA context is lost: restart the notebook's kernel to go on"
+    recent = ", ".join(dict.fromkeys([*_recent, name]))
+    match code.upper().replace("_", ""):
+        case "ILLEGALADDRESS" | "MISALIGNEDADDRESS":
+            return AccessError(
+                f"a program accessed memory outside of its arrays (among the last kernels: {recent})", hint=lost
+            )
+        case "LAUNCHFAILED" | "ILLEGALINSTRUCTION" | "LAUNCHTIMEOUT" | "ASSERT":
+            return KernelError(f"a kernel failed on the GPU, {code} (among the last kernels: {recent})", hint=lost)
+        case "NOBINARYFORGPU" | "INVALIDPTX" | "UNSUPPORTEDPTXVERSION":
+            return Unsupported(
+                f"the driver cannot load {name}: {error}", hint="pip install 'blocknb[toolchain]', or update the driver"
+            )
+    return KernelError(f"the driver refuses to launch {name}: {error}")

@@ -1,0 +1,338 @@
+"""The decorator `@kernel` and what it makes: `kernel[grid](*args, BLOCK=..., num_warps=...)` specialises, compiles and launches.
+
+A launch describes its arguments (`arguments.describe`), looks up the plan for exactly these kinds and constants, and starts it;
+everything else happens once per plan. The trick is that nothing in a repeated launch compares names or types: the way of calling
+is a key (see `binding`), and kinds are interned, so a plan is found by a tuple of identities. Each launch may be observed:
+functions in `observers` receive a `Launch` after it, with times and a summary of the arguments, and cost nothing when there are
+none. Errors of a launch point at the parameter they concern and name the line that launched.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from blocknb.errors import LaunchError
+from blocknb.frontend.source import Source
+from blocknb.runtime import arguments
+from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind
+from blocknb.runtime.binding import OPTIONS, Binding, bind, launch_error, normal_grid, place, unspecialized_names
+
+if TYPE_CHECKING:
+    from blocknb.runtime.compile import Compiled
+    from blocknb.target import Target
+    from blocknb.trace import Trace
+
+Grid = tuple[int, int, int]
+_DECORATOR = frozenset(
+    {
+        "do_not_specialize",
+        "do_not_specialize_on_alignment",
+        "noinline",
+        "repr",
+        "launch_metadata",
+        "version",
+        "debug",
+        *OPTIONS,
+    }
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch, observed. `arguments` are summaries by parameter name (dtype, shape, bytes; never an array), `milliseconds` is
+    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU."""
+
+    kernel: Kernel
+    compiled: Compiled
+    grid: Grid
+    arguments: Mapping[str, dict[str, Any]]
+    milliseconds: float
+    device: int
+
+    @property
+    def trace(self) -> Trace:
+        return self.compiled.trace
+
+    def retarget(self, target: str, without: Iterable[str] = ()) -> Trace:
+        """The trace of the same kernel, types and constants for another target; launches nothing."""
+        return self.compiled.retarget(target, without).trace
+
+
+#: Called with a Launch after each launch of any kernel.
+observers: list[Callable[[Launch], None]] = []
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
+
+    compiled: Compiled
+    kinds: tuple[Kind, ...]
+    device: int
+    start: Callable[[Grid, Sequence[Any], Sequence[Any]], None]
+
+
+class Kernel:
+    """A block program. `kernel[grid](*args, **constants_and_options)` launches it; see `trace` to look without launching.
+
+    `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
+    last observed Launch.
+    """
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], **options: Any):
+        function = getattr(function, "__func__", function)  # what a staticmethod holds
+        if not isinstance(function, FunctionType):
+            raise LaunchError(f"@kernel decorates a function, not a {type(function).__name__}")
+        if unknown := sorted(set(options) - _DECORATOR):
+            raise LaunchError(
+                f"@kernel has no option {', '.join(unknown)}", hint="its options: " + ", ".join(sorted(_DECORATOR))
+            )
+        functools.update_wrapper(self, function)
+        self.source = Source(function)
+        self.options = {**OPTIONS, **{k: v for k, v in options.items() if k in OPTIONS}}
+        self.latest: Compiled | None = None
+        self.last_launch: Launch | None = None
+        self._do_not_specialize = options.get("do_not_specialize")
+        self._bindings: dict[Any, Binding] = {}
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.__name__} ({', '.join(p.name for p in self.source.parameters)})>"
+
+    def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
+        """`kernel[grid]`: an int, up to three ints, or a function of the bound arguments."""
+        return functools.partial(self.run, grid)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only inside another kernel is a plain call right"
+        raise LaunchError(f"the kernel {self.__name__} was called without a grid", place(self.source), hint)
+
+    def run(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
+        """Launches the kernel on a grid and returns what was compiled for it. Raises KernelError."""
+        binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
+        values = (*args, *kwargs.values(), *binding.defaults)
+        kinds, raws = self._describe(binding, values)
+        if type(grid) is not tuple or len(grid) != 3 or not all(type(n) is int and n >= 0 for n in grid):
+            grid = normal_grid(self.source, grid, binding.bound(values))
+        plan = binding.plans.get(kinds)
+        if plan is None or plan.compiled.stale():
+            plan = self._plan(binding, kinds, values)
+        self.latest = plan.compiled
+        if 0 in grid:
+            return plan.compiled
+        if observers:
+            self._observed(plan, binding, grid, raws, values)
+        else:
+            plan.start(grid, raws, values)
+        return plan.compiled
+
+    def trace(self, *args: Any, target: str = "sm_90a", without: Iterable[str] = (), **kwargs: Any) -> Trace:
+        """Everything the compiler does for these arguments and a target ("sm_90a", "cpu", ...); launches nothing, needs no GPU.
+
+        An argument is an array or number as in a launch, or a type text that stands for one: "*fp32" (an array), "*fp16:16" (one
+        whose address is a multiple of 16), "i32", "i32:16", "fp32". `without` names optional passes to leave out. Raises KernelError.
+        """
+        return self.compile(*args, target=target, without=without, **kwargs).trace
+
+    def compile(
+        self, *args: Any, target: str | Target = "sm_90a", without: Iterable[str] = (), **kwargs: Any
+    ) -> Compiled:
+        """As `trace`, but returns the Compiled, which holds the machine code."""
+        from blocknb.target import Target
+
+        binding, values = self._called(args, kwargs)
+        kinds, _ = self._describe(binding, tuple(map(_typed, values, binding.fixed)))
+        self.latest = self._compile(binding, kinds, Target.parse(target), without)
+        return self.latest
+
+    def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
+        """Compiles and loads for these arguments, and launches nothing."""
+        binding, values = self._called(args, kwargs)
+        kinds, _ = self._describe(binding, values)
+        return (binding.plans.get(kinds) or self._plan(binding, kinds, values)).compiled
+
+    # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
+        binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
+        return binding, (*args, *kwargs.values(), *binding.defaults)
+
+    def _bind(self, positional: int, kwargs: dict[str, Any]) -> Binding:
+        unspecialized = unspecialized_names(self.source.parameters, self._do_not_specialize)
+        binding = bind(self.source, unspecialized, positional, tuple(kwargs))
+        return self._bindings.setdefault((positional, *kwargs), binding)
+
+    def _describe(self, binding: Binding, values: tuple[Any, ...]) -> tuple[tuple[Kind, ...], list[Any]]:
+        kinds: list[Kind] = []
+        raws: list[Any] = []
+        try:
+            for value, fixed in zip(values, binding.fixed, strict=True):
+                if fixed:
+                    kinds.append(arguments.constant_kind(value))
+                    raws.append(None)
+                else:
+                    kind, raw = (DESCRIBE.get(type(value)) or arguments.describer(value))(value)
+                    kinds.append(kind)
+                    raws.append(raw)
+        except LaunchError as error:
+            name = binding.names[len(kinds)]
+            raise launch_error(
+                self.source, name, f"the argument `{name}` of the kernel {self.__name__}: {error.message}", error.hint
+            ) from None
+        return tuple(kinds), raws
+
+    def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> Plan:
+        with self._lock:
+            if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
+                return plan
+            device = self._device(binding, kinds, values)
+            compiled = self._compile(binding, kinds, _target(device), None)
+            for name, kind in zip(binding.names, kinds, strict=True):
+                if kind.readonly and name in compiled.stored:
+                    raise launch_error(
+                        self.source,
+                        name,
+                        f"the kernel {self.__name__} stores through `{name}`, and that array is read-only",
+                        f"pass a copy: {name}.copy()",
+                    )
+            plan = Plan(compiled, kinds, device, _starter(compiled, binding, kinds, device))
+            binding.plans[kinds] = plan
+            return plan
+
+    def _compile(
+        self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None
+    ) -> Compiled:
+        from blocknb.runtime import compile as compiler
+
+        given, options = {}, dict(self.options)
+        for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
+            if name in OPTIONS:
+                options[name] = kind.constant[0]
+            given[name] = arguments.plain(kind) if plain else kind
+        switched_off = options["without"] if without is None else without
+        options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
+        self._check_options(options)
+        return compiler.compile(self.source, {p.name: given[p.name] for p in self.source.parameters}, options, target)
+
+    def _check_options(self, options: dict[str, Any]) -> None:
+        warps, stages = options["num_warps"], options["num_stages"]
+        if warps not in (1, 2, 4, 8, 16, 32) or isinstance(warps, bool):
+            raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
+        if not isinstance(stages, int) or not 0 <= stages <= 16:
+            raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
+
+    def _device(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> int:
+        """The device all arrays agree on; HOST when there are none."""
+        places = [
+            (name, kind.device, value)
+            for name, kind, value in zip(binding.names, kinds, values, strict=True)
+            if kind.device is not None
+        ]
+        devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
+        if len(devices) <= 1:
+            return next(iter(devices), HOST)
+        if HOST in devices:
+            name, _, value = next(p for p in places if p[1] == HOST)
+            torch = type(value).__module__.startswith("torch")
+            what = (
+                "a torch tensor of the CPU"
+                if torch
+                else f"a {'NumPy array' if type(value).__module__ == 'numpy' else type(value).__name__} in the CPU's memory"
+            )
+            fix = f"{name}.cuda()" if torch else f"cupy.asarray({name})"
+            gpu = next(n for d, n in devices.items() if d >= 0)
+            raise launch_error(self.source, name, f"`{name}` is {what}, while `{gpu}` lies on a GPU", f"pass {fix}")
+        (a, first), (b, second) = sorted(devices.items())[:2]
+        raise launch_error(
+            self.source,
+            second,
+            f"`{first}` lies on GPU {a} and `{second}` on GPU {b}",
+            "a launch takes arrays of one GPU",
+        )
+
+    def _observed(self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...]) -> None:
+        if plan.device == HOST:
+            begin = time.perf_counter()
+            plan.start(grid, raws, values)
+            milliseconds = (time.perf_counter() - begin) * 1e3
+        else:
+            from blocknb.runtime import driver
+
+            milliseconds = driver.timed(plan.device, _library(plan.kinds), lambda: plan.start(grid, raws, values))
+        summaries = {n: arguments.summary(v, k) for n, v, k in zip(binding.names, values, plan.kinds, strict=True)}
+        self.last_launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device)
+        for observer in list(observers):
+            observer(self.last_launch)
+
+
+def _typed(value: Any, fixed: bool) -> Any:
+    """A type text for a run-time parameter as the Kind that it stands for, everything else as it is."""
+    return (arguments.parse_type(value) or value) if isinstance(value, str) and not fixed else value
+
+
+def _library(kinds: Iterable[Kind]) -> str:
+    return "torch" if any(kind.library == "torch" for kind in kinds) else ""
+
+
+def _target(device: int) -> Target:
+    from blocknb.target import Target
+
+    if device == HOST:
+        return Target.parse("cpu")
+    from blocknb.runtime import driver
+
+    return driver.target(device)
+
+
+def _starter(
+    compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int
+) -> Callable[[Grid, Sequence[Any], Sequence[Any]], None]:
+    positions = [binding.names.index(name) for name, _ in compiled.parameters]
+    if device == HOST:
+        from blocknb.runtime import host
+
+        return host.starter(compiled, positions)
+    from blocknb.runtime import driver
+
+    return driver.starter(compiled, device, positions, _library(kinds))
+
+
+_warmed = False
+
+
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
+
+    Options are the defaults of launch options (num_warps, num_stages, checked, fast_math, without), and Triton's
+    do_not_specialize; others of Triton's are accepted and change nothing.
+    """
+    if function is None:
+        return functools.partial(kernel, **options)
+    if not getattr(function, "__module__", "").startswith("blocknb."):
+        _warm()
+    return Kernel(function, **options)
+
+
+jit = kernel  # Triton's name for it
+
+
+def _warm() -> None:
+    """Starts the worker process in the background, once: who defines a kernel will compile it soon."""
+    global _warmed
+    if not _warmed:
+        _warmed = True
+        threading.Thread(target=_start_worker, name="blocknb-warm", daemon=True).start()
+
+
+def _start_worker() -> None:
+    from blocknb.codegen.llvm import shared
+
+    shared().warm()
