@@ -9,17 +9,17 @@ sits where its op stood, whatever is asked for later still dominates its use. LL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_dot, gpu_math, gpu_memory
+from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_warp
 from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
-from blocknb.ir.core import Block, Func, Op, Value, definitions
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
@@ -50,7 +50,7 @@ class Generator:
     def __init__(self, func: Func, target: Target):
         self.func, self.target = func, target
         self.facts = affine.analyze(func)
-        self.defs = definitions(func)
+        self.defs, self.users = definitions(func), uses(func)
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
         self.count = 0
@@ -61,6 +61,8 @@ class Generator:
         self.label = "entry"
         self.registers: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}
+        self.deferred: dict[Value, Callable[[tuple[int, ...]], None]] = {}
+        self.following: Sequence[Op] = ()
         self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
         self.memo: dict[tuple, str] = {}
         self.offsets: dict[Value, int] = {}
@@ -122,7 +124,12 @@ class Generator:
         tid = "call i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
         self.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
         warps = self.func.attrs["num_warps"]
-        return [f"  %tid = {tid}", "  %lane = and i32 %tid, 31", "  %warp.raw = lshr i32 %tid, 5", f"  %warp = and i32 %warp.raw, {warps - 1}"]
+        return [
+            f"  %tid = {tid}",
+            "  %lane = and i32 %tid, 31",
+            "  %warp.raw = lshr i32 %tid, 5",
+            f"  %warp = and i32 %warp.raw, {warps - 1}",
+        ]
 
     def thread_index(self, lane: Sequence[int], warp: Sequence[int]) -> str:
         """XOR of the given ints over the set bits of the thread's lane and warp: an i32, computed once in the entry block."""
@@ -150,7 +157,11 @@ class Generator:
 
     def owner(self, layout: Layout | None) -> str:
         """An i1 that holds in exactly one of the threads with the same elements; "" when every thread owns its own."""
-        lanes, warps = (31, self.func.attrs["num_warps"] - 1) if layout is None else (layout.replicated_lane_bits, layout.replicated_warp_bits)
+        lanes, warps = (
+            (31, self.func.attrs["num_warps"] - 1)
+            if layout is None
+            else (layout.replicated_lane_bits, layout.replicated_warp_bits)
+        )
         if not lanes and not warps:
             return ""
         key = ("owner", lanes, warps)
@@ -194,7 +205,10 @@ class Generator:
             case "expand_dims" | "reshape" | "trans":
                 return self.reg(op.args[0], index if op.args[0].type.shape else 0)
             case "convert":
-                return self.reg(op.args[0], plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers[index])
+                return self.reg(
+                    op.args[0],
+                    plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers[index],
+                )
             case "load" | "local_load":
                 return gpu_memory.unpack(self, value, index)
         names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)
@@ -208,7 +222,11 @@ class Generator:
         return self.memo[key]
 
     def arange(self, op: Op, layout: Layout, index: int) -> str:
-        base, offset, start = self.thread_index(layout.lane, layout.warp), layout.register_indices[index], op.attrs["start"]
+        base, offset, start = (
+            self.thread_index(layout.lane, layout.warp),
+            layout.register_indices[index],
+            op.attrs["start"],
+        )
         reach = 0
         for basis in (*layout.lane, *layout.warp):
             reach |= basis
@@ -243,14 +261,19 @@ class Generator:
         ]
 
     def footer(self, threads: int) -> list[str]:
-        return [f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" }}', "attributes #1 = { convergent nounwind }", self.debug.text()]
+        return [
+            f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" }}',
+            "attributes #1 = { convergent nounwind }",
+            self.debug.text(),
+        ]
 
     def parameters(self) -> None:
         for i, value in enumerate(self.func.params):
             self.registers[value] = {0: self.emit(f"trunc i8 %p{i} to i1") if value.type.dtype == t.int1 else f"%p{i}"}
 
     def block(self, block: Block) -> None:
-        for op in block.ops:
+        for position, op in enumerate(block.ops):
+            self.following = block.ops[position + 1 :]
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             self.op(op)
 
@@ -267,14 +290,16 @@ class Generator:
             case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
                 gpu_memory.emit(self, op)
             case "reduce":
-                gpu_memory.reduce(self, op)
+                gpu_warp.reduce(self, op)
             case "dot":
                 gpu_dot.dot(self, op)
             case "program_id" | "num_programs":
                 sreg = "ctaid" if op.name == "program_id" else "nctaid"
                 self.set(op.result, [self.call("i32", f"llvm.nvvm.read.ptx.sreg.{sreg}.{'xyz'[op.attrs['axis']]}")])
-            case "convert" if plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle":
-                gpu_memory.shuffle(self, op)
+            case "convert" if (
+                plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle"
+            ):
+                gpu_warp.shuffle(self, op)
             case _ if OPS[op.name].pure:
                 chunk = self.sink if self.sink is self.chunks[-1] and not self.sink else self.open_chunk()
                 self.lazy[op.result] = (op, chunk, self.dbg)
@@ -282,13 +307,29 @@ class Generator:
             case _:
                 raise CompilerBug(f"no GPU code for {op.name}", op.loc)
 
+    def consumed_by_next_dot(self, op: Op) -> bool:
+        """Whether a tensor-core dot is the only user of `op` and nothing but reads and arithmetic stand in between."""
+        for later in self.following:
+            if later.name == "dot":
+                sole = self.users[op.result] == [(later, 0)] or self.users[op.result] == [(later, 1)]
+                return sole and later.args[0].type.dtype.bits == 16 and "instr" in later.attrs
+            if later.name != "local_load" and not OPS[later.name].pure:
+                return False
+        return False
+
     # -- control flow
 
     def phis(self, values: Sequence[Value]) -> list[list[str]]:
         """Names for the registers of carried values; the phi lines themselves are written when all edges are known."""
         return [[self.name() for _ in range(self.num_registers(v))] for v in values]
 
-    def write_phis(self, sink: list[str], values: Sequence[Value], names: Sequence[Sequence[str]], edges: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> None:
+    def write_phis(
+        self,
+        sink: list[str],
+        values: Sequence[Value],
+        names: Sequence[Sequence[str]],
+        edges: Sequence[tuple[str, Sequence[Sequence[str]]]],
+    ) -> None:
         for i, (value, own) in enumerate(zip(values, names, strict=True)):
             kind = llvm_type(value.type.dtype)
             for r, name in enumerate(own):
@@ -312,7 +353,10 @@ class Generator:
         for value, names in zip(body.args, carried, strict=True):
             self.set(value, names)
         self.block(body)
-        following = [[self.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")], *(self.regs(v) for v in body.terminator.args)]
+        following = [
+            [self.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
+            *(self.regs(v) for v in body.terminator.args),
+        ]
         latch = self.label
         self.do(f"br label %{header}")
         self.write_phis(phi_sink, body.args, carried, [(before, initial), (latch, following)])

@@ -38,7 +38,14 @@ def dot(g: Generator, op: Op) -> None:
 
 def tensor_core(g: Generator, op: Op, instruction: MmaInstruction) -> None:
     a, b, c = op.args
-    grids = [fragment_grid(x.type.layout, tile) for x, tile in ((a, (instruction.m, instruction.k)), (b, (instruction.k, instruction.n)), (c, (instruction.m, instruction.n)))]
+    grids = [
+        fragment_grid(x.type.layout, tile)
+        for x, tile in (
+            (a, (instruction.m, instruction.k)),
+            (b, (instruction.k, instruction.n)),
+            (c, (instruction.m, instruction.n)),
+        )
+    ]
     sizes = [instruction.fragment_registers(x) for x in "abc"]
     per_word = max(1, 32 // a.type.dtype.bits)
     accumulators = {place: [g.reg(c, start + i) for i in range(sizes[2])] for place, start in grids[2].items()}
@@ -185,5 +192,3 @@ def fused(g: Generator, x: str, y: str, accumulator: str, dtype, kind: str) -> s
         wide = [gpu_math.cast(g, v, dtype, t.float32) for v in (x, y, accumulator)]
         return gpu_math.cast(g, g.call("float", "llvm.fma.f32", *(("float", v) for v in wide)), t.float32, dtype)
     return g.emit(f"add {kind} {g.emit(f'mul {kind} {x}, {y}')}, {accumulator}")
-
-

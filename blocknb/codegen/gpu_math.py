@@ -86,7 +86,9 @@ def integer(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
             return g.emit(f"{'ashr' if signed else 'lshr'} {kind} {names[0]}, {names[1]}")
         case "div" | "rem":
             divisor = names[1]
-            if not divisor.lstrip("-").isdigit() or divisor == "0":  # by zero is undefined for us but must stay a value for LLVM
+            if (
+                not divisor.lstrip("-").isdigit() or divisor == "0"
+            ):  # by zero is undefined for us but must stay a value for LLVM
                 zero = g.emit(f"icmp eq {kind} {divisor}, 0")
                 divisor = g.emit(f"select i1 {zero}, {kind} 1, {kind} {divisor}")
             return g.emit(f"{'s' if signed else 'u'}{op.name} {kind} {names[0]}, {divisor}")

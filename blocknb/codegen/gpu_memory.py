@@ -1,4 +1,4 @@
-"""Loads, stores, shared memory, shuffles and reductions of the GPU code generator.
+"""Loads, stores and shared memory of the GPU code generator.
 
 Memory is moved in *words*: the registers that lie side by side in memory are one access of up to four 32-bit (or two 64-bit)
 words, and a word may hold two halves or four bytes. Words stay words until an element is asked for, so what goes from global to
@@ -8,16 +8,15 @@ by a constant, by the affine facts, uses that one's address with an immediate of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.gpu_math import llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
-from blocknb.layouts.convert import Select, plan
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import ldmatrix_plan, vector_access
+from blocknb.layouts.shared import MatrixAccess, MatrixStep, ldmatrix_plan, vector_access
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -58,6 +57,8 @@ def split(registers: Sequence[int], element_bits: int) -> list[tuple[int, ...]]:
 def word(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
     """An integer that holds these registers side by side, the first one lowest."""
     known = g.words.setdefault(value, {})
+    if registers not in known and (deferred := g.deferred.get(value)) is not None:
+        deferred(registers)
     if registers not in known:
         known[registers] = pack(g, value, registers)
     return known[registers]
@@ -158,7 +159,12 @@ def accesses(g: Generator, op: Op) -> list[tuple[int, ...]]:
     if op.attrs.get("vec", 1) > 1 and layout.reg:
         axis = next((a for a in range(len(layout.shape)) if layout.reg[0] & layout.dim_mask(a)), 0)
         bytes = pointer.type.dtype.element.bytes
-        width = min(layout.contiguous_registers(axis), g.facts.contiguity(pointer, axis), g.facts.divisibility(pointer, axis) // bytes, 16 // bytes)
+        width = min(
+            layout.contiguous_registers(axis),
+            g.facts.contiguity(pointer, axis),
+            g.facts.divisibility(pointer, axis) // bytes,
+            16 // bytes,
+        )
         mask = mask_of(op)
         if mask is not None:
             width = min(width, g.facts.constancy(mask, axis))
@@ -228,17 +234,23 @@ def load(g: Generator, op: Op) -> None:
         if predicate in ("", "true") and not op.attrs.get("cache") and not op.attrs.get("evict"):
             got = plain_load(g, name, distance, pieces, memory_bits(dtype), bool(op.attrs.get("volatile")))
         else:
-            defaults = [word(g, other, piece if other.type.shape else (0,)) for piece in pieces] if other is not None else []
+            defaults = (
+                [word(g, other, piece if other.type.shape else (0,)) for piece in pieces] if other is not None else []
+            )
             got = predicated_load(g, op, name, distance, pieces, memory_bits(dtype), predicate, defaults)
         words.update(zip(pieces, got, strict=True))
     arrive(g, op, words)
 
 
-def plain_load(g: Generator, name: str, distance: int, pieces: Sequence, element_bits: int, volatile: bool) -> list[str]:
+def plain_load(
+    g: Generator, name: str, distance: int, pieces: Sequence, element_bits: int, volatile: bool
+) -> list[str]:
     bits = element_bits * len(pieces[0])
     kind = f"i{bits}" if len(pieces) == 1 else f"<{len(pieces)} x i{bits}>"
     pointer = offset_pointer(g, name, distance, 1)
-    loaded = g.emit(f"load {'volatile ' if volatile else ''}{kind}, ptr addrspace(1) {pointer}, align {bits * len(pieces) // 8}")
+    loaded = g.emit(
+        f"load {'volatile ' if volatile else ''}{kind}, ptr addrspace(1) {pointer}, align {bits * len(pieces) // 8}"
+    )
     if len(pieces) == 1:
         return [loaded]
     return [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
@@ -252,7 +264,9 @@ def modifiers(op: Op) -> str:
     return cache
 
 
-def predicated_load(g, op: Op, name: str, distance: int, pieces: Sequence, element_bits: int, predicate: str, defaults: Sequence[str]) -> list[str]:
+def predicated_load(
+    g, op: Op, name: str, distance: int, pieces: Sequence, element_bits: int, predicate: str, defaults: Sequence[str]
+) -> list[str]:
     """Inline PTX: where the predicate is off nothing is read and the results are the defaults (zero)."""
     bits, n = element_bits * len(pieces[0]), len(pieces)
     narrow = bits == 8  # inline PTX has no 8-bit registers
@@ -306,7 +320,9 @@ def plain_store(g: Generator, pointer: str, space: int, words: Sequence[str], bi
     g.do(f"store {kind} {name}, ptr addrspace({space}) {pointer}, align {bits * len(words) // 8}")
 
 
-def predicated_store(g: Generator, op: Op, name: str, distance: int, words: Sequence[str], bits: int, predicate: str) -> None:
+def predicated_store(
+    g: Generator, op: Op, name: str, distance: int, words: Sequence[str], bits: int, predicate: str
+) -> None:
     n = len(words)
     if bits == 8:
         words = [g.emit(f"zext i8 {w} to i32") for w in words]
@@ -315,7 +331,9 @@ def predicated_store(g: Generator, op: Op, name: str, distance: int, words: Sequ
     guard = f"@${n + 1} " if predicate else ""
     source = f"{{{ins}}}" if n > 1 else ins
     text = f"{guard}st.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} [$0{f'+{distance}' if distance else ''}], {source};"
-    operands = [f"ptr addrspace(1) {name}", *(f"i{register} {w}" for w in words)] + ([f"i1 {predicate}"] if predicate else [])
+    operands = [f"ptr addrspace(1) {name}", *(f"i{register} {w}" for w in words)] + (
+        [f"i1 {predicate}"] if predicate else []
+    )
     constraints = ["l"] + [LETTER[bits]] * n + (["b"] if predicate else [])
     g.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)})')
 
@@ -359,18 +377,20 @@ def local_store(g: Generator, op: Op) -> None:
 
 
 def local_load(g: Generator, op: Op) -> None:
+    """Reads a tile from shared memory; for a tensor core next in line, fragment by fragment where it is consumed."""
     buffer, layout = op.args[0], op.attrs["layout"]
     bits = memory_bits(buffer.type.dtype)
     matrix = ldmatrix_plan(layout, buffer.type.layout, bits) if g.target.capability >= 75 else None
     words: dict[tuple[int, ...], str] = {}
-    if matrix is not None:
+    if matrix is not None and bits * len(matrix.steps[0].registers[0]) == 32:
         where = SharedAddress(g, buffer, matrix.lane, matrix.warp)
-        kind = "i32" if matrix.count == 1 else "{" + ", ".join(["i32"] * matrix.count) + "}"
-        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{matrix.count}{'.trans' if matrix.trans else ''}.b16.p3"
+        fetch = MatrixFetch(g, where, matrix, words)
+        if g.consumed_by_next_dot(op):
+            g.words[op.result] = words
+            g.deferred[op.result] = fetch
+            return
         for step in matrix.steps:
-            got = g.call(kind, name, ("ptr addrspace(3)", where.pointer(step.base)))
-            for i, registers in enumerate(step.registers):
-                words[registers] = got if matrix.count == 1 else g.emit(f"extractvalue {kind} {got}, {i}")
+            fetch.step(step)
     else:
         where = SharedAddress(g, buffer, layout.lane, layout.warp)
         for registers in vector_access(layout, buffer.type.layout, bits).groups:
@@ -380,109 +400,31 @@ def local_load(g: Generator, op: Op) -> None:
     arrive(g, op, words)
 
 
+class MatrixFetch:
+    """Issues the ldmatrix that brings a word, and files the words that come with it."""
+
+    def __init__(self, g: Generator, where: SharedAddress, matrix: MatrixAccess, words: dict[tuple[int, ...], str]):
+        self.g, self.where, self.matrix, self.words = g, where, matrix, words
+        self.by_word = {registers: step for step in matrix.steps for registers in step.registers}
+
+    def __call__(self, registers: tuple[int, ...]) -> None:
+        self.step(self.by_word[registers])
+
+    def step(self, step: MatrixStep) -> None:
+        g, count = self.g, self.matrix.count
+        kind = "i32" if count == 1 else "{" + ", ".join(["i32"] * count) + "}"
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if self.matrix.trans else ''}.b16.p3"
+        got = g.call(kind, name, ("ptr addrspace(3)", self.where.pointer(step.base)))
+        for i, registers in enumerate(step.registers):
+            self.words[registers] = got if count == 1 else g.emit(f"extractvalue {kind} {got}, {i}")
+
+
 def shared_load(g: Generator, pointer: str, pieces: Sequence, element_bits: int) -> list[str]:
     bits = element_bits * len(pieces[0])
     kind = f"i{bits}" if len(pieces) == 1 else f"<{len(pieces)} x i{bits}>"
     loaded = g.emit(f"load {kind}, ptr addrspace(3) {pointer}, align {bits * len(pieces) // 8}")
-    return [loaded] if len(pieces) == 1 else [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
-
-
-# -- within a warp
-
-
-def shuffled(g: Generator, name: str, dtype, exchange: Callable[[str], str]) -> str:
-    """A value of any type through an exchange of 32-bit words."""
-    kind, bits = llvm_type(dtype), dtype.bits
-    if bits == 64:
-        whole = as_integer(g, name, kind, 64)
-        low = exchange(g.emit(f"trunc i64 {whole} to i32"))
-        high = exchange(g.emit(f"trunc i64 {g.emit(f'lshr i64 {whole}, 32')} to i32"))
-        wide = g.emit(f"shl i64 {g.emit(f'zext i32 {high} to i64')}, 32")
-        joined = g.emit(f"or i64 {wide}, {g.emit(f'zext i32 {low} to i64')}")
-        if kind.startswith("ptr"):
-            return g.emit(f"inttoptr i64 {joined} to {kind}")
-        return joined if kind == "i64" else g.emit(f"bitcast i64 {joined} to {kind}")
-    whole = as_integer(g, name, kind, bits)
-    moved = exchange(whole if bits == 32 else g.emit(f"zext i{bits} {whole} to i32"))
-    narrow = moved if bits == 32 else g.emit(f"trunc i32 {moved} to i{bits}")
-    return narrow if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {narrow} to {kind}")
-
-
-def butterfly(g: Generator, name: str, dtype, mask: int) -> str:
-    def exchange(word: str) -> str:
-        return g.call("i32", "llvm.nvvm.shfl.sync.bfly.i32", ("i32", "-1"), ("i32", word), ("i32", str(mask)), ("i32", "31"))
-
-    return shuffled(g, name, dtype, exchange)
-
-
-def shuffle(g: Generator, op: Op) -> None:
-    """A layout conversion within each warp, as `layouts.convert` planned it."""
-    source, dtype = op.args[0], op.result.type.dtype
-    steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
-    published = select(g, g.regs(source), dtype, steps.before)
-    lane = g.thread_index(steps.lane, steps.warp)
-    arrived = []
-    for step in steps.rounds:
-        if not step.moves:
-            arrived.append(published[step.source])
-        elif steps.is_butterfly:
-            arrived.append(butterfly(g, published[step.source], dtype, step.flip))
-        else:
-            from_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
-
-            def exchange(word: str, from_lane: str = from_lane) -> str:
-                return g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", ("i32", "-1"), ("i32", word), ("i32", from_lane), ("i32", "31"))
-
-            arrived.append(shuffled(g, published[step.source], dtype, exchange))
-    g.set(op.result, select(g, arrived, dtype, steps.after))
-
-
-def select(g: Generator, names: list[str], dtype, stages: Sequence[Select]) -> list[str]:
-    """Swaps registers r and r ^ flip in the threads that a stage names."""
-    kind = llvm_type(dtype)
-    for stage in stages:
-        parity = g.thread_index(
-            [stage.lane_mask >> i & 1 for i in range(5)], [stage.warp_mask >> i & 1 for i in range((g.func.attrs["num_warps"] - 1).bit_length())]
-        )
-        swap = g.emit(f"icmp ne i32 {parity}, 0")
-        names = [g.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}") for r in range(len(names))]
-    return names
-
-
-# -- reductions
-
-
-def reduce(g: Generator, op: Op) -> None:
-    """Registers as a tree, lanes as butterflies; what warps hold stays apart (the pass `shared` made that explicit)."""
-    layout, axis = op.args[0].type.layout, op.attrs["axis"]
-    _, lanes, warps = layout.axis_bits(axis)
-    if warps and "keep" not in op.attrs:
-        raise CompilerBug("a reduction across warps reached code generation", op.loc)
-    groups: dict[int, list[tuple[str, ...]]] = {}
-    for register, target in enumerate(layout.slice_registers(axis)):
-        groups.setdefault(target, []).append(tuple(g.reg(x, register) for x in op.args))
-    results = []
-    for target in sorted(groups):
-        parts = groups[target]
-        while len(parts) > 1:
-            parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
-        value = parts[0]
-        for bit in range(5):
-            if lanes >> bit & 1:
-                other = tuple(butterfly(g, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True))
-                value = combined(g, op, value, other)
-        results.append(value)
-    for i, result in enumerate(op.results):
-        g.set(result, [value[i] for value in results])
-
-
-def combined(g: Generator, op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    """The combine block on two sets of values."""
-    block = op.blocks[0]
-    names = dict(zip(block.args, (*a, *b), strict=True))
-    for inner in block.ops[:-1]:
-        if inner.name == "const":
-            names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
-        else:
-            names[inner.result] = g.elementwise(inner, tuple(names[x] if x in names else g.reg(x) for x in inner.args))
-    return tuple(names[x] for x in block.terminator.args)
+    return (
+        [loaded]
+        if len(pieces) == 1
+        else [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
+    )

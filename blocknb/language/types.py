@@ -183,6 +183,7 @@ class Pointer(TypeQueries):
     bytes = 8
     kind = "pointer"
     is_float = is_integer = is_signed = False
+    numpy = np.dtype(np.int64)
 
     @property
     def element_ty(self) -> DType:

@@ -25,7 +25,6 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
-COSTLY = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "div", "rem")
 TRIPS = 16  # a loop is taken to run this often when weighing proposals
 SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
 SECTOR = 32  # bytes that memory moves at least
@@ -102,7 +101,7 @@ class Assignment:
         if op.name in ("const", "arange", "splat"):
             return True
         kind = OPS[op.name].kind
-        if kind not in ("shape", "elementwise") or op.name in COSTLY:
+        if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
             return False
         return all(self.cheap.get(a, False) or a.type.is_scalar for a in op.args)
 
@@ -134,7 +133,15 @@ class Assignment:
                     self.tie_all(group)
             case "while":
                 before, after = op.blocks
-                for group in zip(op.args, before.args, before.terminator.args[1:], after.args, after.terminator.args, op.results, strict=True):
+                for group in zip(
+                    op.args,
+                    before.args,
+                    before.terminator.args[1:],
+                    after.args,
+                    after.terminator.args,
+                    op.results,
+                    strict=True,
+                ):
                     self.tie_all(group)
             case "if":
                 for group in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
@@ -143,10 +150,13 @@ class Assignment:
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout, "dot")
-            case "load" if op.result.type.shape:
-                self.groups.propose(op.result, self.weight(op, trips), self.access_layout(op), "load")
-            case "store" if op.args[1].type.shape and self.anchored(op.args[1]):
-                self.groups.propose(op.args[1], self.weight(op, trips), self.access_layout(op), "store")
+            case "load" | "store" if op.args[0].type.shape:
+                if op.name == "load":  # moving an address is no cheaper than moving what it points to
+                    self.tie_all((op.result, *op.args[:2]))
+                # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
+                for value in (*op.results, *op.args):
+                    if self.anchored(value):
+                        self.groups.propose(value, self.weight(op, trips), self.access_layout(op), op.name)
             case _ if OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
                 self.tie_all((op.result, *op.args))
 
@@ -256,7 +266,8 @@ class Assignment:
                 for value in op.args:
                     self.demand(value, self.reduction_layout(op))
             case _ if op.results and op.results[0].type.shape:
-                for layout in self.demands.get(op.results[0], ()):
+                own = [self.layout_of(op.result)] if self.anchored(op.result) else self.demands.get(op.result, ())
+                for layout in own:
                     self.demand_operands(op, layout)
 
     def collect_control(self, op: Op) -> None:
@@ -304,7 +315,11 @@ class Assignment:
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [consecutive(x, fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         small = op.args[0].type.size <= SMALL
-        return width[0] >= width[1] and reach[0] >= min(reach[1], SECTOR) and (small or not wanted.is_replicated or own.is_replicated)
+        return (
+            width[0] >= width[1]
+            and reach[0] >= min(reach[1], SECTOR)
+            and (small or not wanted.is_replicated or own.is_replicated)
+        )
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
         if "instr" in op.attrs:
@@ -340,7 +355,12 @@ class Assignment:
 
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
         plan = convert.plan(own, layout, max(8, op.result.type.dtype.bits))
-        how = {"none": "no data moves", "rename": "registers renamed", "shuffle": "warp shuffles", "shared": "through shared memory"}
+        how = {
+            "none": "no data moves",
+            "rename": "registers renamed",
+            "shuffle": "warp shuffles",
+            "shared": "through shared memory",
+        }
         size = op.result.type.size * op.result.type.dtype.bytes
         self.notes(op, f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[plan.kind]}")
 
@@ -368,9 +388,19 @@ class Assignment:
             case _:
                 self.emit_in(op, [self.get(v, None) for v in op.args], [None])
 
-    def emit_in(self, op: Op, args: Sequence[Value], layouts: Sequence[Layout | None], blocks: tuple = (), convert_results: bool = True) -> Op:
+    def emit_in(
+        self,
+        op: Op,
+        args: Sequence[Value],
+        layouts: Sequence[Layout | None],
+        blocks: tuple = (),
+        convert_results: bool = True,
+    ) -> Op:
         """Appends `op` with new operands and results in the given layouts, keeping its id the first time."""
-        results = tuple(self.define(v, x) if x is not None else v for v, x in zip(op.results, layouts * len(op.results) if len(layouts) == 1 else layouts, strict=True))
+        results = tuple(
+            self.define(v, x) if x is not None else v
+            for v, x in zip(op.results, layouts * len(op.results) if len(layouts) == 1 else layouts, strict=True)
+        )
         attrs = dict(op.attrs)
         if "layout" in attrs and op.name in ("load", "store", "dot"):
             del attrs["layout"]
@@ -406,7 +436,9 @@ class Assignment:
         blocks = []
         own = [self.layout_of(v) if v.type.shape else None for v in op.results]
         skip = 3 if op.name == "for" else 1 if op.name == "if" else 0
-        args = [self.get(v) for v in op.args[:skip]] + [self.get(v, x) for v, x in zip(op.args[skip:], own, strict=op.name != "if")]
+        args = [self.get(v) for v in op.args[:skip]] + [
+            self.get(v, x) for v, x in zip(op.args[skip:], own, strict=op.name != "if")
+        ]
         for block in op.blocks:
             blocks.append(self.emit_block(op, block, own))
         self.emit_in(op, args, own, tuple(blocks))
@@ -422,7 +454,9 @@ class Assignment:
             self.emit_ops(block.ops[:-1])
             end = block.terminator
             first = [None] if end.name == "condition" else []
-            self.builder.append(end.replace(args=tuple(self.get(v, x) for v, x in zip(end.args, first + list(own), strict=True))))
+            self.builder.append(
+                end.replace(args=tuple(self.get(v, x) for v, x in zip(end.args, first + list(own), strict=True)))
+            )
         return opened.done
 
 

@@ -132,9 +132,15 @@ class Placement:
 
     def place(self, op: Op) -> None:
         earlier, later = self.before[op.id]
-        kinds = {(True, False): "read after write", (False, True): "write after read", (True, True): "write after write"}
+        kinds = {
+            (True, False): "read after write",
+            (False, True): "write after read",
+            (True, True): "write after write",
+        }
         where = f"shared bytes {later.low} to {later.high}" if later.root is None else f"the array {later.root.name}"
         line = f" at line {earlier.op.loc.line}" if earlier.op.loc else ""
         with self.builder.at(loc=op.loc):
             made = self.builder.op("barrier")
-        self.notes(made, f"barrier: {kinds[earlier.write, later.write]} of {where} (the other access: {earlier.op.name}{line})")
+        self.notes(
+            made, f"barrier: {kinds[earlier.write, later.write]} of {where} (the other access: {earlier.op.name}{line})"
+        )

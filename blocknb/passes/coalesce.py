@@ -34,12 +34,16 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         old = originals[op.id]
         vec, order, why = widest(facts, old, num_warps * target.warp_size)
         shape = op.args[0].type.shape
-        layout = blocked(shape, order, min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size))), num_warps)
+        layout = blocked(
+            shape, order, min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size))), num_warps
+        )
         rebuild.builder.append(new := op.replace(attrs={**op.attrs, "layout": layout, "vec": vec}, origin="coalesce"))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
         text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) a thread along axis {order[0]}"
-        notes(new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info")
+        notes(
+            new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info"
+        )
         return new.results
 
     originals = {op.id: op for op in func.ops() if op.name in ("load", "store")}

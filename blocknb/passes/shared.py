@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from blocknb.errors import OutOfResources
-from blocknb.ir.build import Builder, Rebuild, emit_copy, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.build import Rebuild, emit_copy, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert
 from blocknb.layouts.linear import Layout
@@ -22,6 +22,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 ALIGNMENT = 128  # bytes; a wavefront
+OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier
 
 
 def shared(func: Func, target: Target, notes: Notes) -> Func:
@@ -32,7 +33,7 @@ def shared(func: Func, target: Target, notes: Notes) -> Func:
     same time share addresses.
     """
     func = rebuild(func, "shared", split_reductions(func.attrs["num_warps"]), level="memory")
-    func = rebuild(func, "shared", Lowering(target, notes))
+    func = Lowering(func, target, notes).run()
     return allocate(func, target, notes)
 
 
@@ -93,56 +94,130 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
     """The partial results with the axis in registers, the rest as the reduction's result wants it."""
     shape, move, low = place(layout, axis, keep)
     along = tuple(1 << low + bit for bit in range(keep.bit_length() - 1))
-    return Layout(shape, (*along, *filter(None, map(move, layout.reg))), tuple(map(move, layout.lane)), tuple(map(move, layout.warp)))
+    return Layout(
+        shape,
+        (*along, *filter(None, map(move, layout.reg))),
+        tuple(map(move, layout.lane)),
+        tuple(map(move, layout.warp)),
+    )
 
 
 # -- conversions
 
 
-class Lowering:
-    """The visitor that makes cross-warp conversions and the operands of plain dots explicit."""
+class Lowering(Rebuild):
+    """Makes cross-warp conversions and the operands of plain dots explicit.
 
-    def __init__(self, target: Target, notes: Notes):
+    A conversion is not lowered where it stands but at its first use in the same block (or at the block's end), together with
+    the others wanted there: all stores, then all loads, so that the global loads before them are in flight at once and one
+    barrier serves them all.
+    """
+
+    def __init__(self, func: Func, target: Target, notes: Notes):
+        super().__init__(func, "shared", Lowering.lower)
         self.has_ldmatrix, self.notes = target.capability >= 75, notes
+        self.waiting: list[dict[Value, Op]] = [{}]
 
-    def __call__(self, op: Op, rebuild: Rebuild):
-        if op.name == "convert":
-            return self.convert(op, rebuild)
+    def one(self, op: Op) -> None:
+        if op.name == "convert" and self.through_shared(op):
+            self.waiting[-1][op.result] = op
+            return
+        if self.waiting[-1]:
+            used = used_in(op)
+            self.flush([v for v in self.waiting[-1] if v in used])
+        super().one(op)
+
+    def block(self, block: Block, args=None) -> Block:
+        self.waiting.append({})
+        try:
+            return super().block(block, args)
+        finally:
+            self.waiting.pop()
+
+    def ops(self, ops) -> None:
+        super().ops(ops)
+        assert not self.waiting[-1], "a conversion without a use"
+
+    def through_shared(self, op: Op) -> bool:
+        source, target = op.args[0].type.layout, op.attrs["layout"]
+        return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
+
+    def flush(self, values: list[Value]) -> None:
+        """Lowers the conversions that make these values; one whose operand is waiting itself pulls that in first."""
+        ops = [self.waiting[-1].pop(v) for v in values]
+        stored = []
+        for op in ops:
+            if op.args[0] in self.waiting[-1]:
+                self.flush([op.args[0]])
+            with self.builder.at(op):
+                stored.append(self.store_for(op))
+        for op, (buffer, layout) in zip(ops, stored, strict=True):
+            with self.builder.at(op):
+                self.mapping[op.result] = self.load_from(op, buffer, layout)
+
+    def lower(op: Op, rebuild: Lowering):
+        if op.name == "convert" and op.args[0].type.layout == op.attrs["layout"]:
+            return op.args
         if op.name == "dot" and "instr" not in op.attrs:
-            operands = [self.store(x, rebuild.builder, row_major(x.type.shape), f"dot operand {name}") for x, name in zip(op.args, "ab", strict=False)]
-            rebuild.builder.append(op.replace(args=(*operands, op.args[2])))
+            buffers = [
+                rebuild.store(x, row_major(x.type.shape), f"dot operand {name}")
+                for x, name in zip(op.args, "ab", strict=False)
+            ]
+            rebuild.builder.append(op.replace(args=(*buffers, op.args[2])))
             return op.results
         return NotImplemented
 
-    def convert(self, op: Op, rebuild: Rebuild):
-        source, target = op.args[0].type.layout, op.attrs["layout"]
-        if source == target:
-            return op.args
-        bits = max(8, op.result.type.dtype.bits)
-        if convert.plan(source, target, bits).kind != "shared":
-            return NotImplemented
-        layout = convert.choose_shared(source, target, bits, load_matrix=self.has_ldmatrix)
-        buffer = self.store(op.args[0], rebuild.builder, layout, op.result.name or "conversion")
-        loaded = rebuild.builder.op("local_load", buffer, layout=target)
+    def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
+        source = self.get(op.args[0])
+        layout = convert.choose_shared(
+            source.type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits), load_matrix=self.has_ldmatrix
+        )
+        return self.store(source, layout, op.result.name or "conversion"), layout
+
+    def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
+        target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)
+        loaded = self.builder.op("local_load", buffer, layout=target)
+        loaded.result.name = op.result.name
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
         if plan:
             count = len(plan.steps)
-            self.notes(loaded, f"shared memory read by {count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread, {plan.wavefronts // (count * plan.count)}-way")
+            conflicts = plan.wavefronts // (count * plan.count)
+            self.notes(
+                loaded,
+                f"shared memory read by {count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread, {conflicts}-way",
+            )
         else:
             access = vector_access(target, layout, bits)
-            self.notes(loaded, f"shared memory read as {access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts")
-        return loaded.results
+            conflicts = access.wavefronts / access.ideal
+            self.notes(
+                loaded,
+                f"shared memory read as {access.vector * bits // 8}-byte accesses, {conflicts:g}-way bank conflicts",
+            )
+        return loaded.result
 
-    def store(self, value: Value, b: Builder, layout: SharedLayout, what: str) -> Value:
-        """A buffer that holds `value`; the same one for every use of it."""
+    def store(self, value: Value, layout: SharedLayout, what: str) -> Value:
+        """A new buffer that holds `value`."""
+        b = self.builder
         kind = Buffer(value.type.dtype, value.type.shape, layout)
         buffer = b.value("alloc", type=kind)
         buffer.name = value.name
         stored = b.op("local_store", buffer, value)
         bits = max(8, value.type.dtype.bits)
         access = vector_access(value.type.layout, layout, bits)
-        self.notes(stored, f"{what}: {kind.bytes} bytes stored as {access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts")
+        self.notes(
+            stored,
+            f"{what}: {kind.bytes} bytes stored as {access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts",
+        )
         return buffer
+
+
+def used_in(op: Op) -> set[Value]:
+    """Every value that an op or the blocks nested in it use."""
+    used = set(op.args)
+    for block in op.blocks:
+        for inner in walk(block):
+            used.update(inner.args)
+    return used
 
 
 # -- allocation
@@ -164,7 +239,11 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
     ranges = live_ranges(func)
     placed: list[Live] = []
     for live in sorted(ranges, key=lambda x: (-x.size, x.first)):
-        taken = sorted((other.offset, other.offset + other.size) for other in placed if other.first <= live.last and live.first <= other.last)
+        taken = sorted(
+            (other.offset, other.offset + other.size)
+            for other in placed
+            if other.first <= live.last and live.first <= other.last
+        )
         for start, end in taken:
             if live.offset + live.size <= start:
                 break
@@ -221,6 +300,8 @@ def live_ranges(func: Func) -> list[Live]:
                 points.append(at[user.id])
                 deeper = loops[user.id][2][len(own_loops) :]
                 points += [loops[loop][1] for loop in deeper[:1]]
-            found.append(Live(op, op.attrs["type"].bytes, min(points), max(points)))
+            whole = op.attrs["type"].bytes <= OWN_PLACE
+            found.append(
+                Live(op, op.attrs["type"].bytes, 0 if whole else min(points), position if whole else max(points))
+            )
     return found
-

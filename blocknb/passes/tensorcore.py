@@ -33,10 +33,15 @@ def tensorcore(func: Func, target: Target, notes: Notes) -> Func:
         a, b, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         layout = tables.accumulator(c.shape, instruction, warps)
-        new = op.replace(attrs={**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}, origin="tensorcore")
+        new = op.replace(
+            attrs={**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps}, origin="tensorcore"
+        )
         rebuild.builder.append(new)
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
-        notes(new, f"dot: mma.sync.{instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})")
+        notes(
+            new,
+            f"dot: mma.sync.{instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
+        )
         return new.results
 
     return rebuild(func, "tensorcore", visit)

@@ -1,0 +1,73 @@
+"""The kernels that every part of the compiler is tested with, each with random arguments and a NumPy reference.
+
+A `Case` says how to make fresh arguments and what each written array must hold afterwards, in float64. Outputs start as poison
+(NaN, or a bit pattern), and the reference starts from a copy of it, so an element that the kernel must leave alone is checked as
+well. The same cases run through the interpreter before and after every pass, through ptxas for every target, on the CPU, and on
+a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Case:
+    """`make(rng)` gives the arguments by name; `reference(arguments)` the expected arrays by name, from unharmed arguments."""
+
+    name: str
+    kernel: Any
+    make: Callable[[np.random.Generator], dict[str, Any]]
+    reference: Callable[[Mapping[str, Any]], dict[str, np.ndarray]]
+    grid: tuple[int, ...] = (1,)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rtol: float = 1e-5
+    atol: float = 1e-6
+
+    def check(self, arguments: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+        """Compares written arrays with the reference; raises AssertionError naming case and array."""
+        for name, expected in self.reference(arguments).items():
+            actual = np.asarray(got[name])
+            message = f"{self.name}: {name}"
+            if actual.dtype.kind in "iub":
+                np.testing.assert_array_equal(actual, expected.astype(actual.dtype), err_msg=message)
+            else:
+                np.testing.assert_allclose(
+                    actual.astype(np.float64), expected.astype(np.float64), self.rtol, self.atol, err_msg=message
+                )
+
+
+CASES: dict[str, Case] = {}
+
+
+def case(name: str, kernel: Any, make: Callable, reference: Callable, **rest: Any) -> None:
+    CASES[name] = Case(name, kernel, make, reference, **rest)
+
+
+def poison(shape: Any, dtype: Any) -> np.ndarray:
+    """An array that no kernel would leave by chance: NaN, or 0xA5 bytes."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return np.frombuffer(b"\xa5" * (int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape).copy()
+    return np.full(shape, np.nan, dtype)
+
+
+def normal(rng: np.random.Generator, shape: Any, dtype: Any = np.float32) -> np.ndarray:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def integers(
+    rng: np.random.Generator, shape: Any, dtype: Any, low: int | None = None, high: int | None = None
+) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return rng.integers(
+        info.min if low is None else low, info.max if high is None else high, shape, dtype=dtype, endpoint=True
+    )
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64)

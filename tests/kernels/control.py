@@ -1,0 +1,183 @@
+"""Control flow, helper functions, scalars and grids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import blocknb
+import blocknb.language as bl
+from kernels.base import case, normal, poison, wide
+
+
+@blocknb.kernel
+def gelu(v):
+    inner = 0.7978845608 * (v + 0.044715 * v * v * v)
+    return 0.5 * v * (1 + bl.tanh(inner)), inner
+
+
+@blocknb.kernel
+def helper_and_tuple(x, y, n, scale, BLOCK: bl.constexpr, POWER: bl.constexpr = 3):
+    i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    v = bl.load(x + i, mask=i < n)
+    value, inner = gelu(v)
+    for k in bl.static_range(POWER):
+        value = value * scale + k
+    bl.store(y + i, value + inner, mask=i < n)
+
+
+def _helper_reference(a):
+    v = wide(a["x"])
+    inner = 0.7978845608 * (v + 0.044715 * v**3)
+    value = 0.5 * v * (1 + np.tanh(inner))
+    for k in range(3):
+        value = value * a["scale"] + k
+    return {"y": value + inner}
+
+
+case(
+    "helper_and_tuple",
+    helper_and_tuple,
+    lambda rng: {"x": normal(rng, 333), "y": poison(333, np.float32), "n": 333, "scale": 0.75, "BLOCK": 128},
+    _helper_reference,
+    grid=(3,),
+    rtol=2e-5,
+    atol=2e-5,
+)
+
+
+@blocknb.kernel
+def newton_root(x, y, steps, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + i, mask=i < n, other=1.0)
+    guess = v * 0.5 + 0.5
+    count = 0
+    while bl.max(bl.abs(guess * guess - v), axis=0) > 1e-3:
+        guess = 0.5 * (guess + v / guess)
+        count += 1
+    bl.store(y + i, guess, mask=i < n)
+    bl.store(steps, count)
+
+
+def _newton_reference(a):
+    v = np.ones(128, np.float32)
+    v[:100] = a["x"]
+    guess, count = v * np.float32(0.5) + np.float32(0.5), 0
+    while np.max(np.abs(guess * guess - v)) > np.float32(1e-3):
+        guess, count = np.float32(0.5) * (guess + v / guess), count + 1
+    return {"y": np.sqrt(wide(a["x"])), "steps": np.array([count])}
+
+
+case(
+    "newton_root",
+    newton_root,
+    lambda rng: {
+        "x": rng.uniform(0.5, 9, 100).astype(np.float32),
+        "y": poison(100, np.float32),
+        "steps": poison(1, np.int32),
+        "n": 100,
+        "BLOCK": 128,
+    },
+    _newton_reference,
+    rtol=1e-3,
+)
+
+
+@blocknb.kernel
+def branches(x, y, n, BLOCK: bl.constexpr):
+    pid = bl.program_id(0)
+    if pid == 3:
+        return
+    i = pid * BLOCK + bl.arange(0, BLOCK)
+    v = bl.load(x + i, mask=i < n)
+    if pid % 2 == 0:
+        v = v * 2.0
+    elif n > 100:
+        v = v - 1.0
+    else:
+        v = -v
+    bl.store(y + i, v if pid < 2 else v + 0.5, mask=i < n)
+
+
+def _branches_reference(a):
+    y = wide(a["y"])
+    for pid in (0, 1, 2):
+        part = slice(pid * 64, min((pid + 1) * 64, 250))
+        v = wide(a["x"])[part]
+        v = v * 2 if pid % 2 == 0 else v - 1
+        y[part] = v if pid < 2 else v + 0.5
+    return {"y": y}
+
+
+case(
+    "branches",
+    branches,
+    lambda rng: {"x": normal(rng, 250), "y": poison(250, np.float32), "n": 250, "BLOCK": 64},
+    _branches_reference,
+    grid=(4,),
+)
+
+
+@blocknb.kernel
+def scalars(x, total, last, n):
+    acc = 0.0
+    for i in range(n - 1, -1, -1):
+        acc = acc * 0.5 + bl.load(x + i)
+    bl.store(total, acc)
+    k = 0
+    while k * k < n and bl.load(x + k) > -10.0:
+        k += 1
+    bl.store(last, k)
+
+
+def _scalars_reference(a):
+    acc = 0.0
+    for v in wide(a["x"])[::-1]:
+        acc = acc * 0.5 + v
+    return {"total": np.array([acc]), "last": np.array([8])}
+
+
+case(
+    "scalars",
+    scalars,
+    lambda rng: {"x": normal(rng, 57), "total": poison(1, np.float32), "last": poison(1, np.int64), "n": 57},
+    _scalars_reference,
+)
+
+
+@blocknb.kernel
+def grid_of_three(out, sx, sy):
+    x, y, z = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    bl.store(out + z * sx * sy + y * sx + x, x + 10 * y + 100 * z + 1000 * bl.num_programs(2))
+
+
+case(
+    "grid_of_three", grid_of_three, lambda rng: {"out": poison((4, 3, 2), np.int32), "sx": 2, "sy": 3},
+    lambda a: {"out": np.fromfunction(lambda z, y, x: x + 10 * y + 100 * z + 4000, (4, 3, 2))}, grid=(2, 3, 4),
+)  # fmt: skip
+
+
+@blocknb.kernel
+def scramble(out, seed, n, BLOCK: bl.constexpr):
+    i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    h = i.to(bl.uint32) * 2654435761 + seed
+    for _ in range(3):
+        h = h ^ (h >> 16)
+        h = h * 2246822519
+    bl.store(out + i, (h >> 8).to(bl.float32) * (1.0 / 16777216.0), mask=i < n)
+
+
+def _scramble_reference(a):
+    h = np.arange(200, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(a["seed"])
+    for _ in range(3):
+        h = h ^ (h >> np.uint32(16))
+        h = h * np.uint32(2246822519)
+    return {"out": wide(h >> np.uint32(8)) / 16777216}
+
+
+case(
+    "scramble",
+    scramble,
+    lambda rng: {"out": poison(200, np.float32), "seed": 12345, "n": 200, "BLOCK": 128},
+    _scramble_reference,
+    grid=(2,),
+)
