@@ -1,0 +1,129 @@
+"""Movement within a warp, for the GPU code generator: shuffles between layouts and reductions over registers and lanes.
+
+A value of any type travels as 32-bit words. What a conversion shuffles, and what each lane publishes, is planned by
+`layouts.convert`; reductions are trees over a thread's registers and butterflies over the lanes, so that every lane has the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.gpu_memory import as_integer, memory_bits
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Op
+from blocknb.layouts.convert import Select, plan
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+
+def shuffled(g: Generator, name: str, dtype, exchange: Callable[[str], str]) -> str:
+    """A value of any type through an exchange of 32-bit words."""
+    kind, bits = llvm_type(dtype), dtype.bits
+    if bits == 64:
+        whole = as_integer(g, name, kind, 64)
+        low = exchange(g.emit(f"trunc i64 {whole} to i32"))
+        high = exchange(g.emit(f"trunc i64 {g.emit(f'lshr i64 {whole}, 32')} to i32"))
+        wide = g.emit(f"shl i64 {g.emit(f'zext i32 {high} to i64')}, 32")
+        joined = g.emit(f"or i64 {wide}, {g.emit(f'zext i32 {low} to i64')}")
+        if kind.startswith("ptr"):
+            return g.emit(f"inttoptr i64 {joined} to {kind}")
+        return joined if kind == "i64" else g.emit(f"bitcast i64 {joined} to {kind}")
+    whole = as_integer(g, name, kind, bits)
+    moved = exchange(whole if bits == 32 else g.emit(f"zext i{bits} {whole} to i32"))
+    narrow = moved if bits == 32 else g.emit(f"trunc i32 {moved} to i{bits}")
+    return narrow if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {narrow} to {kind}")
+
+
+def butterfly(g: Generator, name: str, dtype, mask: int) -> str:
+    def exchange(word: str) -> str:
+        return g.call(
+            "i32", "llvm.nvvm.shfl.sync.bfly.i32", ("i32", "-1"), ("i32", word), ("i32", str(mask)), ("i32", "31")
+        )
+
+    return shuffled(g, name, dtype, exchange)
+
+
+def shuffle(g: Generator, op: Op) -> None:
+    """A layout conversion within each warp, as `layouts.convert` planned it."""
+    source, dtype = op.args[0], op.result.type.dtype
+    steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
+    published = select(g, g.regs(source), dtype, steps.before)
+    lane = g.thread_index(steps.lane, steps.warp)
+    arrived = []
+    for step in steps.rounds:
+        if not step.moves:
+            arrived.append(published[step.source])
+        elif steps.is_butterfly:
+            arrived.append(butterfly(g, published[step.source], dtype, step.flip))
+        else:
+            from_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
+
+            def exchange(word: str, from_lane: str = from_lane) -> str:
+                return g.call(
+                    "i32",
+                    "llvm.nvvm.shfl.sync.idx.i32",
+                    ("i32", "-1"),
+                    ("i32", word),
+                    ("i32", from_lane),
+                    ("i32", "31"),
+                )
+
+            arrived.append(shuffled(g, published[step.source], dtype, exchange))
+    g.set(op.result, select(g, arrived, dtype, steps.after))
+
+
+def select(g: Generator, names: list[str], dtype, stages: Sequence[Select]) -> list[str]:
+    """Swaps registers r and r ^ flip in the threads that a stage names."""
+    kind = llvm_type(dtype)
+    for stage in stages:
+        parity = g.thread_index(
+            [stage.lane_mask >> i & 1 for i in range(5)],
+            [stage.warp_mask >> i & 1 for i in range((g.func.attrs["num_warps"] - 1).bit_length())],
+        )
+        swap = g.emit(f"icmp ne i32 {parity}, 0")
+        names = [
+            g.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}") for r in range(len(names))
+        ]
+    return names
+
+
+# -- reductions
+
+
+def reduce(g: Generator, op: Op) -> None:
+    """Registers as a tree, lanes as butterflies; what warps hold stays apart (the pass `shared` made that explicit)."""
+    layout, axis = op.args[0].type.layout, op.attrs["axis"]
+    _, lanes, warps = layout.axis_bits(axis)
+    if warps and "keep" not in op.attrs:
+        raise CompilerBug("a reduction across warps reached code generation", op.loc)
+    groups: dict[int, list[tuple[str, ...]]] = {}
+    for register, target in enumerate(layout.slice_registers(axis)):
+        groups.setdefault(target, []).append(tuple(g.reg(x, register) for x in op.args))
+    results = []
+    for target in sorted(groups):
+        parts = groups[target]
+        while len(parts) > 1:
+            parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+        value = parts[0]
+        for bit in range(5):
+            if lanes >> bit & 1:
+                other = tuple(butterfly(g, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True))
+                value = combined(g, op, value, other)
+        results.append(value)
+    for i, result in enumerate(op.results):
+        g.set(result, [value[i] for value in results])
+
+
+def combined(g: Generator, op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """The combine block on two sets of values."""
+    block = op.blocks[0]
+    names = dict(zip(block.args, (*a, *b), strict=True))
+    for inner in block.ops[:-1]:
+        if inner.name == "const":
+            names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
+        else:
+            names[inner.result] = g.elementwise(inner, tuple(names[x] if x in names else g.reg(x) for x in inner.args))
+    return tuple(names[x] for x in block.terminator.args)
