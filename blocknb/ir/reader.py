@@ -35,7 +35,7 @@ TOKEN = re.compile(
     |(?P<value>%[\w.]+)
     |(?P<alias>\#\w+)
     |(?P<string>"(?:[^"\\]|\\.)*")
-    |(?P<number>-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|inf\b|nan\b))
+    |(?P<number>-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|(?:inf|nan)\b(?!=)))
     |(?P<word>[^\W\d]\w*)
     |(?P<sign>[-=@:,(){{}}])""",
     re.VERBOSE,
@@ -110,8 +110,10 @@ class _Reader:
 
     # -- tokens
 
-    def fail(self, message: str) -> ValueError:
-        line = self.text.count("\n", 0, self.tokens[self.position][2]) + 1
+    def fail(self, message: str, ahead: int = 0) -> ValueError:
+        """The error for the token just read, or for the one to be read next."""
+        position = self.tokens[max(self.position - 1 + ahead, 0)][2]
+        line = self.text.count("\n", 0, position) + 1
         return ValueError(f"line {line}: {message}: {self.text.splitlines()[line - 1].strip() if self.text else ''}")
 
     @property
@@ -124,7 +126,7 @@ class _Reader:
 
     def next(self, kind: str) -> str:
         if self.kind != kind:
-            raise self.fail(f"expected a {kind} where {self.word!r} stands")
+            raise self.fail(f"expected a {kind} where {self.word!r} stands", ahead=1)
         self.position += 1
         return self.tokens[self.position - 1][1]
 
@@ -136,7 +138,7 @@ class _Reader:
 
     def expect(self, word: str) -> None:
         if not self.accept(word):
-            raise self.fail(f"expected {word!r} where {self.word!r} stands")
+            raise self.fail(f"expected {word!r} where {self.word!r} stands", ahead=1)
 
     def listed(self, item: Callable[[], Any], end: str) -> list:
         """Items with commas between, up to and with the sign `end`."""
@@ -161,7 +163,7 @@ class _Reader:
         if name in self.values:
             raise self.fail(f"{name} is defined twice")
         hint = name[1:].split(".")[0]
-        value = self.values[name] = Value(type, "" if hint.isdigit() else hint)
+        value = self.values[name] = Value(type, "" if hint.isdecimal() else hint)
         return value
 
     def use(self) -> Value:
@@ -222,7 +224,7 @@ class _Reader:
             return tuple(self.listed(self.literal, ")"))
         if self.accept("{"):
             return dict(self.listed(self.item, "}"))
-        raise self.fail(f"{self.word!r} is no value")
+        raise self.fail(f"{self.word!r} is no value", ahead=1)
 
     def item(self) -> tuple[Any, Any]:
         key = self.literal()
@@ -262,7 +264,7 @@ class _Reader:
         loc = self.note().loc
         body = self.block(())
         if self.kind != "end":
-            raise self.fail(f"{self.word!r} stands behind the function")
+            raise self.fail(f"{self.word!r} stands behind the function", ahead=1)
         hints = tuple(hint for _, hint in params if hint)
         frozen = MappingProxyType(attrs) if attrs else EMPTY
         func = Func(name, tuple(value for value, _ in params), body, level, frozen, hints, loc)

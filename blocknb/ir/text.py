@@ -107,7 +107,7 @@ class _Printer:
     def name(self, value: Value, number: str) -> str:
         """A name for a new value: its own, or `number`; with `number` behind a dot where that is taken."""
         base = re.sub(r"\W", "_", value.name) if value.name else number
-        if value.name and base[0].isdigit():
+        if value.name and base[0].isdecimal():
             base = "_" + base
         text, again = f"%{base}", 0
         while text in self.taken:

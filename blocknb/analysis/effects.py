@@ -1,0 +1,56 @@
+"""What an op does besides computing its results: the memory it reads and writes, itself and in the blocks nested in it.
+
+The facts stand in the op table; this adds what depends on the op at hand: a product that takes an operand from shared memory, a
+volatile load, a loop that may never end. Which array a pointer leads to is not known here; `affine` knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blocknb.ir.core import Op
+from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer
+
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Effects:
+    """`reads`, `writes`: the memories touched, of "global" and "shared". `orders`: accesses may not move across (a barrier, a
+    volatile load). `may_hang`: a `while` may never end."""
+
+    reads: frozenset[str] = NOTHING
+    writes: frozenset[str] = NOTHING
+    orders: bool = False
+    may_hang: bool = False
+
+    def __or__(self, other: Effects) -> Effects:
+        reads, writes = self.reads | other.reads, self.writes | other.writes
+        return Effects(reads, writes, self.orders or other.orders, self.may_hang or other.may_hang)
+
+    def conflicts(self, other: Effects) -> bool:
+        """Whether two ops may not change places: they touch one memory and one of them writes, or one orders the other's."""
+        if (self.orders and (other.reads or other.writes or other.orders)) or (other.orders and (self.reads or self.writes)):
+            return True
+        return bool(self.writes & (other.reads | other.writes) or other.writes & self.reads)
+
+
+def effects(op: Op) -> Effects:
+    """The effects of an op with all that is nested in it."""
+    spec = OPS[op.name]
+    reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
+    if op.name == "dot" and any(isinstance(arg.type, Buffer) for arg in op.args):
+        reads.add("shared")
+    orders = op.name == "barrier" or bool(op.attrs.get("volatile"))
+    found = Effects(frozenset(reads), frozenset(writes), orders, op.name == "while")
+    for block in op.blocks:
+        for inner in block.ops:
+            found |= effects(inner)
+    return found
+
+
+def has_side_effects(op: Op) -> bool:
+    """Whether the op must stay although nobody uses its results."""
+    found = effects(op)
+    return bool(found.writes) or found.orders or found.may_hang
