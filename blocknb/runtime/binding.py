@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from blocknb.errors import LaunchError, Loc
+from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 
 #: The launch options and their defaults.
@@ -133,16 +133,21 @@ def launch_error(source: Source, name: str | None, message: str, hint: str | Non
 
 
 def place(source: Source, name: str | None = None) -> Loc:
-    """The parameter's or the definition's place, with the launching line as its caller."""
+    """The parameter's place (or the definition's), with the launching line as its caller."""
+    found = definition(source)
+    if name is not None and found.column + found.end_column:
+        arguments = source.node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        found = source.loc(next((a for a in every if a.arg == name), source.node))
+    return replace(found, caller=caller())
+
+
+def definition(source: Source) -> Loc:
+    """The line of the `def`, below the decorators; the first line where the source cannot be read."""
     try:
-        node = source.node
-    except (
-        Exception
-    ):  # whatever is wrong with the source is told when it is compiled; the first line is known without it
-        return replace(source.loc(), caller=caller())
-    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    found = source.loc(next((a for a in arguments if a.arg == name), None), caller())
-    return found if name else replace(found, line=node.lineno)
+        return source.loc(source.node)
+    except KernelError:  # whatever is wrong with the source is told when it is compiled
+        return source.loc()
 
 
 def caller() -> Loc | None:

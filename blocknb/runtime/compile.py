@@ -26,6 +26,7 @@ from blocknb.ir.core import Func
 from blocknb.language.types import Tile
 from blocknb.runtime import cache, record
 from blocknb.runtime.arguments import Kind
+from blocknb.runtime.binding import definition
 from blocknb.runtime.effects import memory_use
 from blocknb.target import Target
 from blocknb.trace import DeferredStages, Resources, Stage, Trace
@@ -187,7 +188,7 @@ class _Job:
             raise
         except Exception as error:
             message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"
-            raise CompilerBug(message, self.source.loc(), trace=self.trace(tuple(self.stages))) from error
+            raise CompilerBug(message, definition(self.source), trace=self.trace(tuple(self.stages))) from error
         self.to_disk(code, trace)
         return self.compiled(code, trace)
 
@@ -203,7 +204,7 @@ class _Job:
         except ValueError as error:
             if "cannot switch off" not in str(error):
                 raise
-            raise LaunchError(str(error), self.source.loc()) from None
+            raise LaunchError(str(error), definition(self.source)) from None
 
     def _done(self, stage: Stage) -> None:
         self.stages.append(stage)
@@ -227,7 +228,7 @@ class _Job:
             if made.shared_bytes > self.target.max_shared:
                 needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
                 hint = "smaller tiles, or fewer num_stages, need less"
-                raise OutOfResources(f"{self.source.name} {needs}", self.source.loc(), hint)
+                raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
             code = Code(made.entry, parameters, stored, loaded, made.threads, made.shared_bytes)
         else:
             from blocknb.codegen import cpu

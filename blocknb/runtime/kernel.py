@@ -224,7 +224,7 @@ class Kernel:
 
     def _check_options(self, options: dict[str, Any]) -> None:
         warps, stages = options["num_warps"], options["num_stages"]
-        if warps not in (1, 2, 4, 8, 16, 32) or isinstance(warps, bool):
+        if type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32):
             raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
         if not isinstance(stages, int) or not 0 <= stages <= 16:
             raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
