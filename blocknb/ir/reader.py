@@ -338,6 +338,8 @@ class _Reader:
             types = self.result_types()
         if note is None:
             note = self.note()
+        if types is None and not names:
+            types = ()
         if types is None:
             try:
                 types = table.infer(name, tuple(a.type for a in args), attrs)
