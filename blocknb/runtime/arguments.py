@@ -73,6 +73,8 @@ def _constant(type_: Any, value: Any, text: str) -> Kind:
 
 def constant_kind(value: Any) -> Kind:
     """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
+    if type(value) is int:
+        return _constant(int, value, "")
     value = _frozen(value)
     try:
         # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: type and text keep them apart.

@@ -115,7 +115,10 @@ class Compiled:
 
     def stale(self) -> bool:
         """Whether a helper or a captured value has been redefined since."""
-        return not all(d.current() for d in self.reached)
+        for dependencies_ in self.reached:
+            if not dependencies_.current():
+                return True
+        return False
 
     def retarget(self, target: str | Target, without: Iterable[str] = ()) -> Compiled:
         """The same kernel, kinds and options for another target."""

@@ -120,8 +120,10 @@ class Kernel:
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
         kinds, raws = self._describe(binding, values)
-        if type(grid) is not tuple or len(grid) != 3 or not all(type(n) is int and n >= 0 for n in grid):
-            grid = normal_grid(self.source, grid, binding.bound(values))
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            grid = (grid[0], 1, 1)
+        else:
+            grid = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
@@ -316,7 +318,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(kernel, **options)
-    if not getattr(function, "__module__", "").startswith("blocknb."):
+    if not (getattr(function, "__module__", None) or "").startswith("blocknb."):
         _warm()
     return Kernel(function, **options)
 

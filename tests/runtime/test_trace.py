@@ -1,0 +1,250 @@
+"""`kernel.trace` without a GPU, and the caches behind it: the same input compiles once, and a changed one is noticed."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import pathlib
+import signal
+import textwrap
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb.codegen import gpu, llvm
+from blocknb.errors import CompilerBug, KernelError, OutOfResources, SyntaxUnsupported
+from blocknb.runtime import cache
+from blocknb.runtime import compile as compiler
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    cache.shared.cache_clear()
+    compiler.forget()
+
+
+@blocknb.kernel
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+
+
+TYPES = ("*fp32:16", "*fp32:16", "*fp32:16", "i32")
+
+
+def define(text: str, file: str, **names: Any) -> Any:
+    """What `text`, a notebook cell kept under the name `file`, defines as `kernel`."""
+    text = textwrap.dedent(text)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    space = {"blocknb": blocknb, "tl": tl, **names}
+    exec(compile(text, file, "exec"), space)
+    return space["kernel"]
+
+
+CELL = """
+@blocknb.kernel
+def kernel(x, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + offsets, tl.load(x + offsets, mask=offsets < n) * 2, mask=offsets < n)
+"""
+
+
+def test_a_trace_holds_every_stage_the_texts_and_the_times() -> None:
+    trace = add.trace(*TYPES, BLOCK=256)
+    names = [stage.name for stage in trace.stages]
+    assert names[0] == "parse"
+    assert names[-1] == "barriers"
+    assert ".visible .entry add(" in trace.ptx.replace("\n", " ").replace("add (", "add(")
+    assert ".target sm_90a" in trace.ptx
+    assert "define" in trace.llvm
+    assert {*names, "codegen", "llvm parse", "llvm optimise", "llvm emit"} <= set(trace.milliseconds)
+    assert trace.signature == {"x": "*fp32:16", "y": "*fp32:16", "out": "*fp32:16", "n": "i32"}
+    assert trace.constants == {"BLOCK": 256}
+    assert not trace.from_cache
+
+
+def test_arrays_give_the_trace_of_their_types() -> None:
+    x = np.zeros(512, np.float32)
+    offset = (-x.ctypes.data % 16) // 4
+    aligned = x[offset : offset + 256]
+    assert add.trace(aligned, aligned, aligned, 100, BLOCK=256).ptx == add.trace(*TYPES, BLOCK=256).ptx
+
+
+def test_a_trace_is_for_the_target_that_was_asked_for() -> None:
+    assert ".target sm_80" in add.trace(*TYPES, BLOCK=256, target="sm_80").ptx
+    cpu = add.trace(*TYPES, BLOCK=256, target="cpu:haswell")
+    assert cpu.ptx is None
+    assert "add" in cpu.assembly
+
+
+def test_a_cubin_comes_with_registers_and_sass_when_the_tools_are_there() -> None:
+    trace = add.trace(*TYPES, BLOCK=256)
+    if "cubin" not in trace.artifacts:
+        pytest.skip("no ptxas")
+    assert trace.resources.registers and trace.resources.registers >= 8
+    assert trace.resources.threads == 128
+    assert trace.sass is None or any("LDG" in line.text for line in trace.sass.lines)
+
+
+def test_the_disk_cache_brings_back_code_and_makes_the_stages_again_when_somebody_looks() -> None:
+    first = add.trace(*TYPES, BLOCK=256)
+    compiler.forget()
+    second = add.trace(*TYPES, BLOCK=256)
+    assert second.from_cache
+    assert second.ptx == first.ptx
+    assert second.resources == first.resources
+    assert second.milliseconds == first.milliseconds
+    assert [s.text for s in second.stages] == [s.text for s in first.stages]
+    assert second.stages[-1].notes == first.stages[-1].notes
+
+
+def test_the_memory_cache_returns_the_very_same_compilation() -> None:
+    assert add.compile(*TYPES, BLOCK=256) is add.compile(*TYPES, BLOCK=256)
+    assert add.compile(*TYPES, BLOCK=256) is not add.compile(*TYPES, BLOCK=256, num_warps=8)
+    assert add.compile(*TYPES, BLOCK=256) is not add.compile(*TYPES, BLOCK=512)
+
+
+def test_a_cell_run_again_under_another_name_hits_the_disk_and_is_shown_under_its_new_name() -> None:
+    first = define(CELL, "/tmp/ipykernel_1/111.py").trace("*fp32:16", "i32", BLOCK=128)
+    assert '"/tmp/ipykernel_1/111.py"' in first.ptx
+    second = define(CELL, "/tmp/ipykernel_2/222.py").trace("*fp32:16", "i32", BLOCK=128)
+    assert second.from_cache
+    assert "ipykernel_1" not in second.ptx
+    assert '"/tmp/ipykernel_2/222.py"' in second.ptx
+    assert second.stages[0].after.loc.file == "/tmp/ipykernel_2/222.py"
+
+
+def test_a_kernel_that_moved_in_its_file_is_compiled_again_because_its_lines_changed() -> None:
+    define(CELL, "/tmp/a.py").trace("*fp32:16", "i32", BLOCK=128)
+    assert not define("\n\n" + CELL, "/tmp/a.py").trace("*fp32:16", "i32", BLOCK=128).from_cache
+
+
+HELPED = """
+@blocknb.kernel
+def kernel(x, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    tl.store(x + offsets, helper(tl.load(x + offsets)) * FACTOR)
+"""
+TWICE = "@blocknb.kernel\ndef kernel(x):\n    return x + x\n"
+SQUARE = "@blocknb.kernel\ndef kernel(x):\n    return x * x\n"
+
+
+def test_a_helper_redefined_in_another_cell_is_noticed_at_the_next_launch() -> None:
+    kernel = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3)
+    x = np.array([1, 2, 3, 4], np.float32)
+    kernel[1,](x, BLOCK=4)
+    np.testing.assert_array_equal(x, [6, 12, 18, 24])
+    kernel.source.function.__globals__["helper"] = define(SQUARE, "/tmp/s.py")
+    kernel[1,](x, BLOCK=4)
+    np.testing.assert_array_equal(x, np.array([6, 12, 18, 24]) ** 2 * 3)
+
+
+def test_a_captured_value_that_changed_is_noticed_at_the_next_launch() -> None:
+    kernel = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3)
+    x = np.ones(4, np.float32)
+    kernel[1,](x, BLOCK=4)
+    kernel.source.function.__globals__["FACTOR"] = 5
+    kernel[1,](x, BLOCK=4)
+    np.testing.assert_array_equal(x, np.full(4, 60))
+
+
+def test_a_cached_kernel_is_not_taken_for_one_with_another_helper() -> None:
+    first = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3).trace("*fp32", BLOCK=64)
+    second = define(HELPED, "/tmp/h.py", helper=define(SQUARE, "/tmp/t.py"), FACTOR=3).trace("*fp32", BLOCK=64)
+    assert not second.from_cache
+    assert second.stages[0].text != first.stages[0].text
+
+
+def test_two_threads_that_want_the_same_kernel_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    generated, both = [], threading.Barrier(2)
+    generate = gpu.generate
+    monkeypatch.setattr(gpu, "generate", lambda *a, **k: (generated.append(1), generate(*a, **k))[1])
+
+    def trace(_: int) -> Any:
+        both.wait()
+        return add.compile(*TYPES, BLOCK=64)
+
+    with ThreadPoolExecutor(2) as pool:
+        a, b = pool.map(trace, range(2))
+    assert a is b
+    assert len(generated) == 1
+
+
+def test_a_defect_of_the_compiler_carries_the_stages_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "generate", lambda *a, **k: 1 // 0)
+    with pytest.raises(CompilerBug, match="ZeroDivisionError") as caught:
+        add.trace(*TYPES, BLOCK=256)
+    assert [s.name for s in caught.value.trace.stages][-1] == "barriers"
+    assert caught.value.loc.line == add.source.node.lineno
+
+
+def test_llvm_that_aborts_is_an_error_and_the_next_compile_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    generate = gpu.generate
+    text = "declare float @llvm.exp.f32(float)\ndefine ptx_kernel void @add(ptr %p, float %x) {\n"
+    text += "  %e = call float @llvm.exp.f32(float %x)\n  store float %e, ptr %p\n  ret void\n}\n"
+    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.Module(text, "add", 0, 128))
+    with pytest.raises(KernelError):
+        add.trace(*TYPES, BLOCK=256)
+    monkeypatch.setattr(gpu, "generate", generate)
+    assert add.trace(*TYPES, BLOCK=256).ptx
+
+
+def test_shared_memory_beyond_the_target_is_told_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.Module("", "add", 300_000, 128))
+    with pytest.raises(OutOfResources, match="needs 300000 bytes.*has 232448"):
+        add.trace(*TYPES, BLOCK=256)
+
+
+def test_an_interrupt_during_a_compile_leaves_everything_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_cuda = llvm.compile_cuda
+    monkeypatch.setattr(llvm, "compile_cuda", lambda *a, **k: Future())
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        add.trace(*TYPES, BLOCK=256)
+    monkeypatch.setattr(llvm, "compile_cuda", compile_cuda)
+    assert add.trace(*TYPES, BLOCK=256).ptx
+
+
+def test_a_kernel_whose_source_cannot_be_found_says_so() -> None:
+    space = {"blocknb": blocknb}
+    exec("def hidden(x): pass", space)
+    kernel = blocknb.kernel(space["hidden"])
+    with pytest.raises(SyntaxUnsupported, match="source of `hidden` cannot be found"):
+        kernel[1,](np.zeros(1))
+
+
+def test_do_not_specialize_keeps_one_code_for_all_values() -> None:
+    kernel = blocknb.kernel(add.source.function, do_not_specialize=["n"])
+    assert kernel.compile("*fp32", "*fp32", "*fp32", 16, BLOCK=64) is kernel.compile(
+        "*fp32", "*fp32", "*fp32", 1, BLOCK=64
+    )
+    assert kernel.trace("*fp32", "*fp32", "*fp32", 1, BLOCK=64).signature["n"] == "i32"
+    assert add.trace("*fp32", "*fp32", "*fp32", 1, BLOCK=64).constants["n"] == 1
+
+
+def test_the_arrays_that_are_read_and_written_are_known_by_name() -> None:
+    compiled = add.compile(*TYPES, BLOCK=256)
+    assert compiled.loaded == {"x", "y"}
+    assert compiled.stored == {"out"}
+
+
+def test_a_pointer_chosen_by_a_loop_counts_for_every_array_it_may_be() -> None:
+    swap = define(
+        """
+        @blocknb.kernel
+        def kernel(a, b, n):
+            p, q = a, b
+            for i in range(n):
+                p, q = q, p
+            tl.store(p, 1.0)
+        """,
+        "/tmp/swap.py",
+    )
+    assert swap.compile("*fp32", "*fp32", "i32").stored == {"a", "b"}
