@@ -18,7 +18,14 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if any(finding.required and finding.fix for finding in findings) else 0
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor}
+def bench(options: argparse.Namespace) -> int:
+    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `cpu`, `compile`."""
+    from blocknb.profile.bench import run
+
+    return run(options.names)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,5 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = (run.__doc__ or "").strip()
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
+        if run is bench:
+            command.add_argument("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
     options = parser.parse_args(arguments)
     return int(options.run(options))

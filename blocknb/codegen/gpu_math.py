@@ -3,14 +3,16 @@
 Half precision adds and multiplies natively; bf16 and everything else in 16 bits goes through fp32 and is rounded once, as the op
 table has it. Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two
 units in the last place (CUDA C++ Programming Guide, mathematical functions); the others, and fp64, are the polynomials of
-`codegen.polynomials` that the CPU uses, too.
+`codegen.cpu_math` that the CPU uses, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.text import literal, scalar_type
+from blocknb.codegen import cpu_math
+from blocknb.codegen.cpu_ops import Code, Machine
+from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
 from blocknb.language import types as t
 from blocknb.language.types import Pointer
@@ -164,11 +166,24 @@ def remainder(g: Generator, kind: str, suffix: str, names: tuple[str, ...]) -> s
     return g.call(kind, f"llvm.fma.{suffix}", (kind, minus), (kind, names[1]), (kind, names[0]))
 
 
+class Inline(Writer):
+    """A Writer whose instructions go to the generator's text: the polynomials are written where they are used."""
+
+    def __init__(self, g: Generator):
+        super().__init__()
+        self.g = g
+
+    def value(self, text: str, hint: str = "") -> str:
+        return self.g.emit(text)
+
+
+MACHINE = Machine(vector_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
+
+
 def polynomial(g: Generator, name: str, dtype, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
-    from blocknb.codegen import polynomials
-
-    return polynomials.emit(g, name, dtype, names[0])
+    f = cpu_math.Function(Code(Inline(g), MACHINE, {}), llvm_type(dtype), 1)
+    return cpu_math.FUNCTIONS[name](f, cpu_math.Lanes(f, "float", names[0])).text
 
 
 # -- conversions

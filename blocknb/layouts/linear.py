@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -233,6 +233,7 @@ class Layout:
         shape = (*result.shape[:axis], 1 << len(moving), *result.shape[axis + 1 :])
         return Layout(shape, tuple(map(widen, result.reg)), tuple(map(widen, result.lane)), tuple(warp))
 
+    @cache  # layouts are few, and code generation asks for every register
     def _project_axis(self, axis: int) -> tuple[Layout, tuple[int, ...]]:
         axis = range(len(self.shape))[axis]
         bits = self.dim_bits(axis)
@@ -243,14 +244,14 @@ class Layout:
 
     def broadcast_inverse(self, operand_shape: Sequence[int]) -> Layout:
         """The layout an operand of `operand_shape` must have so that its broadcast has this layout, moving nothing."""
-        return self._project_broadcast(operand_shape)[0]
+        return self._project_broadcast(tuple(operand_shape))[0]
 
     def broadcast_registers(self, operand_shape: Sequence[int]) -> tuple[int, ...]:
         """For each register of this layout the operand's register that it copies."""
-        return self._project_broadcast(operand_shape)[1]
+        return self._project_broadcast(tuple(operand_shape))[1]
 
-    def _project_broadcast(self, operand_shape: Sequence[int]) -> tuple[Layout, tuple[int, ...]]:
-        operand_shape = tuple(operand_shape)
+    @cache
+    def _project_broadcast(self, operand_shape: tuple[int, ...]) -> tuple[Layout, tuple[int, ...]]:
         if len(operand_shape) != len(self.shape):
             raise ValueError(f"{operand_shape} and {self.shape} differ in rank; expand_dims first")
         if any(small not in (1, large) for small, large in zip(operand_shape, self.shape, strict=True)):

@@ -8,11 +8,19 @@ a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from blocknb import passes
+from blocknb.frontend.parse import ArgType, Constant, parse
+from blocknb.ir import interp
+from blocknb.ir.core import Func
+from blocknb.language.types import Tile
+from blocknb.target import Target
+from blocknb.trace import Stage
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,33 @@ class Case:
                 np.testing.assert_allclose(
                     actual.astype(np.float64), expected.astype(np.float64), self.rtol, self.atol, err_msg=message
                 )
+
+
+    def parse(self, arguments: Mapping[str, Any]) -> Func:
+        """The tile IR for these arguments, specialised as a launch would."""
+        binding, values = self.kernel._called((), dict(arguments))
+        kinds = dict(zip(binding.names, self.kernel._describe(binding, values)[0], strict=True))
+        given = {
+            name: Constant(kind.constant[0]) if kind.type is None else ArgType(Tile(kind.type), kind.divisibility)
+            for name, kind in kinds.items()
+        }
+        ordered = {p.name: given[p.name] for p in self.kernel.source.parameters}
+        return parse(self.kernel.source, ordered, {**self.kernel.options, **self.options})
+
+    def lower(self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = ()) -> tuple[Func, tuple[Stage, ...]]:
+        """The IR after the last pass, and every stage."""
+        return passes.run(self.parse(arguments), Target.parse(target), without)
+
+    def interpret(self, func: Func, arguments: Mapping[str, Any], **options: Any) -> None:
+        """Runs a Func of this case in the interpreter, on copies of the arguments, and checks what it wrote."""
+        got = {name: copied(value) for name, value in arguments.items()}
+        interp.run(func, [got[hint.name] for hint in func.hints], self.grid, **options)
+        self.check(arguments, got)
+
+
+def copied(value: Any) -> Any:
+    """A copy of an array with its order of axes; anything else as it is."""
+    return value.copy(order="K") if isinstance(value, np.ndarray) else value
 
 
 CASES: dict[str, Case] = {}

@@ -1,0 +1,165 @@
+"""The benchmarks of `blocknb bench`: our kernels and their peers, interleaved in one run on the same random data.
+
+Each benchmark is a function that prints a table and returns its rows; a row has a name, the peers' medians in milliseconds and the
+ratio that matters (peer's time over ours: above one, we are faster). Peers that are not installed are left out and named.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from blocknb.profile.timing import interleaved
+
+Row = dict[str, Any]
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
+
+
+def benchmark(function: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
+    BENCHMARKS[function.__name__] = function
+    return function
+
+
+def show(title: str, rows: list[Row]) -> None:
+    """A plain table: the columns are the keys of the first row."""
+    print(f"\n{title}")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_cell(row.get(c, "")) for c in columns] for row in rows]
+    widths = [max(len(c), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
+    for line in [columns, *cells]:
+        print("  " + "  ".join(text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# -- GPU
+
+
+@benchmark
+def gpu() -> list[Row]:
+    """Vector add, softmax and matmul on the GPU against a device copy, CuPy and cuBLAS (fp16 through CuPy)."""
+    import cupy
+
+    rows = [_gpu_add(cupy), *_gpu_softmax(cupy), *_gpu_matmul(cupy)]
+    show(f"GPU: {cupy.cuda.runtime.getDeviceProperties(0)['name'].decode()}", rows)
+    return rows
+
+
+def _gpu_add(cupy: Any) -> Row:
+    from blocknb.kernels import add
+
+    n = 1 << 26
+    x, y = (cupy.random.standard_normal(n, dtype=cupy.float32) for _ in range(2))
+    out, source = cupy.full(n, cupy.nan, cupy.float32), cupy.random.standard_normal(n + n // 2, dtype=cupy.float32)
+    target = cupy.empty_like(source)
+    times = interleaved({"ours": lambda: add(x, y, out), "copy": lambda: cupy.copyto(target, source), "cupy": lambda: cupy.add(x, y, out)}, gpu=True)
+    assert bool((out == x + y).all())
+    moved = 3 * x.nbytes / 1e6
+    ours, copy, peer = (times[k].median for k in ("ours", "copy", "cupy"))
+    return {"benchmark": "add 2^26 fp32", "ms": ours, "GB/s": moved / ours, "copy GB/s": moved / copy, "of copy": copy / ours, "of CuPy": peer / ours}
+
+
+def _gpu_softmax(cupy: Any) -> list[Row]:
+    from blocknb.kernels import softmax
+
+    rows = []
+    for n in (1024, 4096, 12672):
+        x = cupy.random.standard_normal((4096, n), dtype=cupy.float32)
+        out, source, target = cupy.full_like(x, cupy.nan), cupy.copy(x), cupy.empty_like(x)
+        calls = {f"{w} warps": lambda w=w: softmax(x, out, num_warps=w) for w in (4, 8, 16)}
+        times = interleaved(calls | {"copy": lambda: cupy.copyto(target, source)}, gpu=True)
+        exact = cupy.exp(x.astype(cupy.float64) - x.max(1, keepdims=True))
+        cupy.testing.assert_allclose(out, exact / exact.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
+        moved, best = 2 * x.nbytes / 1e6, min(calls, key=lambda k: times[k].median)
+        ours = times[best].median
+        rows.append({"benchmark": f"softmax 4096 x {n} fp32, {best}", "ms": ours, "GB/s": moved / ours, "copy GB/s": moved / times["copy"].median, "of copy": times["copy"].median / ours})
+    return rows
+
+
+def _gpu_matmul(cupy: Any) -> list[Row]:
+    from blocknb.kernels import matmul
+
+    rows = []
+    for n in (1024, 4096):
+        a, b = (cupy.random.standard_normal((n, n), dtype=cupy.float32).astype(cupy.float16) for _ in range(2))
+        out, library = cupy.full((n, n), cupy.nan, cupy.float16), cupy.empty((n, n), cupy.float16)
+        tiles = {"128x128x64, 4 warps": ((128, 128, 64), 4), "128x128x32, 4 warps": ((128, 128, 32), 4), "128x256x64, 8 warps": ((128, 256, 64), 8), "128x128x64, 8 warps": ((128, 128, 64), 8), "64x128x64, 4 warps": ((64, 128, 64), 4)}
+        calls = {k: lambda t=t, w=w: matmul(a, b, out, tile=t, num_warps=w) for k, (t, w) in tiles.items()}
+        times = interleaved(calls | {"cublas": lambda: cupy.matmul(a, b, out=library)}, gpu=True)
+        exact = a[:64].astype(cupy.float64) @ b.astype(cupy.float64)
+        cupy.testing.assert_allclose(out[:64].astype(cupy.float64), exact, rtol=5e-3, atol=5e-2)
+        for name in tiles:
+            ours, peer = times[name].median, times["cublas"].median
+            rows.append({"benchmark": f"matmul {n}^3 fp16, {name}", "ms": ours, "TFLOP/s": 2 * n**3 / ours / 1e9, "cuBLAS TFLOP/s": 2 * n**3 / peer / 1e9, "of cuBLAS": peer / ours})
+    return rows
+
+
+# -- compile times
+
+
+@benchmark
+def compile() -> list[Row]:
+    """Cold compiles for sm_90a on this machine, ptxas and the Trace included: warm process, empty cache, median of five.
+
+    Where the interpreter named by BLOCKNB_TRITON_PYTHON has Triton, its times for the same kernels stand beside.
+    """
+    import tempfile
+
+    os.environ["BLOCKNB_CACHE_DIR"] = tempfile.mkdtemp()
+    from blocknb.kernels import add_kernel, matmul_kernel, softmax_kernel
+    from blocknb.runtime import cache
+    from blocknb.runtime import compile as compiler
+
+    jobs: dict[str, Callable[[], Any]] = {
+        "add": lambda: add_kernel.trace(*["*fp32:16"] * 3, "i32:16", BLOCK=1024),
+        "softmax": lambda: softmax_kernel.trace(*["*fp32:16"] * 2, *["i32:16"] * 3, BLOCK=1024),
+        "matmul": lambda: matmul_kernel.trace(*["*fp16:16"] * 3, *["i32:16"] * 4, 1, "i32:16", 1, "i32:16", 1, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8),
+    }
+    add_kernel.trace(*["*fp64:16"] * 3, "i32", BLOCK=512)
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(5):
+        for name, job in jobs.items():
+            compiler.forget()
+            cache.shared().clear()
+            begin = time.perf_counter()
+            job()
+            times[name].append((time.perf_counter() - begin) * 1e3)
+    peers = _triton_compile_times()
+    rows = []
+    for name, values in times.items():
+        row: Row = {"kernel": name, "ms": statistics.median(values)}
+        if name in peers:
+            row |= {"Triton ms": peers[name], "ours / Triton": row["ms"] / peers[name]}
+        rows.append(row)
+    show("Cold compile for sm_90a" + ("" if peers else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"), rows)
+    return rows
+
+
+def _triton_compile_times() -> dict[str, float]:
+    """Medians in milliseconds that Triton's own compiler takes in another interpreter; empty without one."""
+    python = os.environ.get("BLOCKNB_TRITON_PYTHON")
+    if not python:
+        return {}
+    script = os.path.join(os.path.dirname(__file__), "triton_compile.py")
+    done = subprocess.run([python, script], capture_output=True, text=True, check=True)
+    return {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
+
+
+def run(names: list[str]) -> int:
+    """Runs the named benchmarks (all of them when there is none). Returns an exit status."""
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    np.random.seed()
+    for name in names or BENCHMARKS:
+        BENCHMARKS[name]()
+    return 0

@@ -1,0 +1,88 @@
+"""Every kernel of tests/kernels on a GPU, against float64, with fresh random inputs each time and poisoned outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernels import CASES, Case
+
+cupy = pytest.importorskip("cupy")
+
+
+def to_device(value: Any) -> Any:
+    """An array on the GPU with the same strides; bf16 travels as a torch tensor."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if not value.flags.c_contiguous:
+        return to_device(value.T).T
+    if value.dtype == ml_dtypes.bfloat16:
+        torch = pytest.importorskip("torch")
+        return torch.from_numpy(value.view(np.int16)).cuda().view(torch.bfloat16)
+    return cupy.asarray(value)
+
+
+def to_host(value: Any) -> Any:
+    if isinstance(value, cupy.ndarray):
+        return cupy.asnumpy(value)
+    if hasattr(value, "cpu"):
+        import torch
+
+        return value.contiguous().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return value
+
+
+def run(case: Case, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments after a launch on the GPU."""
+    on_device = {name: to_device(value) for name, value in arguments.items()}
+    case.kernel[case.grid](**on_device, **case.options)
+    cupy.cuda.get_current_stream().synchronize()
+    return {name: to_host(value) for name, value in on_device.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gpu_agrees_with_float64(name):
+    case = CASES[name]
+    for _ in range(2):
+        seed = np.random.SeedSequence().entropy
+        arguments = case.make(np.random.default_rng(seed))
+        try:
+            case.check(arguments, run(case, arguments))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("warps", [1, 2, 8])
+@pytest.mark.parametrize("name", ["softmax_781", "reductions_64x32_float32", "online_softmax", "matmul_float16", "attention", "transpose_float32"])
+def test_any_number_of_warps_gives_the_same_numbers(name, warps):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    on_device = {key: to_device(value) for key, value in arguments.items()}
+    case.kernel[case.grid](**on_device, **{**case.options, "num_warps": warps})
+    case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
+
+
+@pytest.mark.parametrize("without", ["simplify", "pointers", "coalesce", "tensorcore"])
+@pytest.mark.parametrize("name", ["add_float32", "softmax_781", "matmul_float16", "attention", "layer_norm_float32"])
+def test_switching_a_pass_off_changes_no_result(name, without):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    on_device = {key: to_device(value) for key, value in arguments.items()}
+    case.kernel[case.grid](**on_device, **case.options, without={without})
+    case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
+
+
+@pytest.mark.parametrize("name", ["softmax_781", "matmul_float16", "attention", "reductions_4x256_float32"])
+def test_a_hundred_launches_give_one_result(name):
+    """A result that changes between runs is a race."""
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    first = run(case, arguments)
+    for _ in range(100):
+        again = run(case, arguments)
+        for key, value in first.items():
+            if isinstance(value, np.ndarray):
+                np.testing.assert_array_equal(again[key].view(np.uint8), value.view(np.uint8), err_msg=f"{name}: {key}")

@@ -1,0 +1,48 @@
+"""After every pass a kernel means what it meant before: the interpreter is the judge, at all three levels of the IR."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func
+from blocknb.ir.verify import verify
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_75", "cpu:x86-64"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreter_agrees_before_and_after_every_pass(name, target):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    _, stages = case.lower(arguments, target)
+    case.interpret(stages[0].before, arguments)
+    for stage in stages:
+        verify(stage.after)
+        if stage.after is not stage.before:
+            # Between `shared` and `barriers` the barriers are yet to come; the interpreter then takes them for granted.
+            case.interpret(stage.after, arguments, implicit_barriers=stage.name == "shared")
+
+
+@pytest.mark.parametrize("name", ["softmax_781", "matmul_float16", "matmul_ieee", "attention", "reductions_64x32_float32"])
+def test_removing_any_one_barrier_is_noticed(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(5))
+    func, _ = case.lower(arguments, "sm_90a")
+    barriers = [op.id for op in func.ops() if op.name == "barrier"]
+    assert barriers
+    for removed in barriers:
+        with pytest.raises((CompilerBug, AssertionError)):
+            for seed in range(4):
+                case.interpret(without(func, removed), arguments, seed=seed)
+
+
+def without(func: Func, id: int) -> Func:
+    """The function without the op of that id."""
+
+    def strip(block: Block) -> Block:
+        kept = [op.replace(blocks=tuple(map(strip, op.blocks))) if op.blocks else op for op in block.ops if op.id != id]
+        return Block(block.args, tuple(kept))
+
+    return func.replace(body=strip(func.body))
