@@ -107,8 +107,13 @@ def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
     return emit.value("fma", *emit.agree(dtype, *operands))
 
 
-@emits("fdiv", "div_rn")
-def divide(frame: Frame, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
+@emits("fdiv")
+def fdiv(frame: Frame, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
+    return div_rn(frame, x, y)
+
+
+@emits("div_rn")
+def div_rn(frame: Frame, x: Any, y: Any) -> Any:
     return frame.emit.binary("/", _operand(x, "x"), _operand(y, "y"))
 
 

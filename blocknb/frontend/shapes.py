@@ -191,7 +191,7 @@ def to_scalar(emit: Emitter, x: Value) -> Value:
     return emit.op("reduce", x, blocks=(block.done,), axis=0).result
 
 
-@emits("reshape", "view")
+@emits("reshape")
 def reshape(frame: Frame, input: Any, *shape: Any, can_reorder: bool = False) -> Value:
     x, emit = tile_of(frame, input), frame.emit
     new = shape_of(frame, unpack_shape(shape))
@@ -209,6 +209,11 @@ def reshape(frame: Frame, input: Any, *shape: Any, can_reorder: bool = False) ->
     if not x.type.shape:
         return emit.broadcast(x, new)
     return emit.value("reshape", x, shape=new) if new else to_scalar(emit, x)
+
+
+@emits("view")
+def view(frame: Frame, input: Any, *shape: Any) -> Value:
+    return reshape(frame, input, *shape)
 
 
 @emits("ravel")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
-from blocknb.language.types import float32
+from blocknb.language.types import float32, float64
 
 LIBRARY: dict[str, Callable] = {}
 
@@ -37,16 +37,17 @@ def cdiv(x, div):
 @inline_method
 def sigmoid(x):
     """1 / (1 + exp(-x))."""
-    return (1 / (1 + tl.exp(-x.to(float32)))).to(x.dtype)
+    wide = x if x.dtype == float64 else x.to(float32)
+    return (1 / (1 + tl.exp(-wide))).to(x.dtype)
 
 
 @inline_method
 def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
     """exp(x - max) / sum(exp(x - max)) along an axis: by default the first, as Triton has it."""
     axis: constexpr = 0 if dim is None else dim
-    z = x - tl.max(x, axis, keep_dims=True)
-    numerator = tl.exp(z)
-    return numerator / tl.sum(numerator, axis, keep_dims=True)
+    wide = x if x.dtype == float64 else x.to(float32)
+    numerator = tl.exp(wide - tl.max(wide, axis, keep_dims=True))
+    return (numerator / tl.sum(numerator, axis, keep_dims=True)).to(x.dtype)
 
 
 @inline

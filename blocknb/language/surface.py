@@ -257,7 +257,7 @@ def xor_sum(input, axis=None, keep_dims=False):
 
 
 @method
-def reduce_or(input, axis, keep_dims=False):
+def reduce_or(input, axis=None, keep_dims=False):
     """The bitwise or of the integers along an axis."""
 
 

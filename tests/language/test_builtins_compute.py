@@ -1,0 +1,371 @@
+"""Every builtin of the language, in a kernel, against NumPy: parsed, verified, interpreted."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from front import evaluate, failure, ir, kernel, launch
+
+import blocknb.language as tl
+from blocknb.errors import TypeMismatch
+
+RNG = np.random.default_rng(1)
+POSITIVE = (RNG.random(8) + 0.1).astype(np.float32)
+SIGNED = RNG.standard_normal(8).astype(np.float32)
+ERF = np.vectorize(math.erf)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "reference"),
+    [
+        ("exp", SIGNED, np.exp),
+        ("exp2", SIGNED, np.exp2),
+        ("log", POSITIVE, np.log),
+        ("log2", POSITIVE, np.log2),
+        ("sqrt", POSITIVE, np.sqrt),
+        ("sqrt_rn", POSITIVE, np.sqrt),
+        ("rsqrt", POSITIVE, lambda x: 1 / np.sqrt(x)),
+        ("sin", SIGNED, np.sin),
+        ("cos", SIGNED, np.cos),
+        ("tanh", SIGNED, np.tanh),
+        ("erf", SIGNED, ERF),
+        ("floor", 3 * SIGNED, np.floor),
+        ("ceil", 3 * SIGNED, np.ceil),
+        ("abs", SIGNED, np.abs),
+        ("sigmoid", SIGNED, lambda x: 1 / (1 + np.exp(-x))),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
+def test_pointwise_functions_take_every_float_and_keep_its_dtype(name, x, reference, dtype):
+    function = getattr(tl, name)
+
+    @kernel
+    def k(out, x):
+        i = tl.arange(0, 8)
+        v = function(tl.load(x + i))
+        tl.static_assert(v.dtype == x.dtype.element_ty)
+        tl.store(out + i, v)
+
+    x = x.astype(dtype)
+    found = evaluate(k, dtype, (8,), x=x).astype(np.float64)
+    expected = reference(x.astype(np.float64))
+    tolerance = {2: 2e-2 if dtype == ml_dtypes.bfloat16 else 2e-3, 4: 1e-6, 8: 1e-13}[np.dtype(dtype).itemsize]
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_tiles_have_the_functions_as_methods():
+    @kernel
+    def k(out, x):
+        i = tl.arange(0, 8)
+        v = tl.load(x + i)
+        tl.store(
+            out + i,
+            v.abs().sqrt().exp() + v.sum() + v.max(axis=0) + v.to(tl.int32, bitcast=True).to(tl.float32, bitcast=True),
+        )
+
+    expected = np.exp(np.sqrt(np.abs(SIGNED))) + SIGNED.sum() + SIGNED.max() + SIGNED
+    np.testing.assert_allclose(evaluate(k, np.float32, (8,), x=SIGNED), expected, rtol=1e-5)
+
+
+def test_math_is_a_second_name():
+    @kernel
+    def k(out, x):
+        tl.store(out, tl.math.exp2(tl.load(x)) + tl.math.fma(2.0, tl.load(x), 1.0))
+
+    assert evaluate(k, np.float32, x=np.array([3.0], np.float32)) == 8 + 7
+
+
+@pytest.mark.parametrize("x", [np.float32([1, np.nan, 3, -2]), np.int32([1, 5, -3, 0])])
+def test_extrema_and_clamp(x):
+    @kernel
+    def k(out, x, y):
+        i = tl.arange(0, 4)
+        v = tl.load(x + i)
+        tl.store(out + i, tl.maximum(v, 1))
+        tl.store(out + 4 + i, tl.minimum(v, tl.load(y + i)))
+        tl.store(out + 8 + i, tl.clamp(v, -1, 2))
+
+    y = x[::-1].copy()
+    expected = np.concatenate([np.fmax(x, 1), np.fmin(x, y), np.fmin(np.fmax(x, -1), 2)])
+    np.testing.assert_array_equal(evaluate(k, x.dtype, (12,), x=x, y=y), expected)
+
+
+def test_extrema_propagate_nan_when_asked():
+    @kernel
+    def k(out, x):
+        v = tl.load(x)
+        tl.store(out, tl.maximum(v, 1.0, propagate_nan=tl.PropagateNan.ALL))
+        tl.store(out + 1, tl.maximum(v, 1.0))
+
+    found = evaluate(k, np.float32, (2,), x=np.array([np.nan], np.float32))
+    assert np.isnan(found[0])
+    assert found[1] == 1
+
+
+SHAPE = (4, 8, 2)
+BLOCK = RNG.standard_normal(SHAPE).astype(np.float32)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, None])
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("name", ["sum", "max", "min"])
+def test_reductions_over_each_axis_and_all(name, axis, keep):
+    function = getattr(tl, name)
+
+    @kernel
+    def k(out, x, AXIS: tl.constexpr, KEEP: tl.constexpr, N: tl.constexpr, RANK: tl.constexpr):
+        v = tl.load(x + tl.arange(0, 64)).reshape(4, 8, 2)
+        r = function(v, axis=AXIS, keep_dims=KEEP)
+        tl.static_assert(len(r.shape) == RANK)
+        tl.store(out + tl.arange(0, N), tl.reshape(r, N) if RANK else r)
+
+    expected = getattr(np, name)(BLOCK, axis=axis, keepdims=keep)
+    found = evaluate(
+        k, np.float32, (expected.size,), x=BLOCK, AXIS=axis, KEEP=keep, N=expected.size, RANK=expected.ndim
+    )
+    np.testing.assert_allclose(found, expected.ravel(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_arguments_of_extrema_take_the_first_of_equal_ones(name, axis):
+    function = getattr(tl, name)
+
+    @kernel
+    def k(out, x, AXIS: tl.constexpr, N: tl.constexpr):
+        v = tl.load(x + tl.arange(0, 8)[:, None] * 4 + tl.arange(0, 4)[None, :])
+        r = function(v, AXIS)
+        tl.static_assert(r.dtype == tl.int32)
+        tl.store(out + tl.arange(0, N), r)
+
+    x = RNG.integers(0, 3, (8, 4)).astype(np.float32)
+    expected = getattr(np, name)(x, axis)
+    assert evaluate(k, np.int32, expected.shape, x=x, AXIS=axis, N=expected.size).tolist() == expected.tolist()
+
+
+def test_extrema_return_indices_with_the_values():
+    @kernel
+    def k(out, x):
+        value, index = tl.max(tl.load(x + tl.arange(0, 8)), 0, return_indices=True)
+        tl.store(out, value)
+        tl.store(out + 1, index)
+
+    found = evaluate(k, np.float32, (2,), x=SIGNED)
+    assert found.tolist() == [SIGNED.max(), np.argmax(SIGNED)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "total", "largest"),
+    [
+        ("i1", tl.int32, tl.int32),
+        ("i8", tl.int32, tl.int32),
+        ("i16", tl.int32, tl.int32),
+        ("u8", tl.uint32, tl.int32),
+        ("i64", tl.int64, tl.int64),
+        ("bf16", tl.bfloat16, tl.float32),
+        ("f16", tl.float16, tl.float32),
+        ("f32", tl.float32, tl.float32),
+        ("f64", tl.float64, tl.float64),
+    ],
+)
+def test_reductions_widen_as_in_triton(dtype, total, largest):
+    @kernel
+    def k(x, SUM: tl.constexpr, MAX: tl.constexpr):
+        v = tl.load(x + tl.arange(0, 8))
+        tl.static_assert(tl.sum(v, 0).dtype == SUM, tl.sum(v, 0).dtype)
+        tl.static_assert(tl.max(v, 0).dtype == MAX, tl.max(v, 0).dtype)
+        tl.static_assert(tl.sum(v, 0, dtype=tl.float64).dtype == tl.float64)
+
+    ir(k, x=f"*{dtype}", SUM=total, MAX=largest)
+
+
+@kernel
+def larger_with_index(a, i, b, j):
+    first = a >= b
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@kernel
+def product(a, b):
+    return a * b
+
+
+def test_reductions_with_the_users_own_combine():
+    @kernel
+    def k(out, x):
+        i = tl.arange(0, 8)
+        v = tl.load(x + i)
+        tl.store(out, tl.reduce(v, 0, product))
+        best, at = tl.reduce((v, i), 0, larger_with_index)
+        tl.store(out + 1, best + at)
+        tl.store(out + 2, tl.xor_sum(i + 8, 0) + tl.reduce_or(i, 0))
+
+    found = evaluate(k, np.float32, (3,), x=SIGNED)
+    np.testing.assert_allclose(found, [SIGNED.prod(), SIGNED.max() + np.argmax(SIGNED), 0 + 7], rtol=1e-5)
+
+
+def test_shapes_are_made_moved_and_repeated():
+    @kernel
+    def k(out):
+        i = tl.arange(0, 8)
+        m = i.reshape(2, 4)
+        tl.static_assert(m.T.shape == (4, 2))
+        tl.static_assert(tl.trans(m, 1, 0).shape == (4, 2))
+        tl.static_assert(tl.permute(m[None], (2, 0, 1)).shape == (4, 1, 2))
+        tl.static_assert(tl.expand_dims(i, (0, 2)).shape == (1, 8, 1))
+        tl.static_assert(i[None, :, None].shape == (1, 8, 1))
+        tl.static_assert(i[..., None].shape == (8, 1))
+        tl.static_assert(tl.broadcast_to(i[None, :], 4, 8).shape == (4, 8))
+        tl.static_assert(tl.broadcast(i[:, None], m.view(1, 8))[1].shape == (8, 8))
+        tl.static_assert(tl.zeros_like(m).shape == m.shape and m.numel == 8)
+        tl.static_assert(tl.full([], 3, tl.int32).shape == ())
+        tl.store(out + i, tl.ravel(m.T))
+
+    assert evaluate(k, np.int32, (8,)).tolist() == np.arange(8).reshape(2, 4).T.ravel().tolist()
+
+
+def test_ravel_of_a_transposed_tile_is_row_major():
+    @kernel
+    def k(out, x):
+        i = tl.arange(0, 4)
+        tl.store(out + i, tl.load(x + i).reshape(2, 2).T.reshape(4))
+
+    assert evaluate(k, np.int32, (4,), x=np.arange(4, dtype=np.int32)).tolist() == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(("a", "b"), [(7, 2), (8, 2), (1, 128)])
+def test_cdiv_and_swizzle2d_on_constants_and_at_run_time(a, b):
+    @kernel
+    def k(out, n, A: tl.constexpr, B: tl.constexpr):
+        tl.static_assert(tl.cdiv(A, B) == -(-A // B))
+        tl.store(out, tl.cdiv(n, B))
+
+    assert evaluate(k, np.int32, n=np.int32(a), A=a, B=b) == -(-a // b)
+
+
+def test_swizzle2d_visits_every_position_once_in_groups_of_rows():
+    @kernel
+    def k(out, I: tl.constexpr, J: tl.constexpr, G: tl.constexpr):
+        i, j = tl.swizzle2d(tl.program_id(0), tl.program_id(1), I, J, G)
+        tl.store(out + i * J + j, tl.program_id(0) * J + tl.program_id(1))
+
+    out = np.full((5, 4), -1, np.int32)
+    launch(k, (5, 4), out=out, I=5, J=4, G=2)
+    assert out.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15], [16, 17, 18, 19]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keywords", "accumulator", "precision"),
+    [
+        ("f16", {}, tl.float32, None),
+        ("bf16", {}, tl.float32, None),
+        ("f32", {}, tl.float32, "tf32"),
+        ("f32", {"allow_tf32": False}, tl.float32, "ieee"),
+        ("f32", {"input_precision": "ieee"}, tl.float32, "ieee"),
+        ("f32", {"input_precision": "tf32x3"}, tl.float32, "ieee"),
+        ("f64", {}, tl.float64, None),
+        ("i8", {}, tl.int32, None),
+        ("f16", {"out_dtype": tl.float16}, tl.float16, None),
+    ],
+)
+def test_dot_accumulates_wide(dtype, keywords, accumulator, precision):
+    keyword, value = next(iter(keywords.items()), ("out_dtype", None))
+
+    @kernel
+    def k(x, NAME: tl.constexpr, VALUE: tl.constexpr, ACC: tl.constexpr):
+        i = tl.arange(0, 16)
+        a = tl.load(x + i[:, None] * 16 + i[None, :])
+        if NAME == "out_dtype":
+            c = tl.dot(a, a, out_dtype=VALUE)
+        elif NAME == "allow_tf32":
+            c = tl.dot(a, a, allow_tf32=VALUE)
+        else:
+            c = tl.dot(a, a, input_precision=VALUE)
+        tl.static_assert(c.dtype == ACC, c.dtype)
+        c = tl.dot(a, a, c, out_dtype=c.dtype)
+
+    func = ir(k, x=f"*{dtype}", NAME=tl.constexpr(keyword), VALUE=tl.constexpr(value), ACC=accumulator)
+    dot = next(op for op in func.ops() if op.name == "dot")
+    assert dot.attrs.get("precision") == precision
+
+
+def test_dot_takes_an_accumulator_of_the_right_shape_only():
+    @kernel
+    def k(out):
+        a = tl.zeros((16, 16), tl.float16)
+        tl.dot(a, a, tl.zeros((16, 32), tl.float32))
+
+    error = failure(k, TypeMismatch, out="*f32")
+    assert "tl.zeros((16, 16), dtype=tl.float32)" in error.hint
+
+
+def test_casts_round_truncate_and_reinterpret():
+    @kernel
+    def k(out, x):
+        v = tl.load(x)
+        tl.store(out, v.to(tl.int32))
+        tl.store(out + 1, tl.cast(v, tl.int8))
+        tl.store(out + 2, v.to(tl.int32, bitcast=True))
+        tl.store(out + 3, tl.float32(7).to(tl.int32) + tl.to_tensor(2))
+
+    found = evaluate(k, np.int64, (4,), x=np.array([-1.75], np.float32))
+    assert found.tolist() == [-1, -1, int(np.float32(-1.75).view(np.int32)), 9]
+
+
+def test_addresses_travel_as_integers():
+    @kernel
+    def k(out, table):
+        p = tl.load(table).to(tl.pointer_type(tl.float16))
+        tl.static_assert(p.dtype.element_ty == tl.float16)
+        tl.store(out, out.to(tl.int64))
+        tl.store(p, 1.0)
+
+    assert [op.name for op in ir(k, out="*i64", table="*i64").ops()].count("bitcast") == 2
+
+
+def test_dtypes_answer_tritons_questions_while_compiling():
+    @kernel
+    def k(x, ACC: tl.constexpr):
+        v = tl.load(x + tl.arange(0, 4))
+        tl.static_assert(v.dtype.is_floating() and v.dtype.primitive_bitwidth == 16)
+        tl.static_assert(x.dtype.is_ptr() and x.type.element_ty == tl.float16 and x.dtype.element_ty is tl.float16)
+        tl.static_assert(v.type.scalar == tl.float16 and v.type.is_block() and v.shape[0] == 4)
+        tl.static_assert(ACC.value == ACC and ACC is tl.float32 and ACC != v.dtype)
+        tl.static_assert(isinstance(v, tl.tensor) and not isinstance(ACC, tl.tensor))
+
+    ir(k, x="*f16", ACC=tl.float32)
+
+
+def test_hints_return_their_operand():
+    @kernel
+    def k(out, n):
+        i = tl.max_contiguous(tl.multiple_of(tl.arange(0, 4), 4), 4)
+        tl.assume(n > 0)
+        tl.store(out + i, i)
+
+    assert evaluate(k, np.int32, (4,), n=3).tolist() == [0, 1, 2, 3]
+
+
+def test_loads_and_stores_take_their_keywords():
+    @kernel
+    def k(out, x):
+        i = tl.arange(0, 4)
+        v = tl.load(x + i, i < 3, 9, cache_modifier=".cg", eviction_policy="evict_last", volatile=True)
+        tl.store(out + i, v, i < 4, cache_modifier=".cs")
+
+    assert evaluate(k, np.float32, (4,), x=np.arange(4, dtype=np.float32)).tolist() == [0, 1, 2, 9]
+    load = next(op for op in ir(k, out="*f32", x="*f32").ops() if op.name == "load")
+    assert dict(load.attrs) == {"cache": ".cg", "evict": "evict_last", "volatile": True}
+
+
+def test_masks_may_be_scalars_constants_or_smaller_tiles():
+    @kernel
+    def k(out, n):
+        i, j = tl.arange(0, 2), tl.arange(0, 4)
+        at = out + i[:, None] * 4 + j[None, :]
+        tl.store(at, 1, mask=True)
+        tl.store(at, 2, mask=n > 100)
+        tl.store(at, 3, mask=j < 2)
+
+    assert evaluate(k, np.int32, (2, 4), n=5).tolist() == [[3, 3, 1, 1]] * 2

@@ -1,0 +1,61 @@
+"""The namespace a person imports: its names, their help, and what they say outside a kernel."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import blocknb.language as tl
+from blocknb.errors import KernelError
+from blocknb.frontend.scope import HANDLERS
+from blocknb.language.library import LIBRARY
+from blocknb.language.surface import BUILTINS, MEMBERS
+
+LOOPS = {"range", "static_range"}  # the front end knows them as iterators
+
+
+def test_every_builtin_has_something_to_emit():
+    assert set(HANDLERS) == set(BUILTINS) - LOOPS
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILTINS) - LOOPS))
+def test_handlers_take_the_arguments_that_are_declared(name):
+    declared = list(inspect.signature(BUILTINS[name]).parameters.items())
+    handler = list(inspect.signature(HANDLERS[name]).parameters.items())[1:]
+    assert [(n, p.default, p.kind) for n, p in handler] == [(n, p.default, p.kind) for n, p in declared]
+
+
+def test_every_builtin_and_library_function_is_in_the_namespace_or_a_method():
+    missing = {n for n in (*BUILTINS, *LIBRARY) if n not in tl.__all__ and n not in MEMBERS}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", sorted({*BUILTINS, *LIBRARY}))
+def test_every_function_has_help_and_a_signature(name):
+    function = BUILTINS.get(name) or LIBRARY[name]
+    assert function.__doc__
+    assert function.__name__ == name
+    assert inspect.signature(function).parameters
+
+
+def test_a_builtin_called_outside_a_kernel_says_where_it_belongs():
+    with pytest.raises(KernelError, match="`load` computes on blocks and works only inside a kernel"):
+        tl.load(None)
+
+
+def test_constexprs_compute_like_their_values_outside_kernels():
+    block = tl.constexpr(16)
+    assert (block * 2).value == 32
+    assert (2**block // 3).value == 2**16 // 3
+    assert block == 16
+    assert not block != 16
+    assert list(range(tl.constexpr(3))) == [0, 1, 2]
+    assert tl.constexpr(block).value == 16
+    assert {tl.constexpr(1): "one"}[1] == "one"
+
+
+def test_the_language_imports_nothing_heavy():
+    code = "import sys, blocknb.language; print(sorted({'llvmlite', 'ml_dtypes', 'IPython', 'blocknb.frontend.parse'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
