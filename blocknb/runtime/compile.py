@@ -115,7 +115,7 @@ class Compiled:
 
     def stale(self) -> bool:
         """Whether a helper or a captured value has been redefined since."""
-        for dependencies_ in self.reached:
+        for dependencies_ in self.reached:  # noqa: SIM110 (runs at every launch, and a generator costs more than the loop)
             if not dependencies_.current():
                 return True
         return False

@@ -26,7 +26,8 @@ from blocknb.trace import Resources
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
 
-GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+_GRID_X, _GRID_YZ = 2**31 - 1, 65535
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may use without asking
 _FORMATS = {
@@ -140,6 +141,8 @@ def starter(
         packed = [raws[i] for i in positions]
         for i, to_bits in convert:
             packed[i] = to_bits(packed[i])
+        if grid[0] > _GRID_X or grid[1] > _GRID_YZ or grid[2] > _GRID_YZ:
+            raise _too_large(grid, name)
         with lock:  # the buffer is shared, and the driver copies it during the call
             slots.pack_into(buffer, 0, *packed)
             try:
@@ -151,6 +154,11 @@ def starter(
     # The address table must outlive the closure's use of its plain address.
     start.keep = (function, addresses, buffer)  # type: ignore[attr-defined]
     return start
+
+
+def _too_large(grid: tuple[int, int, int], name: str) -> LaunchError:
+    limits = f"a GPU takes at most {_GRID_X} programs along the first axis and {_GRID_YZ} along the others"
+    return LaunchError(f"the grid {grid} of {name} is too large: {limits}", hint="put the longest axis first")
 
 
 def _argument_slots(types: Sequence[Any]) -> tuple[struct.Struct, ctypes.Array, ctypes.Array]:

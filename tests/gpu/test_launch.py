@@ -1,0 +1,228 @@
+"""Launches on a GPU: whose arrays, which stream, every kind of argument, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import subprocess
+import sys
+import textwrap
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb.codegen import toolchain
+from blocknb.errors import LaunchError
+from blocknb.runtime import cache, kernel
+from blocknb.runtime import compile as compiler
+
+cupy = pytest.importorskip("cupy")
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    cache.shared.cache_clear()
+    compiler.forget()
+
+
+@blocknb.kernel
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+
+
+@blocknb.kernel
+def keep(out, value):
+    tl.store(out, value)
+
+
+@blocknb.kernel
+def programs(out):
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    index = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x
+    tl.store(out + index, x + 10 * y + 100 * z)
+
+
+@blocknb.kernel
+def slow_double(x, rounds):
+    total = tl.load(x)
+    for _ in range(rounds):
+        total = total * 1.0000001 - total * 0.0000001
+    tl.store(x, total * 2)
+
+
+def random(n: int) -> Any:
+    return cupy.asarray(np.random.default_rng().random(n, np.float32))
+
+
+@pytest.mark.parametrize("n", [1, 31, 1000, 1024, 100_003])
+def test_cupy_arrays_are_added_and_nothing_beyond_them_is_touched(n: int) -> None:
+    x, y = random(n), random(n)
+    out = cupy.full(n + 64, np.nan, np.float32)
+    add[blocknb.cdiv(n, 1024),](x, y, out, n, BLOCK=1024)
+    np.testing.assert_array_equal(out[:n].get(), x.get() + y.get())
+    assert np.isnan(out[n:].get()).all()
+
+
+def test_torch_tensors_are_taken_without_a_copy_on_torchs_own_stream() -> None:
+    torch = pytest.importorskip("torch")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = torch.rand(5000, device="cuda")
+        out = torch.full_like(x, float("nan"))
+        torch.cuda._sleep(20_000_000)  # what comes next on this stream must wait for it
+        x.add_(1)
+        add[5,](x, x, out, 5000, BLOCK=1024)
+        result = out.cpu()
+    assert torch.equal(result, (x + x).cpu())
+
+
+def test_a_launch_joins_the_current_cupy_stream() -> None:
+    x = random(1)
+    before = float(x.get()[0])
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        slow_double[1,](x, 200_000)
+        keep[1,](x, 7.0)
+    stream.synchronize()
+    assert float(x.get()[0]) == 7.0 != before
+
+
+def test_anything_with_the_cuda_array_interface_is_an_array() -> None:
+    class Wrapped:
+        def __init__(self, array: Any):
+            self.__cuda_array_interface__ = array.__cuda_array_interface__
+            self.array = array
+
+    x, out = random(300), cupy.zeros(300, np.float32)
+    add[1,](Wrapped(x), Wrapped(x), Wrapped(out), 300, BLOCK=512)
+    np.testing.assert_array_equal(out.get(), 2 * x.get())
+
+
+def test_anything_with_dlpack_on_the_gpu_is_an_array() -> None:
+    class Exported:
+        def __init__(self, array: Any):
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
+
+    x, out = random(300), cupy.zeros(300, np.float32)
+    add[1,](Exported(x), x, Exported(out), 300, BLOCK=512)
+    np.testing.assert_array_equal(out.get(), 2 * x.get())
+
+
+def test_a_numpy_array_among_gpu_arrays_is_named_with_the_way_out() -> None:
+    x = random(100)
+    with pytest.raises(LaunchError, match="`y` is a NumPy array") as caught:
+        add[1,](x, x.get(), x, 100, BLOCK=128)
+    assert "cupy.asarray(y)" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [7, 16, -3, 2**40, 2**63 + 5, 2.5, True, *(np.dtype(d).type(3) for d in "bBhHiIlLefd"), np.int64(-(2**50))],
+    ids=lambda v: f"{type(v).__name__} {v}",
+)
+def test_a_scalar_of_every_type_arrives_as_it_was_sent(value: Any) -> None:
+    dtype = value.dtype if isinstance(value, np.generic) else np.asarray(value).dtype
+    out = cupy.zeros(3, dtype)
+    keep[1,](out, value)
+    assert out.get()[0] == value
+    assert (out.get()[1:] == 0).all()
+
+
+def test_a_bf16_scalar_arrives_as_it_was_sent() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    out = cupy.zeros(1, np.float32)
+    keep[1,](out, ml_dtypes.bfloat16(-1.5))
+    assert out.get()[0] == -1.5
+
+
+def test_every_program_of_a_grid_of_three_axes_runs_once() -> None:
+    out = cupy.full(24, -1, np.int32)
+    programs[2, 3, 4](out)
+    expected = [x + 10 * y + 100 * z for z in range(4) for y in range(3) for x in range(2)]
+    assert out.get().tolist() == expected
+
+
+def test_a_grid_beyond_the_hardware_is_refused_before_it_is_launched() -> None:
+    with pytest.raises(LaunchError, match="65535"):
+        programs[1, 70_000](cupy.zeros(1, np.int32))
+
+
+def test_without_ptxas_the_driver_assembles_and_tells_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "find_ptxas", lambda target: None)
+    x, out = random(1000), cupy.zeros(1000, np.float32)
+    compiled = add[1,](x, x, out, 1000, BLOCK=1024)
+    np.testing.assert_array_equal(out.get(), 2 * x.get())
+    assert "cubin" not in compiled.artifacts
+    assert compiled.trace.resources.registers
+
+
+def test_an_observer_gets_times_and_shapes_and_keeps_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[kernel.Launch] = []
+    monkeypatch.setattr(kernel, "observers", [seen.append])
+    x, out = random(1 << 20), cupy.zeros(1 << 20, np.float32)
+    add[1024,](x, x, out, 1 << 20, BLOCK=1024)
+    (launch,) = seen
+    assert launch.kernel is add
+    assert launch.device == 0
+    assert 0.001 < launch.milliseconds < 100
+    assert launch.arguments["x"]["shape"] == (1 << 20,)
+    assert launch.arguments["out"]["bytes"] == 4 << 20
+    alive = weakref.ref(out)
+    del x, out
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_second_launch_is_found_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(64)
+    first = add[1,](x, x, x, 64, BLOCK=64)
+    monkeypatch.setattr(compiler, "compile", None)
+    assert add[1,](x, x, x, 80, BLOCK=64) is first
+
+
+def test_a_fault_names_the_kernel_and_says_that_the_context_is_lost() -> None:
+    code = """
+        import cupy, numpy as np, pathlib, sys
+        sys.path.insert(0, {root!r})
+        from tests.gpu.test_launch import keep
+        import blocknb
+        out = cupy.zeros(1, np.float32)
+
+        class Wild:
+            dtype = np.dtype("float32")
+            device = "cuda"
+            def data_ptr(self):
+                return 1 << 44
+
+        keep[1,](Wild(), 1.0)
+        try:
+            cupy.cuda.Device().synchronize()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            pass
+        try:
+            keep[1,](out, 1.0)
+        except blocknb.AccessError as error:
+            print(error)
+    """
+    root = str(pathlib.Path(__file__).resolve().parents[2])
+    answer = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code).replace("{root!r}", repr(root))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "keep" in answer.stdout, answer.stderr
+    assert "context is lost" in answer.stdout
