@@ -1,0 +1,206 @@
+"""The card of a kernel: what was launched, how fast, every stage of its compilation, in one output of a cell.
+
+`card_of(record, target)` gathers the facts and compiles what the cell did not (on a machine without a GPU, the code for one);
+`Card.bundle()` renders them as HTML, text and a document, together at most 150 kB. A card shows the specialisation that was
+launched last in full, and the others as rows. Nothing is launched for its sake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.notebook import document, html, numbers, sections
+from blocknb.notebook.observe import Record, Specialisation, record_of
+from blocknb.notebook.sections import Section
+from blocknb.runtime.kernel import Kernel
+from blocknb.trace import Trace
+
+DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
+HTML_BUDGET, DOCUMENT_BUDGET = 88_000, 46_000  # characters; with the text they keep a card under 150 kB
+SHOWN_ROWS = 12
+SHOWN_NOTES = 12
+
+
+@dataclass(frozen=True)
+class View:
+    """One target that the card looks at. `role` is "ran" for what was launched, "compiled" for what only was compiled, "view" for
+    code that the card made to be read, which may have failed: then there is no trace but an error. `expression` is what gives the
+    trace in the notebook."""
+
+    role: str
+    label: str
+    expression: str
+    trace: Trace | None
+    error: str = ""
+
+    @property
+    def heading(self) -> str:
+        return {"ran": "ran on ", "compiled": "compiled for ", "view": "GPU view: "}[self.role] + self.label
+
+
+@dataclass(frozen=True)
+class Card:
+    """Everything that a card shows; `views` begin with what ran, `opened` are the keys of unfolded sections."""
+
+    record: Record
+    views: tuple[View, ...]
+    opened: Collection[str] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return self.record.kernel.__name__
+
+    @property
+    def main(self) -> Specialisation:
+        assert self.record.latest is not None
+        return self.record.latest
+
+    @property
+    def where(self) -> str:
+        """"ran on CPU (znver4, 2 cores); GPU view: sm_90a"."""
+        return "; ".join(view.heading for view in self.views)
+
+    @cached_property
+    def facts(self) -> list[tuple[str, str]]:
+        """What stands on top: label and text."""
+        made, found = self.main, []
+        if made.launches:
+            warps = made.compiled.options.get("num_warps")
+            count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
+            on_gpu = f", {numbers.plural(warps, 'warp')} a program" if self.views[0].trace.target.is_gpu else ""  # type: ignore[union-attr]
+            found.append(("launch", f"{count}grid {numbers.grid(made.grid)}{on_gpu}"))
+            speed = numbers.rate(made)
+            found.append(("time", numbers.launches(made) + (f", {speed.text}" if speed else "")))
+        for view in self.views:
+            if view.trace is None:
+                found.append((view.label, view.error))
+            elif text := numbers.resources(view.trace.resources):
+                found.append((view.label, text))
+        for view in self.views:
+            if view.trace is not None:
+                label = "compiled" if len(self.views) == 1 else f"compiled, {'CPU' if not view.trace.target.is_gpu else view.label}"
+                found.append((label, numbers.compile_time(view.trace)))
+        warnings = [warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings]
+        return found + [("warning", warning) for warning in dict.fromkeys(warnings)]
+
+    @cached_property
+    def rows(self) -> list[list[str]]:
+        """The specialisations as a table with its head; empty when there is only one."""
+        made = list(self.record.specialisations.values())
+        if len(made) < 2:
+            return []
+        table = [["specialised on", "launches", "grid", "time", "speed"]]
+        for row, text in list(zip(made, numbers.differing(made), strict=True))[:SHOWN_ROWS]:
+            speed = numbers.rate(row)
+            cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.median or 0.0)]
+            table.append([*cells, speed.text if speed else ""])
+        if len(made) > SHOWN_ROWS:
+            table.append([f"and {len(made) - SHOWN_ROWS} more", "", "", "", ""])
+        return table
+
+    @cached_property
+    def sections(self) -> list[Section]:
+        """The folds, in order: the source, then what is read on the way down to the machine."""
+        traced = [(view, view.trace) for view in self.views if view.trace is not None]
+        stages, trace = next(((v, t) for v, t in traced if t.target.is_gpu), traced[0])
+        found = [sections.source_section([t for _, t in traced], stages.expression, "")]
+        columns = [(view.label.split(" ")[0], t) for view, t in traced]
+        found.append(sections.times_section(columns, traced[0][0].expression, ""))
+        found += sections.stage_sections(trace, stages.expression, stages.heading)
+        for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
+            found += sections.code_sections(other, view.expression, view.heading)
+        return found
+
+    # ---- renderings ----
+
+    def html(self, budget: int = HTML_BUDGET) -> str:
+        return html.render((self.name, self.where), self.facts, self.rows, self.sections, self.opened, budget)
+
+    def text(self) -> str:
+        """The card where there is no HTML: the facts, the notes by line, and where to read on."""
+        width = max(len(label) for label, _ in self.facts)
+        lines = [f"{self.name}: {self.where}", *(f"  {label.ljust(width)}  {text}" for label, text in self.facts)]
+        for row in self.rows:
+            lines.append("    " + "  ".join(cell.replace("`", "") for cell in row))
+        notes = self._note_lines()
+        lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
+        if len(notes) > SHOWN_NOTES:
+            lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
+        names = ", ".join(section.key for section in self.sections if section.key not in ("source", "times"))
+        lines.append(f"  read on in {self.views[-1].expression}: {names}")
+        return "\n".join(lines)
+
+    def _note_lines(self) -> list[str]:
+        found, number = [], 0
+        for line in self.sections[0].lines:
+            number = line.line or number
+            if line.note:
+                found.append(f"    {f'line {number}' if number else 'kernel'}: {line.text.strip()}")
+        return found
+
+    def document(self) -> dict[str, Any]:
+        views: list[tuple[str, Trace | None, list[Section], str]] = []
+        for view in self.views:
+            listings: list[Section] = []
+            if view.trace is not None:
+                listings = sections.stage_sections(view.trace, view.expression, view.heading)
+                listings += sections.code_sections(view.trace, view.expression, view.heading)
+            views.append((view.role, view.trace, listings, view.error))
+        launches = [_launched(made) for made in self.record.specialisations.values()]
+        return document.build(self.name, self.facts, launches[:SHOWN_ROWS], views, DOCUMENT_BUDGET)
+
+    def bundle(self) -> dict[str, Any]:
+        """The output of the cell, by MIME type."""
+        return {"text/plain": self.text(), "text/html": self.html(), document.MIME: self.document()}
+
+
+def _launched(made: Specialisation) -> dict[str, Any]:
+    speed = numbers.rate(made)
+    return {
+        "target": str(made.compiled.target),
+        "device": made.device,
+        "grid": list(made.grid),
+        "launches": made.launches,
+        "milliseconds": [round(ms, 6) for ms in made.milliseconds[:100]],
+        "median": made.median,
+        "rate": None if speed is None else {"value": speed.value, "unit": speed.unit},
+        "signature": dict(made.compiled.trace.signature),
+        "constants": {name: repr(value) for name, value in made.compiled.trace.constants.items()},
+    }
+
+
+def card_of(record: Record, target: str | None = None, opened: Collection[str] = ()) -> Card:
+    """The card of a Record. Code for `target` is shown beside what ran; after a run on the CPU that is sm_90a by default."""
+    assert record.latest is not None
+    made, name = record.latest.compiled, record.kernel.__name__
+    role = "ran" if record.latest.launches else "compiled"
+    ran = View(role, numbers.place(made.target), f"{name}.latest.trace", made.trace)
+    if target is None and not made.target.is_gpu:
+        target = DEFAULT_VIEW
+    if target is None or target in (str(made.target), "cpu" if not made.target.is_gpu else ""):
+        return Card(record, (ran,), opened)
+    expression = f"{name}.latest.retarget({target!r}).trace"
+    try:
+        view = View("view", target, expression, made.retarget(target).trace)
+    except KernelError as error:
+        view = View("view", target, expression, None, numbers.complaint(error))
+    return Card(record, (ran, view), opened)
+
+
+def bundle_of(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """What IPython shows for a kernel: its newest card, or how to launch it."""
+    record = record_of(kernel)
+    if record is None:
+        text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
+        return {"text/plain": text, "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`.")}
+    return card_of(record).bundle()
+
+
+def example(kernel: Kernel) -> str:
+    """How a kernel is launched: "add[grid](x, y, out, n, BLOCK=...)"."""
+    given = [f"{p.name}=..." if p.constexpr or p.keyword_only else p.name for p in kernel.source.parameters]
+    return f"{kernel.__name__}[grid]({', '.join(given)})"

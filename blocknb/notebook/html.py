@@ -1,0 +1,134 @@
+"""The card as HTML without JavaScript: facts on top, every section folded, readable even where styles are stripped.
+
+All text is escaped. Colours are the notebook's own (`--jp-*`), with fallbacks that read on light and dark grounds, and kinds of
+notes differ by sign as well as by colour. The page must stay small, so the sections share a budget: each gets as much as it
+needs up to a level that is the same for all (`fair_share`), and a section that is cut says which expression gives the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from html import escape
+
+from blocknb.notebook.sections import Line, Section
+
+LONGEST_LINE = 600
+
+STYLE = """
+.blocknb-card{max-height:34em;overflow:auto;resize:vertical;padding:.5em .8em;border:1px solid
+var(--jp-border-color2,rgba(128,128,128,.4));border-radius:4px;color:var(--jp-content-font-color1,inherit);
+font-size:var(--jp-ui-font-size1,13px);line-height:1.45}
+.blocknb-card .bn-head{font-size:1.1em;margin-bottom:.3em}
+.blocknb-card table{margin:.2em 0 .5em;border:none;border-collapse:collapse;width:auto;table-layout:auto;font-size:1em}
+.blocknb-card tr,.blocknb-card tbody tr:nth-child(odd),.blocknb-card tbody tr:hover{background:none}
+.blocknb-card th,.blocknb-card td{text-align:left;vertical-align:top;padding:.05em 1.2em .05em 0;border:none;
+white-space:normal;max-width:none;line-height:inherit}
+.blocknb-card th{font-weight:normal;color:var(--jp-content-font-color2,inherit);opacity:.85;white-space:nowrap}
+.blocknb-card .bn-rows th,.blocknb-card .bn-rows td{border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.3))}
+.blocknb-card .bn-group{margin:.5em 0 .1em;font-weight:600;color:var(--jp-content-font-color2,inherit)}
+.blocknb-card details{margin:0}
+.blocknb-card summary{cursor:pointer;padding:.02em 0}
+.blocknb-card summary code,.blocknb-card td code{background:none;padding:0;font-family:var(--jp-code-font-family,monospace)}
+.blocknb-card summary b{display:inline-block;min-width:9.5em}
+.blocknb-card summary .bn-detail{float:right;padding-left:1em;color:var(--jp-content-font-color2,inherit);opacity:.85;
+font-variant-numeric:tabular-nums}
+.blocknb-card pre{margin:.2em 0 .6em;padding:.4em .6em;max-height:40em;overflow:auto;white-space:pre;line-height:1.35;
+font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:var(--jp-code-font-size,12px);
+color:var(--jp-content-font-color1,inherit);background:var(--jp-layout-color2,rgba(128,128,128,.1))}
+.blocknb-card i{font-style:normal;color:var(--jp-brand-color1,#3b82f6)}
+.blocknb-card i.m{color:var(--jp-warn-color1,#d97706)}
+.blocknb-card i.w{color:var(--jp-error-color1,#dc2626)}
+.blocknb-card u{text-decoration:none;background:rgba(46,160,67,.2)}
+""".strip()
+
+_OPENING = {"info": "<i>", "missed": "<i class=m>", "warning": "<i class=w>"}
+
+
+def render(
+    headline: tuple[str, str],
+    facts: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[str]],
+    sections: Sequence[Section],
+    opened: Collection[str] = (),
+    budget: int = 88_000,
+) -> str:
+    """The whole card. `headline` is the kernel's name and where it ran; `rows` a table with its head, empty for none; `opened` the
+    keys of the sections that are unfolded. The result has at most about `budget` characters."""
+    name, where = headline
+    head = [f"<div class=bn-head><b>{escape(name)}</b> &nbsp;{escape(where)}</div>", _table(facts, "bn-facts")]
+    if rows:
+        head.append(_table(rows, "bn-rows", head=True))
+    bodies = [[_line(line, section) for line in section.lines] for section in sections]
+    frames = [_summary(section) for section in sections]
+    spent = len(STYLE) + sum(map(len, head)) + sum(len(f) + 350 for f in frames)
+    level = fair_share([sum(len(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
+    parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
+    for section, summary, lines in zip(sections, frames, bodies, strict=True):
+        if section.group != group:
+            group = section.group
+            parts.append(f"<div class=bn-group>{escape(group)}</div>")
+        state = " open" if section.key in opened or "all" in opened else ""
+        parts.append(f"<details{state}><summary>{summary}</summary>{_body(section, lines, level)}</details>")
+    return "\n".join([*parts, "</div>"])
+
+
+def fair_share(sizes: Sequence[int], budget: int) -> int:
+    """The level at which the sum of all sizes, each cut to it, fits into the budget: what is small stays whole."""
+    left, waiting = budget, sorted(sizes)
+    while waiting:
+        share = left // len(waiting)
+        if waiting[0] > share:
+            return share
+        left -= waiting.pop(0)
+    return max(sizes, default=0)
+
+
+def message(text: str) -> str:
+    """One line that is not a card."""
+    return f'<div class="blocknb-line">{marked(text)}</div>'
+
+
+def marked(text: str) -> str:
+    """Escaped text in which `backquotes` mark code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def _table(rows: Sequence[Sequence[str]], name: str, head: bool = False) -> str:
+    made = []
+    for i, row in enumerate(rows):
+        header = (lambda column: True) if head and i == 0 else (lambda column: column == 0 and not head)
+        cells = [f"<th>{escape(c)}</th>" if header(j) else f"<td>{marked(c)}</td>" for j, c in enumerate(row)]
+        made.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<table class={name}>{''.join(made)}</table>"
+
+
+def _summary(section: Section) -> str:
+    detail = f" <span class=bn-detail>{escape(section.detail)}</span>" if section.detail else ""
+    return f"<b>{escape(section.title)}</b> {escape(section.about)}{detail}"
+
+
+def _line(line: Line, section: Section) -> str:
+    text = line.text if len(line.text) <= LONGEST_LINE else line.text[:LONGEST_LINE] + " …"
+    if section.key in ("times", "llvm"):
+        return escape(text, quote=False)
+    number = "" if line.line is None or (line.note and section.key == "source") else str(line.line)
+    body = f"{number:>4} {'+' if line.new else ' '} {escape(text, quote=False)}"
+    if line.note:
+        return f"{_OPENING[line.note]}{body}</i>"
+    return f"<u>{body}</u>" if line.new else body
+
+
+def _body(section: Section, lines: list[str], level: int) -> str:
+    """The listing, cut at a line to `level` characters."""
+    kept, spent = 0, 0
+    while kept < len(lines) and spent + len(lines[kept]) + 1 <= level:
+        spent += len(lines[kept]) + 1
+        kept += 1
+    text = "\n".join(lines[:kept])
+    if kept == len(lines):
+        return f"<pre>{text}</pre>"
+    rest = f"… {len(lines) - kept} of {len(lines)} lines are left out here; all of them: <code>{escape(section.call)}</code>"
+    return f"<pre>{text}</pre><div>{rest}</div>"

@@ -1,0 +1,228 @@
+"""`%%blockkernel`: a cell whose launches are observed, and shown as one card a kernel below its own output.
+
+The body must behave like any cell: last expression, `%` and `!` lines, top-level await, `_`, line numbers. So it *is* one. The one
+trick: an input transformer turns the first line into a plain statement, which starts an Observation, and leaves every other
+line where it is; the shell runs the result as it runs any cell, and the shell's own event at the end of the cell stops the
+Observation and shows the cards, also after an error. Only where `%%blockkernel` is called from code (`run_cell_magic`, exported
+scripts) does the magic run the body itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from blocknb.errors import KernelError
+from blocknb.notebook import card, completion, errors, html
+from blocknb.notebook.observe import Observation
+from blocknb.runtime.kernel import Kernel
+from blocknb.target import Target
+
+
+@dataclass(eq=False)
+class Session:
+    """One running `%%blockkernel` cell: its options, what it launched, and the kernels that were there before it."""
+
+    target: str | None
+    launch: str
+    show: tuple[str, ...]
+    quiet: bool
+    cell: Any
+    before: frozenset[int]
+    observation: Observation = field(default_factory=Observation)
+
+
+def start_line(lines: list[str]) -> list[str]:
+    """The input transformer: `%%blockkernel options` on the first line becomes a call that starts the observation."""
+    if not lines or not (found := re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", lines[0])) or found[1].endswith("?"):
+        return lines
+    return [f"get_ipython().run_line_magic('blockkernel', {found[1]!r})\n", *lines[1:]]
+
+
+@magics_class
+class BlockMagics(Magics):
+    """The magic and the events it lives on. `cells` are the cells now running and `sessions` their observations, the innermost
+    last: a cell may run another (`%run -i`, `%%capture`)."""
+
+    def __init__(self, shell: Any):
+        super().__init__(shell)
+        self.cells: list[Any] = []
+        self.sessions: list[Session] = []
+
+    @magic_arguments("%blockkernel")
+    @argument(
+        "--target",
+        metavar="NAME",
+        help="Show code for this target, too: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a... (after a run on the "
+        "CPU, sm_90a is the default). Changes nothing about where the kernel runs: the arrays decide that.",
+    )
+    @argument(
+        "--launch",
+        metavar="EXPR",
+        nargs="+",
+        help="Evaluate this expression when the body has run, as if it were the cell's last line: "
+        "--launch add[98](x, y, out, n, BLOCK=1024)",
+    )
+    @argument(
+        "--show",
+        metavar="SECTION",
+        nargs="+",
+        default=[],
+        help="Unfold these sections of the card: source, times, a stage by its name (parse, simplify, coalesce...), llvm, ptx, "
+        "sass, assembly, or all.",
+    )
+    @argument("--quiet", action="store_true", help="Observe, but show no card; a kernel's name as a later cell's last line shows it.")
+    @no_var_expand
+    @line_cell_magic
+    def blockkernel(self, line: str = "", cell: str | None = None) -> None:
+        """Run a cell and show how the kernels launched in it were compiled and how fast they were.
+
+        The body is plain Python and behaves like any cell. Define a kernel in it, launch it, or both:
+
+            %%blockkernel --target sm_80 --show ptx
+            @blocknb.kernel
+            def double(x, out, BLOCK: tl.constexpr):
+                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(out + i, 2 * tl.load(x + i))
+
+            double[len(x) // 64](x, out, BLOCK=64)
+
+        Below the cell's own output stands one card for each kernel that was launched: time, resources, and every stage of
+        its compilation, from the source with the compiler's notes to machine code. Kernels run where their arrays are; the
+        card shows code for a GPU also where there is none. A kernel's name as the last line of a cell shows its card again.
+        """
+        if cell is not None:
+            return self._run_here(line, cell)
+        self._begin(line, self.cells[-1] if self.cells else None)
+        return None
+
+    # ---- the life of an observation ----
+
+    def _begin(self, line: str, cell: Any) -> Session:
+        options = parse_argstring(self.blockkernel, line)
+        if options.target is not None:
+            _check_target(options.target)
+        show = tuple(name for word in options.show for name in word.split(",") if name)
+        if unknown := [name for name in show if name not in completion.section_names()]:
+            raise UsageError(f"--show knows no section {unknown[0]!r}; it knows {', '.join(completion.section_names())}")
+        launch = _unquoted(" ".join(options.launch or []))
+        before = frozenset(map(id, self._kernels()))
+        session = Session(options.target, launch, show, options.quiet, cell, before)
+        self.sessions.append(session)
+        session.observation.start()
+        return session
+
+    def _stop(self, session: Session) -> None:
+        session.observation.stop()
+        self.sessions.remove(session)
+
+    def pre_run_cell(self, info: Any) -> None:
+        self.cells.append(info)
+
+    def post_run_cell(self, result: Any) -> None:
+        # A cell that was cancelled has no result; it was the innermost.
+        info = getattr(result, "info", None) or (self.cells[-1] if self.cells else None)
+        while self.cells and self.cells.pop() is not info:
+            pass
+        for session in [s for s in self.sessions if s.cell is info or (s.cell is not None and s.cell not in self.cells)]:
+            succeeded = result is not None and result.success
+            if session.launch and succeeded:
+                succeeded = self._launch(session.launch, result)
+            self._stop(session)
+            self._show(session, failed=not succeeded)
+
+    def _launch(self, expression: str, result: Any) -> bool:
+        """Evaluates `--launch`; what goes wrong is the cell's own error, so that Run All stops."""
+        name = self.shell.compile.cache(expression, self.shell.execution_count, raw_code=expression)
+        try:
+            value = eval(compile(expression, name, "eval"), self.shell.user_global_ns, self.shell.user_ns)
+            self.shell.user_ns["_"] = value
+        except BaseException as error:
+            result.error_in_exec = error
+            self.shell.showtraceback()
+            return False
+        return True
+
+    def _show(self, session: Session, failed: bool) -> None:
+        records = list(session.observation.records.values())
+        if session.quiet:
+            return
+        for record in records:
+            self._display(card.card_of(record, session.target, session.show).bundle())
+        if not records and not failed:
+            text = self._nothing_launched(session)
+            self._display({"text/plain": text.replace("`", ""), "text/html": html.message(text)})
+
+    def _display(self, bundle: dict[str, Any]) -> None:
+        self.shell.display_pub.publish(bundle)
+
+    def _nothing_launched(self, session: Session) -> str:
+        defined = [k for k in self._kernels() if id(k) not in session.before]
+        if not defined:
+            return "No kernel was launched in this cell."
+        names = " and ".join(f"`{kernel.__name__}`" for kernel in defined)
+        return f"Defined {names}, launched nothing. To launch: `{card.example(defined[-1])}`, grid being the number of programs."
+
+    def _kernels(self) -> list[Kernel]:
+        found = {id(v): v for v in list(self.shell.user_ns.values()) if isinstance(v, Kernel)}
+        return list(found.values())
+
+    # ---- called from code ----
+
+    def _run_here(self, line: str, cell: str) -> None:
+        session, failed = self._begin(line, None), True
+        try:
+            self._execute(cell)
+            if session.launch:
+                self._execute(session.launch)
+            failed = False
+        finally:
+            self._stop(session)
+            self._show(session, failed)
+
+    def _execute(self, cell: str) -> None:
+        """The body as a cell's body, in the user's namespace; its lines are numbered from the magic's own line."""
+        shell, source = self.shell, "\n" + self.shell.transform_cell(cell)
+        name = shell.compile.cache(source, shell.execution_count, raw_code=source)
+        body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
+        last = [ast.Interactive([body.pop()])] if body and isinstance(body[-1], ast.Expr) else []
+        for tree in [*([ast.Module(body, [])] if body else []), *last]:
+            mode, flags = "exec" if isinstance(tree, ast.Module) else "single", shell.compile.flags
+            code = compile(tree, name, mode, flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            if code.co_flags & inspect.CO_COROUTINE:
+                raise UsageError("await needs %%blockkernel to be the first line of a cell")
+            exec(code, shell.user_global_ns, shell.user_ns)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _check_target(name: str) -> None:
+    try:
+        Target.parse(name)
+    except KernelError as error:
+        raise UsageError(f"{error.message}; {error.hint}") from None
+
+
+def register(shell: Any) -> None:
+    """Gives a shell the magic, its completion, the look of errors, and cards for kernels; a second time changes nothing."""
+    if "blockkernel" in shell.magics_manager.magics["cell"]:
+        return
+    magics = BlockMagics(shell)
+    shell.register_magics(magics)
+    shell.events.register("pre_run_cell", magics.pre_run_cell)
+    shell.events.register("post_run_cell", magics.post_run_cell)
+    transforms = shell.input_transformers_cleanup
+    names = [getattr(t, "__name__", "") for t in transforms]
+    transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
+    shell.display_formatter.mimebundle_formatter.for_type(Kernel, card.bundle_of)
+    completion.install(shell)
+    errors.install(shell)

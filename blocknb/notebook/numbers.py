@@ -1,0 +1,160 @@
+"""Numbers as a person reads them: three significant digits, a unit that fits, words for how often and where.
+
+Everything that states a figure of a launch or a compilation (the HTML card, its text form, later the plots) takes its wording
+from here, so that one launch is never described in two ways.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.notebook.observe import Specialisation
+from blocknb.profile.counts import argument_bytes, dot_flops
+from blocknb.target import Target
+from blocknb.trace import Resources, Trace
+
+
+def digits(value: float) -> str:
+    """Three significant digits, and all digits of larger whole parts: 0.0123, 1.23, 123, 1234."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def time(milliseconds: float) -> str:
+    """A time with the unit that suits it."""
+    if milliseconds < 1e-3:
+        return f"{digits(milliseconds * 1e6)} ns"
+    if milliseconds < 1:
+        return f"{digits(milliseconds * 1e3)} µs"
+    return f"{digits(milliseconds)} ms" if milliseconds < 1e4 else f"{digits(milliseconds / 1e3)} s"
+
+
+def size(count: int) -> str:
+    """A number of bytes, in the binary units that memories are sold by."""
+    amount, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{digits(amount)} {unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def place(target: Target) -> str:
+    """How a card calls a target: "sm_90a", or the CPU and its number of cores."""
+    return str(target) if target.is_gpu else f"CPU ({target.arch}, {plural(os.cpu_count() or 1, 'core')})"
+
+
+def grid(sizes: tuple[int, int, int]) -> str:
+    """1024, 32 x 8, 32 x 8 x 2: without the axes of size one at the end."""
+    kept = list(sizes)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return " × ".join(map(str, kept))
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast a launch was: `text` for people, `value` in `unit` for programs."""
+
+    value: float
+    unit: str
+    text: str
+
+
+def rate(made: Specialisation) -> Rate | None:
+    """TFLOP/s for kernels with dots whose work can be counted, else GB/s of unique bytes; None without a time.
+
+    Unique bytes are those of the array arguments, each counted once if it is read and once if it is written.
+    """
+    milliseconds = made.median
+    if not milliseconds:
+        return None
+    scalars = {name: s["value"] for name, s in made.arguments.items() if s["kind"] == "scalar"}
+    stages = made.compiled.trace.stages
+    flops = dot_flops(stages[0].after, scalars, made.grid) if len(stages) else None
+    if flops is not None and flops.number:
+        value = flops.number / milliseconds / 1e9
+        about = "" if flops.exact else "about "
+        if value < 0.1:
+            return Rate(value, "TFLOP/s", f"{about}{digits(value * 1e3)} GFLOP/s")
+        return Rate(value, "TFLOP/s", f"{about}{digits(value)} TFLOP/s")
+    moved = argument_bytes(made.arguments, made.compiled.loaded, made.compiled.stored)
+    if not moved:
+        return None
+    value = moved / milliseconds / 1e6
+    return Rate(value, "GB/s", f"{digits(value)} GB/s of unique bytes ({size(moved)} in the arguments)")
+
+
+def launches(made: Specialisation) -> str:
+    """"1.23 ms", or with several launches their median and the first, which pays for cold caches."""
+    times = made.milliseconds
+    if not times:
+        return "not launched"
+    if len(times) == 1:
+        return time(times[0])
+    return f"{time(made.median or 0.0)} (median of {made.launches}; the first {time(times[0])})"
+
+
+def resources(found: Resources) -> str:
+    """"32 registers a thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
+    parts = []
+    if found.registers is not None:
+        parts.append(f"{plural(found.registers, 'register')} a thread")
+    if found.shared_bytes is not None:
+        parts.append(f"{size(found.shared_bytes)} shared memory" if found.shared_bytes else "no shared memory")
+    if found.spill_bytes is not None:
+        parts.append(f"{size(found.spill_bytes)} of spills" if found.spill_bytes else "no spills")
+    return ", ".join(parts)
+
+
+def compile_groups(trace: Trace) -> dict[str, float]:
+    """The compile times of a trace in milliseconds, by group: front end, passes, code generation, LLVM, ptxas and the rest."""
+    passes = {stage for stage in trace.milliseconds if stage not in _GROUPS and not stage.startswith("llvm ")}
+    groups: dict[str, float] = {}
+    for stage, milliseconds in trace.milliseconds.items():
+        group = "passes" if stage in passes else "LLVM" if stage.startswith("llvm ") else _GROUPS[stage]
+        groups[group] = groups.get(group, 0.0) + milliseconds
+    return groups
+
+
+_GROUPS = {
+    "parse": "front end",
+    "codegen": "code generation",
+    "ptxas": "ptxas",
+    "worker": "starting the worker",
+    "load": "load",
+}
+
+
+def compile_time(trace: Trace) -> str:
+    """"84 ms: front end 2.1, passes 20, code generation 8, LLVM 30, ptxas 23"."""
+    groups = compile_groups(trace)
+    parts = ", ".join(f"{group} {digits(ms)}" for group, ms in groups.items() if ms >= 0.05)
+    origin = "from the cache; when it was made " if trace.from_cache else ""
+    return f"{origin}{time(sum(groups.values()))}: {parts}"
+
+
+def differing(rows: list[Specialisation]) -> list[str]:
+    """What tells the specialisations of a kernel apart, one text a row: the types and constants that are not all the same."""
+    described = [_described(row) for row in rows]
+    names = list(dict.fromkeys(name for row in described for name in row))
+    shown = [name for name in names if len({row.get(name) for row in described}) > 1]
+    return [", ".join(f"{name}={row[name]}" for name in shown if name in row) or "the same" for row in described]
+
+
+def _described(row: Specialisation) -> dict[str, str]:
+    trace = row.compiled.trace
+    constants: Mapping[str, Any] = {**trace.constants, "num_warps": trace.options.get("num_warps")}
+    return {**trace.signature, **{name: repr(value) for name, value in constants.items()}, "target": str(trace.target)}
+
+
+def complaint(error: KernelError) -> str:
+    """A KernelError in one line, for a card that goes on without what failed."""
+    return f"{error.title}: {error.message}" + (f" ({error.hint})" if error.hint else "")

@@ -1,0 +1,101 @@
+"""What a cell launched: one Record a kernel, one Specialisation for each way that kernel was compiled.
+
+An Observation listens to `runtime.kernel.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
+an array. The newest Record of each kernel stays reachable here, so that naming the kernel in a later cell shows its card again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from blocknb.runtime import kernel as runtime
+from blocknb.runtime.compile import Compiled
+from blocknb.runtime.kernel import Grid, Kernel, Launch
+
+KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and their times dropped
+
+
+@dataclass(eq=False)
+class Specialisation:
+    """One compiled form of a kernel and its launches. `arguments` and `grid` are those of the newest launch."""
+
+    compiled: Compiled
+    device: int
+    grid: Grid = (0, 0, 0)
+    arguments: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    launches: int = 0
+    milliseconds: list[float] = field(default_factory=list)
+
+    def add(self, launch: Launch) -> None:
+        self.grid, self.arguments = launch.grid, launch.arguments
+        self.launches += 1
+        if len(self.milliseconds) < KEPT_TIMES:
+            self.milliseconds.append(launch.milliseconds)
+
+    @property
+    def median(self) -> float | None:
+        """The median time of a launch in milliseconds; None before the first."""
+        return statistics.median(self.milliseconds) if self.milliseconds else None
+
+
+@dataclass(eq=False)
+class Record:
+    """One kernel as a cell saw it. `specialisations` are in the order of their first launch, `latest` is the last launched."""
+
+    kernel: Kernel
+    specialisations: dict[int, Specialisation] = field(default_factory=dict)
+    latest: Specialisation | None = None
+
+    @property
+    def launches(self) -> int:
+        return sum(s.launches for s in self.specialisations.values())
+
+    def add(self, launch: Launch) -> None:
+        key = id(launch.compiled)  # a Compiled lives as long as its Specialisation does, which holds it
+        found = self.specialisations.get(key)
+        if found is None:
+            found = self.specialisations[key] = Specialisation(launch.compiled, launch.device)
+        found.add(launch)
+        self.latest = found
+
+
+# The newest Record lives in its kernel's own dictionary: a table here would keep every kernel ever redefined alive.
+_NEWEST = "_notebook_record"
+
+
+def record_of(kernel: Kernel) -> Record | None:
+    """The newest there is to say of a kernel: what the last observed cell launched, or what was compiled since."""
+    found, compiled = vars(kernel).get(_NEWEST), kernel.latest
+    if compiled is None:
+        return None
+    if found is not None and found.latest is not None and found.latest.compiled is compiled:
+        return found
+    bare = Record(kernel)
+    bare.latest = Specialisation(compiled, -1)
+    return bare
+
+
+class Observation:
+    """Between `start` and `stop` every launch goes into `records`, by kernel in the order of first launches."""
+
+    def __init__(self) -> None:
+        self.records: dict[Kernel, Record] = {}
+        self._lock = threading.Lock()  # a cell may launch from several threads
+
+    def start(self) -> None:
+        runtime.observers.append(self._saw)
+
+    def stop(self) -> None:
+        if self._saw in runtime.observers:
+            runtime.observers.remove(self._saw)
+
+    def _saw(self, launch: Launch) -> None:
+        with self._lock:
+            record = self.records.get(launch.kernel)
+            if record is None:
+                record = self.records[launch.kernel] = vars(launch.kernel)[_NEWEST] = Record(launch.kernel)
+            record.add(launch)

@@ -1,0 +1,217 @@
+"""A Trace taken apart into Sections: the source with its notes, each stage's IR, LLVM, PTX, machine code.
+
+A Section is plain text with, for each line, the source line it came from; the HTML card, the text card and the document all
+render the same Sections. A stage's section marks with `+` the lines that the stage before did not have: names of values follow
+op ids, which survive a rebuild, so equal text means that nothing happened to the op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from blocknb.codegen.sass import Listing, assembly_lines, ptx_lines
+from blocknb.errors import KernelError, Loc
+from blocknb.ir.text import print_lines
+from blocknb.notebook import numbers
+from blocknb.trace import Note, Stage, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a listing. `line` is the source line it belongs to; `new` says that the stage before did not have it; `note`
+    is the kind of note ("info", "missed", "warning") that the line is, "" for code; `op` the op's id in an IR listing."""
+
+    text: str
+    line: int | None = None
+    new: bool = False
+    note: str = ""
+    op: int | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One fold of the card. `key` is what `--show` calls it, `call` the expression that gives all of it, `about` one sentence,
+    `detail` figures; `group` is the heading that it stands under, `language` what its text is written in."""
+
+    key: str
+    title: str
+    group: str
+    lines: tuple[Line, ...]
+    call: str
+    about: str = ""
+    detail: str = ""
+    language: str = "text"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+
+#: What `--show` takes beside the names of stages.
+KEYS = ("source", "times", "llvm", "ptx", "sass", "assembly")
+_SIGN = {"info": "•", "missed": "○", "warning": "▲"}
+_ID_COMMENT = re.compile(r"\s+// \d+( was [\d,]+)?( \(.*\))?$")
+
+
+def line_of(loc: Loc | None, file: str) -> int | None:
+    """The line of a place in the kernel's own file: for inlined code of another file, the line of its call."""
+    while loc is not None and loc.file != file and loc.caller is not None:
+        loc = loc.caller
+    return loc.line if loc is not None and loc.file == file else None
+
+
+# ---- the source with its notes ---------------------------------------------------------------------------------------------
+
+
+def source_section(traces: Iterable[Trace], expression: str, group: str) -> Section:
+    """The kernel's text; under each line what the compiler decided there, for every target that the card looks at."""
+    traces = list(traces)
+    first = traces[0]
+    notes = _notes_by_line(traces)
+    last = first.first_line + first.source.count("\n")
+    lines = [Line(text, note=kind) for text, kind in _unplaced(notes, first.first_line, last)]
+    for number, text in enumerate(first.source.rstrip("\n").split("\n"), first.first_line):
+        lines.append(Line(text, number))
+        indent = " " * (len(text) - len(text.lstrip()))
+        lines += [Line(f"{indent}{note}", note=kind) for note, kind in notes.get(number, ())]
+    kinds = [note.kind for trace in traces for note in trace.notes]
+    detail = numbers.plural(sum(line.note != "" for line in lines), "note")
+    if missed := kinds.count("missed"):
+        detail += f", {missed} on what could not be done"
+    about = "What the compiler decided, under the lines it concerns."
+    return Section("source", "source and notes", group, tuple(lines), f"{expression}.notes", about, detail, "python")
+
+
+def _notes_by_line(traces: list[Trace]) -> dict[int | None, list[tuple[str, str]]]:
+    """Source line -> (text, kind) of its notes, in order; a note that several ops or targets share stands once."""
+    found: dict[int | None, dict[tuple[str, str], int]] = {}
+    for trace in traces:
+        seen: dict[tuple[int | None, tuple[str, str]], int] = {}
+        for note in trace.notes:
+            place = line_of(note.loc, trace.file)
+            entry = (f"{_SIGN[note.kind]} {note.origin}: {note.text}", note.kind)
+            seen[place, entry] = seen.get((place, entry), 0) + 1
+        for (place, entry), times in seen.items():
+            row = found.setdefault(place, {})
+            row[entry] = max(row.get(entry, 0), times)
+    return {
+        place: [(text + (f"  (×{times})" if times > 1 else ""), kind) for (text, kind), times in row.items()]
+        for place, row in found.items()
+    }
+
+
+def _unplaced(notes: dict[int | None, list[tuple[str, str]]], first: int, last: int) -> list[tuple[str, str]]:
+    """Notes on the kernel as a whole, and on lines outside of its text."""
+    return [entry for place, row in notes.items() if place is None or not first <= place <= last for entry in row]
+
+
+# ---- stages ----------------------------------------------------------------------------------------------------------------
+
+
+def stage_sections(trace: Trace, expression: str, group: str) -> list[Section]:
+    """One section a stage: the IR after it."""
+    found, before = [], None
+    for stage in trace.stages:
+        lines = print_lines(stage.after)
+        found.append(_stage_section(stage, lines, before, trace, f"{expression}.stage({stage.name!r}).text", group))
+        before = lines
+    return found
+
+
+def _stage_section(
+    stage: Stage,
+    lines: list[tuple[str, int | None, int | None]],
+    before: list[tuple[str, int | None, int | None]] | None,
+    trace: Trace,
+    call: str,
+    group: str,
+) -> Section:
+    texts = [_ID_COMMENT.sub("", text) for text, _, _ in lines]
+    known = {_ID_COMMENT.sub("", text) for text, _, _ in before} if before is not None else set(texts)
+    made = tuple(
+        Line(text, line, new=bool(text.strip()) and text not in known, op=op)
+        for text, (_, op, line) in zip(texts, lines, strict=True)
+    )
+    notes = tuple(_note_line(note, trace) for note in stage.notes)
+    parts = [numbers.time(stage.milliseconds)]
+    if stage.skipped:
+        parts = ["switched off"]
+    elif before is not None:
+        added, removed = sum(line.new for line in made), len(known - set(texts))
+        parts.append(f"+{added} −{removed} lines" if added or removed else "no change")
+    if notes:
+        parts.append(numbers.plural(len(notes), "note"))
+    title = {"parse": "front end"}.get(stage.name, stage.name)
+    return Section(stage.name, title, group, notes + made, call, stage.title.rstrip("."), ", ".join(parts), "ir")
+
+
+def _note_line(note: Note, trace: Trace) -> Line:
+    return Line(f"{_SIGN[note.kind]} {note.text}", line_of(note.loc, trace.file), note=note.kind)
+
+
+# ---- below the IR ----------------------------------------------------------------------------------------------------------
+
+
+def code_sections(trace: Trace, expression: str, group: str) -> list[Section]:
+    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's."""
+    found = []
+    if trace.llvm:
+        lines = tuple(Line(text) for text in trace.llvm.rstrip("\n").split("\n"))
+        about = "LLVM IR, as the code generator wrote it"
+        found.append(_code("llvm", "LLVM", group, lines, f"{expression}.llvm", about, "llvm"))
+    if trace.ptx:
+        about = "NVIDIA's virtual instruction set, from LLVM"
+        found.append(_code("ptx", "PTX", group, _listing(ptx_lines(trace.ptx), trace), f"{expression}.ptx", about, "ptx"))
+    if trace.artifacts.get("cubin"):
+        found.append(_sass(trace, expression, group))
+    if trace.assembly:
+        about = "What this machine's processor runs"
+        lines = _listing(assembly_lines(trace.assembly), trace)
+        title = "x86 assembly" if "x86" in trace.assembly or "%r" in trace.assembly else "assembly"
+        found.append(_code("assembly", title, group, lines, f"{expression}.assembly", about, "asm"))
+    return found
+
+
+def _sass(trace: Trace, expression: str, group: str) -> Section:
+    about, call = "The GPU's own instructions, from ptxas", f"{expression}.sass"
+    missing = "there is no nvdisasm here to read the machine code with: pip install 'blocknb[toolchain]'"
+    try:
+        listing: Listing | None = trace.sass
+    except KernelError as error:
+        listing, missing = None, numbers.complaint(error)
+    if listing is None:
+        return Section("sass", "SASS", group, (Line(missing),), call, about, "not disassembled", "sass")
+    return _code("sass", "SASS", group, _listing(listing.lines, trace), f"{call}.text", about, "sass")
+
+
+def _listing(lines: Iterable, trace: Trace) -> tuple[Line, ...]:
+    """Lines of machine code with the line of the kernel's own file: of the code, or of the call it was inlined at."""
+    found = []
+    for line in lines:
+        places = [(line.file, line.line), *line.callers]
+        number = next((n for file, n in places if file == trace.file), None)
+        found.append(Line(line.text, number))
+    return tuple(found)
+
+
+def _code(key: str, title: str, group: str, lines: tuple[Line, ...], call: str, about: str, language: str) -> Section:
+    detail = numbers.plural(len(lines), "line")
+    return Section(key, title, group, lines, call, about, detail, language)
+
+
+def times_section(traces: Iterable[tuple[str, Trace]], expression: str, group: str) -> Section:
+    """Every compile time in milliseconds, one column a target."""
+    traces = list(traces)
+    names = list(dict.fromkeys(name for _, trace in traces for name in trace.milliseconds))
+    width = max(map(len, ["stage", *names]))
+    lines = [Line("stage".ljust(width) + "".join(f"{label:>14}" for label, _ in traces))]
+    for name in names:
+        cells = (trace.milliseconds.get(name) for _, trace in traces)
+        lines.append(Line(name.ljust(width) + "".join(f"{'' if ms is None else f'{ms:.2f}':>14}" for ms in cells)))
+    totals = (f"{trace.total_milliseconds:.2f}" for _, trace in traces)
+    lines.append(Line("in all".ljust(width) + "".join(f"{total:>14}" for total in totals)))
+    detail = " and ".join(numbers.time(trace.total_milliseconds) for _, trace in traces)
+    about = "Milliseconds for each stage"
+    return Section("times", "compile times", group, tuple(lines), f"{expression}.milliseconds", about, detail)
