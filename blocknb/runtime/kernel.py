@@ -327,14 +327,15 @@ jit = kernel  # Triton's name for it
 
 
 def _warm() -> None:
-    """Starts the worker process in the background, once: who defines a kernel will compile it soon."""
+    """Starts the worker process and loads the compiler in the background, once: who defines a kernel will launch it soon."""
     global _warmed
     if not _warmed:
         _warmed = True
-        threading.Thread(target=_start_worker, name="blocknb-warm", daemon=True).start()
+        threading.Thread(target=_prepare, name="blocknb-warm", daemon=True).start()
 
 
-def _start_worker() -> None:
+def _prepare() -> None:
     from blocknb.codegen.llvm import shared
 
     shared().warm()
+    from blocknb.runtime import compile as _  # noqa: F401 (loads the compiler while the user still writes the launch)
