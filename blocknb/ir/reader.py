@@ -3,19 +3,17 @@
 A line is an op: `%r = name %a, %b {attributes} : result types  // id was ids`. Attributes that the result types already
 say (the shape of a splat, the dtype of a cast) are not written twice, see `implied`. Everything a person would leave out
 when writing IR by hand may be left out: ids (fresh ones are given), and result types wherever the op table infers them.
-The trick that keeps the parser small is the tokenizer: a whole type and a whole layout are one token each.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from blocknb.errors import Loc
 from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
+from blocknb.ir.tokens import Note, Tokens
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.types import Buffer, Pointer, Tile
@@ -26,33 +24,7 @@ from blocknb.layouts.shared import SharedLayout
 LEADING = {"const": ("value",), "program_id": ("axis",), "num_programs": ("axis",), "arange": ("start", "end")}
 LEADING |= {"cmp": ("pred",)}
 
-BRACKETS = r"<[^<>]*(?:<[^<>]*>[^<>]*)*>"
-TOKEN = re.compile(
-    rf"""(?P<space>\s+)
-    |(?P<note>//[^\n]*)
-    |(?P<type>(?:tile|buffer|ptr){BRACKETS})
-    |(?P<layout><[^<>]*>)
-    |(?P<value>%[\w.]+)
-    |(?P<alias>\#\w+)
-    |(?P<string>"(?:[^"\\]|\\.)*")
-    |(?P<number>-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|(?:inf|nan)\b(?!=)))
-    |(?P<word>[^\W\d]\w*)
-    |(?P<sign>[-=@:,(){{}}])""",
-    re.VERBOSE,
-)
-NOTE = re.compile(r"(?: (\d+))?(?: was ([\d,]+))?(?: \(([^)]*)\))?(?: by (\S+))?(?: at (\".*))?")
-PLACE = re.compile(r'("(?:[^"\\]|\\.)*"):(\d+):(\d+)-(\d+):(\d+) in ("(?:[^"\\]|\\.)*")(?: from )?')
 WORDS = {"True": True, "False": False, "None": None}
-
-
-class Note(NamedTuple):
-    """What stands in the comment behind an op. `inner` are the (id, was) of a short reduce's combine and yield."""
-
-    id: int = -1
-    was: tuple[int, ...] = ()
-    inner: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    origin: str = ""
-    loc: Loc | None = None
 
 
 def implied(name: str, types: tuple) -> dict[str, Any]:
@@ -80,82 +52,14 @@ def parse_func(text: str) -> Func:
     return _Reader(text).func()
 
 
-class _Reader:
+class _Reader(Tokens):
     """Recursive descent over the tokens, one token of lookahead."""
 
     def __init__(self, text: str):
-        self.text = text
-        self.tokens = list(self._tokenize(text))
-        self.position = 0
+        super().__init__(text)
         self.values: dict[str, Value] = {}
         self.aliases: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
-        self.unnumbered: list[Op] = []
-
-    def _tokenize(self, text: str) -> Iterator[tuple[str, str, int]]:
-        position = 0
-        while position < len(text):
-            match = TOKEN.match(text, position)
-            if match is None:
-                raise ValueError(
-                    f"line {text.count(chr(10), 0, position) + 1}: cannot read {text[position : position + 20]!r}"
-                )
-            kind, word = match.lastgroup or "", match.group()
-            if kind == "note" and not (word[2:].strip() and NOTE.fullmatch(word[2:].rstrip())):
-                kind = "space"  # a plain comment
-            if kind != "space":
-                yield kind, word, position
-            position = match.end()
-        yield "end", "", position
-
-    # -- tokens
-
-    def fail(self, message: str, ahead: int = 0) -> ValueError:
-        """The error for the token just read, or for the one to be read next."""
-        position = self.tokens[max(self.position - 1 + ahead, 0)][2]
-        line = self.text.count("\n", 0, position) + 1
-        return ValueError(f"line {line}: {message}: {self.text.splitlines()[line - 1].strip() if self.text else ''}")
-
-    @property
-    def kind(self) -> str:
-        return self.tokens[self.position][0]
-
-    @property
-    def word(self) -> str:
-        return self.tokens[self.position][1]
-
-    def next(self, kind: str) -> str:
-        if self.kind != kind:
-            raise self.fail(f"expected a {kind} where {self.word!r} stands", ahead=1)
-        self.position += 1
-        return self.tokens[self.position - 1][1]
-
-    def accept(self, word: str) -> bool:
-        if self.word != word:
-            return False
-        self.position += 1
-        return True
-
-    def expect(self, word: str) -> None:
-        if not self.accept(word):
-            raise self.fail(f"expected {word!r} where {self.word!r} stands", ahead=1)
-
-    def listed(self, item: Callable[[], Any], end: str) -> list:
-        """Items with commas between, up to and with the sign `end`."""
-        found = []
-        while not self.accept(end):
-            found.append(item())
-            if not self.accept(","):
-                self.expect(end)
-                break
-        return found
-
-    def series(self, item: Callable[[], Any]) -> list:
-        """One or more items with commas between."""
-        found = [item()]
-        while self.accept(","):
-            found.append(item())
-        return found
 
     # -- names, types, attributes
 
@@ -453,32 +357,6 @@ class _Reader:
             Op("yield", (c,), (), EMPTY, (), note.loc, note.origin, *end),
         )
         return self.finish("reduce", args, names, attrs, (Block((a, b), ops),), note, types)
-
-    def note(self) -> Note:
-        if self.kind != "note":
-            return Note()
-        match = NOTE.fullmatch(self.next("note")[2:].rstrip())
-        assert match is not None
-        number, was, inner, origin, place = match.groups()
-        both = tuple(_numbers(part) for part in inner.split("; ")) if inner else ()
-        return Note(int(number or -1), _ids(was), both, origin or "", _place(place) if place else None)
-
-
-def _ids(text: str | None) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split(",")) if text else ()
-
-
-def _numbers(text: str) -> tuple[int, tuple[int, ...]]:
-    number, _, was = text.partition(" was ")
-    return int(number), _ids(was)
-
-
-def _place(text: str) -> Loc | None:
-    """The chain of places behind `at`, the innermost first."""
-    loc = None
-    for file, line, column, end_line, end_column, function in reversed(PLACE.findall(text)):
-        loc = Loc(json.loads(file), int(line), int(column), int(end_line), int(end_column), json.loads(function), loc)
-    return loc
 
 
 def parse_layout(text: str) -> Any:
