@@ -48,7 +48,6 @@ class Case:
                     actual.astype(np.float64), expected.astype(np.float64), self.rtol, self.atol, err_msg=message
                 )
 
-
     def parse(self, arguments: Mapping[str, Any]) -> Func:
         """The tile IR for these arguments, specialised as a launch would."""
         binding, values = self.kernel._called((), dict(arguments))
@@ -60,7 +59,9 @@ class Case:
         ordered = {p.name: given[p.name] for p in self.kernel.source.parameters}
         return parse(self.kernel.source, ordered, {**self.kernel.options, **self.options})
 
-    def lower(self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = ()) -> tuple[Func, tuple[Stage, ...]]:
+    def lower(
+        self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = ()
+    ) -> tuple[Func, tuple[Stage, ...]]:
         """The IR after the last pass, and every stage."""
         return passes.run(self.parse(arguments), Target.parse(target), without)
 

@@ -19,7 +19,7 @@ def add(x, y, z, n, BLOCK: bl.constexpr):
     bl.store(z + offsets, bl.load(x + offsets, mask=mask) + bl.load(y + offsets, mask=mask), mask=mask)
 
 
-N = 1000
+N = 1008  # a multiple of 16, so that accesses are wide, but not of the block
 for _dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
 
     def _make(rng, dtype=_dtype):
@@ -56,6 +56,19 @@ for _dtype in (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.ui
         return {"z": z}
 
     case(f"add_{np.dtype(_dtype).name}", add, _make, _reference, grid=(4,))
+
+
+def _ragged_reference(a):
+    z = wide(a["z"])
+    z[: a["n"]] = wide(a["x"] + a["y"])[: a["n"]]
+    return {"z": z}
+
+
+case(
+    "add_ragged", add,
+    lambda rng: {"x": normal(rng, 1009)[1:], "y": normal(rng, 1008), "z": poison(1008, np.float32), "n": 1001, "BLOCK": 512},
+    _ragged_reference, grid=(2,),
+)  # fmt: skip
 
 
 @blocknb.kernel

@@ -159,6 +159,7 @@ def _attention_reference(a):
 
 case(
     "attention", attention,
-    lambda rng: {x: normal(rng, (100, 32), np.float16) for x in "qkv"} | {"out": poison((100, 32), np.float32), "n": 100, "scale": 32**-0.5, "ROWS": 64, "COLUMNS": 32, "HEAD": 32},
+    lambda rng: {x: normal(rng, (100, 32), np.float16) for x in "qkv"}
+    | {"out": poison((100, 32), np.float32), "n": 100, "scale": 32**-0.5, "ROWS": 64, "COLUMNS": 32, "HEAD": 32},
     _attention_reference, grid=(2,), rtol=5e-3, atol=5e-3,
 )  # fmt: skip

@@ -28,7 +28,10 @@ def _softmax_reference(a):
 
 for _n, _block in ((781, 1024), (1, 16), (128, 128), (1000, 4096)):
     case(
-        f"softmax_{_n}", softmax, lambda rng, n=_n, block=_block: {"x": normal(rng, (5, n + 3)), "y": poison((5, n + 3), np.float32), "stride": n + 3, "n": n, "BLOCK": block},
+        f"softmax_{_n}", softmax,
+        lambda rng, n=_n, block=_block: {
+            "x": normal(rng, (5, n + 3)), "y": poison((5, n + 3), np.float32), "stride": n + 3, "n": n, "BLOCK": block,
+        },
         _softmax_reference, grid=(5,),
     )  # fmt: skip
 
@@ -221,7 +224,11 @@ def gather(table, index, out, n, width, BLOCK: bl.constexpr, WIDTH: bl.constexpr
 
 
 case(
-    "gather", gather, lambda rng: {"table": normal(rng, (40, 24)), "index": integers(rng, 100, np.int64, 0, 39), "out": poison((100, 24), np.float32), "n": 100, "width": 24, "BLOCK": 64, "WIDTH": 32},
+    "gather", gather,
+    lambda rng: {
+        "table": normal(rng, (40, 24)), "index": integers(rng, 100, np.int64, 0, 39), "out": poison((100, 24), np.float32),
+        "n": 100, "width": 24, "BLOCK": 64, "WIDTH": 32,
+    },
     lambda a: {"out": a["table"][a["index"]]}, grid=(2,), rtol=0, atol=0,
 )  # fmt: skip
 
@@ -240,6 +247,9 @@ def matvec(a, x, y, m, n, M: bl.constexpr, N: bl.constexpr):
 
 
 case(
-    "matvec", matvec, lambda rng: {"a": normal(rng, (45, 130)), "x": normal(rng, 130), "y": poison(50, np.float32), "m": 45, "n": 130, "M": 32, "N": 64},
+    "matvec", matvec,
+    lambda rng: {
+        "a": normal(rng, (45, 130)), "x": normal(rng, 130), "y": poison(50, np.float32), "m": 45, "n": 130, "M": 32, "N": 64,
+    },
     lambda a: {"y": np.concatenate([wide(a["a"]) @ wide(a["x"]), np.full(5, np.nan)])}, grid=(2,), rtol=1e-4, atol=1e-4,
 )  # fmt: skip

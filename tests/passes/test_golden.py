@@ -1,0 +1,86 @@
+"""The IR before and after each GPU pass, and its notes: reviewing a pass is reading the diff of these files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+
+from blocknb.ir.text import print_func
+from blocknb.trace import Stage
+
+PASSES = ("coalesce", "tensorcore", "assign", "shared", "barriers")
+SAMPLES = {
+    "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
+    "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
+    "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
+    "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32"),
+    "barriers": ("softmax_781", "matmul_float16", "attention"),
+}
+
+
+@pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
+def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden):
+    case = CASES[sample]
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
+    stage = next(stage for stage in stages if stage.name == name)
+    golden(f"{name}/{sample}.ir", report(stage))
+
+
+def report(stage: Stage) -> str:
+    notes = [f"// note at {note.op}: {note.text}" for note in stage.notes]
+    parts = ["// before", print_func(stage.before), f"// after {stage.name}", print_func(stage.after), *notes]
+    return "\n".join(parts) + "\n"
+
+
+# -- what each optional pass buys, in numbers
+
+
+def lowered(sample, **options):
+    case = CASES[sample]
+    return case.lower(case.make(np.random.default_rng(0)), "sm_90a", **options)[0]
+
+
+def widest_access(func) -> int:
+    return max(op.attrs.get("vec", 1) for op in func.ops() if op.name in ("load", "store"))
+
+
+def count(func, name: str) -> int:
+    return sum(op.name == name for op in func.ops())
+
+
+def test_without_coalesce_accesses_are_one_element_wide():
+    assert widest_access(lowered("add_float16")) == 8
+    assert widest_access(lowered("add_float16", without={"coalesce"})) == 1
+
+
+def test_without_tensorcore_no_dot_has_an_instruction():
+    instructions = [op.attrs["instr"] for op in lowered("attention").ops() if op.name == "dot"]
+    assert instructions == ["m16n8k16", "m16n8k16"]
+    plain = lowered("attention", without={"tensorcore"})
+    assert all("instr" not in op.attrs for op in plain.ops() if op.name == "dot")
+
+
+def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
+    """Softmax needs none; a product its two operands and its result; attention keeps P in registers."""
+
+    def conversions(sample):
+        case = CASES[sample]
+        _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
+        return count(next(s for s in stages if s.name == "assign").after, "convert")
+
+    assert conversions("softmax_781") == 0
+    assert conversions("matmul_float16") == 3
+    assert conversions("attention") == 4
+
+
+def test_shared_memory_is_reused_where_lives_do_not_meet():
+    func = lowered("matmul_float16_nt")
+    buffers = [op.attrs["type"].bytes for op in func.ops() if op.name == "alloc"]
+    assert func.attrs["shared_bytes"] < sum(buffers)
+
+
+def test_one_barrier_serves_both_operands_of_a_product():
+    func = lowered("matmul_float16")
+    loop = next(op for op in func.ops() if op.name == "for")
+    assert sum(op.name == "barrier" for op in loop.blocks[0].ops) == 2
