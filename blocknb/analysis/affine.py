@@ -1,0 +1,348 @@
+"""What is known of indices, addresses and masks: forms, and the facts that follow from them.
+
+`analyze(func)` gives `Facts`, which answers on demand and remembers: the polynomial `form` of an integer or pointer tile, its
+`root` argument, its `contiguity`, `divisibility` and `constancy` along an axis, its `stride` and its `range`. A pointer's form is its
+offset in elements from its base. A value carried by a loop whose yield is itself plus something invariant gets the form
+`init + step * trip`; that is found by giving it a name of its own, asking for the form of the yield, and comparing.
+
+Assumption, as in Triton: signed 32- and 64-bit arithmetic that feeds addresses and masks does not overflow. Narrow and unsigned
+arithmetic may wrap and then has no form unless its range proves that it does not. `range` and `truth` never rest on the assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from blocknb.analysis import groups, ranges
+from blocknb.analysis.forms import COUNT, MAX_TERMS, TRIP, VALUE, Dim, Form, Symbol
+from blocknb.analysis.regroup import reshape
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.language.types import Tile
+
+
+def analyze(func: Func) -> Facts:
+    """The facts about a Func of the tile or laid level. Costs one walk; everything else is worked out when asked for."""
+    return Facts(func)
+
+
+@dataclass
+class Memo:
+    """What has been worked out so far, by value."""
+
+    forms: dict[Value, Form | None] = field(default_factory=dict)
+    bases: dict[Value, Value | None] = field(default_factory=dict)
+    infos: dict[Value, Any] = field(default_factory=dict)
+    bounds: dict[Value, tuple[int, int]] = field(default_factory=dict)
+
+    def copy(self) -> Memo:
+        return Memo(dict(self.forms), dict(self.bases), dict(self.infos), dict(self.bounds))
+
+
+class Facts:
+    """The facts about one Func; see the module. Values of other Funcs are unknown to it and raise KeyError."""
+
+    def __init__(self, func: Func):
+        self.func, self.memo = func, Memo()
+        self.hints = {p: h.divisibility for p, h in zip(func.params, func.hints, strict=False)}
+        self.definition: dict[Value, Op] = {}
+        self.argument: dict[Value, tuple[Op, int, int]] = {}
+        self.home: dict[Value, Op | None] = {p: None for p in func.params}
+        self.parent: dict[Op, Op | None] = {}
+        self.number: dict[Any, int] = {p: i for i, p in enumerate(func.params)}
+        self._enter(func.body, None)
+
+    def _enter(self, block: Block, parent: Op | None) -> None:
+        for op in block.ops:
+            self.parent[op] = parent
+            for value in op.results:
+                self.definition[value], self.home[value] = op, parent
+                self.number[value] = len(self.number)
+            for b, inner in enumerate(op.blocks):
+                self.number[op] = len(self.number)
+                for i, value in enumerate(inner.args):
+                    self.argument[value], self.home[value] = (op, b, i), op
+                    self.number[value] = len(self.number)
+                self._enter(inner, op)
+
+    # -- the questions ---------------------------------------------------------------------------------------------------
+
+    def form(self, value: Value) -> Form | None:
+        """The polynomial of an integer, or of a pointer's offset from `base` in elements; None for anything else."""
+        forms = self.memo.forms
+        if value not in forms:
+            forms[value] = self._form(value)
+        return forms[value]
+
+    def base(self, pointer: Value) -> Value | None:
+        """The scalar pointer that `form(pointer)` counts from: a parameter, or a pointer that came from elsewhere. None for a tile without one."""
+        bases = self.memo.bases
+        if pointer not in bases:
+            bases[pointer] = self._base(pointer)
+        return bases[pointer]
+
+    def root(self, pointer: Value) -> Value | None:
+        """The pointer parameter that a pointer comes from, when there is exactly one."""
+        base = self.base(pointer)
+        return base if base in self.hints or base in self.func.params else None
+
+    def contiguity(self, value: Value, axis: int) -> int:
+        """The largest power of two c known such that in every aligned group of c along the axis element i + 1 is element i plus one."""
+        return groups.contiguity(self, value, axis)
+
+    def constancy(self, value: Value, axis: int) -> int:
+        """The largest power of two c known such that every aligned group of c along the axis holds one value."""
+        return groups.constancy(self, value, axis)
+
+    def divisibility(self, value: Value, axis: int | None = None) -> int:
+        """A power of two (at most 2^30) that divides every element; with `axis`, the first one of each group of `contiguity`. Pointers: in bytes."""
+        group = 1 if axis is None else self.contiguity(value, axis)
+        found = groups.divisor(self, value, axis, group)
+        if not value.type.is_pointer:
+            return found
+        base = self.base(value)
+        return 1 if base is None else min(self.hints.get(base, 1), found * value.type.dtype.element.bytes)
+
+    def stride(self, value: Value, axis: int) -> int | Form | None:
+        """The difference of neighbours along an axis, when it is the same everywhere on it: a number, or a form of uniform symbols."""
+        form = self.form(value)
+        if form is None or (cut := form.split(axis)) is None:
+            return None
+        return cut[0] if cut[0].constant is None else cut[0].constant
+
+    def range(self, value: Value) -> tuple[int, int] | None:
+        """Inclusive bounds of every element of an integer value; None when nothing better than its type is known."""
+        if not isinstance(value.type, Tile) or not value.type.dtype.is_integer:
+            return None
+        found = ranges.bounds(self, value)
+        return None if found == ranges.limits(value.type.dtype) else found
+
+    def bounds(self, value: Value) -> tuple[Form, Form] | None:
+        """The least and the greatest element of a tile as forms of uniform symbols; None where the sign of a stride is not known."""
+        form = self.form(value)
+        return None if form is None else ranges.extremes(self, form, value.type.shape)
+
+    def truth(self, value: Value) -> bool | None:
+        """True or False when every element of a boolean is known to be that."""
+        return ranges.truth(self, value)
+
+    def invariant(self, form: Form, loop: Op) -> bool:
+        """Whether a form is built of symbols from outside a loop alone."""
+        return not any(self.inside(s.value, loop) for s in form.symbols() if s.value is not None)
+
+    def inside(self, thing: Value | Op, op: Op) -> bool:
+        """Whether a value is defined in the blocks of an op (or an op lies there, or is it)."""
+        at = thing if isinstance(thing, Op) else self.home[thing]
+        while at is not None and at is not op:
+            at = self.parent[at]
+        return at is op
+
+    def trip(self, loop: Op) -> Symbol:
+        """The symbol of the trip number of a `for` or `while`."""
+        return Symbol(TRIP, self.number[loop], (), loop)
+
+    # -- forms -------------------------------------------------------------------------------------------------------------
+
+    def opaque(self, value: Value) -> Form:
+        """The value as a symbol of its own."""
+        axes = tuple(i if n > 1 else -1 for i, n in enumerate(value.type.shape))
+        return Form.symbol(Symbol(VALUE, self.number[value], axes, value))
+
+    def _form(self, value: Value) -> Form | None:
+        if not isinstance(value.type, Tile):
+            return None
+        dtype = value.type.dtype
+        if value.type.is_pointer:
+            base = self.base(value)
+            if base is None or base is value:
+                return None if base is None else Form.of(0)
+        elif not dtype.is_integer or dtype.kind == "bool":
+            return None
+        found = None
+        if value in self.argument:
+            found = self._argument(*self.argument[value], value)
+        elif value in self.definition:
+            op = self.definition[value]
+            found = self._structured(op, value) if op.blocks else self._operation(op, dtype)
+        if found is None or len(found.terms) > MAX_TERMS:
+            return self.opaque(value)
+        return found
+
+    def _operation(self, op: Op, dtype: Any) -> Form | None:
+        """The form of a plain op's result from those of its operands; None for an opaque one."""
+        args, attrs = op.args, op.attrs
+        match op.name:
+            case "const":
+                return Form.of(int(attrs["value"]))
+            case "arange":
+                dim = Form.symbol(Dim(0)) if attrs["end"] - attrs["start"] > 1 else Form.of(0)
+                return dim + Form.of(attrs["start"])
+            case "splat" | "broadcast" | "convert":
+                return self.form(args[0])
+            case "expand_dims" | "trans" | "reshape":
+                return self._shaped(op, self.form(args[0]))
+            case "ptradd":
+                pointer, offset = self.form(args[0]), self.widened(args[1])
+                return None if pointer is None or offset is None else pointer + offset
+            case "cast":
+                return self._cast(args[0], dtype)
+            case "add" | "sub" | "mul" | "neg":
+                return self.fitting(self.unwrapped(op), op.result.type)
+            case "shl" | "shr" | "div" | "rem" | "and" | "or" | "xor" | "min" | "max" | "abs" | "select":
+                return self.fitting(groups.polynomial(self, op), op.result.type)
+        return None
+
+    def unwrapped(self, op: Op) -> Form | None:
+        """The form of integer arithmetic as if the type had no width."""
+        forms = [self.form(a) for a in op.args]
+        match op.name, forms:
+            case (_, forms) if None in forms:
+                return None
+            case "neg", (x,):
+                return -x
+            case "add", (a, b):
+                return a + b
+            case "sub", (a, b):
+                return a - b
+            case "mul", (a, b) if len(a.terms) * len(b.terms) <= MAX_TERMS:
+                return a * b
+        return None
+
+    def fitting(self, form: Form | None, type: Tile) -> Form | None:
+        """The form, if arithmetic in this type keeps to it: taken for granted for wide signed integers, proved for the others."""
+        if form is None or (type.dtype.kind == "int" and type.dtype.bits >= 32):
+            return form
+        return form if ranges.within(ranges.interval(self, form, type.shape), ranges.limits(type.dtype)) else None
+
+    def widened(self, value: Value) -> Form | None:
+        """The form of an integer extended to more bits: no longer exact unless its range shows that it had not overflowed."""
+        form = self.form(value)
+        if form is None or ranges.within(ranges.interval(self, form, value.type.shape), ranges.limits(value.type.dtype)):
+            return form
+        return form.assumed()
+
+    def _cast(self, x: Value, dtype: Any) -> Form | None:
+        source = x.type.dtype
+        form = self.form(x)
+        if form is None or source == dtype:
+            return form
+        if dtype.bits > source.bits and (source.kind == "uint" or dtype.kind == "int"):
+            return self.widened(x)
+        if dtype.bits >= source.bits:  # a change of signedness: right for numbers that both can hold
+            low, high = ranges.interval(self, form, x.type.shape)
+            return self.widened(x) if low >= 0 and (source.kind == "int" or high <= ranges.limits(dtype)[1]) else None
+        return form if ranges.within(ranges.bounds(self, x), ranges.limits(dtype)) else None
+
+    def _shaped(self, op: Op, form: Form | None) -> Form | None:
+        if form is None:
+            return None
+        old = op.args[0].type.shape
+        match op.name:
+            case "expand_dims":
+                return form.renamed({i: i + (i >= op.attrs["axis"]) for i in range(len(old))})
+            case "trans":
+                return form.renamed({axis: i for i, axis in enumerate(op.attrs["perm"])})
+        return reshape(form, old, tuple(op.attrs["shape"]))
+
+    # -- control flow ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def supposing(self, value: Value, form: Form | None = None, base: Value | None = None, info: Any = None) -> Iterator[None]:
+        """Inside, the value has these facts; what is worked out meanwhile is forgotten afterwards."""
+        saved, self.memo = self.memo, self.memo.copy()
+        if form is not None:
+            self.memo.forms[value] = form
+        if base is not None:
+            self.memo.bases[value] = base
+        if info is not None:
+            self.memo.infos[value] = info
+        try:
+            yield
+        finally:
+            self.memo = saved
+
+    def carried(self, value: Value) -> tuple[Value, Value] | None:
+        """For a value that a loop carries, the values it has first and next; None for other block arguments."""
+        op, block, i = self.argument[value]
+        if op.name == "for" and i > 0:
+            return op.args[2 + i], op.blocks[0].terminator.args[i - 1]
+        if op.name == "while" and block == 0:
+            return op.args[i], op.blocks[1].terminator.args[i]
+        return None
+
+    def _argument(self, op: Op, block: int, i: int, value: Value) -> Form | None:
+        if op.name == "for" and i == 0:
+            lower, step = self.form(op.args[0]), self.form(op.args[2])
+            return None if lower is None or step is None else self.fitting(lower + step * Form.symbol(self.trip(op)), value.type)
+        if op.name == "while" and block == 1:
+            return self.form(op.blocks[0].terminator.args[i + 1])
+        if (carried := self.carried(value)) is None:
+            return None
+        first, after = carried
+        start = self.form(first)
+        if after is value:
+            return start
+        name, base = self.opaque(value), self.base(value) if value.type.is_pointer else None
+        with self.supposing(value, name, base):
+            last = self.form(after)
+        if start is None or last is None:
+            return None
+        step = last - name
+        return start + step * Form.symbol(self.trip(op)) if self.invariant(step, op) else None
+
+    def _structured(self, op: Op, value: Value) -> Form | None:
+        """The form of a result of `for`, `while` or `if`, as seen from outside."""
+        i = op.results.index(value)
+        match op.name:
+            case "if":
+                a, b = (self.form(block.terminator.args[i]) for block in op.blocks)
+                return a if a is not None and a == b and self.invariant(a, op) else None
+            case "for":
+                form = self.form(op.blocks[0].args[1 + i])
+            case "while":
+                form = self.form(op.blocks[0].terminator.args[1 + i])
+            case _:
+                return None
+        if form is None:
+            return None
+        count = ranges.trips(self, op)
+        total = Form.of(count[0]) if count[0] == count[1] else Form.symbol(Symbol(COUNT, self.number[op], (), op))
+        form = form.replaced(self.trip(op), total)
+        return form if all(s.kind == COUNT and s.value is op or s.value is None or not self.inside(s.value, op) for s in form.symbols()) else None
+
+    def _base(self, pointer: Value) -> Value | None:
+        own = pointer if pointer.type.is_scalar else None
+        if pointer in self.argument:
+            return self._carried_base(pointer, own)
+        if pointer not in self.definition:
+            return own
+        op = self.definition[pointer]
+        match op.name:
+            case "ptradd" | "splat" | "broadcast" | "convert" | "expand_dims" | "trans" | "reshape":
+                return self.base(op.args[0])
+            case "select":
+                a, b = self.base(op.args[1]), self.base(op.args[2])
+            case "if":
+                a, b = (self.base(block.terminator.args[op.results.index(pointer)]) for block in op.blocks)
+            case "for":
+                a = b = self.base(op.blocks[0].args[1 + op.results.index(pointer)])
+            case "while":
+                a = b = self.base(op.blocks[0].terminator.args[1 + op.results.index(pointer)])
+            case _:
+                return own
+        return a if a is not None and a is b and not (op.blocks and self.inside(a, op)) else own
+
+    def _carried_base(self, pointer: Value, own: Value | None) -> Value | None:
+        op, block, i = self.argument[pointer]
+        if op.name == "while" and block == 1:
+            return self.base(op.blocks[0].terminator.args[i + 1])
+        carried = self.carried(pointer)
+        base = self.base(carried[0]) if carried else None
+        if base is None:
+            return own
+        with self.supposing(pointer, base=base):
+            after = self.base(carried[1])
+        return base if after is base else own
+

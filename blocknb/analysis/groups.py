@@ -1,0 +1,460 @@
+"""Contiguity, constancy and divisibility of the elements along an axis, in aligned groups of a power of two.
+
+For a value with a form they are read off its terms. A symbol in a form, and a value without one (a mask, a float), carries an
+`Info`, which comes from the op that made it: `x % m` counts on in groups as long as x does and both start at multiples of the
+group, a comparison holds one value over a group whose difference form cannot change its sign within it, and so on. These are
+the rules of Triton's AxisInfo, stated for forms; where they need numbers that are not negative, that is read off the form too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from blocknb.analysis import ranges
+from blocknb.analysis.forms import BIG, DIM, VALUE, Form, Symbol, power_of_two
+from blocknb.analysis.regroup import pieces
+from blocknb.ir.core import Op, Value
+from blocknb.language.ops import OPS
+from blocknb.language.types import Tile
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+
+class Group(NamedTuple):
+    """Along one axis: aligned groups of `contiguity` count on from a first element that `divisor` divides; groups of `constancy` are equal."""
+
+    contiguity: int = 1
+    divisor: int = 1
+    constancy: int = 1
+
+
+class Info(NamedTuple):
+    """One Group an axis, and a power of two that divides every element."""
+
+    groups: tuple[Group, ...]
+    every: int = 1
+
+
+# -- from forms ----------------------------------------------------------------------------------------------------------
+
+
+def contiguity(facts: Facts, value: Value, axis: int) -> int:
+    form, size = facts.form(value), value.type.shape[axis]
+    return info(facts, value).groups[axis].contiguity if form is None else _form_contiguity(facts, form, axis, size)
+
+
+def _form_contiguity(facts: Facts, form: Form, axis: int, size: int) -> int:
+    constant = {m: min((_steady(facts, s, axis, size) for s in m), default=size) for m in form.terms}
+    best = 1
+    for monomial, coefficient in form.terms.items():
+        if coefficient == 1 and len(monomial) == 1 and axis in monomial[0].axes:
+            rest = min((k for m, k in constant.items() if m is not monomial), default=size)
+            best = max(best, min(_counting(facts, monomial[0], axis, size), rest))
+    return best
+
+
+def constancy(facts: Facts, value: Value, axis: int) -> int:
+    form, size = facts.form(value), value.type.shape[axis]
+    if form is None:
+        return info(facts, value).groups[axis].constancy
+    return min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+
+
+def divisor(facts: Facts, value: Value, axis: int | None, group: int) -> int:
+    """A power of two that divides the elements whose index along `axis` is a multiple of `group` (None: every element)."""
+    form = facts.form(value)
+    if form is not None:
+        return form_divisor(facts, form, axis, group)
+    known = info(facts, value)
+    return known.every if axis is None else max(known.every, _at(known.groups[axis], group))
+
+
+def form_divisor(facts: Facts, form: Form, axis: int | None, group: int) -> int:
+    """`divisor` of a form."""
+    least = BIG
+    for monomial, coefficient in form.terms.items():
+        found = power_of_two(coefficient)
+        for symbol in monomial:
+            found *= _symbol_divisor(facts, symbol, axis, group)
+        least = min(least, found)
+    return least
+
+
+def _symbol_divisor(facts: Facts, symbol: Symbol, axis: int | None, group: int) -> int:
+    if symbol.kind == DIM:
+        return group if symbol.number == axis else 1
+    if symbol.kind != VALUE:
+        return 1
+    known = info(facts, symbol.value)
+    if axis is None or axis not in symbol.axes:
+        return known.every
+    return max(known.every, _at(known.groups[symbol.axes.index(axis)], group))
+
+
+def _at(group: Group, step: int) -> int:
+    """What divides the elements at multiples of `step`, given what divides the first of each group."""
+    return group.divisor if step >= group.contiguity else min(group.divisor, step)
+
+
+def _steady(facts: Facts, symbol: Symbol, axis: int, size: int) -> int:
+    if axis not in symbol.axes:
+        return size
+    return 1 if symbol.kind == DIM else info(facts, symbol.value).groups[symbol.axes.index(axis)].constancy
+
+
+def _counting(facts: Facts, symbol: Symbol, axis: int, size: int) -> int:
+    return size if symbol.kind == DIM else info(facts, symbol.value).groups[symbol.axes.index(axis)].contiguity
+
+
+def sign_constancy(facts: Facts, form: Form, axis: int, size: int) -> int:
+    """The largest group along an axis within which `form < 0` cannot change: its rise within the group stays below a divisor of its start."""
+    group = size
+    while group > 1:
+        rise = 0
+        for monomial, coefficient in form.terms.items():
+            if all(_steady(facts, s, axis, size) >= group for s in monomial):
+                continue
+            if coefficient < 0 or len(monomial) > 1 or _counting(facts, monomial[0], axis, size) < group:
+                rise = BIG
+                break
+            rise += coefficient * (group - 1)
+        if rise < form_divisor(facts, form, axis, group):
+            break
+        group //= 2
+    return group
+
+
+# -- from ops ------------------------------------------------------------------------------------------------------------
+
+
+def info(facts: Facts, value: Value) -> Info:
+    """The Info of a value that stands for itself: an opaque symbol, a boolean, a float."""
+    memo = facts.memo.infos
+    if value not in memo:
+        memo[value] = _info(facts, value)
+    return memo[value]
+
+
+def _info(facts: Facts, value: Value) -> Info:
+    rank = len(value.type.shape)
+    nothing = Info((Group(),) * rank)
+    if value in facts.argument:
+        return _carried(facts, value, nothing)
+    op = facts.definition.get(value)
+    if op is None:
+        return Info((), facts.hints.get(value, 1) if not value.type.is_pointer else 1)
+    match op.name:
+        case "const":
+            return Info(tuple(Group(1, 1, n) for n in value.type.shape))
+        case "splat":
+            return Info(tuple(Group(1, 1, n) for n in value.type.shape), snapshot(facts, op.args[0]).every)
+        case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert":
+            return _moved(op, snapshot(facts, op.args[0]))
+        case "if":
+            i = op.results.index(value)
+            return _meet(*(snapshot(facts, block.terminator.args[i]) for block in op.blocks))
+        case "for":
+            i = op.results.index(value)
+            return _meet(snapshot(facts, op.args[3 + i]), snapshot(facts, op.blocks[0].terminator.args[i]))
+        case "while":
+            return snapshot(facts, op.blocks[0].terminator.args[1 + op.results.index(value)])
+        case "reduce":
+            axis = op.attrs["axis"]
+            kept = [constancies(facts, a) for a in op.args]
+            found = [min(c) for i, c in enumerate(zip(*kept, strict=True)) if i != axis]
+            return nothing if op.attrs.get("keep") else Info(tuple(Group(1, 1, k) for k in found))
+        case "load" if not op.attrs.get("volatile"):
+            return _pointwise(facts, op, nothing)
+    return _elementwise(facts, op, nothing) if OPS[op.name].kind == "elementwise" else nothing
+
+
+def constancies(facts: Facts, value: Value) -> list[int]:
+    return [constancy(facts, value, axis) for axis in range(len(value.type.shape))]
+
+
+def snapshot(facts: Facts, value: Value) -> Info:
+    """The Info of any value, with a form or without."""
+    found = []
+    for axis in range(len(value.type.shape)):
+        counting = contiguity(facts, value, axis)
+        found.append(Group(counting, divisor(facts, value, axis, counting), constancy(facts, value, axis)))
+    return Info(tuple(found), divisor(facts, value, None, 1))
+
+
+def _meet(a: Info, b: Info) -> Info:
+    """What holds for both."""
+    found = []
+    for x, y in zip(a.groups, b.groups, strict=True):
+        counting = min(x.contiguity, y.contiguity)
+        found.append(Group(counting, min(max(_at(x, counting), a.every), max(_at(y, counting), b.every)), min(x.constancy, y.constancy)))
+    return Info(tuple(found), min(a.every, b.every))
+
+
+def _carried(facts: Facts, value: Value, nothing: Info) -> Info:
+    """By induction over the trips: a guess that holds at first and, if it holds now, holds next."""
+    op, block, i = facts.argument[value]
+    if op.name == "while" and block == 1:
+        return snapshot(facts, op.blocks[0].terminator.args[i + 1])
+    if (carried := facts.carried(value)) is None:
+        return nothing
+    guess = snapshot(facts, carried[0])
+    for _ in range(6):
+        if guess == nothing:
+            break
+        form = facts.form(value)
+        with facts.supposing(value, form, info=guess):
+            after = _meet(guess, snapshot(facts, carried[1]))
+        if after == guess:
+            return guess
+        guess = after
+    return nothing
+
+
+def _moved(op: Op, x: Info) -> Info:
+    """The Info after a shape op."""
+    old, new = op.args[0].type.shape, op.result.type.shape
+    match op.name:
+        case "convert":
+            return x
+        case "broadcast":
+            return x._replace(groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True)))
+        case "trans":
+            return x._replace(groups=tuple(x.groups[axis] for axis in op.attrs["perm"]))
+        case "expand_dims":
+            axis = op.attrs["axis"]
+            return x._replace(groups=x.groups[:axis] + (Group(),) + x.groups[axis:])
+    found = []
+    cut = pieces(old, new)
+    for axis in range(len(new)):
+        group = None
+        for piece in (p for p in cut if p.new == axis):
+            part = _part(x.groups[piece.old], piece.old_weight, piece.size)
+            group = part if group is None else _joined(group, part, piece.new_weight)
+        found.append(group or Group())
+    return x._replace(groups=tuple(found))
+
+
+def _part(group: Group, weight: int, size: int) -> Group:
+    """Of an axis with these groups, the piece whose steps are `weight` long."""
+    if weight > 1:
+        return Group(1, 1, min(max(group.constancy // weight, 1), size))
+    counting = min(group.contiguity, size)
+    return Group(counting, _at(group, counting), min(group.constancy, size))
+
+
+def _joined(inner: Group, outer: Group, weight: int) -> Group:
+    """An axis whose inner part (of size `weight`) and outer part are these; counting does not go on over the seam."""
+    return inner._replace(constancy=inner.constancy if inner.constancy < weight else weight * outer.constancy)
+
+
+def _pointwise(facts: Facts, op: Op, nothing: Info) -> Info:
+    """Equal operands give equal results."""
+    if not nothing.groups:
+        return nothing
+    kept = zip(*(constancies(facts, a) for a in op.args), strict=True)
+    return Info(tuple(Group(1, 1, min(k)) for k in kept))
+
+
+def _elementwise(facts: Facts, op: Op, nothing: Info) -> Info:
+    plain, dtype = _pointwise(facts, op, nothing), op.result.type.dtype
+    if op.name == "cmp":
+        return _compared(facts, op, plain)
+    if op.name == "select":
+        return _selected(facts, op, plain)
+    if not dtype.is_integer or dtype.kind == "bool" or not all(a.type.dtype.is_integer for a in op.args):
+        return plain
+    match op.name:
+        case "add" | "sub" | "mul" | "neg":
+            return _wrapped(facts, facts.unwrapped(op), op.result.type, dtype.bits, plain)
+        case "cast" if op.args[0].type.dtype.kind != "bool":
+            # To more bits only what may be negative gets here (unsigned from signed), and that agrees modulo the source's width.
+            bits = min(dtype.bits, op.args[0].type.dtype.bits)
+            return _wrapped(facts, facts.form(op.args[0]), op.result.type, bits, plain)
+        case "min" | "max":
+            return _bounded(facts, op, plain)
+        case "div" | "rem" | "shr" | "and":
+            return _grouped(facts, op, plain)
+    return plain
+
+
+def _wrapped(facts: Facts, form: Form | None, type: Tile, bits: int, plain: Info) -> Info:
+    """A number that is kept modulo 2^bits: groups that start at multiples of their size do not straddle a seam."""
+    if form is None:
+        return plain
+    found, most = [], 1 << bits - 1
+    for axis, size in enumerate(type.shape):
+        counting = min(_form_contiguity(facts, form, axis, size), most)
+        while counting > 1 and form_divisor(facts, form, axis, counting) < counting:
+            counting //= 2
+        steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+        found.append(Group(counting, min(form_divisor(facts, form, axis, counting), most), max(steady, plain.groups[axis].constancy)))
+    return Info(tuple(found), min(form_divisor(facts, form, None, 1), most))
+
+
+def _compared(facts: Facts, op: Op, plain: Info) -> Info:
+    """`a < b` is the sign of a - b, or the opposite of that of b - a - 1; the other orders are these, turned around."""
+    a, b = op.args
+    x, y = facts.form(a), facts.form(b)
+    if x is None or y is None or (a.type.is_pointer and facts.base(a) is not facts.base(b)):
+        return plain
+    if op.attrs["pred"] in ("eq", "ne"):
+        return plain
+    below = x - y if op.attrs["pred"] in ("lt", "ge") else y - x
+    opposite = -below - Form.of(1)
+    found = []
+    for axis, group in enumerate(plain.groups):
+        size = op.result.type.shape[axis]
+        steady = max(sign_constancy(facts, f, axis, size) for f in (below, opposite))
+        found.append(group._replace(constancy=max(group.constancy, steady)))
+    return Info(tuple(found))
+
+
+def _selected(facts: Facts, op: Op, plain: Info) -> Info:
+    condition, a, b = op.args
+    return _chosen(plain, constancies(facts, condition), snapshot(facts, a), snapshot(facts, b))
+
+
+def _bounded(facts: Facts, op: Op, plain: Info) -> Info:
+    """min and max choose by the sign of the difference."""
+    a, b = op.args
+    x, y = facts.form(a), facts.form(b)
+    if x is None or y is None:
+        return plain
+    steady = [
+        max(sign_constancy(facts, x - y, axis, size), sign_constancy(facts, y - x, axis, size)) for axis, size in enumerate(op.result.type.shape)
+    ]
+    return _chosen(plain, steady, snapshot(facts, a), snapshot(facts, b))
+
+
+def _chosen(plain: Info, steady: list[int], a: Info, b: Info) -> Info:
+    """One of two values, the same one throughout groups of `steady`."""
+    either = _meet(a, b)
+    found = []
+    for axis, (group, both) in enumerate(zip(plain.groups, either.groups, strict=True)):
+        counting = min(steady[axis], both.contiguity)
+        found.append(Group(counting, _at(both, counting), max(group.constancy, min(steady[axis], both.constancy))))
+    return Info(tuple(found), either.every)
+
+
+def nonnegative(facts: Facts, value: Value) -> bool:
+    """Whether no element is negative, if index arithmetic does not overflow."""
+    form = facts.form(value)
+    assumed = form is not None and ranges.interval(facts, form, value.type.shape)[0] >= 0
+    return assumed or ranges.bounds(facts, value)[0] >= 0
+
+
+def _grouped(facts: Facts, op: Op, plain: Info) -> Info:
+    """Division and remainder, by an aligned divisor, of something that counts from aligned starts; the bit forms of both likewise."""
+    a, b = op.args
+    constant = facts.form(b).constant
+    modulus = None if constant is None else _modulus(op, constant)
+    if op.name in ("shr", "and") and modulus is None:
+        every = max(divisor(facts, a, None, 1), divisor(facts, b, None, 1)) if op.name == "and" else 1
+        return plain._replace(every=every)
+    floor = op.name in ("shr", "and") or nonnegative(facts, a)
+    keeps = op.name == "rem" or (op.name == "and" and modulus > 0)
+    found = []
+    for axis, group in enumerate(plain.groups):
+        step = min(contiguity(facts, a, axis), constancy(facts, b, axis)) if floor else 1
+        while step > 1 and min(divisor(facts, a, axis, step), abs(modulus) if modulus else divisor(facts, b, axis, step)) < step:
+            step //= 2
+        if not keeps:
+            low = divisor(facts, b, axis, 1) if op.name == "and" else 1
+            found.append(Group(1, low, max(step, group.constancy)))
+            continue
+        first = divisor(facts, a, axis, step)
+        found.append(Group(step, first if op.name == "and" else min(first, divisor(facts, b, axis, step)), group.constancy))
+    return Info(tuple(found), _every(facts, op))
+
+
+def _every(facts: Facts, op: Op) -> int:
+    """What divides every element of a quotient or remainder."""
+    a, b = (divisor(facts, x, None, 1) for x in op.args)
+    match op.name:
+        case "rem":
+            return min(a, b)
+        case "and":
+            return max(a, b)
+        case "shr":
+            return max(a >> facts.form(op.args[1]).constant, 1)
+    return 1
+
+
+def _modulus(op: Op, constant: int) -> int | None:
+    """2^k where the op divides by 2^k or takes the remainder of it, -2^k where it rounds down to a multiple of it; else None."""
+    bits = op.result.type.dtype.bits
+    match op.name:
+        case "div" | "rem":
+            return power_of_two(constant) if constant else None
+        case "shr":
+            return 1 << constant if 0 <= constant < bits - 1 else None
+    if constant > 0 and constant & (constant + 1) == 0:
+        return constant + 1
+    if op.result.type.dtype.kind == "uint":
+        constant -= 1 << bits
+    return constant if constant < 0 and -constant & (-constant - 1) == 0 else None
+
+
+# -- polynomials through ops that are none in general --------------------------------------------------------------------
+
+
+def polynomial(facts: Facts, op: Op) -> Form | None:
+    """The form of a division, remainder, bit operation, minimum or choice, where it comes to a polynomial after all."""
+    if op.name == "select":
+        return _one_arm(facts, op)
+    a = facts.widened(op.args[0])
+    shape = op.result.type.shape
+    if a is None:
+        return None
+    if op.name == "abs":
+        return a if ranges.interval(facts, a, shape)[0] >= 0 else None
+    b = facts.widened(op.args[1])
+    if b is None:
+        return None
+    constant = b.constant
+    match op.name:
+        case "shl" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
+            return facts.form(op.args[0]).scaled(1 << constant)
+        case "shr" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
+            return _divided(facts, a, 1 << constant, shape, floor=True)[0]
+        case "div" if constant is not None and constant > 0:
+            return _divided(facts, a, constant, shape)[0]
+        case "rem" if constant is not None and constant > 0:
+            return _divided(facts, a, constant, shape)[1]
+        case "and" if constant is not None and constant > 0 and constant & (constant + 1) == 0:
+            return _divided(facts, a, constant + 1, shape, floor=True)[1]
+        case "or" | "xor":
+            return a + b if _disjoint(facts, a, b, shape) or _disjoint(facts, b, a, shape) else None
+        case "min" | "max":
+            low, high = ranges.interval(facts, a - b, shape)
+            smaller, larger = (a, b) if high <= 0 else (b, a)
+            return (smaller if op.name == "min" else larger) if high <= 0 or low >= 0 else None
+    return None
+
+
+def _one_arm(facts: Facts, op: Op) -> Form | None:
+    condition, a, b = op.args
+    known = ranges.truth(facts, condition)
+    x, y = facts.form(a), facts.form(b)
+    if known is not None:
+        return x if known else y
+    return x if x == y else None
+
+
+def _divided(facts: Facts, form: Form, by: int, shape: tuple[int, ...], floor: bool = False) -> tuple[Form | None, Form | None]:
+    """(quotient, remainder) as forms, where the terms that `by` does not divide add up to a remainder. Truncates unless `floor`."""
+    rest = form.only(lambda monomial: form.terms[monomial] % by != 0)
+    if (k := form.terms.get((), 0)) % by:
+        rest = Form({**rest.terms, (): k % by}, form.exact)
+    if not ranges.within(ranges.interval(facts, rest, shape), (0, by - 1)):
+        return None, None
+    if rest.terms and not floor and ranges.interval(facts, form, shape)[0] < 0:
+        return None, None
+    return (form - rest).divided(by), rest
+
+
+def _disjoint(facts: Facts, high: Form, low: Form, shape: tuple[int, ...]) -> bool:
+    """Whether no bit of `low` can be set in `high`."""
+    least, most = ranges.interval(facts, low, shape)
+    return least >= 0 and most < form_divisor(facts, high, None, 1)

@@ -1,0 +1,228 @@
+"""Intervals: what integers can be, without any assumption about overflow.
+
+The interval of a form is the sum of its terms' intervals; it bounds the value itself only when the form is exact and the
+interval fits the type (a value congruent to a number that the type can hold is that number). Ops that are not polynomials have
+rules of their own. Comparisons whose difference has a sign are decided here, which is what removes masks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blocknb.analysis.forms import COUNT, DIM, TRIP, Dim, Form, Symbol
+from blocknb.ir.core import Op, Value
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+Interval = tuple[int, int]
+FAR = 1 << 66  # beyond every integer type
+MAX_INT = (1 << 31) - 1
+
+
+def limits(dtype: Any) -> Interval:
+    """The least and the greatest number of an integer type (for the offset of a pointer: none)."""
+    match dtype.kind:
+        case "int":
+            return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+        case "uint" | "bool":
+            return 0, (1 << dtype.bits) - 1
+    return -FAR, FAR
+
+
+def within(inner: Interval, outer: Interval) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def interval(facts: Facts, form: Form, shape: tuple[int, ...]) -> Interval:
+    """Bounds of a form's value for indices within `shape`."""
+    low = high = 0
+    for monomial, coefficient in form.terms.items():
+        a = b = coefficient
+        for symbol in monomial:
+            x, y = _symbol(facts, symbol, shape)
+            corners = (a * x, a * y, b * x, b * y)
+            a, b = min(corners), max(corners)
+        low, high = low + a, high + b
+    return low, high
+
+
+def _symbol(facts: Facts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
+    if symbol.kind == DIM:
+        return 0, shape[symbol.number] - 1
+    if symbol.kind == TRIP:
+        return 0, max(trips(facts, symbol.value)[1] - 1, 0)
+    if symbol.kind == COUNT:
+        return trips(facts, symbol.value)
+    return _own(facts, symbol.value)
+
+
+def trips(facts: Facts, loop: Op) -> Interval:
+    """The least and the greatest number of trips of a loop."""
+    if loop.name != "for":
+        return 0, FAR
+    lower, upper, step = (bounds(facts, a) for a in loop.args[:3])
+    if step[1] < 0:
+        lower, upper, step = (-lower[1], -lower[0]), (-upper[1], -upper[0]), (-step[1], -step[0])
+    if step[0] <= 0:
+        return 0, FAR
+    return max(-((lower[1] - upper[0]) // step[1]), 0), max(-((lower[0] - upper[1]) // step[0]), 0)
+
+
+def bounds(facts: Facts, value: Value) -> Interval:
+    """Bounds of every element of an integer, at worst the limits of its type."""
+    memo = facts.memo.bounds
+    if value not in memo:
+        found, form = _own(facts, value), facts.form(value)
+        if form is not None and form.exact:
+            of_form = interval(facts, form, value.type.shape)
+            if within(of_form, limits(value.type.dtype)):
+                found = max(found[0], of_form[0]), min(found[1], of_form[1])
+        memo[value] = found
+    return memo[value]
+
+
+def _own(facts: Facts, value: Value) -> Interval:
+    """Bounds by the rule of the defining op, for a value that stands for itself in a form."""
+    whole = limits(value.type.dtype)
+    if value.type.is_pointer:
+        return whole
+    if value in facts.argument:
+        return _index(facts, *facts.argument[value][::2], whole)
+    op = facts.definition.get(value)
+    found = _rule(facts, op) if op is not None else None
+    return found if found is not None and within(found, whole) else whole
+
+
+def _index(facts: Facts, loop: Op, i: int, whole: Interval) -> Interval:
+    """The index of a `for` stays between its bounds."""
+    if loop.name != "for" or i != 0:
+        return whole
+    lower, upper, step = (bounds(facts, a) for a in loop.args[:3])
+    if step[0] > 0:
+        return lower[0], max(upper[1] - 1, lower[0])
+    if step[1] < 0:
+        return min(upper[0] + 1, lower[1]), lower[1]
+    return whole
+
+
+def _rule(facts: Facts, op: Op) -> Interval | None:
+    """Bounds of an op's result from those of its operands; None when there is no rule."""
+    match op.name:
+        case "program_id":
+            return 0, MAX_INT - 1
+        case "num_programs":
+            return 1, MAX_INT
+        case "const":
+            return int(op.attrs["value"]), int(op.attrs["value"])
+    if op.blocks or not op.args or not all(a.type.dtype.is_integer for a in op.args):
+        return None
+    found = [bounds(facts, a) for a in op.args]
+    match op.name, found:
+        case ("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast"), [a]:
+            return a
+        case "min", [a, b]:
+            return min(a[0], b[0]), min(a[1], b[1])
+        case "max", [a, b]:
+            return max(a[0], b[0]), max(a[1], b[1])
+        case "select", [_, a, b]:
+            return min(a[0], b[0]), max(a[1], b[1])
+        case "abs", [a]:
+            return (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), max(abs(a[0]), abs(a[1]))
+        case "div", [a, b] if b[0] > 0 or b[1] < 0:
+            corners = [_truncated(x, y) for x in a for y in b]
+            return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
+        case "rem", [a, b]:
+            most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
+            return max(min(a[0], 0), -most), min(max(a[1], 0), most)
+        case "and", [a, b] if a[0] >= 0 or b[0] >= 0:
+            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
+        case ("or" | "xor"), [a, b] if a[0] >= 0 and b[0] >= 0:
+            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
+        case "shr", [a, b] if b[0] >= 0 and b[1] < op.args[1].type.dtype.bits:
+            corners = [x >> y for x in a for y in b]
+            return min(corners), max(corners)
+        case ("add" | "sub" | "mul"), [a, b]:
+            return _arithmetic(op.name, a, b)
+    return None
+
+
+def _arithmetic(name: str, a: Interval, b: Interval) -> Interval:
+    match name:
+        case "add":
+            return a[0] + b[0], a[1] + b[1]
+        case "sub":
+            return a[0] - b[1], a[1] - b[0]
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def extremes(facts: Facts, form: Form, shape: tuple[int, ...]) -> tuple[Form, Form] | None:
+    """The least and the greatest value of a form over a tile, as uniform forms; None where a stride's sign is not known."""
+    low = high = form
+    for axis, size in enumerate(shape):
+        if not any(axis in s.axes for s in form.symbols()):
+            continue
+        if (cut := form.split(axis)) is None:
+            return None
+        a, b = interval(facts, cut[0], shape)
+        if a < 0 < b or any(s.axes for s in cut[0].symbols()):
+            return None
+        first, last = Form.of(0), Form.of(size - 1)
+        low = low.replaced(Dim(axis), first if a >= 0 else last)
+        high = high.replaced(Dim(axis), last if a >= 0 else first)
+    return low, high
+
+
+def truth(facts: Facts, value: Value) -> bool | None:
+    """The boolean that every element of a value is, when it is known."""
+    op = facts.definition.get(value)
+    if op is None or value.type.dtype.kind != "bool":
+        return None
+    match op.name:
+        case "const":
+            return bool(op.attrs["value"])
+        case "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+            return truth(facts, op.args[0])
+        case "not":
+            x = truth(facts, op.args[0])
+            return None if x is None else not x
+        case "and" | "or":
+            found = [truth(facts, a) for a in op.args]
+            decisive = op.name == "or"
+            return decisive if decisive in found else (None if None in found else not decisive)
+        case "cmp":
+            return _compared(facts, op)
+    return None
+
+
+def _compared(facts: Facts, op: Op) -> bool | None:
+    a, b = op.args
+    if not a.type.dtype.is_integer:
+        return None
+    x, y = bounds(facts, a), bounds(facts, b)
+    low, high = x[0] - y[1], x[1] - y[0]
+    if a.type.dtype.kind != "bool" and all(_faithful(facts, v) for v in (a, b)):
+        low, high = interval(facts, facts.form(a) - facts.form(b), a.type.shape)
+    match op.attrs["pred"]:
+        case "lt":
+            return True if high < 0 else False if low >= 0 else None
+        case "le":
+            return True if high <= 0 else False if low > 0 else None
+        case "gt":
+            return True if low > 0 else False if high <= 0 else None
+        case "ge":
+            return True if low >= 0 else False if high < 0 else None
+    differ = low > 0 or high < 0
+    same = low == high == 0
+    return (differ if op.attrs["pred"] == "ne" else same) if differ or same else None
+
+
+def _faithful(facts: Facts, value: Value) -> bool:
+    """Whether the value is its form, beyond doubt."""
+    form = facts.form(value)
+    return form is not None and form.exact and within(interval(facts, form, value.type.shape), limits(value.type.dtype))
