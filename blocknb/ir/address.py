@@ -8,7 +8,7 @@ that an address far outside its array still says whose it is, and no stray acces
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,13 @@ WINDOW_BITS = 40
 
 
 class AddressSpace:
-    """Arrays with addresses. `names` are what messages call them."""
+    """Arrays with addresses. `names` are what messages call them.
+
+    `observer(number of the array, byte offsets, the bytes about to be written or None)` is told of every access.
+    """
 
     def __init__(self) -> None:
+        self.observer: Callable[[int, np.ndarray, np.ndarray | None], None] | None = None
         self.names: list[str] = []
         self.keep: list[np.ndarray] = []
         self.bytes: list[np.ndarray] = []
@@ -49,7 +53,10 @@ class AddressSpace:
         result = np.zeros(addresses.shape, dtype) if other is None else np.array(other, dtype, copy=True)
         flat, values = addresses.reshape(-1), result.reshape(-1)
         on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
-        for chosen, memory, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+        for chosen, number, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+            memory = self.bytes[number]
+            if self.observer:
+                self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
             if (offsets % dtype.itemsize).any():
                 values[chosen] = memory[offsets[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
             else:
@@ -63,29 +70,33 @@ class AddressSpace:
         data = np.ascontiguousarray(values).reshape(-1)
         on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
         size = data.dtype.itemsize
-        for chosen, memory, offsets in self._locate(op, program, flat, on, size):
+        for chosen, number, offsets in self._locate(op, program, flat, on, size):
+            memory = self.bytes[number]
             if not memory.flags.writeable:
                 raise AccessError("stores to an array that is read-only", op.loc, program=program)
-            memory[offsets[:, None] + np.arange(size)] = data[chosen].view(np.uint8).reshape(-1, size)
+            where, new = offsets[:, None] + np.arange(size), data[chosen].view(np.uint8).reshape(-1, size)
+            if self.observer:
+                self.observer(number, where, new)
+            memory[where] = new
 
     def _locate(
         self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For each array touched: the positions that touch it, its bytes, the byte offsets; all checked."""
+    ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
+        """For each array touched: the positions that touch it, its number, the byte offsets; all checked."""
         active = flat[on]
         windows = (active >> WINDOW_BITS) - 1
-        for number in np.unique(windows):
+        for number in np.unique(windows).tolist():
             if not 0 <= number < len(self.bytes):
                 raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)
             mine = windows == number
-            offsets, memory = active[mine] - self._base(int(number)), self.bytes[number]
+            offsets, memory = active[mine] - self._base(number), self.bytes[number]
             outside = (offsets < 0) | (offsets + size > len(memory))
             if outside.any():
                 index = int(offsets[np.argmax(outside)]) // size
                 name, count = self.names[number], len(memory) // size
                 message = f"a {op.name} outside the array: element {index} of `{name}`, which has {count}, in program {program}"
                 raise AccessError(message, op.loc, program=program, index=index)
-            yield on[mine], memory, offsets
+            yield on[mine], number, offsets
 
 
 def programs_of(grid: int | Sequence[int]) -> tuple[tuple[int, int, int], list[tuple[int, int, int]]]:

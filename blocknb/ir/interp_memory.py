@@ -1,12 +1,13 @@
 """The interpreter at the memory level: every warp is a coroutine, shared memory is bytes, and both are made to fail.
 
 Between two barriers the warps run one after another in random order, so that code which relies on an order gives wrong results
-for some seed. That alone would miss races that happen to be harmless in NumPy, so each byte also remembers who wrote and who
-read it since the last barrier, and through which buffer it was written: a read of bytes nobody wrote, or of another buffer's
-bytes (their live ranges overlap), or of what another warp wrote with no barrier in between, is an error, whatever the order.
-All bytes start as 0xFF: NaN as a float of any width, -1 as an integer.
+for some seed. That alone would miss races that happen to be harmless in NumPy, so each byte, of shared memory and of arrays,
+also remembers who wrote and who read it since the last barrier. A race is an error whatever the order; so is a read of shared
+bytes that nobody wrote, or that were last written through another buffer (their live ranges overlap). Shared memory starts as
+0xFF: NaN as a float of any width, -1 as an integer.
 
-A store by several warps of the same value to the same place is what a replicated tile does, and no race.
+A store by several warps of the same value to the same place is what a replicated tile does, and no race. But hardware lets one
+of them do it, so that any other warp, replica or not, may read the value only after a barrier.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from blocknb.ir.text import print_op
 from blocknb.language.types import Buffer
 
 POISON = 0xFF
+UNORDERED = ", with no barrier in between"
 
 
 @dataclass(frozen=True)
@@ -37,59 +39,96 @@ class Allocation:
     number: int
 
 
-class SharedMemory:
-    """The bytes that the warps of one program share, and who touched them in this epoch (the time between two barriers)."""
+class Touches:
+    """Which warps have read and written each byte of a memory in this epoch, the time between two barriers."""
+
+    def __init__(self, size: int):
+        # Sets of warps as bits; they hold for the epoch beside them.
+        self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self.readers, self.read = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+
+    def note_read(self, warp: int, epoch: int, where: np.ndarray) -> str:
+        """Remembers a read; what is wrong with it, or ""."""
+        self.readers[where] = self._now(self.readers, self.read, epoch, where) | np.uint64(1 << warp)
+        self.read[where] = epoch
+        race = self._now(self.writers, self.written, epoch, where) & ~np.uint64(1 << warp)
+        return "another warp writes" if race.any() else ""
+
+    def note_write(self, warp: int, epoch: int, where: np.ndarray, changes: np.ndarray) -> str:
+        """Remembers a write, which alters the bytes where `changes` is true; what is wrong with it, or ""."""
+        others = ~np.uint64(1 << warp)
+        writers = self._now(self.writers, self.written, epoch, where)
+        second = ((writers & others != 0) & changes).any()
+        read = (self._now(self.readers, self.read, epoch, where) & others).any()
+        self.writers[where] = writers | np.uint64(1 << warp)
+        self.written[where] = epoch
+        return "another warp writes" if second else "another warp reads" if read else ""
+
+    def _now(self, warps: np.ndarray, epochs: np.ndarray, epoch: int, where: np.ndarray) -> np.ndarray:
+        return np.where(epochs[where] == epoch, warps[where], np.uint64(0))
+
+
+class Memory:
+    """What the warps of one program share: the bytes of shared memory, and the account of who touched what."""
 
     def __init__(self, size: int, check_races: bool):
         self.data = np.full(size, POISON, np.uint8)
-        self.check_races = check_races
-        self.epoch = 1
         self.owner = np.full(size, -1)  # the buffer through which a byte was written last
-        # Sets of warps as bits, valid where the epoch beside them is the current one.
-        self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
-        self.readers, self.read_at = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self.touches = Touches(size)
+        self.arrays: dict[int, Touches] = {}  # the same account for each array in global memory
+        self.epoch, self.check_races = 1, check_races
 
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
-        """Writes bytes; a text when that is a race."""
-        trouble = ""
-        if self.check_races:
-            others = ~np.uint64(1 << warp)
-            if (self.now(self.readers, self.read_at, where) & others).any():
-                trouble = "writes shared memory that another warp reads, with no barrier in between"
-            changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
-            if ((self.now(self.writers, self.written, where) & others != 0) & changes).any():
-                trouble = "writes shared memory that another warp writes, with no barrier in between"
-        self.writers[where] = self.now(self.writers, self.written, where) | np.uint64(1 << warp)
-        self.written[where] = self.epoch
+        """Writes bytes of shared memory; what is wrong with it, or ""."""
+        changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
+        trouble = self.touches.note_write(warp, self.epoch, where, changes)
         self.owner[where] = buffer.number
         self.data[where] = data
-        return trouble
+        return f"writes shared memory that {trouble}{UNORDERED}" if trouble and self.check_races else ""
 
     def read(self, warp: int, where: np.ndarray, buffer: Allocation) -> tuple[np.ndarray, str]:
-        """The bytes, and a text when nobody wrote them or when reading them is a race."""
-        trouble = ""
+        """Bytes of shared memory, and what is wrong with reading them, or ""."""
+        trouble = self.touches.note_read(warp, self.epoch, where)
+        if trouble and self.check_races:
+            return self.data[where], f"reads shared memory that {trouble}{UNORDERED}"
         if (self.owner[where] == -1).any():
-            trouble = "reads shared memory that nothing has written"
-        elif (self.owner[where] != buffer.number).any():
-            trouble = "reads shared memory that another buffer has overwritten"
-        if self.check_races and (self.now(self.writers, self.written, where) & ~np.uint64(1 << warp)).any():
-            trouble = "reads shared memory that another warp writes, with no barrier in between"
-        self.readers[where] = self.now(self.readers, self.read_at, where) | np.uint64(1 << warp)
-        self.read_at[where] = self.epoch
-        return self.data[where], trouble
+            return self.data[where], "reads shared memory that nothing has written"
+        if (self.owner[where] != buffer.number).any():
+            return self.data[where], "reads shared memory that another buffer has overwritten"
+        return self.data[where], ""
 
-    def now(self, warps: np.ndarray, epochs: np.ndarray, where: np.ndarray) -> np.ndarray:
-        """The set of warps at each byte, empty where it is from before the last barrier."""
-        return np.where(epochs[where] == self.epoch, warps[where], np.uint64(0))
+    def touch(self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None) -> str:
+        """Remembers an access to the array of that number; what is wrong with it, or ""."""
+        if not self.check_races:
+            return ""
+        touches = self.arrays.setdefault(number, Touches(len(old)))
+        if new is None:
+            return touches.note_read(warp, self.epoch, where)
+        return touches.note_write(warp, self.epoch, where, old[where] != new)
 
 
 class Warp(LaidMachine):
     """One warp of a program."""
 
-    def __init__(self, func: Func, space: AddressSpace, sizes: Any, program: Any, number: int, memory: SharedMemory):
+    def __init__(self, func: Func, space: AddressSpace, sizes: Any, program: Any, number: int, memory: Memory):
         super().__init__(func, space, sizes, program)
         self.number, self.memory = number, memory
         self.warps = slice(number, number + 1)
+
+    def step(self, op: Op, args: list) -> tuple:
+        if op.name not in ("load", "store"):
+            return super().step(op, args)
+
+        def observe(array: int, where: np.ndarray, new: np.ndarray | None) -> None:
+            trouble = self.memory.touch(self.number, array, where, self.space.bytes[array], new)
+            does = f"{'reads' if new is None else 'writes'} elements of `{self.space.names[array]}` that"
+            self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
+
+        self.space.observer = observe
+        try:
+            return super().step(op, args)
+        finally:
+            self.space.observer = None
 
     def move(self, op: Op, args: list) -> tuple:
         match op.name:
@@ -158,7 +197,7 @@ def run_warps(
     Raises CompilerBug when some warps wait at a barrier that others pass by, or wait at different ones.
     """
     count = func.attrs.get("num_warps", 4)
-    memory = SharedMemory(_shared_bytes(func), check_races)
+    memory = Memory(_shared_bytes(func), check_races)
     walks: dict[int, Generator[Op, None, tuple]] = {}
     for number in range(count):
         warp = Warp(func, space, sizes, program, number, memory)

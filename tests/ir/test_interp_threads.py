@@ -254,27 +254,21 @@ def test_a_buffer_that_another_one_has_overwritten_is_not_read() -> None:
         result(overlapping, X, np.zeros(128, np.float32))
 
 
-def test_several_warps_may_store_one_value_to_one_place_but_not_two_values() -> None:
-    body = """%b = alloc {{offset=0}} : buffer<128xf32, #line>
-      %pid = program_id 0
-      local_store %b, %{}
+@pytest.mark.parametrize("values", [["%v"], ["%v", "%v"], ["%v", "%n"]])
+def test_several_warps_may_store_one_value_to_one_place_but_not_two_values(values: list[str]) -> None:
+    stores = "\n".join(f"local_store %b, {value}" for value in values)
+    body = f"""%n = neg %v
+      %b = alloc {{offset=0}} : buffer<128xf32, #line>
+      {stores}
       barrier
       %w = local_load %b : tile<128xf32, #wide>
       """
-    replicated = "%r = convert %v : tile<128xf32, #wide>\n"
-    good = kernel("memory", load("#wide") + replicated + body.format("r") + store("#wide", "%w"))
-    np.testing.assert_array_equal(result(good, X, np.zeros(128, np.float32)), X)
-    # A scalar that differs from warp to warp: each adds what it finds in global memory and then increments it.
-    differs = """%c = load %y
-      %one = const 1.0 : f32
-      %d = add %c, %one
-      store %y, %d
-      %s = splat %d : tile<128xf32, #wide>
-      %u = add %v, %s
-      """
-    bad = kernel("memory", load("#wide") + differs + body.format("u") + store("#wide", "%w"))
+    func = kernel("memory", load("#wide") + body + store("#wide", "%w"))  # all four warps hold all elements
+    if "%n" not in values:
+        np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
+        return
     with pytest.raises(CompilerBug, match="writes shared memory that another warp writes"):
-        result(bad, X, np.zeros(128, np.float32))
+        result(func, X, np.zeros(128, np.float32))
 
 
 # Every warp finds another value of the counter, so they part ways.
@@ -290,7 +284,41 @@ PART = """%c = load %y
 def test_a_barrier_that_not_all_warps_reach_is_a_deadlock(arms: tuple[str, str]) -> None:
     body = PART + f"if %first {{\n{arms[0]}\nyield\n}} else {{\n{arms[1]}\nyield\n}}"
     with pytest.raises(CompilerBug, match=f"deadlock: of 4 warps only .* at {1 + bool(arms[1])} different"):
-        result(kernel("memory", body), X, np.zeros(128, np.float32))
+        run(kernel("memory", body), [X, np.zeros(128, np.float32)], 1, check_races=False)
+
+
+AGAIN = """store %py, %v
+  barrier
+  %i = arange 0 128 : tile<128xi32, LAYOUT>
+  %t = splat %y : tile<128xptr<f32>, LAYOUT>
+  %p = ptradd %t, %i
+  %w = load %p
+  %n = neg %w
+  barrier
+  store %p, %n"""
+
+
+def test_memory_is_read_back_by_another_warp_only_after_a_barrier_and_overwritten_only_after_it_was_read() -> None:
+    func = kernel("memory", load("#one") + load("#one", "y") + AGAIN.replace("LAYOUT", "#all"))
+    np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), -X)
+    for number in barriers(func):
+        for seed in range(4):
+            with pytest.raises(CompilerBug, match="warp . (reads|writes) elements of `y` that another warp"):
+                result(without(func, number), X, np.zeros(128, np.float32), seed=seed)
+
+
+def test_memory_that_a_thread_alone_reads_back_needs_no_barrier() -> None:
+    func = kernel("memory", load("#one") + load("#one", "y") + AGAIN.replace("LAYOUT", "#one"))
+    y = np.zeros((3, 128), np.float32)
+    run(without(func, *barriers(func)), [X, y], 1)
+    np.testing.assert_array_equal(y[0], -X)
+
+
+def test_programs_that_write_one_array_are_not_taken_for_warps_that_race() -> None:
+    func = kernel("memory", load("#one") + store("#one", "%v"))
+    y = np.zeros(128, np.float32)
+    run(func, [X, y], 4)
+    np.testing.assert_array_equal(y, X)
 
 
 def test_a_conversion_within_a_warp_shuffles_and_one_between_warps_is_an_error() -> None:
