@@ -244,11 +244,23 @@ def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any 
 # -- hints and compile-time output ---------------------------------------------------------------------------------------------
 
 
-@emits("multiple_of", "max_contiguous", "max_constancy")
-def promise(frame: Frame, input: Any, values: Any) -> Any:
-    for n in values if isinstance(values, tuple) else (values,):
-        shapes.constant_int(frame, n, "values")
-    return input
+def _promise(name: str) -> None:
+    """A hint keeps its place on the op of its operand, where the analysis of addresses finds it."""
+
+    def handler(frame: Frame, input: Any, values: Any) -> Any:
+        divisors = values if isinstance(values, tuple) else (values,)
+        numbers = tuple(shapes.constant_int(frame, n, "values") for n in divisors)
+        if any(n <= 0 for n in numbers):
+            raise Mismatch(f"{name} takes positive numbers, not {numbers}", None, "values")
+        if isinstance(input, Value):
+            frame.emit.promise(input, name, numbers)
+        return input
+
+    emits(name)(handler)
+
+
+for _name in ("multiple_of", "max_contiguous", "max_constancy"):
+    _promise(_name)
 
 
 @emits("assume")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from types import MappingProxyType
 from typing import Any
 
 from blocknb.errors import TypeMismatch
@@ -58,6 +59,7 @@ class Emitter(Builder):
         super().__init__("parse")
         self.known: dict[Value, Any] = {}
         self.printed: list[str] = []
+        self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
 
     def mark(self) -> tuple[int, int, int]:
         return self.next_id, len(self._open[-1]), len(self.printed)
@@ -67,6 +69,14 @@ class Emitter(Builder):
         self.next_id, length, printed = mark
         del self._open[-1][length:]
         del self.printed[printed:]
+
+    def promise(self, x: Value, name: str, values: tuple[int, ...]) -> None:
+        """Keeps a promise of the author's about x: on the op that made it, if that is the last one, or on the parameter it is."""
+        made = self._open[-1][-1] if self._open[-1] else None
+        if made is not None and x in made.results:
+            self._open[-1][-1] = made.replace(attrs=MappingProxyType({**made.attrs, name: values}))
+        elif name == "multiple_of" and len(self._open) == 1 and x in self.promised:
+            self.promised[x] = max(self.promised[x], values[0] & -values[0])
 
     # -- constants and conversions -------------------------------------------------------------------------------------
 

@@ -232,7 +232,7 @@ def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[st
         emit.rewind(mark)
         candidates = [n for n in before if n in {*changed, *(candidates if round == ROUNDS - 2 else ())}]
     body = close(emit, block.ops, carried.yielded(), args)
-    attrs = loop_attrs(frame, hints)
+    attrs = loop_attrs(frame, hints, bounds)
     loop = emit.op("for", lower, upper, step, *carried.initial, blocks=(body,), **attrs)
     finish(frame, carried, loop.results, before, node)
     if not survives:
@@ -283,33 +283,39 @@ def loop_bounds(frame: Frame, node: ast.For, bounds: list[Any]) -> list[Value]:
     return [frame.emit.cast(x, t.int64 if wide else t.int32) for x in bounds]
 
 
-def loop_attrs(frame: Frame, hints: dict[str, Any]) -> dict[str, Any]:
-    """`num_stages` and `unroll` as they were asked for; hints for other compilers are accepted and mean nothing here."""
+def loop_attrs(frame: Frame, hints: dict[str, Any], bounds: list[Any]) -> dict[str, Any]:
+    """`num_stages`, and `unroll` or `unroll_factor`, as asked for; hints for other compilers are accepted and mean nothing here."""
     attrs: dict[str, Any] = {}
     if (stages := hints.get("num_stages")) is not None:
         attrs["num_stages"] = constant_int(frame, stages, "num_stages")
-    if (factor := hints.get("loop_unroll_factor")) is not None and constant_int(
-        frame, factor, "loop_unroll_factor"
-    ) > 1:
-        attrs["unroll_factor"] = constant_int(frame, factor, "loop_unroll_factor")
+    if (factor := hints.get("loop_unroll_factor")) is not None:
+        factor = constant_int(frame, factor, "loop_unroll_factor")
+        constants = [frame.emit.constant(x) for x in bounds]
+        if not any(isinstance(x, Value) for x in constants) and len(range(*constants)) <= factor:
+            attrs["unroll"] = True
+        elif factor > 1:
+            attrs["unroll_factor"] = factor
     return attrs
 
 
 def used_outside(frame: Frame, loop: ast.For) -> bool:
     """Whether the loop variable is read anywhere but in loops of which it is the variable."""
     assert isinstance(loop.target, ast.Name)
-    name = loop.target.id
+    known, name = frame.source.survivors, loop.target.id
+    if name not in known:
+        known[name] = any(reads_outside(s, name) for s in frame.source.node.body)
+    return known[name]
 
-    def read(node: ast.AST) -> bool:
-        if isinstance(node, ast.Name):
+
+def reads_outside(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Name():
             return node.id == name and isinstance(node.ctx, ast.Load)
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id == name:
+        case ast.AugAssign(target=ast.Name(id=target)) if target == name:
             return True
-        if isinstance(node, ast.For) and isinstance(node.target, ast.Name) and node.target.id == name:
-            return read(node.iter)
-        return any(read(child) for child in ast.iter_child_nodes(node))
-
-    return any(read(s) for s in frame.source.node.body)
+        case ast.For(target=ast.Name(id=target)) if target == name:
+            return reads_outside(node.iter, name)
+    return any(reads_outside(child, name) for child in ast.iter_child_nodes(node))
 
 
 # -- while -------------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[st
     """
     emit = Emitter()
     frame = Frame(source, emit)
-    params, hints = [], []
+    params = []
     for parameter in source.parameters:
         argument = arguments.get(parameter.name)
         if argument is None:
@@ -68,11 +68,12 @@ def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[st
         value = Value(parameter_type(argument.type), parameter.name)
         frame.names[parameter.name] = value
         params.append(value)
-        hints.append(Hint(parameter.name, argument.divisibility))
+        emit.promised[value] = argument.divisibility
     frame.run(source.node.body)
     for text in emit.printed:
         print(text, end="")
     body = Block((), emit.finish())
+    hints = [Hint(p.name, emit.promised[p]) for p in params]
     return Func(
         source.name,
         tuple(params),

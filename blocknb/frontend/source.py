@@ -12,6 +12,7 @@ import builtins
 import inspect
 import linecache
 import threading
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +43,7 @@ class Source:
         self.file: str = function.__code__.co_filename
         self.first_line: int = function.__code__.co_firstlineno
         self.answer: Any = None  # the last answer of dependencies()
+        self.survivors: dict[str, bool] = {}  # loop variables -> whether they are read after their loops
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -63,8 +65,7 @@ class Source:
         return tuple(found)
 
     @cached_property
-    def lines(self) -> list[str]:
-        """The lines of the definition, decorators included. Raises SyntaxUnsupported when the source cannot be found."""
+    def _file_lines(self) -> list[str]:
         if self.name == "<lambda>":
             raise SyntaxUnsupported("a lambda cannot be a kernel", self.loc(), "write it as a function with `def`")
         linecache.checkcache(self.file)
@@ -74,29 +75,56 @@ class Source:
                 f"the source of `{self.name}` cannot be found (in {self.file})",
                 hint="define kernels in a file or in a notebook cell, not through exec",
             )
-        return inspect.getblock(lines[self.first_line - 1 :])
+        return lines
 
     @cached_property
+    def _parsed(self) -> tuple[str, ast.FunctionDef]:
+        """Text and AST of the definition."""
+        with self._lock:
+            lines, start = self._file_lines, self.first_line - 1
+            text = "".join(lines[start : last_line(self.function.__code__, lines)])
+            try:
+                return text, self._parse(text)
+            except SyntaxError:  # a string without use, of several lines, at its very end: Python's slow way finds that
+                text = "".join(inspect.getblock(lines[start:]))
+            try:
+                return text, self._parse(text)
+            except SyntaxError:  # Python has compiled this very function, so the file is no longer what it was
+                raise self._changed() from None
+
+    def _parse(self, text: str) -> ast.FunctionDef:
+        """Parsed in place: an indented definition goes under an `if`, so that neither lines nor columns move."""
+        indented = text[:1].isspace()
+        padding = self.first_line - 1 - indented
+        statement = ast.parse("\n" * padding + ("if 1:\n" if indented else "") + text, self.file).body[0]
+        node = statement.body[0] if isinstance(statement, ast.If) and indented else statement
+        if isinstance(node, ast.AsyncFunctionDef):
+            raise SyntaxUnsupported("a kernel cannot be async", self.loc(), "write `def` instead of `async def`")
+        if not isinstance(node, ast.FunctionDef) or node.name != self.name:
+            raise self._changed()
+        return node
+
+    def _changed(self) -> SyntaxUnsupported:
+        message = f"{self.file} has changed since `{self.name}` was defined"
+        return SyntaxUnsupported(message, self.loc(), "run the definition again")
+
+    @property
     def text(self) -> str:
-        """The definition as it stands in the file, indentation and decorators included."""
-        return "".join(self.lines)
+        """The definition as it stands in the file, indentation and decorators included.
 
-    @cached_property
+        Raises SyntaxUnsupported when it cannot be found, or is not the definition any more.
+        """
+        return self._parsed[0]
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the definition, each with its end."""
+        return self.text.splitlines(keepends=True)
+
+    @property
     def node(self) -> ast.FunctionDef:
         """The definition's AST; lines count from the file's beginning."""
-        with self._lock:
-            indented = self.lines[0][:1].isspace()
-            padding = self.first_line - 1 - indented
-            module = ast.parse("\n" * padding + ("if 1:\n" if indented else "") + self.text, self.file)
-            statement = module.body[0]
-            node = statement.body[0] if isinstance(statement, ast.If) and indented else statement
-            if isinstance(node, ast.FunctionDef) and node.name == self.name:
-                return node
-            if isinstance(node, ast.AsyncFunctionDef):
-                raise SyntaxUnsupported("a kernel cannot be async", self.loc(), "write `def` instead of `async def`")
-            raise SyntaxUnsupported(
-                f"{self.file} has changed since `{self.name}` was defined", self.loc(), "run the definition again"
-            )
+        return self._parsed[1]
 
     def loc(self, node: ast.AST | None = None, caller: Loc | None = None) -> Loc:
         """The place of a node of this function; without one, of the definition's first line."""
@@ -105,11 +133,37 @@ class Source:
         return Loc(self.file, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, self.name, caller)  # type: ignore[attr-defined]
 
     @cached_property
+    def _names(self) -> tuple[frozenset[str], frozenset[tuple[str, ...]]]:
+        """The names assigned anywhere in the body, and every dotted path read in body and defaults."""
+        stored: set[str] = set()
+        paths: set[tuple[str, ...]] = set()
+        todo: list[Any] = [*self.node.body, *self.node.args.defaults, *self.node.args.kw_defaults]
+        while todo:
+            node = todo.pop()
+            attributes: list[str] = []
+            while type(node) is ast.Attribute:
+                attributes.append(node.attr)
+                node = node.value
+            if type(node) is ast.Name:
+                if type(node.ctx) is ast.Load:
+                    paths.add((node.id, *reversed(attributes)))
+                else:
+                    stored.add(node.id)
+            elif type(node) is list:
+                todo.extend(node)
+            elif isinstance(node, ast.AST):
+                todo.extend(map(node.__dict__.get, node._fields))
+        return frozenset(stored), frozenset(paths)
+
+    @cached_property
     def local_names(self) -> frozenset[str]:
         """Parameters and every name that is assigned anywhere in the body: Python's own rule for what is local."""
-        names = {p.name for p in self.parameters}
-        names.update(n.id for n in ast.walk(self.node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
-        return frozenset(names)
+        return self._names[0].union(p.name for p in self.parameters)
+
+    @cached_property
+    def references(self) -> tuple[tuple[str, ...], ...]:
+        """What the function reads from outside, as dotted paths: `tl.load` is ("tl", "load"). Sorted, without repetitions."""
+        return tuple(sorted(path for path in self._names[1] if path[0] not in self.local_names))
 
     @cached_property
     def closure(self) -> dict[str, Any]:
@@ -137,28 +191,27 @@ class Source:
         yield from self.function.__globals__
         yield from self.builtins
 
-    @cached_property
-    def references(self) -> tuple[tuple[str, ...], ...]:
-        """What the function reads from outside, as dotted paths: `tl.load` is ("tl", "load"). Sorted, without repetitions."""
-        paths: set[tuple[str, ...]] = set()
-        body = [*self.node.body, *self.node.args.defaults, *(d for d in self.node.args.kw_defaults if d)]
-        for statement in body:
-            _collect_paths(statement, self.local_names, paths)
-        return tuple(sorted(paths))
 
+def last_line(code: types.CodeType, lines: list[str]) -> int:
+    """The last line of a definition: where its code ends, and all lines after that which are indented deeper than its first.
 
-def _collect_paths(node: ast.AST, local: frozenset[str], paths: set[tuple[str, ...]]) -> None:
-    attributes: list[str] = []
-    current = node
-    while isinstance(current, ast.Attribute):
-        attributes.append(current.attr)
-        current = current.value
-    if isinstance(current, ast.Name):
-        if current.id not in local:
-            paths.add((current.id, *reversed(attributes)))
-        return
-    for child in ast.iter_child_nodes(current):
-        _collect_paths(child, local, paths)
+    A tenth of the time that `inspect.getblock` needs, which tokenises.
+    """
+    last, todo = code.co_firstlineno, [code]
+    while todo:
+        current = todo.pop()
+        last = max(last, max((end or 0 for _, end, _, _ in current.co_positions()), default=0))
+        todo.extend(constant for constant in current.co_consts if isinstance(constant, types.CodeType))
+    indent = len(lines[code.co_firstlineno - 1]) - len(lines[code.co_firstlineno - 1].lstrip())
+    at = last
+    while at < len(lines):
+        line = lines[at]
+        if line.strip():
+            if len(line) - len(line.lstrip()) <= indent:
+                break
+            last = at + 1
+        at += 1
+    return last
 
 
 def _is_constexpr(annotation: Any) -> bool:

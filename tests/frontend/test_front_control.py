@@ -229,6 +229,19 @@ def test_the_hints_of_tl_range_reach_the_loop():
     assert loop.attrs["num_stages"] == 3
 
 
+@pytest.mark.parametrize(
+    ("count", "attrs"), [(4, {"unroll": True}), (8, {"unroll_factor": 4}), (None, {"unroll_factor": 4})]
+)
+def test_an_unroll_factor_that_covers_the_loop_unrolls_it(count, attrs):
+    @kernel
+    def k(out, n, COUNT: tl.constexpr):
+        for i in tl.range(n if COUNT is None else COUNT, loop_unroll_factor=4):
+            tl.store(out + i, i)
+
+    (loop,) = [op for op in ir(k, out="*i32", n="i32", COUNT=count).ops() if op.name == "for"]
+    assert dict(loop.attrs) == attrs
+
+
 def test_the_loop_variable_survives_when_it_is_read_afterwards():
     @kernel
     def k(out, n):

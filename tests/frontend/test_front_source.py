@@ -60,6 +60,30 @@ def test_indented_definitions_keep_their_columns():
     assert linecache.getline(__file__, node.body[0].lineno).strip() == "tl.store(out, 1)"
 
 
+def test_the_end_of_a_definition_is_found_behind_what_has_no_code():
+    space = cell(
+        """
+        @kernel
+        def k(
+            out,
+        ):
+            tl.store(
+                out, 1
+        )
+            # a comment at the end
+            '''a string
+        without use'''
+            pass
+
+        # not part of it
+        other = 1
+        """,
+        notebook(),
+    )
+    assert space["k"].source.lines[-1] == "    pass\n"
+    assert len(space["k"].source.node.body) == 3
+
+
 def test_the_same_name_defined_twice_is_told_apart_by_line(tmp_path):
     path = tmp_path / "twice.py"
     path.write_text(

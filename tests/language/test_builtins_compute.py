@@ -347,6 +347,19 @@ def test_hints_return_their_operand():
     assert evaluate(k, np.int32, (4,), n=3).tolist() == [0, 1, 2, 3]
 
 
+def test_hints_stay_on_the_ops_and_parameters_they_are_about():
+    @kernel
+    def k(out, n, stride):
+        tl.multiple_of(stride, 24)
+        i = tl.max_contiguous(tl.multiple_of(tl.arange(0, 4) % n, 4), (4,))
+        tl.store(out + i * stride, i)
+
+    func = ir(k, out="*i32", n="i32", stride="i32")
+    assert [(h.name, h.divisibility) for h in func.hints] == [("out", 16), ("n", 1), ("stride", 8)]
+    (op,) = [op for op in func.ops() if op.name == "rem"]
+    assert dict(op.attrs) == {"multiple_of": (4,), "max_contiguous": (4,)}
+
+
 def test_loads_and_stores_take_their_keywords():
     @kernel
     def k(out, x):
