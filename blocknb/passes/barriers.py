@@ -43,8 +43,11 @@ class Access:
         if not (self.write or other.write):
             return False
         if self.root is not None or other.root is not None:
-            # The same pointer tile in the same layout: every thread meets its own elements again.
-            return self.root is other.root and self.pointer is not other.pointer
+            # The same pointer tile in the same layout: every thread meets its own elements again. But one thread alone stores what
+            # several hold, and scalars are held by all.
+            layout = self.pointer.type.layout if self.pointer is not None else None
+            own = self.pointer is other.pointer and layout is not None and not layout.is_replicated
+            return self.root is other.root and not own
         return self.low < other.high and other.low < self.high
 
 
