@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,15 @@ class AccessError(KernelError):
 
     title = "access outside an array"
 
-    def __init__(self, message, loc=None, hint=None, *, program: tuple[int, int, int] = (0, 0, 0), index: int = 0):
+    def __init__(
+        self,
+        message: str,
+        loc: Loc | None = None,
+        hint: str | None = None,
+        *,
+        program: tuple[int, int, int] = (0, 0, 0),
+        index: int = 0,
+    ):
         super().__init__(message, loc, hint)
         self.program, self.index = program, index
 
@@ -141,6 +150,8 @@ class CompilerBug(KernelError):
 
     title = "compiler bug"
 
-    def __init__(self, message, loc=None, hint=None, *, trace=None):
-        super().__init__(message, loc, hint or "this is a defect of blocknb, not of your kernel; please report it with the trace")
+    def __init__(self, message: str, loc: Loc | None = None, hint: str | None = None, *, trace: Any = None):
+        super().__init__(
+            message, loc, hint or "this is a defect of blocknb, not of your kernel; please report it with the trace"
+        )
         self.trace = trace

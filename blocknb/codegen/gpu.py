@@ -9,7 +9,7 @@ sits where its op stood, whatever is asked for later still dominates its use. LL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +65,7 @@ class Generator:
         self.following: Sequence[Op] = ()
         self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
         self.memo: dict[tuple, str] = {}
+        self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
         self.open_chunk()
 
@@ -77,7 +78,7 @@ class Generator:
         return self.sink
 
     @contextmanager
-    def writing(self, sink: list[str], dbg: str):
+    def writing(self, sink: list[str], dbg: str) -> Iterator[None]:
         """Lines written inside go to another chunk."""
         saved = self.sink, self.dbg
         self.sink, self.dbg = sink, dbg
@@ -205,10 +206,9 @@ class Generator:
             case "expand_dims" | "reshape" | "trans":
                 return self.reg(op.args[0], index if op.args[0].type.shape else 0)
             case "convert":
-                return self.reg(
-                    op.args[0],
-                    plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers[index],
-                )
+                renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
+                assert renamed is not None, "a conversion that moves data is not lazy"
+                return self.reg(op.args[0], renamed[index])
             case "load" | "local_load":
                 return gpu_memory.unpack(self, value, index)
         names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)

@@ -8,10 +8,11 @@ of B from shared memory, and does the outer product.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blocknb.codegen import gpu_math
-from blocknb.codegen.gpu_math import llvm_type
+from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.codegen.gpu_memory import SharedAddress, memory_bits, word
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -63,10 +64,10 @@ def tensor_core(g: Generator, op: Op, instruction: MmaInstruction) -> None:
 
 
 def fragment_grid(layout: Layout, tile: tuple[int, int]) -> dict[tuple[int, int], int]:
-    """(row, column) of each fragment that a thread holds parts of, counted in fragments within its warp's part of the matrix -> first register."""
+    """(row, column) of each fragment, counted within the warp's part of the matrix -> the first of its registers."""
     rows, columns = layout.dim_mask(0), layout.dim_mask(1)
     low_rows, low_columns = layout.dim_bits(0).start, layout.dim_bits(1).start
-    found = {}
+    found: dict[tuple[int, int], int] = {}
     for register, index in enumerate(layout.register_indices):
         row, column = (index & rows) >> low_rows, (index & columns) >> low_columns
         found.setdefault((row // tile[0], column // tile[1]), register)
@@ -166,7 +167,7 @@ class PlainOperand:
         self.bytes = memory_bits(buffer.type.dtype) // 8
         stride = self.extent if axis == 0 else 1
 
-        def place(bases):
+        def place(bases: Sequence[int]) -> tuple[int, ...]:
             return tuple(((basis & self.mask) >> self.low) * stride for basis in bases)
 
         self.address = SharedAddress(g, buffer, place(layout.lane), place(layout.warp))
@@ -181,11 +182,11 @@ class PlainOperand:
         return g.emit(f"load {llvm_type(dtype)}, ptr addrspace(3) {pointer}, align {self.bytes}")
 
 
-def widened(g: Generator, name: str, source, result) -> str:
+def widened(g: Generator, name: str, source: ElementType, result: ElementType) -> str:
     return gpu_math.cast(g, name, source, result)
 
 
-def fused(g: Generator, x: str, y: str, accumulator: str, dtype, kind: str) -> str:
+def fused(g: Generator, x: str, y: str, accumulator: str, dtype: ElementType, kind: str) -> str:
     if dtype.is_float and dtype.bits >= 32:
         return g.call(kind, f"llvm.fma.f{dtype.bits}", (kind, x), (kind, y), (kind, accumulator))
     if dtype.is_float:

@@ -8,7 +8,7 @@ units in the last place (CUDA C++ Programming Guide, mathematical functions); th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_math
 from blocknb.codegen.cpu_ops import Code, Machine
@@ -20,18 +20,20 @@ from blocknb.language.types import Pointer
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
+ElementType = Any  # a DType or a Pointer; its kind decides which instructions apply
+
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
 INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 LOG2_E = 1.4426950408889634
 
 
-def llvm_type(dtype) -> str:
+def llvm_type(dtype: ElementType) -> str:
     """LLVM's type of an element in a register; pointers are global."""
     return "ptr addrspace(1)" if isinstance(dtype, Pointer) else scalar_type(dtype)
 
 
-def constant(value, dtype) -> str:
+def constant(value: Any, dtype: ElementType) -> str:
     """A constant operand."""
     return "null" if isinstance(dtype, Pointer) else literal(value, dtype)
 
@@ -57,7 +59,7 @@ def emit(g: Generator, op: Op, names: tuple[str, ...]) -> str:
     return integer(g, op, dtype, names)
 
 
-def compare(g: Generator, pred: str, dtype, names: tuple[str, ...]) -> str:
+def compare(g: Generator, pred: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     kind = llvm_type(dtype)
     if dtype.is_float:
         return g.emit(f"fcmp {ORDERED[pred]} {kind} {names[0]}, {names[1]}")
@@ -65,7 +67,7 @@ def compare(g: Generator, pred: str, dtype, names: tuple[str, ...]) -> str:
     return g.emit(f"icmp {sign}{pred} {kind} {names[0]}, {names[1]}")
 
 
-def pointer_add(g: Generator, names: tuple[str, ...], element, offset) -> str:
+def pointer_add(g: Generator, names: tuple[str, ...], element: ElementType, offset: ElementType) -> str:
     pointer, index = names
     if index == "0":
         return pointer
@@ -79,7 +81,7 @@ def pointer_add(g: Generator, names: tuple[str, ...], element, offset) -> str:
 # -- integers
 
 
-def integer(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
     kind, signed = llvm_type(dtype), dtype.kind == "int"
     match op.name:
         case "add" | "sub" | "mul" | "and" | "or" | "xor" | "shl":
@@ -108,7 +110,7 @@ def integer(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
 # -- floats
 
 
-def floating(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+def floating(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
     if op.name == "neg":
         return g.emit(f"fneg {llvm_type(dtype)} {names[0]}")
     if dtype.bits == 16 and not (dtype == t.float16 and op.name in FLOAT):
@@ -117,7 +119,7 @@ def floating(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
     return single(g, op, dtype, names)
 
 
-def single(g: Generator, op: Op, dtype, names: tuple[str, ...]) -> str:
+def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
     """An op in fp16 (add, sub, mul), fp32 or fp64."""
     kind, fp32 = llvm_type(dtype), dtype == t.float32
     suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
@@ -180,7 +182,7 @@ class Inline(Writer):
 MACHINE = Machine(vector_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
 
 
-def polynomial(g: Generator, name: str, dtype, names: tuple[str, ...]) -> str:
+def polynomial(g: Generator, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
     f = cpu_math.Function(Code(Inline(g), MACHINE, {}), llvm_type(dtype), 1)
     return cpu_math.FUNCTIONS[name](f, cpu_math.Lanes(f, "float", names[0])).text
@@ -189,7 +191,7 @@ def polynomial(g: Generator, name: str, dtype, names: tuple[str, ...]) -> str:
 # -- conversions
 
 
-def cast(g: Generator, name: str, source, result) -> str:
+def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> str:
     if source == result:
         return name
     a, b = llvm_type(source), llvm_type(result)
@@ -217,7 +219,7 @@ def cast(g: Generator, name: str, source, result) -> str:
     return g.emit(f"{'sext' if source.kind == 'int' else 'zext'} {a} {name} to {b}")
 
 
-def bitcast(g: Generator, name: str, source, result) -> str:
+def bitcast(g: Generator, name: str, source: ElementType, result: ElementType) -> str:
     a, b = llvm_type(source), llvm_type(result)
     if a == b:
         return name

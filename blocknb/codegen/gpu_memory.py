@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.gpu_math import llvm_type
+from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -91,9 +91,14 @@ def halves_of_singles(g: Generator, value: Value) -> Value | None:
     """The fp32 tile that `value` is the 16-bit rounding of, if it is just that: pairs of them convert in one instruction."""
     op = g.defs.get(value)
     native = g.target.capability >= 80
-    if native and op is not None and op.name == "cast" and value.type.dtype.is_float and value.type.dtype.bits == 16:
-        if op.args[0].type.dtype == t.float32:
-            return op.args[0]
+    if (
+        native
+        and op is not None
+        and op.name == "cast"
+        and value.type.dtype in (t.float16, t.bfloat16)
+        and op.args[0].type.dtype == t.float32
+    ):
+        return op.args[0]
     return None
 
 
@@ -111,7 +116,7 @@ def as_integer(g: Generator, name: str, kind: str, bits: int) -> str:
     return name if kind == f"i{bits}" else g.emit(f"bitcast {kind} {name} to i{bits}")
 
 
-def memory_bits(dtype) -> int:
+def memory_bits(dtype: ElementType) -> int:
     return max(8, dtype.bits)
 
 
@@ -119,10 +124,8 @@ def unpack(g: Generator, value: Value, index: int) -> str:
     """One register out of the word that it arrived in."""
     dtype = value.type.dtype
     kind, bits = llvm_type(dtype), memory_bits(dtype)
-    for registers, name in g.words[value].items():
-        if index in registers:
-            break
-    else:
+    registers, name = next(((r, n) for r, n in g.words[value].items() if index in r), ((), ""))
+    if not registers:
         raise CompilerBug(f"register {index} of {value} never arrived")
     if len(registers) > 1:
         element = "i8" if dtype == t.int1 else kind
@@ -184,7 +187,7 @@ def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:
     layout = pointer.type.layout
     strides = constant_strides(g, pointer, layout)
     base, distance = 0, 0
-    for position, basis in enumerate(layout.reg):
+    for position in range(len(layout.reg)):
         if not register >> position & 1:
             continue
         if position in strides:
@@ -199,9 +202,8 @@ def constant_strides(g: Generator, pointer: Value, layout: Layout) -> dict[int, 
 
     The bit must move the index by addition, so no other bit of the place may share an index bit with it.
     """
-    key = ("strides", pointer)
-    if key not in g.memo:
-        found = {}
+    if pointer not in g.strides:
+        found: dict[int, int] = {}
         for position, basis in enumerate(layout.reg):
             others = [b for p, b in enumerate(layout.reg) if p != position] + [*layout.lane, *layout.warp]
             if any(basis & other for other in others):
@@ -215,8 +217,8 @@ def constant_strides(g: Generator, pointer: Value, layout: Layout) -> dict[int, 
                 distance += steps * stride * pointer.type.dtype.element.bytes
             else:
                 found[position] = distance
-        g.memo[key] = found
-    return g.memo[key]
+        g.strides[pointer] = found
+    return g.strides[pointer]
 
 
 def offset_pointer(g: Generator, name: str, distance: int, space: int) -> str:
@@ -225,7 +227,8 @@ def offset_pointer(g: Generator, name: str, distance: int, space: int) -> str:
 
 def load(g: Generator, op: Op) -> None:
     dtype = op.result.type.dtype
-    mask, words = mask_of(op), {}
+    mask = mask_of(op)
+    words: dict[tuple[int, ...], str] = {}
     other = op.args[2] if len(op.args) > 2 else None
     for registers in accesses(g, op):
         name, distance = address(g, op.args[0], registers[0])
@@ -265,7 +268,14 @@ def modifiers(op: Op) -> str:
 
 
 def predicated_load(
-    g, op: Op, name: str, distance: int, pieces: Sequence, element_bits: int, predicate: str, defaults: Sequence[str]
+    g: Generator,
+    op: Op,
+    name: str,
+    distance: int,
+    pieces: Sequence,
+    element_bits: int,
+    predicate: str,
+    defaults: Sequence[str],
 ) -> list[str]:
     """Inline PTX: where the predicate is off nothing is read and the results are the defaults (zero)."""
     bits, n = element_bits * len(pieces[0]), len(pieces)
@@ -275,7 +285,8 @@ def predicated_load(
     target = f"{{{outs}}}" if n > 1 else outs
     guard = f"@${n + 1} " if predicate else ""
     volatile = ".volatile" if op.attrs.get("volatile") else ""
-    text = f"{guard}ld{volatile}.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} {target}, [${n}{f'+{distance}' if distance else ''}];"
+    where = f"[${n}+{distance}]" if distance else f"[${n}]"
+    text = f"{guard}ld{volatile}.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} {target}, {where};"
     constraints = [f"={letter}"] * n + ["l"]
     operands = [f"ptr addrspace(1) {name}"]
     if predicate:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.gpu_math import ElementType, constant, llvm_type
 from blocknb.codegen.gpu_memory import as_integer, memory_bits
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
 
-def shuffled(g: Generator, name: str, dtype, exchange: Callable[[str], str]) -> str:
+def shuffled(g: Generator, name: str, dtype: ElementType, exchange: Callable[[str], str]) -> str:
     """A value of any type through an exchange of 32-bit words."""
     kind, bits = llvm_type(dtype), dtype.bits
     if bits == 64:
@@ -37,7 +37,7 @@ def shuffled(g: Generator, name: str, dtype, exchange: Callable[[str], str]) -> 
     return narrow if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {narrow} to {kind}")
 
 
-def butterfly(g: Generator, name: str, dtype, mask: int) -> str:
+def butterfly(g: Generator, name: str, dtype: ElementType, mask: int) -> str:
     def exchange(word: str) -> str:
         return g.call(
             "i32", "llvm.nvvm.shfl.sync.bfly.i32", ("i32", "-1"), ("i32", word), ("i32", str(mask)), ("i32", "31")
@@ -50,6 +50,7 @@ def shuffle(g: Generator, op: Op) -> None:
     """A layout conversion within each warp, as `layouts.convert` planned it."""
     source, dtype = op.args[0], op.result.type.dtype
     steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
+    assert steps is not None, "only shuffles come here"
     published = select(g, g.regs(source), dtype, steps.before)
     lane = g.thread_index(steps.lane, steps.warp)
     arrived = []
@@ -75,7 +76,7 @@ def shuffle(g: Generator, op: Op) -> None:
     g.set(op.result, select(g, arrived, dtype, steps.after))
 
 
-def select(g: Generator, names: list[str], dtype, stages: Sequence[Select]) -> list[str]:
+def select(g: Generator, names: list[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
     """Swaps registers r and r ^ flip in the threads that a stage names."""
     kind = llvm_type(dtype)
     for stage in stages:

@@ -35,11 +35,14 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     common = (
         Pass("simplify", simplify.simplify, optional=True),
         Pass("unroll", unroll.unroll),  # static_range; after simplify, so that bounds are constants
-        Pass("pointers", pointers.pointers, optional=True),  # scalar bases and invariant offsets, which coalesce reads best
+        Pass(
+            "pointers", pointers.pointers, optional=True
+        ),  # scalar bases and invariant offsets, which coalesce reads best
     )
     if target.kind == "cpu":
         return common  # the CPU leaves at the tile level
-    return common + (
+    return (
+        *common,
         Pass("coalesce", coalesce.coalesce, optional=True),
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
@@ -48,19 +51,25 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     )
 
 
-def run(func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None) -> tuple[Func, tuple[Stage, ...]]:
+def run(
+    func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
+) -> tuple[Func, tuple[Stage, ...]]:
     """Runs the pipeline. `observe` sees each Stage as it is done. Raises ValueError for an unknown or mandatory pass in `without`."""
     passes = pipeline(target)
     without = frozenset(without)
     optional = {p.name for p in passes if p.optional}
     if unknown := without - optional:
-        raise ValueError(f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(sorted(optional))}")
+        raise ValueError(
+            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(sorted(optional))}"
+        )
     stages = []
     for p in passes:
         notes, start = Notes(p.name), time.perf_counter()
         after = func if p.name in without else p.run(func, target, notes)
         elapsed = (time.perf_counter() - start) * 1e3
-        stage = Stage(p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without)
+        stage = Stage(
+            p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without
+        )
         stages.append(stage)
         if observe:
             observe(stage)

@@ -186,9 +186,11 @@ class Assignment:
                 self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
         consumers = uses(self.func)
         for op in self.func.ops():
-            if op.name == "load" and self.anchored(op.result) and members[self.groups.find(op.result)] == 1:
-                if op.result.type.size <= SMALL and (layout := self.asked_by_views(op.result, consumers)):
-                    self.layouts[self.groups.find(op.result)] = layout
+            if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
+                continue
+            root = self.groups.find(op.result)
+            if members[root] == 1 and (layout := self.asked_by_views(op.result, consumers)):
+                self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
@@ -256,9 +258,9 @@ class Assignment:
             case "for" | "while" | "if":
                 self.collect_control(op)
             case "load" | "store":
-                layout = self.emitted_layout(op)
-                for value in op.args:
-                    self.demand(value, layout)
+                if (wanted := self.emitted_layout(op)) is not None:
+                    for value in op.args:
+                        self.demand(value, wanted)
             case "dot":
                 for value, layout in zip(op.args, self.dot_layouts(op), strict=True):
                     self.demand(value, layout)
@@ -397,10 +399,8 @@ class Assignment:
         convert_results: bool = True,
     ) -> Op:
         """Appends `op` with new operands and results in the given layouts, keeping its id the first time."""
-        results = tuple(
-            self.define(v, x) if x is not None else v
-            for v, x in zip(op.results, layouts * len(op.results) if len(layouts) == 1 else layouts, strict=True)
-        )
+        own = list(layouts) * len(op.results) if len(layouts) == 1 else layouts
+        results = tuple(self.define(v, x) if x is not None else v for v, x in zip(op.results, own, strict=True))
         attrs = dict(op.attrs)
         if "layout" in attrs and op.name in ("load", "store", "dot"):
             del attrs["layout"]
@@ -444,7 +444,7 @@ class Assignment:
         self.emit_in(op, args, own, tuple(blocks))
 
     def emit_block(self, op: Op, block: Block, own: Sequence[Layout | None]) -> Block:
-        lead = [None] if op.name == "for" else []
+        lead: list[Layout | None] = [None] if op.name == "for" else []
         layouts = lead + list(own) if block.args else []
         args = tuple(self.define(v, x) if x is not None else v for v, x in zip(block.args, layouts, strict=True))
         with self.builder.block(args) as opened:
@@ -453,7 +453,7 @@ class Assignment:
                     self.converts(value)
             self.emit_ops(block.ops[:-1])
             end = block.terminator
-            first = [None] if end.name == "condition" else []
+            first: list[Layout | None] = [None] if end.name == "condition" else []
             self.builder.append(
                 end.replace(args=tuple(self.get(v, x) for v, x in zip(end.args, first + list(own), strict=True)))
             )

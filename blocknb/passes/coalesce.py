@@ -8,6 +8,8 @@ that axis. The pass only proposes: it leaves `layout` and `vec` on the op, and `
 
 from __future__ import annotations
 
+from typing import Any
+
 from blocknb.analysis import affine
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op
@@ -28,7 +30,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     facts = affine.analyze(func)
     num_warps = func.attrs["num_warps"]
 
-    def visit(op: Op, rebuild: Rebuild):
+    def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name not in ("load", "store") or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]

@@ -8,8 +8,9 @@ share memory whenever their live ranges do not meet; `barriers` runs later and s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
@@ -43,7 +44,7 @@ def shared(func: Func, target: Target, notes: Notes) -> Func:
 def split_reductions(num_warps: int) -> Callable:
     """A visitor that turns a reduction over several warps into partial results, a conversion, and a reduction in registers."""
 
-    def visit(op: Op, rebuild: Rebuild):
+    def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name != "reduce" or "keep" in op.attrs:
             return NotImplemented
         axis, layout = op.attrs["axis"], op.args[0].type.layout
@@ -65,7 +66,7 @@ def split_reductions(num_warps: int) -> Callable:
 
 def place(layout: Layout, axis: int, keep: int) -> tuple[tuple[int, ...], Callable[[int], int], int]:
     """The shape with `axis` shrunk to `keep`, the map of a basis that does not lie on the axis, and the axis's lowest bit there."""
-    shape = layout.shape[:axis] + (keep,) + layout.shape[axis + 1 :]
+    shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
     bits = layout.dim_bits(axis)
     log_keep = keep.bit_length() - 1
 
@@ -114,7 +115,7 @@ class Lowering(Rebuild):
     """
 
     def __init__(self, func: Func, target: Target, notes: Notes):
-        super().__init__(func, "shared", Lowering.lower)
+        super().__init__(func, "shared", self.lower)
         self.has_ldmatrix, self.notes = target.capability >= 75, notes
         self.waiting: list[dict[Value, Op]] = [{}]
 
@@ -127,14 +128,14 @@ class Lowering(Rebuild):
             self.flush([v for v in self.waiting[-1] if v in used])
         super().one(op)
 
-    def block(self, block: Block, args=None) -> Block:
+    def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
         self.waiting.append({})
         try:
             return super().block(block, args)
         finally:
             self.waiting.pop()
 
-    def ops(self, ops) -> None:
+    def ops(self, ops: Sequence[Op]) -> None:
         super().ops(ops)
         assert not self.waiting[-1], "a conversion without a use"
 
@@ -155,15 +156,15 @@ class Lowering(Rebuild):
             with self.builder.at(op):
                 self.mapping[op.result] = self.load_from(op, buffer, layout)
 
-    def lower(op: Op, rebuild: Lowering):
+    def lower(self, op: Op, _: Rebuild) -> Any:
         if op.name == "convert" and op.args[0].type.layout == op.attrs["layout"]:
             return op.args
         if op.name == "dot" and "instr" not in op.attrs:
             buffers = [
-                rebuild.store(x, row_major(x.type.shape), f"dot operand {name}")
+                self.store(x, row_major(x.type.shape), f"dot operand {name}")
                 for x, name in zip(op.args, "ab", strict=False)
             ]
-            rebuild.builder.append(op.replace(args=(*buffers, op.args[2])))
+            self.builder.append(op.replace(args=(*buffers, op.args[2])))
             return op.results
         return NotImplemented
 
@@ -181,18 +182,12 @@ class Lowering(Rebuild):
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
         if plan:
             count = len(plan.steps)
-            conflicts = plan.wavefronts // (count * plan.count)
-            self.notes(
-                loaded,
-                f"shared memory read by {count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread, {conflicts}-way",
-            )
+            way = f"ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread, {plan.wavefronts // (count * plan.count)}-way"
+            self.notes(loaded, f"shared memory read by {count} {way}")
         else:
             access = vector_access(target, layout, bits)
-            conflicts = access.wavefronts / access.ideal
-            self.notes(
-                loaded,
-                f"shared memory read as {access.vector * bits // 8}-byte accesses, {conflicts:g}-way bank conflicts",
-            )
+            way = f"{access.wavefronts / access.ideal:g}-way bank conflicts"
+            self.notes(loaded, f"shared memory read as {access.vector * bits // 8}-byte accesses, {way}")
         return loaded.result
 
     def store(self, value: Value, layout: SharedLayout, what: str) -> Value:
@@ -204,10 +199,8 @@ class Lowering(Rebuild):
         stored = b.op("local_store", buffer, value)
         bits = max(8, value.type.dtype.bits)
         access = vector_access(value.type.layout, layout, bits)
-        self.notes(
-            stored,
-            f"{what}: {kind.bytes} bytes stored as {access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts",
-        )
+        way = f"{access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts"
+        self.notes(stored, f"{what}: {kind.bytes} bytes stored as {way}")
         return buffer
 
 
@@ -259,7 +252,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
         )
     offsets = {live.op.id: live.offset for live in placed}
 
-    def visit(op: Op, rebuild: Rebuild):
+    def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name != "alloc":
             return NotImplemented
         rebuild.builder.append(op.replace(attrs={**op.attrs, "offset": offsets[op.id]}))

@@ -7,8 +7,10 @@ about a dot (where operands live, how they get there) follows from these two.
 
 from __future__ import annotations
 
+from typing import Any
+
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op, definitions
+from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
@@ -23,14 +25,14 @@ def tensorcore(func: Func, target: Target, notes: Notes) -> Func:
     """
     chained = operands_of_dots(func)
 
-    def visit(op: Op, rebuild: Rebuild):
+    def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name != "dot":
             return NotImplemented
         instruction, why = choose(op, target)
         if instruction is None:
             notes(op, f"dot: plain multiply-adds, no tensor core: {why}", "missed")
             return NotImplemented
-        a, b, c = (x.type for x in op.args)
+        a, _, c = (x.type for x in op.args)
         warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
         layout = tables.accumulator(c.shape, instruction, warps)
         new = op.replace(
@@ -49,7 +51,7 @@ def tensorcore(func: Func, target: Target, notes: Notes) -> Func:
 
 def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     """The instruction for a dot, or None and the reason as a phrase."""
-    a, b, c = (x.type for x in op.args)
+    a, _, c = (x.type for x in op.args)
     operand = a.dtype.name
     if operand == "fp32":
         if op.attrs.get("precision", "tf32") != "tf32":
@@ -62,12 +64,12 @@ def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
     return (None, why) if why else (instruction, "")
 
 
-def operands_of_dots(func: Func) -> set:
+def operands_of_dots(func: Func) -> set[Value]:
     """Results of dots that reach the first operand of another dot through elementwise ops (attention's P)."""
     defs = definitions(func)
-    found = set()
+    found: set[Value] = set()
 
-    def trace_back(value, depth=0):
+    def trace_back(value: Value, depth: int = 0) -> None:
         op = defs.get(value)
         if op is None or depth > 64:
             return
@@ -89,7 +91,8 @@ def operand_layouts(op: Op) -> tuple[Layout, Layout]:
     warps = op.attrs["warps"]
     a, b = op.args[0].type.shape, op.args[1].type.shape
     first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
-    assert first is not None and second is not None, "tensorcore chose an instruction that does not fit"
+    assert first is not None, "tensorcore chose an instruction that does not fit"
+    assert second is not None, "tensorcore chose an instruction that does not fit"
     return first, second
 
 
