@@ -7,6 +7,7 @@ launched last in full, and the others as rows. Nothing is launched for its sake.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,9 @@ from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
-HTML_BUDGET, DOCUMENT_BUDGET = 88_000, 46_000  # characters; with the text they keep a card under 150 kB
+LIMIT = 150_000  # bytes of a card's whole output
+HTML_BUDGET = 84_000  # characters; the document gets what is left
+SPARE = 6_000  # for the document's facts, source and launches
 SHOWN_ROWS = 12
 SHOWN_NOTES = 12
 
@@ -61,7 +64,7 @@ class Card:
 
     @property
     def where(self) -> str:
-        """"ran on CPU (znver4, 2 cores); GPU view: sm_90a"."""
+        """ "ran on CPU (znver4, 2 cores); GPU view: sm_90a"."""
         return "; ".join(view.heading for view in self.views)
 
     @cached_property
@@ -69,9 +72,9 @@ class Card:
         """What stands on top: label and text."""
         made, found = self.main, []
         if made.launches:
-            warps = made.compiled.options.get("num_warps")
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
-            on_gpu = f", {numbers.plural(warps, 'warp')} a program" if self.views[0].trace.target.is_gpu else ""  # type: ignore[union-attr]
+            warps = numbers.plural(int(made.compiled.options["num_warps"]), "warp")
+            on_gpu = f", {warps} a program" if made.compiled.target.is_gpu else ""
             found.append(("launch", f"{count}grid {numbers.grid(made.grid)}{on_gpu}"))
             speed = numbers.rate(made)
             found.append(("time", numbers.launches(made) + (f", {speed.text}" if speed else "")))
@@ -82,9 +85,15 @@ class Card:
                 found.append((view.label, text))
         for view in self.views:
             if view.trace is not None:
-                label = "compiled" if len(self.views) == 1 else f"compiled, {'CPU' if not view.trace.target.is_gpu else view.label}"
+                label = (
+                    "compiled"
+                    if len(self.views) == 1
+                    else f"compiled, {'CPU' if not view.trace.target.is_gpu else view.label}"
+                )
                 found.append((label, numbers.compile_time(view.trace)))
-        warnings = [warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings]
+        warnings = [
+            warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings
+        ]
         return found + [("warning", warning) for warning in dict.fromkeys(warnings)]
 
     @cached_property
@@ -142,7 +151,7 @@ class Card:
                 found.append(f"    {f'line {number}' if number else 'kernel'}: {line.text.strip()}")
         return found
 
-    def document(self) -> dict[str, Any]:
+    def document(self, budget: int) -> dict[str, Any]:
         views: list[tuple[str, Trace | None, list[Section], str]] = []
         for view in self.views:
             listings: list[Section] = []
@@ -151,11 +160,13 @@ class Card:
                 listings += sections.code_sections(view.trace, view.expression, view.heading)
             views.append((view.role, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
-        return document.build(self.name, self.facts, launches[:SHOWN_ROWS], views, DOCUMENT_BUDGET)
+        return document.build(self.name, self.facts, launches[:SHOWN_ROWS], views, budget)
 
     def bundle(self) -> dict[str, Any]:
         """The output of the cell, by MIME type."""
-        return {"text/plain": self.text(), "text/html": self.html(), document.MIME: self.document()}
+        bundle: dict[str, Any] = {"text/plain": self.text(), "text/html": self.html()}
+        left = LIMIT - len(json.dumps(bundle, ensure_ascii=False).encode()) - SPARE
+        return bundle | {document.MIME: self.document(left)}
 
 
 def _launched(made: Specialisation) -> dict[str, Any]:
@@ -196,7 +207,10 @@ def bundle_of(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[
     record = record_of(kernel)
     if record is None:
         text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
-        return {"text/plain": text, "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`.")}
+        return {
+            "text/plain": text,
+            "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
+        }
     return card_of(record).bundle()
 
 

@@ -42,7 +42,7 @@ def section_names() -> list[str]:
     return [*KEYS, "all", "parse", *(p.name for p in pipeline(Target.parse("sm_90a")))]
 
 
-@context_matcher(identifier="blocknb.options")  # type: ignore[misc]
+@context_matcher(identifier="blocknb.options")
 def options_matcher(context: CompletionContext) -> SimpleMatcherResult:
     if context.cursor_line != 0:
         return SimpleMatcherResult(completions=[])

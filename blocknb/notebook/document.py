@@ -20,7 +20,8 @@ from blocknb.trace import Trace
 
 MIME = "application/vnd.blocknb.v1+json"
 SCHEMA = 1
-LARGEST_BLOB = 400_000  # characters of a text that is still worth compressing for a card
+# What is stored first when not everything fits: the IR, then what the machine runs, LLVM last.
+_ORDER = {"sass": 1, "ptx": 2, "assembly": 3, "llvm": 4}
 
 
 class Blobs:
@@ -36,7 +37,7 @@ class Blobs:
         name = hashlib.sha256(raw).hexdigest()[:16]
         if name in self.stored:
             return name
-        packed = base64.b64encode(gzip.compress(raw, mtime=0)).decode() if len(raw) <= LARGEST_BLOB else ""
+        packed = "" if self.left <= 0 else base64.b64encode(gzip.compress(raw, mtime=0)).decode()
         if not packed or len(packed) > self.left:
             self.left_out.append({"what": what, "bytes": len(raw), "call": call})
             return None
@@ -58,9 +59,10 @@ def build(
     budget: int = 50_000,
 ) -> dict[str, Any]:
     """The document. `views` are (role, trace, its sections, error): role is "ran" or "view", and a view that could not be compiled
-    has no trace but an error. `budget` bounds the blobs, in characters; the rest is small."""
-    blobs = Blobs(budget)
-    made = [_view(role, trace, sections, error, blobs) for role, trace, sections, error in views]
+    has no trace but an error. `budget` bounds views and blobs, in characters; the rest is small."""
+    skeleton = [_view(*view, Blobs(0)) for view in views]
+    blobs = Blobs(budget - len(json.dumps(skeleton, ensure_ascii=False)))
+    made = [_view(*view, blobs) for view in views]
     first = next(trace for _, trace, _, _ in views if trace is not None)
     source = {"file": first.file, "first_line": first.first_line, "text": first.source}
     source["hash"] = hashlib.sha256(first.source.encode()).hexdigest()[:16]
@@ -80,7 +82,7 @@ def build(
 def _view(role: str, trace: Trace | None, sections: Sequence[Section], error: str, blobs: Blobs) -> dict[str, Any]:
     if trace is None:
         return {"role": role, "error": error}
-    by_key = {section.key: _blob(section, blobs) for section in sections}
+    by_key = {s.key: _blob(s, blobs) for s in sorted(sections, key=lambda s: _ORDER.get(s.key, 0))}
     stages = [
         {
             "name": stage.name,

@@ -57,7 +57,7 @@ def _place(loc: Loc, word: str, shell: Any) -> list[str]:
 
 
 def file_name(file: str, shell: Any = None) -> str:
-    """"cell In[3]" for the cells of this shell, else the name that errors give it."""
+    """ "cell In[3]" for the cells of this shell, else the name that errors give it."""
     namer = getattr(getattr(shell, "compile", None), "format_code_name", None)
     if namer is not None and (found := namer(file)) is not None:
         return f"{str(found[0]).lower()} {found[1]}"

@@ -58,10 +58,14 @@ def render(
     head = [f"<div class=bn-head><b>{escape(name)}</b> &nbsp;{escape(where)}</div>", _table(facts, "bn-facts")]
     if rows:
         head.append(_table(rows, "bn-rows", head=True))
-    bodies = [[_line(line, section) for line in section.lines] for section in sections]
     frames = [_summary(section) for section in sections]
     spent = len(STYLE) + sum(map(len, head)) + sum(len(f) + 350 for f in frames)
-    level = fair_share([sum(len(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
+    bodies = [[_line(line, section) for line in section.lines] for section in sections]
+    sizes = [sum(len(row) + 1 for row in rows) for rows in bodies]
+    if sum(sizes) > budget - spent:  # what a stage left alone need not stand there twice
+        bodies = [_abridged(section, lines) for section, lines in zip(sections, bodies, strict=True)]
+        sizes = [sum(len(row) + 1 for row in rows) for rows in bodies]
+    level = fair_share(sizes, max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
     for section, summary, lines in zip(sections, frames, bodies, strict=True):
         if section.group != group:
@@ -119,6 +123,14 @@ def _line(line: Line, section: Section) -> str:
     if line.note:
         return f"{_OPENING[line.note]}{body}</i>"
     return f"<u>{body}</u>" if line.new else body
+
+
+def _abridged(section: Section, lines: list[str]) -> list[str]:
+    """Of a stage that changed nothing only its notes, and a word."""
+    if not section.same:
+        return lines
+    notes = [text for text, line in zip(lines, section.lines, strict=True) if line.note]
+    return [*notes, f"{'':7}unchanged: the text is that of the stage before"]
 
 
 def _body(section: Section, lines: list[str], level: int) -> str:

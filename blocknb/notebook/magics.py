@@ -41,7 +41,11 @@ class Session:
 
 def start_line(lines: list[str]) -> list[str]:
     """The input transformer: `%%blockkernel options` on the first line becomes a call that starts the observation."""
-    if not lines or not (found := re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", lines[0])) or found[1].endswith("?"):
+    if (
+        not lines
+        or not (found := re.match(r"%%blockkernel(?![\w?])[ \t]*(.*?)\s*$", lines[0]))
+        or found[1].endswith("?")
+    ):
         return lines
     return [f"get_ipython().run_line_magic('blockkernel', {found[1]!r})\n", *lines[1:]]
 
@@ -50,6 +54,8 @@ def start_line(lines: list[str]) -> list[str]:
 class BlockMagics(Magics):
     """The magic and the events it lives on. `cells` are the cells now running and `sessions` their observations, the innermost
     last: a cell may run another (`%run -i`, `%%capture`)."""
+
+    shell: Any  # IPython allows for none; here there always is one
 
     def __init__(self, shell: Any):
         super().__init__(shell)
@@ -78,7 +84,11 @@ class BlockMagics(Magics):
         help="Unfold these sections of the card: source, times, a stage by its name (parse, simplify, coalesce...), llvm, ptx, "
         "sass, assembly, or all.",
     )
-    @argument("--quiet", action="store_true", help="Observe, but show no card; a kernel's name as a later cell's last line shows it.")
+    @argument(
+        "--quiet",
+        action="store_true",
+        help="Observe, but show no card; a kernel's name as a later cell's last line shows it.",
+    )
     @no_var_expand
     @line_cell_magic
     def blockkernel(self, line: str = "", cell: str | None = None) -> None:
@@ -111,7 +121,9 @@ class BlockMagics(Magics):
             _check_target(options.target)
         show = tuple(name for word in options.show for name in word.split(",") if name)
         if unknown := [name for name in show if name not in completion.section_names()]:
-            raise UsageError(f"--show knows no section {unknown[0]!r}; it knows {', '.join(completion.section_names())}")
+            raise UsageError(
+                f"--show knows no section {unknown[0]!r}; it knows {', '.join(completion.section_names())}"
+            )
         launch = _unquoted(" ".join(options.launch or []))
         before = frozenset(map(id, self._kernels()))
         session = Session(options.target, launch, show, options.quiet, cell, before)
@@ -131,7 +143,9 @@ class BlockMagics(Magics):
         info = getattr(result, "info", None) or (self.cells[-1] if self.cells else None)
         while self.cells and self.cells.pop() is not info:
             pass
-        for session in [s for s in self.sessions if s.cell is info or (s.cell is not None and s.cell not in self.cells)]:
+        for session in [
+            s for s in self.sessions if s.cell is info or (s.cell is not None and s.cell not in self.cells)
+        ]:
             succeeded = result is not None and result.success
             if session.launch and succeeded:
                 succeeded = self._launch(session.launch, result)
@@ -192,10 +206,12 @@ class BlockMagics(Magics):
         shell, source = self.shell, "\n" + self.shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=source)
         body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
-        last = [ast.Interactive([body.pop()])] if body and isinstance(body[-1], ast.Expr) else []
-        for tree in [*([ast.Module(body, [])] if body else []), *last]:
-            mode, flags = "exec" if isinstance(tree, ast.Module) else "single", shell.compile.flags
-            code = compile(tree, name, mode, flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        last = [body.pop()] if body and isinstance(body[-1], ast.Expr) else []
+        flags = shell.compile.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        parts = [compile(ast.Module(body, []), name, "exec", flags, True)]
+        if last:
+            parts.append(compile(ast.Interactive(last), name, "single", flags, True))
+        for code in parts:
             if code.co_flags & inspect.CO_COROUTINE:
                 raise UsageError("await needs %%blockkernel to be the first line of a cell")
             exec(code, shell.user_global_ns, shell.user_ns)

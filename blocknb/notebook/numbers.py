@@ -93,7 +93,7 @@ def rate(made: Specialisation) -> Rate | None:
 
 
 def launches(made: Specialisation) -> str:
-    """"1.23 ms", or with several launches their median and the first, which pays for cold caches."""
+    """ "1.23 ms", or with several launches their median and the first, which pays for cold caches."""
     times = made.milliseconds
     if not times:
         return "not launched"
@@ -103,7 +103,7 @@ def launches(made: Specialisation) -> str:
 
 
 def resources(found: Resources) -> str:
-    """"32 registers a thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
+    """ "32 registers a thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
     parts = []
     if found.registers is not None:
         parts.append(f"{plural(found.registers, 'register')} a thread")
@@ -134,7 +134,7 @@ _GROUPS = {
 
 
 def compile_time(trace: Trace) -> str:
-    """"84 ms: front end 2.1, passes 20, code generation 8, LLVM 30, ptxas 23"."""
+    """ "84 ms: front end 2.1, passes 20, code generation 8, LLVM 30, ptxas 23"."""
     groups = compile_groups(trace)
     parts = ", ".join(f"{group} {digits(ms)}" for group, ms in groups.items() if ms >= 0.05)
     origin = "from the cache; when it was made " if trace.from_cache else ""

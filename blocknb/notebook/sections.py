@@ -33,7 +33,8 @@ class Line:
 @dataclass(frozen=True)
 class Section:
     """One fold of the card. `key` is what `--show` calls it, `call` the expression that gives all of it, `about` one sentence,
-    `detail` figures; `group` is the heading that it stands under, `language` what its text is written in."""
+    `detail` figures; `group` is the heading that it stands under, `language` what its text is written in; `same` says that
+    the text is that of the section before."""
 
     key: str
     title: str
@@ -43,6 +44,7 @@ class Section:
     about: str = ""
     detail: str = ""
     language: str = "text"
+    same: bool = False
 
     @property
     def text(self) -> str:
@@ -143,8 +145,8 @@ def _stage_section(
         parts.append(f"+{added} −{removed} lines" if added or removed else "no change")
     if notes:
         parts.append(numbers.plural(len(notes), "note"))
-    title = {"parse": "front end"}.get(stage.name, stage.name)
-    return Section(stage.name, title, group, notes + made, call, stage.title.rstrip("."), ", ".join(parts), "ir")
+    title, same = {"parse": "front end"}.get(stage.name, stage.name), before is not None and known == set(texts)
+    return Section(stage.name, title, group, notes + made, call, stage.title.rstrip("."), ", ".join(parts), "ir", same)
 
 
 def _note_line(note: Note, trace: Trace) -> Line:
@@ -163,7 +165,9 @@ def code_sections(trace: Trace, expression: str, group: str) -> list[Section]:
         found.append(_code("llvm", "LLVM", group, lines, f"{expression}.llvm", about, "llvm"))
     if trace.ptx:
         about = "NVIDIA's virtual instruction set, from LLVM"
-        found.append(_code("ptx", "PTX", group, _listing(ptx_lines(trace.ptx), trace), f"{expression}.ptx", about, "ptx"))
+        found.append(
+            _code("ptx", "PTX", group, _listing(ptx_lines(trace.ptx), trace), f"{expression}.ptx", about, "ptx")
+        )
     if trace.artifacts.get("cubin"):
         found.append(_sass(trace, expression, group))
     if trace.assembly:
