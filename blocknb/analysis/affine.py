@@ -5,8 +5,9 @@
 offset in elements from its base. A value carried by a loop whose yield is itself plus something invariant gets the form
 `init + step * trip`; that is found by giving it a name of its own, asking for the form of the yield, and comparing.
 
-Assumption, as in Triton: signed 32- and 64-bit arithmetic that feeds addresses and masks does not overflow. Narrow and unsigned
-arithmetic may wrap and then has no form unless its range proves that it does not. `range` and `truth` never rest on the assumption.
+Assumptions, somewhat weaker than Triton's: signed 32- and 64-bit arithmetic that feeds addresses and masks does not overflow, and
+what such arithmetic divides by is positive. Narrow and unsigned arithmetic may wrap, and then has no form unless its range proves
+that it does not. `range` and `truth` never rest on the assumptions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.analysis import groups, ranges
+from blocknb.analysis import groups, quotients, ranges
 from blocknb.analysis.forms import COUNT, MAX_TERMS, TRIP, VALUE, Dim, Form, Symbol
 from blocknb.analysis.regroup import reshape
 from blocknb.ir.core import Block, Func, Op, Value
@@ -49,7 +50,7 @@ class Facts:
         self.hints = {p: h.divisibility for p, h in zip(func.params, func.hints, strict=False)}
         self.definition: dict[Value, Op] = {}
         self.argument: dict[Value, tuple[Op, int, int]] = {}
-        self.home: dict[Value, Op | None] = {p: None for p in func.params}
+        self.home: dict[Value, Op | None] = dict.fromkeys(func.params)
         self.parent: dict[Op, Op | None] = {}
         self.number: dict[Any, int] = {p: i for i, p in enumerate(func.params)}
         self._enter(func.body, None)
@@ -77,7 +78,7 @@ class Facts:
         return forms[value]
 
     def base(self, pointer: Value) -> Value | None:
-        """The scalar pointer that `form(pointer)` counts from: a parameter, or a pointer that came from elsewhere. None for a tile without one."""
+        """The scalar pointer that `form(pointer)` counts from: a parameter, or one from elsewhere. None for a tile without one."""
         bases = self.memo.bases
         if pointer not in bases:
             bases[pointer] = self._base(pointer)
@@ -97,7 +98,9 @@ class Facts:
         return groups.constancy(self, value, axis)
 
     def divisibility(self, value: Value, axis: int | None = None) -> int:
-        """A power of two (at most 2^30) that divides every element; with `axis`, the first one of each group of `contiguity`. Pointers: in bytes."""
+        """A power of two (at most 2^30) that divides every element; with `axis`, the first of each group of `contiguity`.
+
+        Pointers: of the address in bytes."""
         group = 1 if axis is None else self.contiguity(value, axis)
         found = groups.divisor(self, value, axis, group)
         if not value.type.is_pointer:
@@ -191,7 +194,7 @@ class Facts:
             case "add" | "sub" | "mul" | "neg":
                 return self.fitting(self.unwrapped(op), op.result.type)
             case "shl" | "shr" | "div" | "rem" | "and" | "or" | "xor" | "min" | "max" | "abs" | "select":
-                return self.fitting(groups.polynomial(self, op), op.result.type)
+                return self.fitting(quotients.polynomial(self, op), op.result.type)
         return None
 
     def unwrapped(self, op: Op) -> Form | None:
@@ -219,7 +222,9 @@ class Facts:
     def widened(self, value: Value) -> Form | None:
         """The form of an integer extended to more bits: no longer exact unless its range shows that it had not overflowed."""
         form = self.form(value)
-        if form is None or ranges.within(ranges.interval(self, form, value.type.shape), ranges.limits(value.type.dtype)):
+        if form is None or ranges.within(
+            ranges.interval(self, form, value.type.shape), ranges.limits(value.type.dtype)
+        ):
             return form
         return form.assumed()
 
@@ -249,7 +254,9 @@ class Facts:
     # -- control flow ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def supposing(self, value: Value, form: Form | None = None, base: Value | None = None, info: Any = None) -> Iterator[None]:
+    def supposing(
+        self, value: Value, form: Form | None = None, base: Value | None = None, info: Any = None
+    ) -> Iterator[None]:
         """Inside, the value has these facts; what is worked out meanwhile is forgotten afterwards."""
         saved, self.memo = self.memo, self.memo.copy()
         if form is not None:
@@ -275,7 +282,11 @@ class Facts:
     def _argument(self, op: Op, block: int, i: int, value: Value) -> Form | None:
         if op.name == "for" and i == 0:
             lower, step = self.form(op.args[0]), self.form(op.args[2])
-            return None if lower is None or step is None else self.fitting(lower + step * Form.symbol(self.trip(op)), value.type)
+            return (
+                None
+                if lower is None or step is None
+                else self.fitting(lower + step * Form.symbol(self.trip(op)), value.type)
+            )
         if op.name == "while" and block == 1:
             return self.form(op.blocks[0].terminator.args[i + 1])
         if (carried := self.carried(value)) is None:
@@ -310,7 +321,11 @@ class Facts:
         count = ranges.trips(self, op)
         total = Form.of(count[0]) if count[0] == count[1] else Form.symbol(Symbol(COUNT, self.number[op], (), op))
         form = form.replaced(self.trip(op), total)
-        return form if all(s.kind == COUNT and s.value is op or s.value is None or not self.inside(s.value, op) for s in form.symbols()) else None
+        outside = (
+            s.value is None or (s.kind == COUNT and s.value is op) or not self.inside(s.value, op)
+            for s in form.symbols()
+        )
+        return form if all(outside) else None
 
     def _base(self, pointer: Value) -> Value | None:
         own = pointer if pointer.type.is_scalar else None
@@ -345,4 +360,3 @@ class Facts:
         with self.supposing(pointer, base=base):
             after = self.base(carried[1])
         return base if after is base else own
-

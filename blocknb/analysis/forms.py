@@ -21,7 +21,7 @@ BIG = 1 << 30  # the divisibility of zero
 
 
 class Symbol(NamedTuple):
-    """One unknown. `kind`: DIM (number is the axis), TRIP (the trip of loop `value`, an Op, from zero), COUNT (its number of trips) or VALUE.
+    """One unknown. `kind`: DIM (number is the axis), TRIP (the trip of loop `value`, from zero), COUNT (its number of trips) or VALUE.
 
     `axes[i]` is the axis of the tile at hand that indexes axis i of an opaque tile, -1 where that has size one; () for what is
     uniform. Two symbols are equal when kind, number and axes are: numbers are unique among values and loops.

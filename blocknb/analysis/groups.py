@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Group(NamedTuple):
-    """Along one axis: aligned groups of `contiguity` count on from a first element that `divisor` divides; groups of `constancy` are equal."""
+    """On an axis: aligned groups of `contiguity` count on from an element that `divisor` divides; groups of `constancy` are equal."""
 
     contiguity: int = 1
     divisor: int = 1
@@ -108,7 +108,7 @@ def _counting(facts: Facts, symbol: Symbol, axis: int, size: int) -> int:
 
 
 def sign_constancy(facts: Facts, form: Form, axis: int, size: int) -> int:
-    """The largest group along an axis within which `form < 0` cannot change: its rise within the group stays below a divisor of its start."""
+    """The largest group along an axis within which `form < 0` cannot change: the form rises by less than a divisor of its start."""
     group = size
     while group > 1:
         rise = 0
@@ -187,7 +187,13 @@ def _meet(a: Info, b: Info) -> Info:
     found = []
     for x, y in zip(a.groups, b.groups, strict=True):
         counting = min(x.contiguity, y.contiguity)
-        found.append(Group(counting, min(max(_at(x, counting), a.every), max(_at(y, counting), b.every)), min(x.constancy, y.constancy)))
+        found.append(
+            Group(
+                counting,
+                min(max(_at(x, counting), a.every), max(_at(y, counting), b.every)),
+                min(x.constancy, y.constancy),
+            )
+        )
     return Info(tuple(found), min(a.every, b.every))
 
 
@@ -218,12 +224,14 @@ def _moved(op: Op, x: Info) -> Info:
         case "convert":
             return x
         case "broadcast":
-            return x._replace(groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True)))
+            return x._replace(
+                groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
+            )
         case "trans":
             return x._replace(groups=tuple(x.groups[axis] for axis in op.attrs["perm"]))
         case "expand_dims":
             axis = op.attrs["axis"]
-            return x._replace(groups=x.groups[:axis] + (Group(),) + x.groups[axis:])
+            return x._replace(groups=(*x.groups[:axis], Group(), *x.groups[axis:]))
     found = []
     cut = pieces(old, new)
     for axis in range(len(new)):
@@ -288,7 +296,13 @@ def _wrapped(facts: Facts, form: Form | None, type: Tile, bits: int, plain: Info
         while counting > 1 and form_divisor(facts, form, axis, counting) < counting:
             counting //= 2
         steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
-        found.append(Group(counting, min(form_divisor(facts, form, axis, counting), most), max(steady, plain.groups[axis].constancy)))
+        found.append(
+            Group(
+                counting,
+                min(form_divisor(facts, form, axis, counting), most),
+                max(steady, plain.groups[axis].constancy),
+            )
+        )
     return Info(tuple(found), min(form_divisor(facts, form, None, 1), most))
 
 
@@ -322,7 +336,8 @@ def _bounded(facts: Facts, op: Op, plain: Info) -> Info:
     if x is None or y is None:
         return plain
     steady = [
-        max(sign_constancy(facts, x - y, axis, size), sign_constancy(facts, y - x, axis, size)) for axis, size in enumerate(op.result.type.shape)
+        max(sign_constancy(facts, x - y, axis, size), sign_constancy(facts, y - x, axis, size))
+        for axis, size in enumerate(op.result.type.shape)
     ]
     return _chosen(plain, steady, snapshot(facts, a), snapshot(facts, b))
 
@@ -337,11 +352,34 @@ def _chosen(plain: Info, steady: list[int], a: Info, b: Info) -> Info:
     return Info(tuple(found), either.every)
 
 
-def nonnegative(facts: Facts, value: Value) -> bool:
-    """Whether no element is negative, if index arithmetic does not overflow."""
+def nonnegative(facts: Facts, value: Value, positive: Symbol | None = None) -> bool:
+    """Whether no element is negative, if index arithmetic does not overflow and divisors are positive (`positive` is one)."""
     form = facts.form(value)
-    assumed = form is not None and ranges.interval(facts, form, value.type.shape)[0] >= 0
-    return assumed or ranges.bounds(facts, value)[0] >= 0
+    if form is None or ranges.bounds(facts, value)[0] >= 0:
+        return form is not None
+    for monomial, coefficient in form.terms.items():
+        if coefficient < 0 or not all(s == positive or _symbol_nonnegative(facts, s) for s in monomial):
+            return False
+    return True
+
+
+def _symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
+    if symbol.kind != VALUE:
+        return True
+    value = symbol.value
+    if ranges.own_bounds(facts, value)[0] >= 0:
+        return True
+    op = facts.definition.get(value)
+    match op.name if op is not None and not value.type.is_pointer else "":
+        case "div" | "rem" | "shr" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "abs":
+            return nonnegative(facts, op.args[0])
+        case "min":
+            return all(nonnegative(facts, a) for a in op.args)
+        case "max" | "and":
+            return any(nonnegative(facts, a) for a in op.args)
+        case "select":
+            return all(nonnegative(facts, a) for a in op.args[1:])
+    return False
 
 
 def _grouped(facts: Facts, op: Op, plain: Info) -> Info:
@@ -352,20 +390,33 @@ def _grouped(facts: Facts, op: Op, plain: Info) -> Info:
     if op.name in ("shr", "and") and modulus is None:
         every = max(divisor(facts, a, None, 1), divisor(facts, b, None, 1)) if op.name == "and" else 1
         return plain._replace(every=every)
-    floor = op.name in ("shr", "and") or nonnegative(facts, a)
+    floor = op.name in ("shr", "and") or nonnegative(facts, a, _single(facts.form(b)))
     keeps = op.name == "rem" or (op.name == "and" and modulus > 0)
     found = []
     for axis, group in enumerate(plain.groups):
         step = min(contiguity(facts, a, axis), constancy(facts, b, axis)) if floor else 1
-        while step > 1 and min(divisor(facts, a, axis, step), abs(modulus) if modulus else divisor(facts, b, axis, step)) < step:
+        while (
+            step > 1
+            and min(divisor(facts, a, axis, step), abs(modulus) if modulus else divisor(facts, b, axis, step)) < step
+        ):
             step //= 2
         if not keeps:
             low = divisor(facts, b, axis, 1) if op.name == "and" else 1
             found.append(Group(1, low, max(step, group.constancy)))
             continue
         first = divisor(facts, a, axis, step)
-        found.append(Group(step, first if op.name == "and" else min(first, divisor(facts, b, axis, step)), group.constancy))
+        found.append(
+            Group(step, first if op.name == "and" else min(first, divisor(facts, b, axis, step)), group.constancy)
+        )
     return Info(tuple(found), _every(facts, op))
+
+
+def _single(form: Form) -> Symbol | None:
+    """The symbol that a form consists of."""
+    if len(form.terms) == 1:
+        ((monomial, coefficient),) = form.terms.items()
+        return monomial[0] if len(monomial) == 1 and coefficient == 1 else None
+    return None
 
 
 def _every(facts: Facts, op: Op) -> int:
@@ -394,67 +445,3 @@ def _modulus(op: Op, constant: int) -> int | None:
     if op.result.type.dtype.kind == "uint":
         constant -= 1 << bits
     return constant if constant < 0 and -constant & (-constant - 1) == 0 else None
-
-
-# -- polynomials through ops that are none in general --------------------------------------------------------------------
-
-
-def polynomial(facts: Facts, op: Op) -> Form | None:
-    """The form of a division, remainder, bit operation, minimum or choice, where it comes to a polynomial after all."""
-    if op.name == "select":
-        return _one_arm(facts, op)
-    a = facts.widened(op.args[0])
-    shape = op.result.type.shape
-    if a is None:
-        return None
-    if op.name == "abs":
-        return a if ranges.interval(facts, a, shape)[0] >= 0 else None
-    b = facts.widened(op.args[1])
-    if b is None:
-        return None
-    constant = b.constant
-    match op.name:
-        case "shl" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
-            return facts.form(op.args[0]).scaled(1 << constant)
-        case "shr" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
-            return _divided(facts, a, 1 << constant, shape, floor=True)[0]
-        case "div" if constant is not None and constant > 0:
-            return _divided(facts, a, constant, shape)[0]
-        case "rem" if constant is not None and constant > 0:
-            return _divided(facts, a, constant, shape)[1]
-        case "and" if constant is not None and constant > 0 and constant & (constant + 1) == 0:
-            return _divided(facts, a, constant + 1, shape, floor=True)[1]
-        case "or" | "xor":
-            return a + b if _disjoint(facts, a, b, shape) or _disjoint(facts, b, a, shape) else None
-        case "min" | "max":
-            low, high = ranges.interval(facts, a - b, shape)
-            smaller, larger = (a, b) if high <= 0 else (b, a)
-            return (smaller if op.name == "min" else larger) if high <= 0 or low >= 0 else None
-    return None
-
-
-def _one_arm(facts: Facts, op: Op) -> Form | None:
-    condition, a, b = op.args
-    known = ranges.truth(facts, condition)
-    x, y = facts.form(a), facts.form(b)
-    if known is not None:
-        return x if known else y
-    return x if x == y else None
-
-
-def _divided(facts: Facts, form: Form, by: int, shape: tuple[int, ...], floor: bool = False) -> tuple[Form | None, Form | None]:
-    """(quotient, remainder) as forms, where the terms that `by` does not divide add up to a remainder. Truncates unless `floor`."""
-    rest = form.only(lambda monomial: form.terms[monomial] % by != 0)
-    if (k := form.terms.get((), 0)) % by:
-        rest = Form({**rest.terms, (): k % by}, form.exact)
-    if not ranges.within(ranges.interval(facts, rest, shape), (0, by - 1)):
-        return None, None
-    if rest.terms and not floor and ranges.interval(facts, form, shape)[0] < 0:
-        return None, None
-    return (form - rest).divided(by), rest
-
-
-def _disjoint(facts: Facts, high: Form, low: Form, shape: tuple[int, ...]) -> bool:
-    """Whether no bit of `low` can be set in `high`."""
-    least, most = ranges.interval(facts, low, shape)
-    return least >= 0 and most < form_divisor(facts, high, None, 1)

@@ -54,7 +54,7 @@ def _symbol(facts: Facts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
         return 0, max(trips(facts, symbol.value)[1] - 1, 0)
     if symbol.kind == COUNT:
         return trips(facts, symbol.value)
-    return _own(facts, symbol.value)
+    return own_bounds(facts, symbol.value)
 
 
 def trips(facts: Facts, loop: Op) -> Interval:
@@ -73,7 +73,7 @@ def bounds(facts: Facts, value: Value) -> Interval:
     """Bounds of every element of an integer, at worst the limits of its type."""
     memo = facts.memo.bounds
     if value not in memo:
-        found, form = _own(facts, value), facts.form(value)
+        found, form = own_bounds(facts, value), facts.form(value)
         if form is not None and form.exact:
             of_form = interval(facts, form, value.type.shape)
             if within(of_form, limits(value.type.dtype)):
@@ -82,7 +82,7 @@ def bounds(facts: Facts, value: Value) -> Interval:
     return memo[value]
 
 
-def _own(facts: Facts, value: Value) -> Interval:
+def own_bounds(facts: Facts, value: Value) -> Interval:
     """Bounds by the rule of the defining op, for a value that stands for itself in a form."""
     whole = limits(value.type.dtype)
     if value.type.is_pointer:
@@ -119,7 +119,7 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:
-        case ("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast"), [a]:
+        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast"), [a]):
             return a
         case "min", [a, b]:
             return min(a[0], b[0]), min(a[1], b[1])
@@ -137,12 +137,12 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
             return max(min(a[0], 0), -most), min(max(a[1], 0), most)
         case "and", [a, b] if a[0] >= 0 or b[0] >= 0:
             return 0, min(x[1] for x in (a, b) if x[0] >= 0)
-        case ("or" | "xor"), [a, b] if a[0] >= 0 and b[0] >= 0:
+        case (("or" | "xor"), [a, b]) if a[0] >= 0 and b[0] >= 0:
             return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
         case "shr", [a, b] if b[0] >= 0 and b[1] < op.args[1].type.dtype.bits:
             corners = [x >> y for x in a for y in b]
             return min(corners), max(corners)
-        case ("add" | "sub" | "mul"), [a, b]:
+        case (("add" | "sub" | "mul"), [a, b]):
             return _arithmetic(op.name, a, b)
     return None
 

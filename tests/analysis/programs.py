@@ -20,7 +20,8 @@ BINARY = ("add", "sub", "mul", "add", "mul", "div", "rem", "rem", "div", "min", 
 PREDICATES = ("lt", "le", "gt", "ge", "eq", "ne")
 CONSTANTS = (0, 1, 2, 4, 8, 16, 3, -1, -4, 7, 15, -8, 5, 32)
 CASTS = (t.int64, t.int32, t.int8, t.uint32, t.uint8, t.uint64, t.int16)
-OTHERS = ("compare", "select", "cast", "splat", "expand", "broadcast", "trans", "reshape", "arange", "const", "shift", "negate", "pointer", "program", "cast")
+OTHERS = ("compare", "select", "cast", "splat", "expand", "broadcast", "trans", "reshape", "arange", "const", "shift")
+OTHERS += ("negate", "pointer", "program", "cast")
 CHOICES = BINARY + OTHERS
 
 number = st.integers(0, 63)
@@ -46,7 +47,13 @@ class Maker:
     def steps(self, program) -> None:
         for step in program:
             try:
-                made = self.loop(*step[1:]) if step[0] == "for" else self.branch(*step[1:]) if step[0] == "if" else self.step(*step)
+                made = (
+                    self.loop(*step[1:])
+                    if step[0] == "for"
+                    else self.branch(*step[1:])
+                    if step[0] == "if"
+                    else self.step(*step)
+                )
             except TypeRule:
                 continue
             self.pool += made
@@ -81,20 +88,34 @@ class Maker:
             case "cast":
                 return [emit("cast", self.integer(i), dtype=CASTS[j % len(CASTS)])]
             case "splat":
-                return [emit("splat", self.pick(i, lambda v: v.type.is_scalar), shape=((8,), (4, 8), (16,), (4, 1))[j % 4])]
+                return [
+                    emit("splat", self.pick(i, lambda v: v.type.is_scalar), shape=((8,), (4, 8), (16,), (4, 1))[j % 4])
+                ]
             case "expand":
                 return [emit("expand_dims", self.pick(i, lambda v: len(v.type.shape) == 1), axis=j % 2)]
             case "broadcast":
                 x = self.pick(i, lambda v: 1 in v.type.shape and len(v.type.shape) == 2)
                 other = self.pick(j, lambda v: len(v.type.shape) == 2)
                 shape = tuple(max(a, b) for a, b in zip(x.type.shape, other.type.shape, strict=False))
-                return [emit("broadcast", x, shape=shape if len(shape) == 2 and j % 2 else tuple(4 if n == 1 else n for n in x.type.shape))]
+                return [
+                    emit(
+                        "broadcast",
+                        x,
+                        shape=shape if len(shape) == 2 and j % 2 else tuple(4 if n == 1 else n for n in x.type.shape),
+                    )
+                ]
             case "trans":
                 return [emit("trans", self.pick(i, lambda v: len(v.type.shape) == 2), perm=(1, 0))]
             case "reshape":
                 x = self.pick(i, lambda v: not v.type.is_scalar)
                 n = x.type.size
-                return [emit("reshape", x, shape=((n,), (n // 2, 2), (2, n // 2), (1, n), (n // 4, 4))[j % 5] if n >= 4 else (n, 1))]
+                return [
+                    emit(
+                        "reshape",
+                        x,
+                        shape=((n,), (n // 2, 2), (2, n // 2), (1, n), (n // 4, 4))[j % 5] if n >= 4 else (n, 1),
+                    )
+                ]
             case "arange":
                 return [emit("arange", start=CONSTANTS[i % 6], end=CONSTANTS[i % 6] + (8, 16, 4, 1)[j % 4])]
             case "const":
@@ -117,7 +138,7 @@ class Maker:
 
     def loop(self, i: int, j: int, body) -> list[Value]:
         b = self.builder
-        bounds = [b.const((0, 0, 2, 16, 6)[i % 5], Tile(t.int32)), b.const((3, 5, 2, 20, -1)[i % 5], Tile(t.int32)), b.const((1, 2, 1, 4, -3)[i % 5], Tile(t.int32))]
+        bounds = [b.const(x, Tile(t.int32)) for x in ((0, 3, 1), (0, 5, 2), (2, 2, 1), (16, 20, 4), (6, -1, -3))[i % 5]]
         if i % 7 == 0:
             bounds[1] = self.pick(i, lambda v: v.type == Tile(t.int32))
         first = [self.pick(j), self.pick(j // 4)]
@@ -145,7 +166,8 @@ class Maker:
         arms.append(first.done)
         self.pool = pool
         with b.block() as second:
-            b.op("yield", self.pick(j, lambda v: v.type == a.type) if any(v.type == a.type for v in pool) else _zero(b, a.type, self.params[2]))
+            like = [v for v in pool if v.type == a.type]
+            b.op("yield", like[j % len(like)] if like else _zero(b, a.type, self.params[2]))
         arms.append(second.done)
         return list(b.op("if", condition, blocks=arms, types=(a.type,)).results)
 
@@ -168,13 +190,15 @@ class Undefined(Exception):
 
 
 class Evaluator:
-    """Runs a Func on given parameters; pointers are element offsets. `overflowed` tells whether signed arithmetic has wrapped."""
+    """Runs a Func on given parameters; pointers are element offsets.
+
+    `assumed` tells whether the analysis' assumptions have held so far: no signed overflow, positive divisors."""
 
     def __init__(self, func: Func, arguments, program: tuple[int, int, int], look):
         self.environment = dict(zip(func.params, arguments, strict=True))
         self.trips: dict = {}
         self.counts: dict = {}
-        self.program, self.look, self.overflowed = program, look, False
+        self.program, self.look, self.assumed = program, look, True
         self.block(func.body)
 
     def define(self, value: Value, array) -> None:
@@ -214,17 +238,25 @@ class Evaluator:
                 return self.block(op.blocks[0 if args[0] else 1])
         self.watch(op, args)
         dtype = op.result.type.dtype
-        return [np.where(*args) if op.name == "select" else OPS[op.name].numpy(op.attrs, dtype, *(np.asarray(a) for a in args))]
+        return [
+            np.where(*args)
+            if op.name == "select"
+            else OPS[op.name].numpy(op.attrs, dtype, *(np.asarray(a) for a in args))
+        ]
 
     def watch(self, op, args) -> None:
-        if op.name in ("div", "rem") and np.any(args[1] == 0):
-            raise Undefined
+        if op.name in ("div", "rem"):
+            if np.any(args[1] == 0):
+                raise Undefined
+            self.assumed &= bool(np.all(args[1] > 0))
         dtype = op.result.type.dtype
-        wide = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "shl": np.left_shift, "neg": np.negative}.get(op.name)
+        wide = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "shl": np.left_shift, "neg": np.negative}.get(
+            op.name
+        )
         if wide and dtype.kind == "int" and dtype.bits >= 32:
             exact = integers(wide(*(x if x.ndim else int(x) for x in map(integers, args))))
             limits = np.iinfo(dtype.numpy)
-            self.overflowed |= bool(np.any(exact < limits.min) or np.any(exact > limits.max))
+            self.assumed &= bool(np.all(exact >= limits.min) and np.all(exact <= limits.max))
 
     def loop(self, op, args) -> list:
         body, carried = op.blocks[0], args[3:]
