@@ -1,0 +1,215 @@
+"""Tile IR to LLVM text for a CPU: `generate(func, target)` gives a Module.
+
+The module exports one function, `entry(chunk, total, grid, arguments, scratch, status)`. It takes ranges of `chunk` programs from a
+counter in `status` until all `total` are done, so that any number of threads may call it at once and share the work. Programs are
+numbered with axis 0 running fastest. Between programs, and in loops that may be long, it looks at a stop flag.
+
+Arguments are 64-bit words: three for a pointer (address, lower and upper bound of the bytes that may be touched), one for a
+number (fp16 and bf16 as the bits of an fp32). Loop nests are fused as if different arguments did not overlap; where that mattered,
+the kernel is compiled a second time without the assumption, and `entry` picks by looking at the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from blocknb.codegen.cpu_blocks import Emitter
+from blocknb.codegen.cpu_graph import Program
+from blocknb.codegen.cpu_memory import LINE, Site
+from blocknb.codegen.cpu_ops import Code, Machine, register_type
+from blocknb.codegen.text import DebugInfo, Writer
+from blocknb.ir.core import Func, Value
+from blocknb.language.types import Pointer
+from blocknb.target import Target
+
+#: Words of the status block (i64): a stop flag, then what went wrong, then, on a line of its own, the next program to run.
+STOP, SITE, OFFSET, PROGRAM, NEXT, STATUS_WORDS = 0, 1, 2, 3, 8, 16
+POINTER_WORDS = 3
+
+
+@dataclass(frozen=True)
+class Module:
+    """LLVM text and what the host must know of it.
+
+    `entry` is the exported function; `scratch_bytes` a thread needs (aligned to 64); `sites[i]` the access that violation i is
+    about; `params` the parameters; `may_loop` whether a program may run for long.
+    """
+
+    text: str
+    entry: str
+    scratch_bytes: int
+    sites: tuple[Site, ...]
+    params: tuple[Value, ...]
+    may_loop: bool
+
+
+VIOLATION = f"""
+define internal void @blocknb.violation(ptr %status, i64 %site, i64 %offset, i32 %pid0, i32 %pid1, i32 %pid2) noinline cold nounwind {{
+  %place = getelementptr i64, ptr %status, i64 {SITE}
+  %claim = cmpxchg ptr %place, i64 0, i64 %site seq_cst seq_cst
+  %first = extractvalue {{ i64, i1 }} %claim, 1
+  br i1 %first, label %report, label %done
+report:
+  %o = getelementptr i64, ptr %status, i64 {OFFSET}
+  store i64 %offset, ptr %o
+  %p = getelementptr i64, ptr %status, i64 {PROGRAM}
+  store i32 %pid0, ptr %p
+  %p1 = getelementptr i32, ptr %p, i64 1
+  store i32 %pid1, ptr %p1
+  %p2 = getelementptr i32, ptr %p, i64 2
+  store i32 %pid2, ptr %p2
+  store atomic i64 1, ptr %status release, align 8
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+def generate(func: Func, target: Target, checked: bool = True) -> Module:
+    """LLVM text for a Func of the tile level. `checked`: accesses to arguments are bounds-checked."""
+    machine = Machine.of(target)
+    program = Program(func)
+    helpers: dict[str, str] = {}
+    debug = DebugInfo(func.name, func.loc, first=1) if func.loc else None
+    plain, sites, scratch, assumptions = _body(program, machine, helpers, debug, checked, alias=False)
+    entry = f"blocknb_{func.name}"
+    bodies = [_function("run", plain, debug)]
+    if assumptions:
+        careful, more_sites, more_scratch, _ = _body(program, machine, helpers, debug, checked, alias=True, first_site=len(sites))
+        bodies.append(_function("run.overlapping", careful, debug))
+        sites, scratch = sites + more_sites, max(scratch, more_scratch)
+    entry_text = _entry(program, entry, assumptions)
+    parts = [f"source_filename = \"{func.name}\"", VIOLATION, *helpers.values(), *bodies, entry_text]
+    parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
+    parts.append(debug.text() if debug else "")
+    loops = any(op.name in ("while", "for") for op in func.ops())
+    return Module("\n".join(parts), entry, scratch, tuple(sites), func.params, loops)
+
+
+SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"
+
+
+def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
+    scope = f" !dbg {debug.subprogram}" if debug and name == "run" else ""
+    return f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n" + "\n".join([*w.slots, *w.lines]) + "\n}\n"
+
+
+def _body(program: Program, machine: Machine, helpers: dict, debug: DebugInfo | None, checked: bool, alias: bool, first_site: int = 0):
+    """The function that runs programs first..last-1: (writer, sites, scratch bytes, assumptions)."""
+    e = Emitter(program, machine, helpers, None if alias else debug, checked, alias)
+    e.first_site = first_site
+    c, w = e.code, e.code.w
+    with w.at(debug.location(None) if debug and not alias else ""):
+        _load_arguments(e)
+        _start_programs(c)
+        e.poll()
+        for axis in range(3):
+            w.do(f"%pid{axis} = load i32, ptr %at{axis}")
+        e.block(program.func.body)
+        e.leave()
+        _next_program(c)
+    return w, e.sites, max(e.scratch.bytes, LINE), e.assumptions
+
+
+def _word(c: Code, base: str, index: int) -> str:
+    place = c.w.value(f"getelementptr inbounds i64, ptr {base}, i64 {index}")
+    return c.w.value(f"load i64, ptr {place}")
+
+
+def _load_arguments(e: Emitter) -> None:
+    c, at = e.code, 0
+    for axis in range(3):
+        wide = _word(c, "%grid", axis)
+        c.w.do(f"%grid{axis} = trunc i64 {wide} to i32")
+    for i, param in enumerate(e.program.func.params):
+        dtype = param.type.dtype
+        word = _word(c, "%arguments", at)
+        if isinstance(dtype, Pointer):
+            e.bounds[i] = (word, _word(c, "%arguments", at + 1), _word(c, "%arguments", at + 2))
+            e.scalars[param] = word
+            at += POINTER_WORDS
+            continue
+        element = register_type(dtype)
+        bits = element if dtype.is_integer else f"i{64 if element == 'double' else 32}"
+        value = word if bits == "i64" else c.convert("trunc", word, "i64", bits, 1)
+        e.scalars[param] = value if bits == element else c.convert("bitcast", value, bits, element, 1)
+        at += 1
+
+
+def _start_programs(c: Code) -> None:
+    """Opens the loop over programs; %at0..2 hold the ids of the next one."""
+    w = c.w
+    for axis in range(3):
+        w.slots.append(f"  %at{axis} = alloca i32")
+    w.slots.append("  %number = alloca i64")
+    w.do("store i64 %first, ptr %number")
+    wide = [w.value(f"zext i32 %grid{axis} to i64") for axis in range(2)]
+    row = w.value(f"udiv i64 %first, {wide[0]}")
+    ids = [w.value(f"urem i64 %first, {wide[0]}"), w.value(f"urem i64 {row}, {wide[1]}"), w.value(f"udiv i64 {row}, {wide[1]}")]
+    for axis, x in enumerate(ids):
+        w.do(f"store i32 {w.value(f'trunc i64 {x} to i32')}, ptr %at{axis}")
+    w.place("next")
+    number = w.value("load i64, ptr %number")
+    w.branch(w.value(f"icmp slt i64 {number}, %last"), "program", "leave")
+    w.place("program")
+    w.do(f"store i64 {w.value(f'add i64 {number}, 1')}, ptr %number")
+
+
+def _next_program(c: Code) -> None:
+    """Counts the ids on, and closes the loop."""
+    w = c.w
+    carry = "true"
+    for axis in range(3):
+        following = w.value(f"add i32 %pid{axis}, {w.value(f'zext i1 {carry} to i32')}")
+        full = w.value(f"icmp eq i32 {following}, %grid{axis}") if axis < 2 else "false"
+        w.do(f"store i32 {w.value(f'select i1 {full}, i32 0, i32 {following}')}, ptr %at{axis}")
+        carry = full
+    w.jump("next")
+    w.place("leave")
+    w.end("ret void")
+
+
+def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
+    """The exported function: takes ranges of programs from the counter."""
+    c = Code(Writer(), Machine(16, False, False, False, False), {})
+    w = c.w
+    counter = w.value(f"getelementptr inbounds i64, ptr %status, i64 {NEXT}")
+    apart = _apart(c, program, assumptions)
+    w.place("take")
+    first = w.value(f"atomicrmw add ptr {counter}, i64 %chunk seq_cst")
+    w.branch(w.value(f"icmp slt i64 {first}, %total"), "range", "leave")
+    w.place("range")
+    last = c.intrinsic("smin", "i64", 1, w.value(f"add i64 {first}, %chunk"), "%total")
+    call = f"(i64 {first}, i64 {last}, ptr %grid, ptr %arguments, ptr %scratch, ptr %status)"
+    if assumptions:
+        w.branch(apart, "apart", "overlapping")
+        w.place("overlapping")
+        w.do(f"call void @run.overlapping{call}")
+        w.jump("on")
+        w.place("apart")
+    w.do(f"call void @run{call}")
+    w.place("on")
+    w.branch(w.value(f"icmp eq i64 {w.value('load volatile i64, ptr %status')}, 0"), "take", "leave")
+    w.place("leave")
+    w.end("ret void")
+    body = "\n".join([*w.slots, *w.lines])
+    return f"define void @{name}(i64 %chunk, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status) nounwind {{\nentry:\n{body}\n}}\n"
+
+
+def _apart(c: Code, program: Program, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
+    """Whether the arguments overlap nowhere where the code assumes that they do not."""
+    words, at = {}, 0
+    for param in program.func.params:
+        words[param] = at
+        at += POINTER_WORDS if isinstance(param.type.dtype, Pointer) else 1
+    holds = "true"
+    for (a, b), same_elements in assumptions.items():
+        (x, low_a, high_a), (y, low_b, high_b) = ([_word(c, "%arguments", words[v] + i) for i in range(3)] for v in (a, b))
+        before = c.w.value(f"icmp ule i64 {high_a}, {low_b}")
+        fine = c.binary("or", before, c.w.value(f"icmp ule i64 {high_b}, {low_a}"), "i1", 1)
+        if same_elements:
+            fine = c.binary("or", fine, c.w.value(f"icmp eq i64 {x}, {y}"), "i1", 1)
+        holds = c.binary("and", holds, fine, "i1", 1)
+    return holds

@@ -1,0 +1,202 @@
+"""The elementwise rows of the op table as LLVM instructions: `elementwise(code, op, operands, width)`.
+
+Works on scalars and vectors alike, so the same function serves scalar code, vector loops, and the combine blocks of reductions,
+which are run here on whole vectors (`combine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blocknb.codegen import cpu_exact, cpu_math
+from blocknb.codegen.cpu_ops import NARROW, Code, constant, register_type
+from blocknb.codegen.text import vector_type
+from blocknb.errors import Unsupported
+from blocknb.ir.core import Block, Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Pointer
+
+_FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_ARITHMETIC = {"add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "div": ("", "fdiv")}
+#: Relative cost of an op in one lane; 1 where nothing is said.
+COSTS = {"exp": 16, "exp2": 14, "log": 18, "log2": 18, "sin": 40, "cos": 40, "tanh": 24, "erf": 30, "div": 6, "rem": 8, "sqrt": 8, "rsqrt": 10, "min": 2, "max": 2}
+
+
+def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:
+    """The result of an elementwise op on operands in registers; `dtypes` are the operands' (default: those of the op)."""
+    source = (dtypes or [a.type.dtype for a in op.args])[0]
+    target = op.results[0].type.dtype
+    match op.name:
+        case "cmp":
+            return compare(code, op.attrs["pred"], args[0], args[1], source, width)
+        case "select":
+            return code.select(args[0], args[1], args[2], register_type(target), width)
+        case "cast":
+            return code.cast(args[0], source, op.attrs["dtype"], width)
+        case "bitcast":
+            return code.bitcast(args[0], source, op.attrs["dtype"], width)
+        case "ptradd":
+            offset = code.cast(args[1], op.args[1].type.dtype, t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype, width)
+            return move_pointer(code, args[0], offset, source, width)
+    if target.is_float:
+        return _float(code, op, args, target, width)
+    return _integer(code, op, args, target, width)
+
+
+def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: int) -> str:
+    """pointer + offset * size of an element; the offset is an i64."""
+    size = type.element.bytes
+    if size > 1:
+        offset = code.binary("mul", offset, constant(size, t.int64, width), "i64", width)
+    return code.binary("add", pointer, offset, "i64", width)
+
+
+def compare(code: Code, predicate: str, a: str, b: str, dtype, width: int) -> str:
+    ty = vector_type(register_type(dtype), width)
+    if not isinstance(dtype, Pointer) and dtype.is_float:
+        return code.w.value(f"fcmp {_FLOAT_PREDICATES[predicate]} {ty} {a}, {b}")
+    if predicate not in ("eq", "ne"):
+        predicate = ("s" if dtype.is_signed else "u") + predicate
+    return code.w.value(f"icmp {predicate} {ty} {a}, {b}")
+
+
+def extremum(code: Code, name: str, a: str, b: str, dtype, nan: bool, width: int) -> str:
+    """The larger (`max`) or smaller operand; a NaN wins if `nan`, else it loses."""
+    element = register_type(dtype)
+    ty = vector_type(element, width)
+    if not dtype.is_float:
+        return code.intrinsic(("s" if dtype.is_signed else "u") + name, element, width, a, b)
+    # One machine instruction: the second operand wherever either is a NaN.
+    better = code.w.value(f"fcmp {'ogt' if name == 'max' else 'olt'} {ty} {a}, {b}")
+    chosen = code.select(better, a, b, element, width)
+    kept = a if nan else b
+    special = code.w.value(f"fcmp uno {ty} {kept}, {kept}")
+    return code.select(special, a, chosen, element, width)
+
+
+def _float(code: Code, op: Op, args: Sequence[str], dtype, width: int) -> str:
+    element = register_type(dtype)
+    ty = vector_type(element, width)
+    match op.name:
+        case "add" | "sub" | "mul" | "div":
+            result = code.binary(_ARITHMETIC[op.name][1], args[0], args[1], element, width)
+        case "min" | "max":
+            return extremum(code, op.name, args[0], args[1], dtype, bool(op.attrs.get("nan")), width)
+        case "neg":
+            return code.w.value(f"fneg {ty} {args[0]}")
+        case "abs" | "floor" | "ceil":
+            if op.name != "abs" and not code.machine.sse41:
+                return cpu_math.call(code, op.name, args, element, width)
+            return code.intrinsic("fabs" if op.name == "abs" else op.name, element, width, args[0])
+        case "fma":
+            return _fma(code, args, dtype, width)
+        case "sqrt":
+            result = code.intrinsic("sqrt", element, width, args[0])
+        case "rsqrt":
+            root = code.intrinsic("sqrt", element, width, args[0])
+            result = code.binary("fdiv", constant(1.0, dtype, width), root, element, width)
+        case "rem":
+            result = cpu_exact.remainder(code, args[0], args[1], element, width)
+        case name if name in cpu_math.FUNCTIONS:
+            result = cpu_math.call(code, name, args, element, width)
+        case _:
+            raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
+    return code.round(result, dtype, width) if dtype.name in NARROW else result
+
+
+def _fma(code: Code, args: Sequence[str], dtype, width: int) -> str:
+    """Fused where the machine fuses; elsewhere fp32 through fp64, where the product is exact."""
+    element = register_type(dtype)
+    if element == "double":
+        if code.machine.fma:
+            return code.intrinsic("fma", element, width, *args)
+        return cpu_exact.fma_double(code, list(args), width)
+    if code.machine.fma and dtype.name not in NARROW:
+        return code.intrinsic("fma", element, width, *args)
+    a, b, c = (code.convert("fpext", x, "float", "double", width) for x in args)
+    total = code.binary("fadd", code.binary("fmul", a, b, "double", width), c, "double", width)
+    return code.cast(total, t.float64, dtype, width)
+
+
+def _integer(code: Code, op: Op, args: Sequence[str], dtype, width: int) -> str:
+    element = register_type(dtype)
+    a, b = args[0], args[-1]
+    match op.name:
+        case "add" | "sub" | "mul":
+            return code.binary(op.name, a, b, element, width)
+        case "and" | "or" | "xor":
+            return code.binary(op.name, a, b, element, width)
+        case "shl" | "shr":
+            instruction = "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr"
+            count = code.binary("and", b, constant(dtype.bits - 1, dtype, width), element, width)
+            return code.binary(instruction, a, count, element, width)
+        case "min" | "max":
+            return extremum(code, op.name, a, b, dtype, False, width)
+        case "neg":
+            return code.binary("sub", constant(0, dtype, width), a, element, width)
+        case "not":
+            return code.binary("xor", a, constant(-1 if dtype.bits > 1 else True, dtype, width), element, width)
+        case "abs":
+            if not dtype.is_signed:
+                return a
+            return code.w.value(_abs_call(element, width, a))
+        case "div":
+            return divide(code, a, b, dtype, width)[0]
+        case "rem":
+            return divide(code, a, b, dtype, width)[1]
+    raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
+
+
+def _abs_call(element: str, width: int, x: str) -> str:
+    ty = vector_type(element, width)
+    suffix = element if width == 1 else f"v{width}{element}"
+    return f"call {ty} @llvm.abs.{suffix}({ty} {x}, i1 false)"
+
+
+def divide(code: Code, a: str, b: str, dtype, width: int) -> tuple[str, str]:
+    """Quotient and remainder as C has them; by zero both are zero, and nothing traps."""
+    element = register_type(dtype)
+    ty = vector_type(element, width)
+    one, zero = constant(1, dtype, width), constant(0, dtype, width)
+    digits = b.removeprefix("splat (").removesuffix(")").split()[-1].removeprefix("-")
+    if digits.isdigit() and digits not in ("0", "1"):
+        signs = ("sdiv", "srem") if dtype.is_signed else ("udiv", "urem")
+        return tuple(code.binary(s, a, b, element, width) for s in signs)  # type: ignore[return-value]
+    is_zero = code.w.value(f"icmp eq {ty} {b}, {zero}")
+    special, is_minus = is_zero, ""
+    if dtype.is_signed:
+        is_minus = code.w.value(f"icmp eq {ty} {b}, {constant(-1, dtype, width)}")
+        special = code.binary("or", is_zero, is_minus, "i1", width)
+    safe = code.select(special, one, b, element, width)
+    quotient = _quotient(code, a, safe, dtype, width)
+    if dtype.is_signed:
+        quotient = code.select(is_minus, code.binary("sub", zero, a, element, width), quotient, element, width)
+    quotient = code.select(is_zero, zero, quotient, element, width)
+    product = code.binary("mul", quotient, b, element, width)
+    rest = code.binary("sub", a, product, element, width)
+    return quotient, code.select(is_zero, zero, rest, element, width)
+
+
+def _quotient(code: Code, a: str, b: str, dtype, width: int) -> str:
+    """Vectors of up to 32 bits divide in fp64, which is exact for them and has vector instructions."""
+    element = register_type(dtype)
+    if width == 1 or dtype.bits > 32:
+        return code.binary("sdiv" if dtype.is_signed else "udiv", a, b, element, width)
+    up, down = ("sitofp", "fptosi") if dtype.is_signed else ("uitofp", "fptoui")
+    x, y = (code.convert(up, v, element, "double", width) for v in (a, b))
+    return code.convert(down, code.binary("fdiv", x, y, "double", width), "double", element, width)
+
+
+def combine(code: Code, block: Block, args: Sequence[str], width: int) -> list[str]:
+    """Runs the combine block of a reduction on vectors: block arguments and results are lists of registers."""
+    values: dict[Value, str] = dict(zip(block.args, args, strict=True))
+    for op in block.ops:
+        if op.name == "yield":
+            return [values[v] for v in op.args]
+        if op.name == "const":
+            values[op.result] = constant(op.attrs["value"], op.result.type.dtype, width)
+        elif op.name in ("splat", "broadcast", "reshape"):
+            values[op.result] = values[op.args[0]]
+        else:
+            values[op.result] = elementwise(code, op, [values[a] for a in op.args], width)
+    raise Unsupported("a combine function must yield", block.ops[0].loc if block.ops else None)

@@ -1,0 +1,220 @@
+"""How a value varies along the vector loop: the same everywhere, a progression, a prefix of true lanes, or anyhow.
+
+Index arithmetic is not computed in vectors. Along the innermost loop most offsets are a scalar plus the loop's counter and most
+masks are true up to some bound; they are kept in this form, worked out once a row, and that is where contiguous accesses and
+trip counts come from. Signed index arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
+`analysis.affine`. The remainder of a progression by `n` (the wrap-around of a matmul's offsets) stays a progression as long as the
+row does not wrap: that is an assumption (`conditions`) that the caller tests at run time, with a general loop for when it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from blocknb.codegen.cpu_elementwise import elementwise, move_pointer
+from blocknb.codegen.cpu_graph import Index, Program
+from blocknb.codegen.cpu_memory import Buffer
+from blocknb.codegen.cpu_ops import Code, constant, register_type
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Pointer
+
+MAX_STEP = 1 << 16
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """One value for the whole row."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Progression:
+    """base + step * position: integers in their own type, pointers in bytes."""
+
+    base: str
+    step: int
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """True where position < count (an i64, of any size)."""
+
+    count: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tile in scratch: the element at a position is `step` elements further on than the one before."""
+
+    base: str
+    step: int
+    buffer: Buffer
+
+
+class Varying:
+    """Anything else."""
+
+    def __repr__(self) -> str:
+        return "VARYING"
+
+
+VARYING = Varying()
+Kind = Uniform | Progression | Prefix | Stored | Varying
+
+
+@dataclass
+class Kinds:
+    """The kinds of values in one row. `axis` is the vector loop (None when there is no loop), `size` its extent; `counters` the
+    i64 counters of the other loops; `scalar` names scalar values; `leaf` gives the kind of stored tiles."""
+
+    program: Program
+    code: Code
+    axis: int | None
+    size: int
+    counters: dict[int, str]
+    scalar: Callable[[Value], str]
+    leaf: Callable[[Value, Index], Kind]
+    speculate: bool = True
+    conditions: list[str] = field(default_factory=list)
+    memo: dict[tuple[Value, Index], Kind] = field(default_factory=dict)
+
+    def of(self, value: Value, index: Index) -> Kind:
+        key = (value, index)
+        if key not in self.memo:
+            self.memo[key] = self._of(value, index)
+        return self.memo[key]
+
+    def prefixes(self) -> list[Prefix]:
+        """Every prefix that was met."""
+        return list(dict.fromkeys(k for k in self.memo.values() if isinstance(k, Prefix)))
+
+    def _of(self, value: Value, index: Index) -> Kind:
+        program = self.program
+        if not value.type.shape:
+            return Uniform(self.scalar(value))
+        if program.view_of(value) is not None:
+            return self.of(program.definition[value].args[0], program.operand_index(value, index))
+        if not program.recomputed(value):
+            return self.leaf(value, index)
+        op = program.definition[value]
+        match op.name:
+            case "const":
+                return Uniform(constant(op.attrs["value"], value.type.dtype))
+            case "splat":
+                return Uniform(self.scalar(op.args[0]))
+            case "arange":
+                return self._arange(op.attrs["start"], index[0])
+        kinds = [self.of(a, index) for a in op.args]
+        if all(isinstance(k, Uniform) for k in kinds):
+            return Uniform(elementwise(self.code, op, [k.text for k in kinds], 1))  # type: ignore[union-attr]
+        return self._affine(op, kinds)
+
+    def _arange(self, start: int, loop: int | None) -> Kind:
+        if loop is None:
+            return Uniform(str(start))
+        if loop == self.axis:
+            return Progression(str(start), 1)
+        counter = self.code.convert("trunc", self.counters[loop], "i64", "i32", 1)
+        return Uniform(counter if start == 0 else self.code.binary("add", counter, str(start), "i32", 1))
+
+    def _affine(self, op: Op, kinds: list[Kind]) -> Kind:
+        """Operations that keep progressions and prefixes what they are."""
+        dtype = op.args[0].type.dtype
+        a, b = kinds[0], kinds[-1]
+        match op.name:
+            case "add" | "sub" if dtype.is_integer:
+                return self._add(op.name, a, b, dtype)
+            case "neg" if isinstance(a, Progression):
+                return Progression(self.code.binary("sub", "0", a.base, register_type(dtype), 1), -a.step)
+            case "mul" if dtype.is_integer and dtype.bits > 1:
+                return self._multiply(a, b, dtype)
+            case "cast":
+                return self._cast(a, dtype, op.attrs["dtype"])
+            case "ptradd":
+                return self._move(op, a, b)
+            case "cmp":
+                return self._compare(op.attrs["pred"], a, b, dtype)
+            case "and" if dtype.bits == 1:
+                return self._both(a, b)
+            case "rem":
+                return self._wrap(a, b, dtype)
+        return VARYING
+
+    def _parts(self, kind: Kind) -> tuple[str, int] | None:
+        if isinstance(kind, Progression):
+            return kind.base, kind.step
+        return (kind.text, 0) if isinstance(kind, Uniform) else None
+
+    def _add(self, name: str, a: Kind, b: Kind, dtype) -> Kind:
+        p, q = self._parts(a), self._parts(b)
+        if p is None or q is None:
+            return VARYING
+        return self._progression(self.code.binary(name, p[0], q[0], register_type(dtype), 1), p[1] + q[1] if name == "add" else p[1] - q[1])
+
+    def _progression(self, base: str, step: int) -> Kind:
+        if abs(step) > MAX_STEP:
+            return VARYING
+        return Progression(base, step) if step else Uniform(base)
+
+    def _multiply(self, a: Kind, b: Kind, dtype) -> Kind:
+        if isinstance(b, Progression):
+            a, b = b, a
+        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not b.text.lstrip("-").isdigit():
+            return VARYING
+        return self._progression(self.code.binary("mul", a.base, b.text, register_type(dtype), 1), a.step * int(b.text))
+
+    def _cast(self, a: Kind, source, target) -> Kind:
+        if not isinstance(a, Progression) or target.is_float or target.bits == 1:
+            return VARYING
+        if target.bits > source.bits and not source.is_signed:
+            return VARYING
+        return Progression(self.code.cast(a.base, source, target, 1), a.step)
+
+    def _move(self, op: Op, a: Kind, b: Kind) -> Kind:
+        p, q = self._parts(a), self._parts(b)
+        dtype, pointer = op.args[1].type.dtype, op.args[0].type.dtype
+        if p is None or q is None or (q[1] and not dtype.is_signed):
+            return VARYING
+        offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
+        return self._progression(move_pointer(self.code, p[0], offset, pointer, 1), p[1] + q[1] * pointer.element.bytes)
+
+    def _compare(self, predicate: str, a: Kind, b: Kind, dtype) -> Kind:
+        """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""
+        if isinstance(dtype, Pointer) or dtype.is_float or dtype.bits == 1:
+            return VARYING
+        if predicate in ("gt", "ge"):
+            a, b, predicate = b, a, {"gt": "lt", "ge": "le"}[predicate]
+        p, q = self._parts(a), self._parts(b)
+        if p is None or q is None or predicate not in ("lt", "le") or p[1] - q[1] != 1 or not (dtype.is_signed or q[1] == 0):
+            return VARYING
+        wide = t.int64 if dtype.is_signed else t.uint64
+        x, y = (self.code.cast(v, dtype, wide, 1) for v in (p[0], q[0]))
+        count = self.code.binary("sub", y, x, "i64", 1)
+        return Prefix(count if predicate == "lt" else self.code.binary("add", count, "1", "i64", 1))
+
+    def as_prefix(self, kind: Kind) -> Prefix | None:
+        """A mask as a prefix, if it is one."""
+        if isinstance(kind, Uniform):
+            if kind.text == "true":
+                return Prefix(str(self.size))
+            return Prefix(self.code.select(kind.text, str(self.size), "0", "i64", 1))
+        return kind if isinstance(kind, Prefix) else None
+
+    def _both(self, a: Kind, b: Kind) -> Kind:
+        p, q = self.as_prefix(a), self.as_prefix(b)
+        if p is None or q is None:
+            return VARYING
+        return Prefix(self.code.intrinsic("smin", "i64", 1, p.count, q.count))
+
+    def _wrap(self, a: Kind, b: Kind, dtype) -> Kind:
+        if not self.speculate or not isinstance(a, Progression) or a.step != 1 or not isinstance(b, Uniform) or not dtype.is_integer:
+            return VARYING
+        wide = t.int64 if dtype.is_signed else t.uint64
+        base, limit = (self.code.cast(v, dtype, wide, 1) for v in (a.base, b.text))
+        last = self.code.binary("add", base, str(self.size), "i64", 1)
+        self.conditions.append(self.code.w.value(f"icmp sge i64 {base}, 0"))
+        self.conditions.append(self.code.w.value(f"icmp sle i64 {last}, {limit}"))
+        return a

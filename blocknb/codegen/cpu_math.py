@@ -1,0 +1,390 @@
+"""exp, log, sin and friends as polynomials on vectors, in fp32 and fp64, without a call into any library.
+
+Each function is written once, for both precisions and any vector width, against `Lanes`: values with Python operators that write
+LLVM instructions. The scheme is the textbook one (Cody & Waite, "Software Manual for the Elementary Functions"; Muller,
+"Elementary Functions"): reduce the argument, evaluate a polynomial, put the exponent back. The coefficients are Chebyshev fits,
+computed with mpmath at 40 digits; the errors are below 2 ulp in fp32 and 3 ulp in fp64. Infinities, NaNs, subnormal numbers and
+overflow come out as IEEE arithmetic has them. The trick for rounding to an integer is to add and subtract 1.5 * 2^mantissa,
+which also leaves that integer in the low bits; it needs no instruction that an old machine lacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from blocknb.codegen.cpu_ops import Code
+from blocknb.codegen.text import Writer, float_literal, vector_type
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point format and the constants that depend on it."""
+
+    element: str
+    bits: int
+    mantissa: int
+    bias: int
+    least_normal: float
+
+    @property
+    def integer(self) -> str:
+        return f"i{self.bits}"
+
+    @property
+    def magic(self) -> float:
+        return 1.5 * 2.0**self.mantissa
+
+
+FORMATS = {"float": Format("float", 32, 23, 127, 2.0**-126), "double": Format("double", 64, 52, 1023, 2.0**-1022)}
+
+
+class Lanes:
+    """A vector value under construction: floats, integers or truth values, with operators."""
+
+    __slots__ = ("f", "kind", "text")
+
+    def __init__(self, f: Function, kind: str, text: str):
+        self.f, self.kind, self.text = f, kind, text
+
+    def _binary(self, names: dict[str, str], other: Lanes | float) -> Lanes:
+        b = self.f.like(self, other)
+        return Lanes(self.f, self.kind, self.f.code.binary(names[self.kind], self.text, b.text, self.f.element(self.kind), self.f.width))
+
+    def __add__(self, other):
+        return self._binary({"float": "fadd", "int": "add"}, other)
+
+    def __sub__(self, other):
+        return self._binary({"float": "fsub", "int": "sub"}, other)
+
+    def __mul__(self, other):
+        return self._binary({"float": "fmul", "int": "mul"}, other)
+
+    def __truediv__(self, other):
+        return self._binary({"float": "fdiv"}, other)
+
+    def __and__(self, other):
+        return self._binary({"int": "and", "bool": "and"}, other)
+
+    def __or__(self, other):
+        return self._binary({"int": "or", "bool": "or"}, other)
+
+    def __xor__(self, other):
+        return self._binary({"int": "xor", "bool": "xor"}, other)
+
+    def __lshift__(self, count: int):
+        return self._binary({"int": "shl"}, count)
+
+    def __rshift__(self, count: int):
+        return self._binary({"int": "ashr"}, count)
+
+    def logical_right(self, count) -> Lanes:
+        return self._binary({"int": "lshr"}, count)
+
+    def __neg__(self) -> Lanes:
+        return Lanes(self.f, "float", self.f.code.w.value(f"fneg {self.f.type('float')} {self.text}"))
+
+    def compare(self, predicate: str, other: Lanes | float) -> Lanes:
+        b = self.f.like(self, other)
+        instruction = "fcmp" if self.kind == "float" else "icmp"
+        return Lanes(self.f, "bool", self.f.code.w.value(f"{instruction} {predicate} {self.f.type(self.kind)} {self.text}, {b.text}"))
+
+    def __lt__(self, other):
+        return self.compare("olt" if self.kind == "float" else "slt", other)
+
+    def __gt__(self, other):
+        return self.compare("ogt" if self.kind == "float" else "sgt", other)
+
+    def bits(self) -> Lanes:
+        return Lanes(self.f, "int", self.f.code.convert("bitcast", self.text, self.f.element("float"), self.f.element("int"), self.f.width))
+
+    def floating(self) -> Lanes:
+        """An integer's bits as a float."""
+        return Lanes(self.f, "float", self.f.code.convert("bitcast", self.text, self.f.element("int"), self.f.element("float"), self.f.width))
+
+
+class Function:
+    """The function being written: format, width, and the operations that are not operators."""
+
+    def __init__(self, code: Code, element: str, width: int):
+        self.code, self.width = code, width
+        self.format = FORMATS["double" if element in ("double", "i64") else "float"]
+        self.single = self.format.bits == 32
+
+    def element(self, kind: str) -> str:
+        return {"float": self.format.element, "int": self.format.integer, "bool": "i1"}[kind]
+
+    def type(self, kind: str) -> str:
+        return vector_type(self.element(kind), self.width)
+
+    def like(self, x: Lanes, value: Lanes | float) -> Lanes:
+        """A constant of the kind of `x`; Lanes are left alone."""
+        if isinstance(value, Lanes):
+            return value
+        literal = float_literal(float(value), self.format.element) if x.kind == "float" else str(int(value))
+        if self.width > 1:
+            literal = f"splat ({self.element(x.kind)} {literal})"
+        return Lanes(self, x.kind, literal)
+
+    def select(self, condition: Lanes, a: Lanes, b: Lanes | float) -> Lanes:
+        b = self.like(a, b)
+        return Lanes(self, a.kind, self.code.select(condition.text, a.text, b.text, self.element(a.kind), self.width))
+
+    def fma(self, a: Lanes, b: Lanes | float, c: Lanes | float) -> Lanes:
+        b, c = self.like(a, b), self.like(a, c)
+        return Lanes(self, "float", self.code.fma(a.text, b.text, c.text, self.format.element, self.width))
+
+    def polynomial(self, x: Lanes, coefficients: Sequence[float]) -> Lanes:
+        """The sum of coefficients[i] * x**i, by Horner."""
+        total = self.like(x, coefficients[-1])
+        for c in reversed(coefficients[:-1]):
+            total = self.fma(total, x, c)
+        return total
+
+    def absolute(self, x: Lanes) -> Lanes:
+        return Lanes(self, "float", self.code.intrinsic("fabs", self.format.element, self.width, x.text))
+
+    def copy_sign(self, magnitude: Lanes, sign: Lanes) -> Lanes:
+        return Lanes(self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text))
+
+    def clamp(self, x: Lanes, low: float, high: float) -> Lanes:
+        """Between low and high; a NaN passes."""
+        x = self.select(x < low, self.like(x, low), x)
+        return self.select(x > high, self.like(x, high), x)
+
+    def nearest(self, x: Lanes) -> tuple[Lanes, Lanes]:
+        """The nearest integer of a number below 2^(mantissa - 1): as a float and as an integer."""
+        shifted = x + self.format.magic
+        magic = self.like(shifted, self.format.magic)
+        return shifted - magic, shifted.bits() - magic.bits()
+
+    def integer_to_float(self, n: Lanes) -> Lanes:
+        """A small integer as a float, without a conversion instruction (there is none for i64 before AVX-512)."""
+        magic = self.like(n.floating(), self.format.magic)
+        return (n + magic.bits()).floating() - magic
+
+    def scale(self, x: Lanes, n: Lanes, n_float: Lanes) -> Lanes:
+        """x * 2^n, rounded once where it becomes subnormal, infinite where it overflows."""
+        size = self.format.bits * self.width
+        if self.code.machine.avx512 and size in (128, 256, 512):
+            return self._scale_avx512(x, n_float, size)
+        half = n >> 1
+        first, second = (((h + self.format.bias) << self.format.mantissa).floating() for h in (half, n - half))
+        return x * first * second
+
+    def _scale_avx512(self, x: Lanes, n_float: Lanes, size: int) -> Lanes:
+        ty, suffix = self.type("float"), "ps" if self.single else "pd"
+        mask = f"i{max(self.width, 8)} -1" + (", i32 4" if size == 512 else "")
+        name = f"llvm.x86.avx512.mask.scalef.{suffix}.{size}"
+        return Lanes(self, "float", self.code.w.value(f"call {ty} @{name}({ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask})"))
+
+
+def define(code: Code, function: Callable[[Function, Lanes], Lanes], name: str, element: str, width: int, result: str = "") -> str:
+    """The definition of a helper function of one operand."""
+    inner = Code(Writer(), code.machine, code.helpers)
+    f = Function(inner, element, width)
+    value = function(f, Lanes(f, "int" if element.startswith("i") else "float", "%x"))
+    ty, returns = vector_type(element, width), vector_type(result or element, width)
+    body = "\n".join([*inner.w.slots, *inner.w.lines])
+    # Inlined, so that a loop keeps its vectors in registers and LLVM sees constants.
+    return f"define internal {returns} @{name}({ty} %x) alwaysinline nounwind {{\nentry:\n{body}\n  ret {returns} {value.text}\n}}\n"
+
+
+def call(code: Code, name: str, args: Sequence[str], element: str, width: int) -> str:
+    """The value of one of FUNCTIONS."""
+    return code.helper(name, partial(define, code, FUNCTIONS[name]), element, width, args[0])
+
+
+# ---- exponentials -------------------------------------------------------------------------------------------------------
+
+LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
+LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
+LOG2_E = 1.4426950408889634
+# (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2]
+EXP = {
+    32: (0.5, 0.166665769219854, 0.041666554532615786, 0.008363190325615149, 0.001392619766942992),
+    64: (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326124, 0.0013888888888883742, 0.00019841269874858612,
+         2.4801587325574868e-05, 2.7557255352032673e-06, 2.7557273608709007e-07, 2.51052370507603e-08, 2.0914701283103285e-09),
+}  # fmt: skip
+# (2^r - 1) / r on [-1/2, 1/2]
+EXP2 = {
+    32: (0.6931471880352003, 0.24022650760645808, 0.05550357071152507, 0.009618082519990467, 0.0013390886332106697, 0.0001545318282995974),
+    64: (0.6931471805599453, 0.24022650695910072, 0.055504108664821625, 0.00961812910762848, 0.0013333558146406436, 0.00015403530393370715,
+         1.5252733841601815e-05, 1.3215486808727859e-06, 1.0178057064573359e-07, 7.054897292691627e-09, 4.455822025014915e-10, 2.5729344553786755e-11),
+}  # fmt: skip
+# Beyond these the result is zero or infinite.
+EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
+EXP2_RANGE = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
+
+
+def exp(f: Function, x: Lanes) -> Lanes:
+    bits = f.format.bits
+    x = f.clamp(x, *EXP_RANGE[bits])
+    n_float, n = f.nearest(x * LOG2_E)
+    r = f.fma(n_float, -LN2_HIGH[bits], x)
+    r = f.fma(n_float, -LN2_LOW[bits], r)
+    power = f.fma(r * r, f.polynomial(r, EXP[bits]), r) + 1.0
+    return f.scale(power, n, n_float)
+
+
+def exp2(f: Function, x: Lanes) -> Lanes:
+    bits = f.format.bits
+    x = f.clamp(x, *EXP2_RANGE[bits])
+    n_float, n = f.nearest(x)
+    r = x - n_float
+    return f.scale(f.fma(f.polynomial(r, EXP2[bits]), r, 1.0), n, n_float)
+
+
+# ---- logarithms ---------------------------------------------------------------------------------------------------------
+
+# (log(1 + m) - m + m^2/2) / m^3 on [sqrt(1/2) - 1, sqrt(2) - 1]
+LOG_SINGLE = (0.33333331179972575, -0.24999996957625975, 0.2000071576352166, -0.16667802367579132, 0.14249057141902147,
+              -0.1242568569282142, 0.11685423571105265, -0.11479748625389889, 0.06971620541003427)  # fmt: skip
+# log2(1 + m) / m on the same range
+LOG2_SINGLE = (1.4426950399991902, -0.7213473544743526, 0.4808985203160789, -0.36069654228581866, 0.28855256247352223,
+               -0.23960811004132498, 0.20485761624803125, -0.19138844898865454, 0.1847605933327275, -0.1074980471255849)  # fmt: skip
+# (log(1 + m) / s - 2) / s^2 in powers of s^2, with s = m / (2 + m)
+LOG_DOUBLE = (0.6666666666666666, 0.4000000000000088, 0.28571428570800655, 0.222222223923837, 0.18181795568589937,
+              0.15386243592665208, 0.13268669005111386, 0.1308771474739754)  # fmt: skip
+
+
+def _logarithm(f: Function, x: Lanes, finish: Callable[[Lanes, Lanes], Lanes]) -> Lanes:
+    """`finish(e, m)` for x = 2^e (1 + m), 1 + m between sqrt(1/2) and sqrt(2); and the special values."""
+    mantissa, least = f.format.mantissa, f.format.least_normal
+    lift = 2.0 ** (mantissa + 1)
+    subnormal = x < least
+    bits = f.select(subnormal, x * lift, x).bits()
+    origin = f.like(x, math.sqrt(0.5)).bits()
+    exponent = (bits - origin) >> mantissa
+    m = (bits - (exponent << mantissa)).floating() - 1.0
+    e = f.integer_to_float(exponent) - f.select(subnormal, f.like(x, mantissa + 1), 0.0)
+    result = finish(e, m)
+    result = f.select(x.compare("oeq", math.inf), x, result)
+    result = f.select(x.compare("oeq", 0.0), f.like(x, -math.inf), result)
+    return f.select(x.compare("uge", 0.0), f.select(x.compare("uno", x), x, result), math.nan)
+
+
+def _log_double(f: Function, m: Lanes) -> Lanes:
+    """log(1 + m) - m, to more than a double where m is small."""
+    s = m / (m + 2.0)
+    z = s * s
+    half_square = m * m * 0.5
+    return s * f.fma(f.polynomial(z, LOG_DOUBLE), z, half_square) - half_square
+
+
+def log(f: Function, x: Lanes) -> Lanes:
+    bits = f.format.bits
+
+    def finish(e: Lanes, m: Lanes) -> Lanes:
+        if f.single:
+            square = m * m
+            tail = f.fma(square * m, f.polynomial(m, LOG_SINGLE), square * -0.5)
+        else:
+            tail = _log_double(f, m)
+        return f.fma(e, LN2_HIGH[bits], f.fma(e, LN2_LOW[bits], tail) + m)
+
+    return _logarithm(f, x, finish)
+
+
+def log2(f: Function, x: Lanes) -> Lanes:
+    def finish(e: Lanes, m: Lanes) -> Lanes:
+        if f.single:
+            return f.fma(f.polynomial(m, LOG2_SINGLE), m, e)
+        return f.fma(m + _log_double(f, m), LOG2_E, e)
+
+    return _logarithm(f, x, finish)
+
+
+# ---- tanh, erf ----------------------------------------------------------------------------------------------------------
+
+# (tanh(x) - x) / x^3 in powers of x^2, on |x| <= 0.625
+TANH = {
+    32: (-0.3333333317214036, 0.1333330355691574, -0.053959259577204544, 0.02176891865102821, -0.008343945515839153, 0.002292744816178142),
+    64: (-0.3333333333333333, 0.13333333333333042, -0.05396825396789699, 0.021869488519008305, -0.008863235103240878, 0.0035921217511549622,
+         -0.0014557754120478055, 0.0005896606577757043, -0.0002375906496055562, 9.257116129556769e-05, -3.12011014257974e-05, 6.485163482793113e-06),
+}  # fmt: skip
+# erf(x) / x in powers of x^2, on |x| <= 1
+ERF = {
+    32: (1.1283791670615435, -0.3761263846802871, 0.11283782495236845, -0.026865430727670243, 0.005221031807858023, -0.0008484080405535107,
+         0.00011265959025606609, -9.667044571486996e-06),
+    64: (1.1283791670955126, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792, 0.0052239776248180145, -0.000854832698083379,
+         0.0001205533111164271, -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08,
+         -1.1372848856791674e-09, 5.957176147748911e-11),
+}  # fmt: skip
+# erfc(x) exp(x^2) in powers of (x - 2) / (x + 2), on [1, 4.1] and [1, 6.1]
+ERFC = {
+    32: (0.25539567623426224, -0.4271858478750108, 0.24165821478092542, -0.0789784972765468, 0.0037320341748268075, 0.006994266083471934,
+         -0.0008358428865430571, -0.0009405458631950548),
+    64: (0.2553956763105057, -0.4271858474139586, 0.2416581942424901, -0.07897858101568098, 0.0037328924013653036, 0.006997461737119002,
+         -0.0008471431094072872, -0.0009819770558673945, 4.3552337898568215e-05, 0.0001743641142015647, 2.7564289065003395e-05,
+         -2.7638034176921362e-05, -1.4191354642116557e-05, 1.8665379110784541e-06, 4.20982425198767e-06, -2.8327674392080737e-07),
+}  # fmt: skip
+ERF_LIMIT = {32: 4.0, 64: 6.0}  # erf is 1 to the last bit beyond
+
+
+def tanh(f: Function, x: Lanes) -> Lanes:
+    size = f.absolute(x)
+    square = x * x
+    small = f.fma(square * size, f.polynomial(square, TANH[f.format.bits]), size)
+    large = f.like(x, 1.0) - f.like(x, 2.0) / (exp(f, size + size) + 1.0)
+    return f.copy_sign(f.select(size > 0.625, large, small), x)
+
+
+def erf(f: Function, x: Lanes) -> Lanes:
+    bits = f.format.bits
+    size = f.absolute(x)
+    square = x * x
+    small = f.polynomial(square, ERF[bits]) * size
+    near = f.clamp(size, 0.0, ERF_LIMIT[bits])
+    ratio = (near - 2.0) / (near + 2.0)
+    complement = exp(f, -(near * near)) * f.polynomial(ratio, ERFC[bits])
+    return f.copy_sign(f.select(size > 1.0, f.like(x, 1.0) - complement, small), x)
+
+
+# ---- what old machines lack ----------------------------------------------------------------------------------------------
+
+
+def floor(f: Function, x: Lanes) -> Lanes:
+    return _rounded(f, x, lambda n: n - f.select(n > x, f.like(x, 1.0), 0.0))
+
+
+def ceil(f: Function, x: Lanes) -> Lanes:
+    return _rounded(f, x, lambda n: n + f.select(n < x, f.like(x, 1.0), 0.0))
+
+
+def _rounded(f: Function, x: Lanes, adjust: Callable[[Lanes], Lanes]) -> Lanes:
+    """Numbers of 2^mantissa and more are integers already."""
+    limit = 2.0**f.format.mantissa
+    size = f.absolute(x)
+    nearest = f.copy_sign((size + limit) - limit, x)
+    return f.copy_sign(f.select(size < limit, adjust(nearest), x), x)
+
+
+def half_bits(f: Function, x: Lanes) -> Lanes:
+    """The bits of the fp16 nearest to an fp32, in the low half."""
+    bits = x.bits()
+    size = bits & 0x7FFFFFFF
+    sign = bits.logical_right(16) & 0x8000
+    normal = (size - (112 << 23) + 0xFFF + (size.logical_right(13) & 1)).logical_right(13)
+    # Adding 1/2 leaves the bits of a subnormal fp16, rounded, at the low end.
+    tiny = (f.absolute(x) + 0.5).bits() - 0x3F000000
+    result = f.select(size < 0x38800000, tiny, normal)
+    result = f.select(size > 0x477FFFFF, f.like(result, 0x7C00), result)
+    return f.select(size > 0x7F800000, f.like(result, 0x7E00), result) | sign
+
+
+def half_value(f: Function, bits: Lanes) -> Lanes:
+    """The fp32 of the fp16 in the low half of an i32."""
+    size = bits & 0x7FFF
+    sign = (bits & 0x8000) << 16
+    # The exponent moves up by 112 through a product, which also makes subnormal numbers right; infinities need as much again.
+    scaled = (size << 13).floating() * 2.0**112
+    special = ((size << 13) | 0x7F800000).floating()
+    return (f.select(size > 0x7BFF, special, scaled).bits() | sign).floating()
+
+
+FUNCTIONS: dict[str, Callable[[Function, Lanes], Lanes]] = {
+    "exp": exp, "exp2": exp2, "log": log, "log2": log2, "tanh": tanh, "erf": erf, "floor": floor, "ceil": ceil,
+}  # fmt: skip

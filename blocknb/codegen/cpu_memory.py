@@ -1,0 +1,310 @@
+"""The memory of a program: tiles in scratch, and checked accesses to the user's arrays.
+
+Scratch is one block of bytes a thread; buffers get their places at compile time, and a place is used again once its last reader
+has been emitted. An access to an array is checked against the bounds of the argument that its pointer comes from: a contiguous
+row by one comparison of its two ends, other rows lane by lane in vectors. What fails goes to a cold block that finds the first
+lane at fault, reports it and leaves the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.cpu_ops import SIZES, constant, memory_type, register_type, scratch_type
+from blocknb.codegen.text import vector_type
+from blocknb.errors import Loc
+from blocknb.ir.core import Op
+from blocknb.language import types as t
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_blocks import Emitter
+
+LINE = 64  # bytes of a cache line, and of the widest vector
+
+
+@dataclass(frozen=True)
+class Site:
+    """An access that is checked, and what is said if it fails.
+
+    `action` is "load" or "store", `argument` the index of the pointer's parameter, `bytes` the size of an element.
+    """
+
+    loc: Loc | None
+    action: str
+    argument: int
+    bytes: int
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A tile in scratch: byte offset, size, the dtype it is stored as, and the stride in elements of each axis.
+
+    With `panel` = (axis of k, axis of n, width) it is laid out for the microkernel instead: panels of `width` columns, in each
+    the rows one after another. `holders` are the values whose tile it is; without any, its place is free.
+    """
+
+    offset: int
+    bytes: int
+    dtype: object
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    panel: tuple[int, int, int] | None = None
+    holders: set = field(default_factory=set)
+
+    @property
+    def element(self) -> str:
+        return scratch_type(self.dtype)
+
+    def row_major(self) -> bool:
+        return self.panel is None and self.strides == row_major(self.shape)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements; 0 along axes of size one."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(0 if n == 1 else step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def strides_along(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    """Strides with `axis` running fastest and the others in row-major order."""
+    if axis is None:
+        return row_major(shape)
+    order = [a for a in range(len(shape)) if a != axis] + [axis]
+    packed = row_major(tuple(shape[a] for a in order))
+    return tuple(packed[order.index(a)] for a in range(len(shape)))
+
+
+class Scratch:
+    """Places of buffers by first fit; `bytes` is the most that was in use."""
+
+    def __init__(self):
+        self.bytes = 0
+        self._taken: list[tuple[int, int]] = []
+
+    def allocate(self, size: int) -> int:
+        size = -(-size // LINE) * LINE
+        at = 0
+        for start, end in sorted(self._taken):
+            if start - at >= size:
+                break
+            at = max(at, end)
+        self._taken.append((at, at + size))
+        self.bytes = max(self.bytes, at + size)
+        return at
+
+    def free(self, offset: int) -> None:
+        self._taken = [(a, b) for a, b in self._taken if a != offset]
+
+
+class Checks:
+    """Bounds checks of accesses to arguments."""
+
+    def __init__(self, emitter: Emitter):
+        self.e = emitter
+        self._numbers: dict[Op, int] = {}
+
+    def site(self, op: Op) -> tuple[int, str, str, str] | None:
+        """(site number, address, lower, upper) of an access that is to be checked, else None."""
+        root = self.e.program.root(op.args[0]) if self.e.checked else None
+        if root is None:
+            return None
+        argument = self.e.program.func.params.index(root)
+        if op not in self._numbers:
+            self._numbers[op] = self.e.first_site + len(self.e.sites)
+            self.e.sites.append(Site(op.loc, op.name, argument, op.args[0].type.dtype.element.bytes))
+        return (self._numbers[op], *self.e.bounds[argument])
+
+    def _guard(self, bad: str) -> tuple[str, str]:
+        w = self.e.code.w
+        cold, on = w.fresh("outside"), w.fresh("inside")
+        w.branch(bad, cold, on, ", !prof !0")
+        w.place(cold)
+        return cold, on
+
+    def _report(self, number: int, address: str, start: str, size: int, on: str) -> None:
+        """Ends the cold block: the address is outside."""
+        c = self.e.code
+        offset = c.binary("ashr", c.binary("sub", address, start, "i64", 1), str(size.bit_length() - 1), "i64", 1)
+        c.w.do(f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {offset}, i32 {', i32 '.join(self.e.program_ids())})")
+        c.w.jump("leave")
+        c.w.place(on)
+
+    def scalar(self, op: Op, address: str, mask: str | None) -> None:
+        """Checks one element at an i64 address."""
+        if (found := self.site(op)) is None:
+            return
+        number, start, lower, upper = found
+        c, size = self.e.code, op.args[0].type.dtype.element.bytes
+        bad = self._outside(address, address, lower, upper, size)
+        if mask is not None:
+            bad = c.binary("and", bad, mask, "i1", 1)
+        _, on = self._guard(bad)
+        self._report(number, address, start, size, on)
+
+    def _outside(self, low: str, high: str, lower: str, upper: str, size: int) -> str:
+        c = self.e.code
+        below = c.w.value(f"icmp ult i64 {low}, {lower}")
+        above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(size), 'i64', 1)}, {upper}")
+        return c.binary("or", below, above, "i1", 1)
+
+    def row_outside(self, op: Op, base: str, step: int, count: str) -> str:
+        """Whether any of the elements at base, base + step, ... (bytes), `count` of them (an i64; none if negative), is outside."""
+        if (found := self.site(op)) is None:
+            return "false"
+        _, _, lower, upper = found
+        c, size = self.e.code, op.args[0].type.dtype.element.bytes
+        span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
+        last = c.binary("add", base, span, "i64", 1)
+        low, high = (base, last) if step > 0 else (last, base)
+        bad = self._outside(low, high, lower, upper, size)
+        if not count.isdigit():
+            bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
+        return bad
+
+    def row(self, op: Op, base: str, step: int, count: str) -> None:
+        """Checks those elements."""
+        if (found := self.site(op)) is None:
+            return
+        number, start, lower, upper = found
+        c, size = self.e.code, op.args[0].type.dtype.element.bytes
+        _, on = self._guard(self.row_outside(op, base, step, count))
+        # The first element may be outside itself; else so many steps remain inside.
+        top = c.binary("sub", upper, str(size), "i64", 1)
+        room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, lower, "i64", 1)
+        steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
+        outside = self._outside(base, base, lower, upper, size)
+        lane = c.select(outside, "0", steps, "i64", 1)
+        address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
+        self._report(number, address, start, size, on)
+
+    def lanes(self, op: Op, addresses: str, mask: str | None, width: int) -> None:
+        """Checks a vector of i64 addresses where the mask is on."""
+        if width == 1:
+            self.scalar(op, addresses, mask)
+            return
+        if (found := self.site(op)) is None:
+            return
+        number, start, lower, upper = found
+        c, size = self.e.code, op.args[0].type.dtype.element.bytes
+        ty = vector_type("i64", width)
+        below = c.w.value(f"icmp ult {ty} {addresses}, {c.splat(lower, 'i64', width)}")
+        end = c.binary("add", addresses, constant(size, t.int64, width), "i64", width)
+        above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(upper, 'i64', width)}")
+        bad = c.binary("or", below, above, "i1", width)
+        if mask is not None:
+            bad = c.binary("and", bad, mask, "i1", width)
+        _, on = self._guard(c.any(bad, width))
+        bits = c.w.value(f"bitcast <{width} x i1> {bad} to i{width}")
+        lane = c.w.value(f"call i{width} @llvm.cttz.i{width}(i{width} {bits}, i1 true)")
+        address = c.w.value(f"extractelement {ty} {addresses}, i{width} {lane}")
+        self._report(number, address, start, size, on)
+
+
+def pointer(c, address: str) -> str:
+    """An i64 address as an LLVM pointer."""
+    return c.w.value(f"inttoptr i64 {address} to ptr")
+
+
+def load_vector(c, place: str, element: str, width: int, align: int, mask: str | None = None, other: str | None = None) -> str:
+    """`width` neighbouring elements from the pointer `place`; where the mask is off, `other` (zero if None)."""
+    ty = vector_type(element, width)
+    if mask is None:
+        return c.w.value(f"load {ty}, ptr {place}, align {align}")
+    if other is None:
+        other = "zeroinitializer" if width > 1 else "0" if element.startswith("i") else "0.0"
+    if width == 1:
+        return guarded(c, mask, element, other, lambda: c.w.value(f"load {ty}, ptr {place}, align {align}"))
+    return c.w.value(f"call {ty} @llvm.masked.load.v{width}{_suffix(element)}.p0(ptr align {align} {place}, <{width} x i1> {mask}, {ty} {other})")
+
+
+def store_vector(c, place: str, value: str, element: str, width: int, align: int, mask: str | None = None) -> None:
+    ty = vector_type(element, width)
+    if mask is None:
+        c.w.do(f"store {ty} {value}, ptr {place}, align {align}")
+    elif width == 1:
+        when(c, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
+    else:
+        c.w.do(f"call void @llvm.masked.store.v{width}{_suffix(element)}.p0({ty} {value}, ptr align {align} {place}, <{width} x i1> {mask})")
+
+
+def gather(c, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None) -> str:
+    """Elements from a vector of i64 addresses."""
+    if width == 1:
+        return load_vector(c, pointer(c, addresses), element, 1, align, mask, other)
+    ty = vector_type(element, width)
+    places = c.w.value(f"inttoptr <{width} x i64> {addresses} to <{width} x ptr>")
+    mask = mask or "splat (i1 true)"
+    other = other or "zeroinitializer"
+    return c.w.value(
+        f"call {ty} @llvm.masked.gather.v{width}{_suffix(element)}.v{width}p0(<{width} x ptr> align {align} {places}, <{width} x i1> {mask}, {ty} {other})"
+    )
+
+
+def scatter(c, addresses: str, value: str, element: str, width: int, align: int, mask: str | None) -> None:
+    """Elements to a vector of i64 addresses; of lanes that meet in one place the last wins."""
+    if width == 1:
+        store_vector(c, pointer(c, addresses), value, element, 1, align, mask)
+        return
+    ty = vector_type(element, width)
+    places = c.w.value(f"inttoptr <{width} x i64> {addresses} to <{width} x ptr>")
+    mask = mask or "splat (i1 true)"
+    c.w.do(
+        f"call void @llvm.masked.scatter.v{width}{_suffix(element)}.v{width}p0({ty} {value}, <{width} x ptr> align {align} {places}, <{width} x i1> {mask})"
+    )
+
+
+def _suffix(element: str) -> str:
+    return {"float": "f32", "double": "f64"}.get(element, element)
+
+
+def when(c, condition: str, action) -> None:
+    """Runs the code that `action` emits if the i1 holds."""
+    yes, after = c.w.fresh("then"), c.w.fresh("after")
+    c.w.branch(condition, yes, after)
+    c.w.place(yes)
+    action()
+    c.w.place(after)
+
+
+def guarded(c, condition: str, type: str, other: str, action) -> str:
+    """The value that `action` emits if the i1 holds, else `other`."""
+    slot = c.w.slot(type)
+    c.w.do(f"store {type} {other}, ptr {slot}")
+    when(c, condition, lambda: c.w.do(f"store {type} {action()}, ptr {slot}"))
+    return c.w.value(f"load {type}, ptr {slot}")
+
+
+def element_size(buffer: Buffer) -> int:
+    return SIZES[buffer.element]
+
+
+def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str | None) -> str:
+    """One element, checked, from an i64 address into a register."""
+    c, dtype = e.code, op.args[0].type.dtype.element
+    e.checks.scalar(op, address, mask)
+    element = memory_type(dtype)
+
+    def read() -> str:
+        return c.from_memory(c.w.value(f"load {element}, ptr {pointer(c, address)}, align {dtype.bytes}"), dtype, 1)
+
+    if mask is None or mask == "true":
+        return read()
+    return guarded(c, mask, register_type(dtype), other or constant(0, dtype), read)
+
+
+def scalar_store(e: Emitter, op: Op, address: str, value: str, mask: str | None) -> None:
+    c, dtype = e.code, op.args[0].type.dtype.element
+    e.checks.scalar(op, address, mask)
+
+    def write() -> None:
+        c.w.do(f"store {memory_type(dtype)} {c.to_memory(value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}")
+
+    if mask is None or mask == "true":
+        write()
+    else:
+        when(c, mask, write)
+

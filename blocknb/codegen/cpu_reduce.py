@@ -1,0 +1,206 @@
+"""Reductions inside the loops of a group.
+
+Along the vector loop each of the unrolled vectors has an accumulator; at the end of the row they are combined, then the lanes, by
+halves. Along another loop the result itself is the accumulator, in scratch. Sums, products, extrema and bitwise operations start
+from their identity; any other combine function starts from the first element, with a select. Sums of fp16 and bf16 are kept in
+fp32 and rounded at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen.cpu_elementwise import combine
+from blocknb.codegen.cpu_graph import identity
+from blocknb.codegen.cpu_ops import NARROW, SIZES, constant, register_type
+from blocknb.codegen.text import vector_type
+from blocknb.ir.core import Op
+from blocknb.language.types import DType
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_loops import Body, Group
+
+
+def plain_combine(op: Op) -> Op | None:
+    """The one operation of a combine block such as (a, b) -> a + b, if it is that simple."""
+    block = op.blocks[0]
+    if len(op.args) != 1 or len(block.ops) != 2:
+        return None
+    inner, end = block.ops
+    if end.args != inner.results or set(inner.args) != set(block.args):
+        return None
+    return inner if inner.name in ("add", "mul", "max", "min", "and", "or", "xor") else None
+
+
+def identity_of(op: Op, dtype: DType) -> float | int | None:
+    """What leaves every operand of a plain combination alone."""
+    nan = op.attrs.get("nan")
+    low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    match op.name:
+        case "add":
+            return -0.0 if dtype.is_float else 0
+        case "mul":
+            return 1
+        case "or" | "xor":
+            return 0
+        case "and":
+            return True if dtype.bits == 1 else -1
+        case "max" | "min" if dtype.is_float:
+            # Where NaNs lose, a NaN is the identity, and a row of NaNs alone stays one.
+            return math.nan if not nan else -math.inf if op.name == "max" else math.inf
+        case "max":
+            return low
+        case "min":
+            return high
+    return None
+
+
+class Reduction:
+    """One reduce op in a group."""
+
+    def __init__(self, group: Group, op: Op):
+        self.group, self.op, self.code = group, op, group.code
+        self.dtypes = [v.type.dtype for v in op.args]
+        shape = op.args[0].type.shape
+        self.loop = identity(shape)[op.attrs["axis"]]
+        plain = plain_combine(op)
+        self.start = identity_of(plain, self.dtypes[0]) if plain else None
+        self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
+        self.slots: list[list[str]] = []
+
+    @property
+    def can_unroll(self) -> bool:
+        return self.start is not None or not self.inner
+
+    @property
+    def inner(self) -> bool:
+        return self.loop is not None and self.loop == self.group.axis
+
+    def _combine(self, a: list[str], b: list[str], width: int) -> list[str]:
+        if self.wide:
+            return [self.code.binary("fadd", a[0], b[0], "float", width)]
+        return combine(self.code, self.op.blocks[0], [*a, *b], width)
+
+    def _zero(self, dtype, width: int) -> str:
+        return constant(self.start if self.start is not None else 0, dtype, width)
+
+    # -- around the loops ------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Before all loops."""
+        w, g = self.code.w, self.group
+        if self.inner:
+            types = [vector_type(register_type(d), g.width) for d in self.dtypes]
+            self.slots = [[w.slot(ty, "sum") for ty in types] for _ in range(g.unroll)]
+        elif not self.op.results[0].type.shape:
+            self.slots = [[w.slot(register_type(d)) for d in self.dtypes]]
+
+    def start_row(self) -> None:
+        if self.inner:
+            for slots in self.slots:
+                for slot, dtype in zip(slots, self.dtypes, strict=True):
+                    self.code.w.do(f"store {vector_type(register_type(dtype), self.group.width)} {self._zero(dtype, self.group.width)}, ptr {slot}")
+
+    def end_row(self) -> None:
+        """Combines the accumulators and the lanes of a row."""
+        if not self.inner:
+            return
+        width = self.group.width
+        sets = [[self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)] for slots in self.slots]
+        while len(sets) > 1:
+            sets = [self._combine(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
+        total = sets[0]
+        while width > 1:
+            width //= 2
+            low, high = ([self._half(v, d, width, part) for v, d in zip(total, self.dtypes, strict=True)] for part in (0, 1))
+            total = self._combine(low, high, width)
+        if self.wide:
+            total = [self.code.round(total[0], self.dtypes[0], 1)]
+        self._finish(total)
+
+    def _read(self, slot: str, dtype, width: int) -> str:
+        return self.code.w.value(f"load {vector_type(register_type(dtype), width)}, ptr {slot}")
+
+    def _half(self, vector: str, dtype, width: int, part: int) -> str:
+        ty = vector_type(register_type(dtype), 2 * width)
+        if width == 1:
+            return self.code.w.value(f"extractelement {ty} {vector}, i64 {part}")
+        lanes = ", ".join(f"i32 {part * width + i}" for i in range(width))
+        return self.code.w.value(f"shufflevector {ty} {vector}, {ty} poison, <{width} x i32> <{lanes}>")
+
+    def _finish(self, total: list[str]) -> None:
+        e, c = self.group.e, self.code
+        for result, value in zip(self.op.results, total, strict=True):
+            if not result.type.shape:
+                e.scalars[result] = value
+                continue
+            place, buffer = self._place(result, None)
+            c.w.do(f"store {buffer.element} {c.to_scratch(value, buffer.dtype, 1)}, ptr {place}")
+
+    def done(self) -> None:
+        """After all loops."""
+        if self.inner:
+            return
+        for result in self.op.results:
+            if not result.type.shape:  # an axis of size one: the loop ran once and left its value in a slot
+                e = self.group.e
+                e.scalars[result] = self._read(self.slots[0][self.op.results.index(result)], result.type.dtype, 1)
+
+    # -- inside ----------------------------------------------------------------------------------------------------------
+
+    def add(self, body: Body) -> None:
+        """Takes one vector of the operands."""
+        values = [body.value(v) for v in self.op.args]
+        if not self.inner:
+            self._add_outer(body, values)
+            return
+        width, slots = body.width, self.slots[body.number]
+        old = [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)]
+        new = self._combine(old, values, width)
+        if self.start is None:
+            new = self._unless_first(body.position, new, values, width)
+        for slot, dtype, value in zip(slots, self.dtypes, new, strict=True):
+            self.code.w.do(f"store {vector_type(register_type(dtype), width)} {value}, ptr {slot}")
+
+    def _unless_first(self, counter: str, new: list[str], first: list[str], width: int) -> list[str]:
+        c = self.code
+        is_first = c.splat(c.w.value(f"icmp eq i64 {counter}, 0"), "i1", width)
+        return [c.select(is_first, f, n, register_type(d), width) for f, n, d in zip(first, new, self.dtypes, strict=True)]
+
+    def _place(self, result, body: Body | None) -> tuple[str, memory.Buffer]:
+        """The pointer to the element of a result for the current counters (and the first lane of a body)."""
+        c, e, g = self.code, self.group.e, self.group
+        buffer = e.buffers[result]
+        axis = self.op.attrs["axis"]
+        index = identity(self.op.args[0].type.shape)
+        index = index[:axis] + index[axis + 1 :]
+        offset = "0"
+        for loop, stride in zip(index, buffer.strides, strict=True):
+            if loop is None or not stride:
+                continue
+            counter = body.position if body is not None and loop == g.axis else g.counters[loop]
+            offset = c.binary("add", offset, c.binary("mul", counter, str(stride), "i64", 1), "i64", 1)
+        return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {e.buffer_base(buffer)}, i64 {offset}"), buffer
+
+    def _add_outer(self, body: Body, values: list[str]) -> None:
+        c, g, width = self.code, self.group, body.width
+        if not self.op.results[0].type.shape:
+            for slot, dtype, value in zip(self.slots[0], self.dtypes, values, strict=True):
+                c.w.do(f"store {register_type(dtype)} {value}, ptr {slot}")
+            return
+        places = [self._place(r, body) for r in self.op.results]
+        if self.loop is not None:
+            old = []
+            for (place, buffer), _ in zip(places, self.dtypes, strict=True):
+                raw = memory.load_vector(c, place, buffer.element, width, SIZES[buffer.element])
+                old.append(c.from_scratch(raw, buffer.dtype, width))
+            new = self._combine(old, values, width)
+            values = self._unless_first(g.counters[self.loop], new, values, width)
+            if self.wide:
+                last = c.w.value(f"icmp eq i64 {g.counters[self.loop]}, {g.shape[self.loop] - 1}")
+                rounded = c.round(values[0], self.dtypes[0], width)
+                values = [c.select(c.splat(last, "i1", width), rounded, values[0], "float", width)]
+        for (place, buffer), value in zip(places, values, strict=True):
+            memory.store_vector(c, place, c.to_scratch(value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element])

@@ -1,0 +1,189 @@
+"""`dot` on the CPU: a register microkernel over tiles in scratch.
+
+A tile of MR x NR accumulators stays in vector registers while k runs: at each k one row of B is loaded as vectors, and each of the
+MR elements of A's column is broadcast and multiplied into it. B is stored in panels of NR columns (the loop that makes B writes it
+so), which makes its rows contiguous; A may have any strides, because its elements are read one at a time. Tiles are powers of
+two, so NR is too: 32 columns of fp32 and 8 rows are 16 of the 32 registers of AVX-512, 16 columns and 4 rows are 8 of the 16 of
+AVX2, and either has more accumulators than a fused multiply-add takes cycles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.cpu_graph import Index, identity
+from blocknb.codegen.cpu_memory import Buffer
+from blocknb.codegen.cpu_ops import SIZES, Code, constant, register_type
+from blocknb.codegen.text import Writer, vector_type
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import DType
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_blocks import Emitter
+
+
+def packed_dtype(dtype: DType) -> DType:
+    """The dtype in which B is packed: what the accumulators are made of."""
+    return t.int32 if dtype.is_integer else dtype
+
+
+def register_tile(e: Emitter, op: Op) -> tuple[int, int, int]:
+    """(MR, NR, lanes of a vector) for a dot."""
+    m, n = op.results[0].type.shape
+    lanes = e.machine.vector_bytes // SIZES[register_type(op.results[0].type.dtype)]
+    lanes = min(lanes, n)
+    nr = min(n, 2 * lanes)
+    return min(m, 8 if e.machine.avx512 else 4), nr, lanes
+
+
+def panel_for(e: Emitter, value: Value) -> tuple[int, int, int] | None:
+    """The panels in which to store a tile that only dots read, as their B; else None."""
+    uses = e.program.uses.get(value, ())
+    wanted = {_panel(e, use.op, use.index) if use.op.name == "dot" and use.operand == 1 else None for use in uses}
+    return wanted.pop() if len(wanted) == 1 else None
+
+
+def _panel(e: Emitter, op: Op, index: Index) -> tuple[int, int, int] | None:
+    if sorted(index, key=str) != [0, 1]:
+        return None
+    return index.index(0), index.index(1), register_tile(e, op)[1]
+
+
+def _stored(e: Emitter, value: Value) -> tuple[Buffer, Index] | None:
+    """The buffer of a tile that is stored, or is a view of one, and the index of the buffer's axes by the tile's."""
+    index = identity(value.type.shape)
+    while value not in e.buffers:
+        if e.program.view_of(value) is None:
+            return None
+        index = e.program.operand_index(value, index)
+        value = e.program.definition[value].args[0]
+    return e.buffers[value], index
+
+
+def _operand_a(e: Emitter, value: Value) -> tuple[Buffer, int, int]:
+    """A's buffer and its strides along m and k, in elements."""
+    found = _stored(e, value)
+    if found is None or found[0].panel is not None:
+        buffer = e.temporary(value.type.shape, value.type.dtype)
+        e.copy(value, buffer)
+        return buffer, buffer.strides[0], buffer.strides[1]
+    buffer, index = found
+    loops = identity(value.type.shape)
+    m, k = (sum(s for i, s in zip(index, buffer.strides, strict=True) if loop is not None and i == loop) for loop in loops)
+    return buffer, m, k
+
+
+def _operand_b(e: Emitter, op: Op, value: Value) -> Buffer:
+    """B in panels."""
+    _, nr, _ = register_tile(e, op)
+    found = _stored(e, value)
+    if found is not None and found[0].panel is not None and found[0].panel == _panel(e, op, found[1]):
+        return found[0]
+    buffer = e.temporary(value.type.shape, packed_dtype(value.type.dtype), (0, 1, nr))
+    e.copy(value, buffer)
+    return buffer
+
+
+def _is_zero(e: Emitter, value: Value) -> bool:
+    while (op := e.program.definition.get(value)) is not None:
+        if op.name == "const":
+            return op.attrs["value"] == 0
+        if op.name not in ("splat", "broadcast", "reshape", "expand_dims"):
+            return False
+        value = op.args[0]
+    return False
+
+
+def _destination(e: Emitter, op: Op) -> Buffer:
+    """Where the result goes, holding the accumulator's values (or anything, if those are zero)."""
+    a, b, c = op.args
+    scope, result = e.scopes[-1], op.results[0]
+    read = {leaf for x in (a, b) for leaf, _ in e.program.leaves(x, identity(x.type.shape))}
+    if result in scope.targets:
+        buffer, argument = scope.targets[result]
+        if (argument is c or _is_zero(e, c)) and argument not in read and e.take(argument, [op]) is buffer:
+            return buffer
+    buffer = e.take(c, [op]) if c not in read else None  # type: ignore[assignment]
+    if buffer is not None and buffer.row_major() and buffer.dtype == c.type.dtype:
+        return buffer
+    buffer = e.allocate(c.type.shape, c.type.dtype)
+    if not _is_zero(e, c):
+        e.copy(c, buffer)
+    return buffer
+
+
+def dot(e: Emitter, op: Op) -> None:
+    """Emits a dot: its operands packed if they are not yet, and a call of the microkernel for their shapes."""
+    a, strides_m, strides_k = _operand_a(e, op.args[0])
+    b = _operand_b(e, op, op.args[1])
+    c = _destination(e, op)
+    m, n = op.results[0].type.shape
+    k = op.args[0].type.shape[1]
+    zero = _is_zero(e, op.args[2])
+    accumulator = op.results[0].type.dtype
+    name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
+    if name not in e.code.helpers:
+        e.code.helpers[name] = ""
+        e.code.helpers[name] = _define(e, op, name, (m, n, k), (strides_m, strides_k), a, zero)
+    places = ", ".join(f"ptr {e.buffer_base(x)}" for x in (c, a, b))
+    e.code.w.do(f"call void @{name}({places})")
+    e.hold(op.results[0], c)
+
+
+def _define(e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides: tuple[int, int], a: Buffer, zero: bool) -> str:
+    from blocknb.codegen.cpu_loops import counted
+
+    m, n, k = sizes
+    code = Code(Writer(), e.machine, e.code.helpers)
+    w = code.w
+    mr, nr, lanes = register_tile(e, op)
+    accumulator = op.results[0].type.dtype
+    element = register_type(accumulator)
+    vector = vector_type(element, lanes)
+    size = SIZES[element]
+    sums = [[w.slot(vector, "c") for _ in range(nr // lanes)] for _ in range(mr)]
+
+    def at(base: str, index: str, unit: str) -> str:
+        return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
+
+    with counted(w, "0", str(n), nr, "n") as column:
+        panel = at("%b", code.binary("mul", column, str(k), "i64", 1), element)
+        with counted(w, "0", str(m), mr, "m") as row:
+            corner = at("%c", code.binary("add", code.binary("mul", row, str(n), "i64", 1), column, "i64", 1), element)
+            places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
+            first = at("%a", code.binary("mul", row, str(strides[0]), "i64", 1), a.element)
+            for i in range(mr):
+                for j in range(nr // lanes):
+                    start = constant(0, accumulator, lanes) if zero else w.value(f"load {vector}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
+                    w.do(f"store {vector} {start}, ptr {sums[i][j]}")
+            with counted(w, "0", str(k), 1, "k") as depth:
+                line = at(panel, code.binary("mul", depth, str(nr), "i64", 1), element)
+                bs = [w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}") for j in range(nr // lanes)]
+                along = at(first, code.binary("mul", depth, str(strides[1]), "i64", 1), a.element)
+                for i in range(mr):
+                    x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
+                    x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)
+                    for j, y in enumerate(bs):
+                        old = w.value(f"load {vector}, ptr {sums[i][j]}")
+                        w.do(f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}")
+            for i in range(mr):
+                for j in range(nr // lanes):
+                    total = code.round(w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
+                    w.do(f"store {vector} {total}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
+    body = "\n".join([*w.slots, *w.lines])
+    return f"define internal void @{name}(ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+
+
+def _widen(code: Code, x: str, dtype, accumulator: DType) -> str:
+    if dtype.is_float and accumulator.is_float:
+        have, want = register_type(dtype), register_type(accumulator)
+        return x if have == want else code.convert("fpext", x, have, want, 1)
+    return code.cast(x, dtype, accumulator, 1)
+
+
+def _multiply_add(code: Code, x: str, y: str, total: str, dtype: DType, lanes: int) -> str:
+    element = register_type(dtype)
+    if dtype.is_float:
+        return code.fma(x, y, total, element, lanes)
+    return code.binary("add", total, code.binary("mul", x, y, element, lanes), element, lanes)

@@ -1,0 +1,255 @@
+"""Launches on the CPU: `starter(compiled, positions)` for the runtime, and `HostKernel` beneath it.
+
+The exported function of a kernel takes ranges of programs from an atomic counter until none are left, so running on several
+threads is calling it on several Python threads: ctypes lets go of the interpreter lock during the call, and no Python runs between
+ranges. The threads are kept; short launches run on the calling thread, by the time that earlier launches took.
+
+The main thread never enters machine code that may run for long. It waits for the others, where a KeyboardInterrupt reaches it; then
+it raises the stop flag in the launch's status block, which programs look at, and waits until they have left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blocknb.codegen.cpu_memory import Site
+from blocknb.errors import AccessError, LaunchError
+from blocknb.language.types import Pointer
+
+if TYPE_CHECKING:
+    from blocknb.runtime.compile import Compiled
+
+Grid = tuple[int, int, int]
+Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
+
+#: The status block of a launch, in words of 8 bytes (see codegen.cpu), in front of the grid and the arguments.
+STOP, SITE, OFFSET, PROGRAM, WORDS = 0, 1, 2, 3, 16
+ALONE_NS = 60_000  # launches shorter than this run on the calling thread
+SHARE_NS = 20_000  # a thread takes ranges of about this length at least
+MAX_PROGRAMS = 2**31 - 1
+
+
+def thread_count() -> int:
+    """How many threads a launch may use: BLOCKNB_NUM_THREADS, else the CPUs that this process may use."""
+    text = os.environ.get("BLOCKNB_NUM_THREADS", "")
+    if text:
+        if not text.isdigit() or int(text) < 1:
+            raise LaunchError(f"BLOCKNB_NUM_THREADS is {text!r}, which is no positive number")
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Memory(threading.local):
+    """Scratch of one thread, aligned to cache lines, grown as needed and kept."""
+
+    size, address, block = 0, 0, None
+
+    def at_least(self, size: int) -> int:
+        if size > self.size:
+            self.block = ctypes.create_string_buffer(size + 4096)
+            self.size, self.address = size, -(-ctypes.addressof(self.block) // 4096) * 4096
+        return self.address
+
+
+_memory = _Memory()
+
+
+class _Pool:
+    """Threads that wait for work, started when first needed."""
+
+    def __init__(self) -> None:
+        self.threads: list[queue.SimpleQueue] = []
+        self.lock = threading.Lock()
+
+    def run(self, count: int, work: Callable[[], None], done: queue.SimpleQueue) -> None:
+        """Has `count` threads call `work`; each puts what it raised (or None) into `done`."""
+        with self.lock:
+            while len(self.threads) < count:
+                inbox: queue.SimpleQueue = queue.SimpleQueue()
+                threading.Thread(target=_serve, args=(inbox,), name="blocknb-cpu", daemon=True).start()
+                self.threads.append(inbox)
+            chosen = self.threads[:count]
+        for inbox in chosen:
+            inbox.put((work, done))
+
+
+def _serve(inbox: queue.SimpleQueue) -> None:
+    while True:
+        work, done = inbox.get()
+        try:
+            work()
+            done.put(None)
+        except BaseException as error:
+            done.put(error)
+        del work, done
+
+
+_pool = _Pool()
+
+
+def _after_fork() -> None:
+    global _pool
+    _pool = _Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class HostKernel:
+    """Machine code of one kernel in this process.
+
+    `parameters` are (name, DType or Pointer) in the order of the arguments; `may_loop`: a program may run for long, so the main
+    thread must not run it. `launch(grid, arguments)` takes (address, lower, upper) for a pointer, the bounds in bytes being
+    those that may be touched, and numbers. Raises AccessError.
+    """
+
+    def __init__(self, code: bytes, entry: str, parameters: Sequence[tuple[str, Any]], sites: Sequence[Site], scratch_bytes: int, may_loop: bool):
+        from blocknb.codegen.loader import load_object
+
+        self._loaded = load_object(code)  # keeps the code in memory
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)
+        self._function = signature(self._loaded.address(entry))
+        self.parameters, self.sites, self.scratch_bytes, self.may_loop = tuple(parameters), tuple(sites), scratch_bytes, may_loop
+        self._layout = struct.Struct(f"<{WORDS}q3q" + "".join(_format(kind) for _, kind in parameters))
+        self._narrow = [i for i, (_, kind) in enumerate(parameters) if not isinstance(kind, Pointer) and kind.is_float and kind.bits < 64]
+        self._blocks: list[ctypes.Array] = []
+        self.program_ns = 0.0  # what a program took lately; 0: not known yet
+
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+        total = grid[0] * grid[1] * grid[2]
+        if total <= 0:
+            return
+        if total > MAX_PROGRAMS:
+            raise LaunchError(f"the grid {tuple(grid)} has {total} programs; at most {MAX_PROGRAMS} are possible")
+        block = self._blocks.pop() if self._blocks else ctypes.create_string_buffer(self._layout.size + 128)
+        # The counter that threads share lies in the second half of the status; neither may share a line with other data.
+        at = -ctypes.addressof(block) % 64
+        self._pack(block, at, grid, arguments)
+        status = ctypes.addressof(block) + at
+        places = (status + 8 * WORDS, status + 8 * (WORDS + 3))
+        expected = self.program_ns * total
+        if not (self.may_loop and threading.current_thread() is threading.main_thread()) and 0 < expected < ALONE_NS:
+            begin = time.perf_counter_ns()
+            self._function(total, total, *places, _memory.at_least(self.scratch_bytes), status)
+            self.program_ns = (time.perf_counter_ns() - begin) / total
+        else:
+            self._share(total, expected, places, status)
+        words = struct.unpack_from("<3q3i", block, at)
+        if words[SITE]:
+            raise self._violation(words, arguments)
+        self._blocks.append(block)
+
+    def _pack(self, block: ctypes.Array, at: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+        flat: list[Any] = [0] * WORDS
+        flat += grid
+        for argument in arguments:
+            if type(argument) is tuple:
+                flat += argument
+            else:
+                flat.append(argument)
+        try:
+            self._layout.pack_into(block, at, *flat)
+        except OverflowError:  # a number beyond fp32 is infinite there
+            self._layout.pack_into(block, at, *(float("inf" if v > 0 else "-inf") if isinstance(v, float) and abs(v) > 3.4e38 else v for v in flat))
+
+    def _share(self, total: int, expected: float, places: tuple[int, int], status: int) -> None:
+        """Runs on the pool and waits."""
+        threads = min(thread_count(), total)
+        chunk = max(1, total // (threads * 8))
+        if expected:
+            threads = max(1, min(threads, int(expected / ALONE_NS) + 1))
+            chunk = max(min(chunk, total // threads), min(int(SHARE_NS / self.program_ns), total // threads), 1)
+        times: list[int] = []
+
+        def work() -> None:
+            begin = time.perf_counter_ns()
+            self._function(chunk, total, *places, _memory.at_least(self.scratch_bytes), status)
+            times.append(time.perf_counter_ns() - begin)
+
+        done: queue.SimpleQueue = queue.SimpleQueue()
+        _pool.run(threads, work, done)
+        failures = _wait(done, threads, status)
+        if failures:
+            raise failures[0]
+        self.program_ns = max(sum(times) / total, 1e-3)
+
+    def _violation(self, words: Sequence[int], arguments: Sequence[Any]) -> AccessError:
+        site, index, program = self.sites[words[SITE] - 1], words[OFFSET], tuple(words[PROGRAM : PROGRAM + 3])
+        address, lower, upper = arguments[site.argument]
+        size = site.bytes
+        name = self.parameters[site.argument][0]
+        first, last = (lower - address) // size, (upper - address) // size - 1
+        extent = f"which has elements {first} to {last}" if first else f"which has {last + 1} elements"
+        verb = "loads" if site.action == "load" else "stores to"
+        return AccessError(
+            f"program {program} {verb} element {index} of `{name}`, {extent}",
+            site.loc,
+            f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)",
+            program=program,  # type: ignore[arg-type]
+            index=index,
+        )
+
+
+def _wait(done: queue.SimpleQueue, threads: int, status: int) -> list[BaseException]:
+    """Waits for all threads, also after an interrupt, which stops them first and goes on afterwards."""
+    failures, interrupted, left = [], None, threads
+    while left:
+        try:
+            failure = done.get()
+            left -= 1
+            if failure is not None:
+                failures.append(failure)
+        except BaseException as error:
+            interrupted = error
+            ctypes.c_int64.from_address(status + 8 * STOP).value = 1
+    if interrupted is not None:
+        raise interrupted
+    return failures
+
+
+def _format(kind: Any) -> str:
+    """How struct packs an argument into words of 8 bytes."""
+    if isinstance(kind, Pointer):
+        return "3Q"
+    if kind.is_float:
+        return "d" if kind.bits == 64 else "f4x"
+    return "Q" if kind.kind == "uint" else "q"
+
+
+def _rounder(kind: Any) -> Callable[[Any], float] | None:
+    """fp16 and bf16 arguments travel as an fp32 of that precision."""
+    if isinstance(kind, Pointer) or not kind.is_float or kind.bits != 16:
+        return None
+    return lambda value: float(kind.numpy.type(value))
+
+
+def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
+    """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
+    from blocknb.runtime.arguments import extent
+
+    code = compiled.code
+    may_loop = getattr(code, "may_loop", True)
+    kernel = HostKernel(compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, may_loop)
+    kinds = [kind for _, kind in compiled.parameters]
+    plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]
+
+    def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
+        packed: list[Any] = []
+        for i, is_pointer, rounded in plan:
+            raw = raws[i]
+            if is_pointer:
+                packed.append((raw, *extent(values[i], raw)))
+            else:
+                packed.append(raw if rounded is None else rounded(raw))
+        kernel.launch(grid, packed)
+
+    start.kernel = kernel  # type: ignore[attr-defined]
+    return start
