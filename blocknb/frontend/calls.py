@@ -22,6 +22,7 @@ from blocknb.ir.core import Value
 from blocknb.language import surface
 from blocknb.language import types as t
 from blocknb.language.constants import constexpr, unwrap
+from blocknb.language.library import LIBRARY
 
 # -- signatures ----------------------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,8 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
     args = [frame.emit.constant(a) for a in args]
     kwargs = {k: frame.emit.constant(v) for k, v in kwargs.items()}
     if any(contains_value(x) for x in (*args, *kwargs.values())):
+        if (getattr(function, "__module__", None) or "").split(".")[0] == "blocknb" and name in LIBRARY:
+            return call(frame, LIBRARY[name], [*args], kwargs)  # blocknb.cdiv, meant for the host, is tl.cdiv here
         own = inspect.isfunction(function)
         hint = (
             "decorate it with @blocknb.kernel, and it is inlined here"

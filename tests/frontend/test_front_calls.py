@@ -3,6 +3,7 @@
 import numpy as np
 from front import evaluate, failure, ir, kernel, launch, place, text
 
+import blocknb
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported, TypeMismatch
 
@@ -94,6 +95,16 @@ def test_plain_python_functions_refuse_run_time_values():
     error = failure(k, TypeMismatch, out="*i32", n="i32")
     assert "`double` is a plain Python function" in error.message
     assert "@blocknb.kernel" in error.hint
+
+
+def test_the_hosts_cdiv_means_the_languages_inside_a_kernel():
+    @kernel
+    def k(out, n, N: tl.constexpr):
+        tl.static_assert(blocknb.cdiv(N, 4) == 3)
+        tl.static_assert(blocknb.next_power_of_2(N) == 16)
+        tl.store(out, blocknb.cdiv(n, 4))
+
+    assert evaluate(k, np.int32, n=9, N=9) == 3
 
 
 def test_functions_may_be_constexpr_arguments():

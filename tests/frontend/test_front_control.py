@@ -162,6 +162,33 @@ def test_constants_that_differ_between_arms_become_run_time_values():
     assert [int(evaluate(k, np.int32, n=n, ONE=1)) for n in (2, 9)] == [1, 10]
 
 
+THRESHOLD = tl.constexpr(3)
+PLAIN = 4
+
+
+def test_globals_are_constants_as_they_are_now():
+    @kernel
+    def k(out):
+        if THRESHOLD == 3 and PLAIN > THRESHOLD:
+            tl.store(out + tl.arange(0, PLAIN), THRESHOLD + 1)
+
+    assert evaluate(k, np.int32, (4,)).tolist() == [4] * 4
+
+
+def test_and_or_not_short_circuit_on_constants():
+    @kernel
+    def k(out, x, N: tl.constexpr):
+        if x is not None and x.dtype.element_ty == tl.float32:
+            tl.store(out, 9)
+        if N == 3 or undefined_name:  # noqa: F821
+            tl.store(out, 0 or N)
+        flag = not (N == 3 and not N)
+        if flag:
+            tl.store(out + 1, 1 if N is None else 2)
+
+    assert evaluate(k, np.int32, (2,), x=None, N=3).tolist() == [3, 2]
+
+
 # -- loops -----------------------------------------------------------------------------------------------------------------
 
 
