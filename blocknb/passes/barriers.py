@@ -28,6 +28,9 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
     return Placement(func, notes).run()
 
 
+ANYWHERE = Value(None, "behind a pointer of unknown origin")
+
+
 @dataclass(frozen=True)
 class Access:
     """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument."""
@@ -47,7 +50,9 @@ class Access:
             # several hold, and scalars are held by all.
             layout = self.pointer.type.layout if self.pointer is not None else None
             own = self.pointer is other.pointer and layout is not None and not layout.is_replicated
-            return self.root is other.root and not own
+            if None in (self.root, other.root):
+                return False  # shared memory against global
+            return (self.root is other.root or ANYWHERE in (self.root, other.root)) and not own
         return self.low < other.high and other.low < self.high
 
 
@@ -81,8 +86,8 @@ class Placement:
             case "dot":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
-                root = self.facts.root(op.args[0])
-                return [Access(op.name == "store", 0, 0, root, op.args[0], op)] if root is not None else []
+                root = self.facts.root(op.args[0]) or ANYWHERE
+                return [Access(op.name == "store", 0, 0, root, op.args[0], op)]
         return []
 
     def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:

@@ -1,0 +1,100 @@
+"""What elementwise ops compute, in NumPy: the meanings that the op table's rows refer to.
+
+A meaning is a function `(attrs, result dtype, *arrays)` of any arrays of one shape. Arithmetic is IEEE's and integers wrap, without a
+warning; transcendental functions are computed in float64 and rounded once, so that a test can compare with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from blocknb.language.types import Pointer
+
+PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def quiet(f: Callable) -> Callable:
+    """IEEE arithmetic has no warnings: overflow, invalid operations and division by zero give inf and NaN."""
+
+    def run(attrs, dtype, *arrays):
+        with np.errstate(all="ignore"):
+            return np.asarray(f(attrs, dtype, *arrays)).astype(dtype.numpy, copy=False)
+
+    return run
+
+
+def plain(f: Callable) -> Callable:
+    return quiet(lambda attrs, dtype, *arrays: f(*arrays))
+
+
+def wide(f: Callable) -> Callable:
+    """A function computed in float64 and rounded once: the meaning of the transcendental functions."""
+    return quiet(lambda attrs, dtype, *arrays: f(*(a.astype(np.float64) for a in arrays)))
+
+
+def divide(attrs, dtype, a, b):
+    """Floats divide as IEEE has it, integers truncate as C does; an integer divided by zero is undefined (here: zero)."""
+    if dtype.is_float:
+        return a / b
+    safe = np.where(b == 0, np.ones_like(b), b)
+    quotient = a // safe
+    fix = (a - quotient * safe != 0) & ((a < 0) != (safe < 0))
+    return np.where(b == 0, np.zeros_like(a), quotient + fix.astype(a.dtype))
+
+
+def remainder(attrs, dtype, a, b):
+    """The remainder that belongs to `div`: the sign of the dividend."""
+    if dtype.is_float:
+        return np.fmod(a, b)
+    return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
+
+
+def minmax(plain: Callable, propagating: Callable) -> Callable:
+    """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
+    return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
+
+
+def compare(attrs, dtype, a, b):
+    functions = (np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal)
+    return functions[PREDICATES.index(attrs["pred"])](a, b)
+
+
+def cast(attrs, dtype, x):
+    """Float to bool tests against zero, float to integer truncates (out of range undefined), the rest is NumPy's astype."""
+    if dtype.kind == "bool":
+        return x != 0
+    if dtype.is_integer and x.dtype.kind not in "iub":
+        return np.trunc(x.astype(np.float64)).astype(np.int64 if dtype.kind == "int" else np.uint64).astype(dtype.numpy)
+    if dtype.name == "bf16" and x.dtype != np.float32:
+        return _to_bf16(x, dtype)
+    return x.astype(dtype.numpy)
+
+
+def _to_bf16(x, dtype):
+    """One rounding: to odd in fp32 first, so that float64 and wide integers do not round twice."""
+    wide = x.astype(np.float64)
+    narrow = wide.astype(np.float32)
+    back = narrow.astype(np.float64)
+    bits = narrow.view(np.uint32) if narrow.ndim else narrow.reshape(1).view(np.uint32).reshape(())
+    inexact = (back != wide) & np.isfinite(back)
+    lower = np.where(inexact & (np.abs(back) > np.abs(wide)), bits - np.uint32(1), bits).astype(np.uint32)
+    odd = np.where(inexact, lower | np.uint32(1), lower).astype(np.uint32)
+    return odd.view(np.float32).astype(dtype.numpy)
+
+
+def bitcast(attrs, dtype, x):
+    return np.ascontiguousarray(x).view(dtype.numpy if not isinstance(dtype, Pointer) else np.int64).reshape(x.shape)
+
+
+def shift(left: bool) -> Callable:
+    def shift(attrs, dtype, a, b):
+        return np.left_shift(a, b) if left else np.right_shift(a, b)
+
+    return shift
+
+
+def erf(x):
+    return np.vectorize(math.erf, otypes=[np.float64])(x)

@@ -1,0 +1,206 @@
+"""The type rules of the op table: `(operand types, attrs) -> result types`, or TypeRule with what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from blocknb.language import types as t
+from blocknb.language.meaning import PREDICATES
+from blocknb.language.types import Buffer, Pointer, Tile
+
+
+class TypeRule(Exception):
+    """Operands that an op does not take; the message says what is wrong. The front end and the verifier add the place."""
+
+
+def need(condition: bool, message: str) -> None:
+    if not condition:
+        raise TypeRule(message)
+
+
+def same(kinds: str) -> Callable:
+    """All operands have one type, which is the result's; `kinds` lists the dtype kinds allowed."""
+
+    def rule(types, attrs):
+        first = types[0]
+        need(all(x == first for x in types), "operands differ: " + " and ".join(map(str, types)))
+        need(first.dtype.kind in kinds.split(), f"takes {kinds.replace(' ', ', ')}, not {first.dtype}")
+        return (first,)
+
+    return rule
+
+
+def compare(types, attrs):
+    need(types[0] == types[1], f"operands differ: {types[0]} and {types[1]}")
+    need(attrs["pred"] in PREDICATES, f"unknown predicate {attrs['pred']}")
+    return (types[0].with_dtype(t.int1),)
+
+
+def select(types, attrs):
+    condition, a, b = types
+    need(a == b, f"arms differ: {a} and {b}")
+    need(condition == a.with_dtype(t.int1), f"condition is {condition} for arms {a}")
+    return (a,)
+
+
+def to_dtype(types, attrs):
+    return (types[0].with_dtype(attrs["dtype"]),)
+
+
+def cast(types, attrs):
+    need(
+        not isinstance(attrs["dtype"], Pointer) and not types[0].is_pointer,
+        "a cast does not take pointers; bitcast does",
+    )
+    return to_dtype(types, attrs)
+
+
+def bitcast(types, attrs):
+    need(types[0].dtype.bits == attrs["dtype"].bits, f"bitcast of {types[0].dtype} to {attrs['dtype']}: widths differ")
+    return to_dtype(types, attrs)
+
+
+def ptradd(types, attrs):
+    pointer, offset = types
+    need(pointer.is_pointer, f"{pointer} is not a pointer")
+    need(offset.dtype.is_integer and offset.dtype.bits >= 8, f"a pointer moves by integers, not {offset.dtype}")
+    need((pointer.shape, pointer.layout) == (offset.shape, offset.layout), f"{pointer} against {offset}")
+    return (pointer,)
+
+
+def power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+def arange(types, attrs):
+    n = attrs["end"] - attrs["start"]
+    need(power_of_two(n), f"arange needs a power of two elements, not {n}")
+    return (Tile(t.int32, (n,), attrs.get("layout")),)
+
+
+def const(types, attrs):
+    return (attrs["type"],)
+
+
+def splat(types, attrs):
+    need(types[0].is_scalar, f"splat takes a scalar, not {types[0]}")
+    return (Tile(types[0].dtype, tuple(attrs["shape"]), attrs.get("layout")),)
+
+
+def broadcast(types, attrs):
+    (x,), shape = types, tuple(attrs["shape"])
+    need(len(x.shape) == len(shape), f"broadcast keeps the rank: {x.shape} to {shape}")
+    need(all(n in (1, m) for n, m in zip(x.shape, shape, strict=True)), f"cannot broadcast {x.shape} to {shape}")
+    return (Tile(x.dtype, shape, attrs.get("layout")),)
+
+
+def expand_dims(types, attrs):
+    (x,), axis = types, attrs["axis"]
+    need(0 <= axis <= len(x.shape), f"axis {axis} of rank {len(x.shape)}")
+    layout = None if x.layout is None else x.layout.expand_dims(axis)
+    return (Tile(x.dtype, (*x.shape[:axis], 1, *x.shape[axis:]), layout),)
+
+
+def reshape(types, attrs):
+    (x,), shape = types, tuple(attrs["shape"])
+    need(
+        math.prod(shape) == x.size, f"cannot reshape {x.shape} to {shape}: {x.size} against {math.prod(shape)} elements"
+    )
+    return (Tile(x.dtype, shape, None if x.layout is None else x.layout.reshape(shape)),)
+
+
+def trans(types, attrs):
+    (x,), perm = types, tuple(attrs["perm"])
+    need(sorted(perm) == list(range(len(x.shape))), f"{perm} does not permute the axes of {x.shape}")
+    return (Tile(x.dtype, tuple(x.shape[i] for i in perm), None if x.layout is None else x.layout.trans(perm)),)
+
+
+def check_mask(shape, layout, types):
+    need(types[0] == Tile(t.int1, shape, layout), f"the mask is {types[0]} for an access of {shape}")
+
+
+def load(types, attrs):
+    pointer = types[0]
+    need(pointer.is_pointer, f"loads from {pointer}, which is no pointer")
+    value = pointer.with_dtype(pointer.dtype.element)
+    if len(types) > 1:
+        check_mask(pointer.shape, pointer.layout, types[1:])
+    if len(types) > 2:
+        need(types[2] == value, f"other is {types[2]} for a load of {value}")
+    return (value,)
+
+
+def store(types, attrs):
+    pointer, value = types[:2]
+    need(pointer.is_pointer, f"stores to {pointer}, which is no pointer")
+    need(value == pointer.with_dtype(pointer.dtype.element), f"stores {value} to {pointer}")
+    if len(types) > 2:
+        check_mask(pointer.shape, pointer.layout, types[2:])
+    return ()
+
+
+def dot(types, attrs):
+    a, b, c = types
+    need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")
+    need(a.shape[1] == b.shape[0], f"dot of {a.shape} and {b.shape}: inner sizes differ")
+    need(c.shape == (a.shape[0], b.shape[1]), f"the accumulator is {c.shape} for {a.shape} times {b.shape}")
+    need(a.dtype == b.dtype, f"dot of {a.dtype} and {b.dtype}")
+    return (c,)
+
+
+def reduce(types, attrs):
+    axis, results = attrs["axis"], []
+    for x in types:
+        need(0 <= axis < len(x.shape), f"axis {axis} of rank {len(x.shape)}")
+        keep = attrs.get("keep", 0)
+        if keep:
+            results.append(Tile(x.dtype, (*x.shape[:axis], keep, *x.shape[axis + 1 :]), attrs["layout"]))
+        else:
+            shape = x.shape[:axis] + x.shape[axis + 1 :]
+            results.append(Tile(x.dtype, shape, None if x.layout is None or not shape else x.layout.slice(axis)))
+    return tuple(results)
+
+
+def structured(types, attrs):
+    return tuple(attrs["types"])
+
+
+def for_loop(types, attrs):
+    need(
+        types[0] == types[1] == types[2] and types[0].is_scalar and types[0].dtype.is_integer,
+        f"loop bounds are {types[:3]}",
+    )
+    return tuple(types[3:])
+
+
+def branch(types, attrs):
+    need(types[0] == Tile(t.int1), f"the condition is {types[0]}")
+    return structured(types, attrs)
+
+
+def nothing(types, attrs):
+    return ()
+
+
+def scalar_i32(types, attrs):
+    return (Tile(t.int32),)
+
+
+def convert(types, attrs):
+    return (types[0].with_layout(attrs["layout"]),)
+
+
+def alloc(types, attrs):
+    return (attrs["type"],)
+
+
+def local_load(types, attrs):
+    need(isinstance(types[0], Buffer), f"{types[0]} is no shared buffer")
+    return (Tile(types[0].dtype, types[0].shape, attrs["layout"]),)
+
+
+def local_store(types, attrs):
+    need(isinstance(types[0], Buffer), f"{types[0]} is no shared buffer")
+    need((types[0].dtype, types[0].shape) == (types[1].dtype, types[1].shape), f"stores {types[1]} to {types[0]}")
+    return ()
