@@ -244,9 +244,7 @@ class Emitter:
         for op in group.reductions:
             for result in op.results:
                 if result.type.shape:
-                    self.hold(result, self._place(result, self._reduced_axis(op, group.axis), node))
-        for value, buffer in group.outputs:
-            self.hold(value, buffer)
+                    self._place(result, self._reduced_axis(op, group.axis), node)
         group.emit()
 
     def _reduced_axis(self, op: Op, loop: int | None) -> int | None:
@@ -260,6 +258,12 @@ class Emitter:
         return any(use.op not in node.ops for use in self.program.uses.get(value, ()))
 
     def _place(self, value: Value, loop: int | None, node: Node) -> Buffer:
+        """Gives a value made in a group its buffer."""
+        buffer = self._choose(value, loop, node)
+        self.hold(value, buffer)
+        return buffer
+
+    def _choose(self, value: Value, loop: int | None, node: Node) -> Buffer:
         """The buffer for a value made in a group whose vectors run along `loop`.
 
         The buffer that the loop around carries it in (`targets`), if the old value is not needed any more; a buffer in the
@@ -270,22 +274,23 @@ class Emitter:
         axis = index.index(loop) if loop is not None and loop in index else None
         strides = strides_along(value.type.shape, axis)
         if value in scope.targets:
-            buffer, argument = scope.targets[value]
-            if buffer.strides == strides and self.take(argument, node.ops) is buffer and not self._taken(buffer):
-                return buffer
+            home, argument = scope.targets[value]
+            if home.strides == strides and self.free_home(home, argument, node.ops):
+                return home
         if (panel := microkernel.panel_for(self, value)) is not None:
             return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
         for op in node.ops:
             for operand in op.args:
-                buffer = self.take(operand, node.ops)  # type: ignore[assignment]
-                fits = buffer is not None and buffer.dtype == value.type.dtype and buffer.shape == value.type.shape and buffer.strides == strides
-                if fits and op.name != "reduce" and not self._taken(buffer):
+                buffer = self.take(operand, node.ops)
+                if buffer is not None and (buffer.dtype, buffer.shape, buffer.strides) == (value.type.dtype, value.type.shape, strides):
                     return buffer
         return self.allocate(value.type.shape, value.type.dtype, axis)
 
-    def _taken(self, buffer: Buffer) -> bool:
-        """Whether another result of the node at hand has taken the buffer already."""
-        return sum(isinstance(h, Value) for h in buffer.holders) > 1
+    def free_home(self, home: Buffer, argument: Value, reader: Sequence[Op]) -> bool:
+        """Whether the buffer of a carried tile may take its next value: nobody needs the old one (`argument`) any more."""
+        if argument in self.buffers:
+            return self.take(argument, reader) is home
+        return not any(isinstance(h, Value) for h in home.holders)
 
     def _reshape(self, op: Op) -> None:
         """The same bytes under another shape."""

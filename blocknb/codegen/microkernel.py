@@ -101,10 +101,10 @@ def _destination(e: Emitter, op: Op) -> Buffer:
     scope, result = e.scopes[-1], op.results[0]
     read = {leaf for x in (a, b) for leaf, _ in e.program.leaves(x, identity(x.type.shape))}
     if result in scope.targets:
-        buffer, argument = scope.targets[result]
-        if (argument is c or _is_zero(e, c)) and argument not in read and e.take(argument, [op]) is buffer:
-            return buffer
-    buffer = e.take(c, [op]) if c not in read else None  # type: ignore[assignment]
+        home, argument = scope.targets[result]
+        if (argument is c or _is_zero(e, c)) and argument not in read and e.free_home(home, argument, [op]):
+            return home
+    buffer = e.take(c, [op]) if c not in read else None
     if buffer is not None and buffer.row_major() and buffer.dtype == c.type.dtype:
         return buffer
     buffer = e.allocate(c.type.shape, c.type.dtype)
