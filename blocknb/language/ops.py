@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from blocknb.language import meaning, rules
+from blocknb.language.meaning import PREDICATES
+from blocknb.language.rules import TypeRule, need
 
 __all__ = ["OPS", "PREDICATES", "TERMINATORS", "OpSpec", "TypeRule", "infer", "need", "row"]
 
