@@ -44,7 +44,7 @@ class Code:
 
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
     `loaded` the names of the arrays written and read. GPU: `threads` a CTA and bytes of dynamic shared memory. CPU: bytes of
-    scratch a thread and `sites`, the places of the checked accesses.
+    scratch a thread, `sites`, the places of the checked accesses, and `may_loop`, whether a program may run for long.
     """
 
     entry: str
@@ -55,6 +55,7 @@ class Code:
     shared_bytes: int = 0
     scratch_bytes: int = 0
     sites: tuple[Any, ...] = ()
+    may_loop: bool = True
 
 
 @dataclass(eq=False)
@@ -238,7 +239,13 @@ class _Job:
 
             made = cpu.generate(func, self.target, checked=bool(self.options["checked"]))
             code = Code(
-                made.entry, parameters, stored, loaded, scratch_bytes=made.scratch_bytes, sites=tuple(made.sites)
+                made.entry,
+                parameters,
+                stored,
+                loaded,
+                scratch_bytes=made.scratch_bytes,
+                sites=made.sites,
+                may_loop=made.may_loop,
             )
         self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
         return code, made.text
