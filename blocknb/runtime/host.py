@@ -236,8 +236,7 @@ def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
     from blocknb.runtime.arguments import extent
 
     code = compiled.code
-    may_loop = getattr(code, "may_loop", True)
-    kernel = HostKernel(compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, may_loop)
+    kernel = HostKernel(compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop)
     kinds = [kind for _, kind in compiled.parameters]
     plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]
 
