@@ -89,6 +89,8 @@ def constant_kind(value: Any) -> Kind:
 def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_frozen, value))
+    if isinstance(value, (set, frozenset)):  # `without={"coalesce"}`
+        return tuple(sorted(map(_frozen, value), key=repr))
     if isinstance(value, np.generic):
         return value.item()
     return value.value if type(value).__name__ == "constexpr" else value
