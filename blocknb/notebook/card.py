@@ -106,7 +106,7 @@ class Card:
         for row, text in list(zip(made, numbers.differing(made), strict=True))[:SHOWN_ROWS]:
             speed = numbers.rate(row)
             cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.median or 0.0)]
-            table.append([*cells, speed.text if speed else ""])
+            table.append([*cells, speed.short if speed else ""])
         if len(made) > SHOWN_ROWS:
             table.append([f"and {len(made) - SHOWN_ROWS} more", "", "", "", ""])
         return table
@@ -139,8 +139,9 @@ class Card:
         lines += ["  notes", *notes[:SHOWN_NOTES]] if notes else []
         if len(notes) > SHOWN_NOTES:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
-        names = ", ".join(section.key for section in self.sections if section.key not in ("source", "times"))
-        lines.append(f"  read on in {self.views[-1].expression}: {names}")
+        for view in self.views:
+            names = [s.key for s in self.sections if s.group == view.heading]
+            lines += [f"  read on in {view.expression}: {', '.join(names)}"] if names else []
         return "\n".join(lines)
 
     def _note_lines(self) -> list[str]:

@@ -28,7 +28,9 @@ def install(shell: Any) -> None:
 
 def traceback_lines(error: KernelError, shell: Any = None) -> list[str]:
     """The report, one string a line, with terminal colours."""
-    lines = [f"{RED}{type(error).__name__}{END}: {BOLD}{error.message}{END}"]
+    # An error of a class that only one room knows shows as the public class that it is.
+    name = next(c.__name__ for c in type(error).__mro__ if c.__module__ == KernelError.__module__)
+    lines = [f"{RED}{name}{END}: {BOLD}{error.message}{END}"]
     loc, word = error.loc, "at"
     seen = set()
     while loc is not None:

@@ -61,11 +61,16 @@ def grid(sizes: tuple[int, int, int]) -> str:
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a launch was: `text` for people, `value` in `unit` for programs."""
+    """How fast a launch was: `short` for people, with `about` behind it for what was counted; `value` in `unit` for programs."""
 
     value: float
     unit: str
-    text: str
+    short: str
+    about: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.short} {self.about}".strip()
 
 
 def rate(made: Specialisation) -> Rate | None:
@@ -89,7 +94,7 @@ def rate(made: Specialisation) -> Rate | None:
     if not moved:
         return None
     value = moved / milliseconds / 1e6
-    return Rate(value, "GB/s", f"{digits(value)} GB/s of unique bytes ({size(moved)} in the arguments)")
+    return Rate(value, "GB/s", f"{digits(value)} GB/s", f"of unique bytes ({size(moved)} in the arguments)")
 
 
 def launches(made: Specialisation) -> str:

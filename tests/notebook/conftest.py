@@ -1,0 +1,117 @@
+"""A shell in this process for what the magic does, and a real kernel process for what only a notebook's user sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SETUP = """
+%load_ext blocknb
+import numpy as np
+import blocknb
+import blocknb.language as tl
+x = np.arange(64, dtype=np.float32)
+out = np.empty_like(x)
+"""
+
+
+@dataclass
+class Answer:
+    """What a cell gave: the reply's status and everything it displayed, in order."""
+
+    status: str
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        return [o for o in self.outputs if o["type"] == "error"]
+
+    @property
+    def error_text(self) -> str:
+        """The one error as a reader sees it, without colours."""
+        (error,) = self.errors
+        return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error["traceback"]))
+
+    @property
+    def bundles(self) -> list[dict[str, Any]]:
+        return [o["data"] for o in self.outputs if o["type"] in ("display_data", "execute_result")]
+
+    @property
+    def cards(self) -> list[dict[str, Any]]:
+        return [b for b in self.bundles if "application/vnd.blocknb.v1+json" in b]
+
+    @property
+    def printed(self) -> str:
+        return "".join(o["text"] for o in self.outputs if o["type"] == "stream")
+
+
+class Notebook:
+    """A running kernel: `run(code)` is a cell."""
+
+    def __init__(self, manager: Any):
+        self.manager, self.client = manager, manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, code: str, timeout: float = 60, interrupt_after: str = "") -> Answer:
+        """Runs a cell to its end. With `interrupt_after`, interrupts it a moment after it printed that text; `seconds` then counts from
+        the interrupt."""
+        begin, message = time.monotonic(), self.client.execute(code, stop_on_error=False)
+        answer = Answer("")
+        while True:
+            found = self.client.get_iopub_msg(timeout=timeout)
+            if found["parent_header"].get("msg_id") != message:
+                continue
+            kind, content = found["msg_type"], found["content"]
+            if kind == "status" and content["execution_state"] == "idle":
+                break
+            if kind in ("stream", "error", "display_data", "execute_result"):
+                answer.outputs.append({"type": kind, **content})
+            if interrupt_after and interrupt_after in answer.printed:
+                interrupt_after = ""
+                time.sleep(0.3)  # so that the launch which follows the print is under way
+                self.manager.interrupt_kernel()
+                begin = time.monotonic()
+        answer.seconds = time.monotonic() - begin
+        answer.status = self.client.get_shell_msg(timeout=timeout)["content"]["status"]
+        return answer
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def start_kernel(folder: Path) -> Notebook:
+    """A kernel behind files, not ports, with a compile cache of its own."""
+    from jupyter_client import KernelManager
+
+    manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(folder / "kernel"))
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    own = {"BLOCKNB_CACHE_DIR": str(folder / "cache"), "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": paths}
+    manager.start_kernel(env={**os.environ, **own})
+    return Notebook(manager)
+
+
+@pytest.fixture(scope="session")
+def kernel_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    notebook = start_kernel(tmp_path_factory.mktemp("k"))
+    try:
+        yield notebook
+    finally:
+        notebook.close()
+
+
+@pytest.fixture
+def notebook(kernel_process: Notebook) -> Notebook:
+    """The kernel with everything imported and fresh arrays."""
+    answer = kernel_process.run(SETUP)
+    assert answer.status == "ok", answer.outputs
+    return kernel_process
