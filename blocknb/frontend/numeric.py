@@ -73,11 +73,24 @@ def _operand(x: Any, argument: str) -> Any:
     raise Mismatch(f"`{argument}` must be a tile or a number, not {describe(x)}", None, argument)
 
 
+def common_dtype(emit: Emitter, *operands: Any) -> tuple[Any, list[Value]]:
+    """The dtype of operands among which, as in Triton's maximum and fma, Python numbers are not weak; and the operands."""
+    values = [emit.runtime(x) for x in operands]
+    dtype = values[0].type.dtype
+    for value in values[1:]:
+        dtype = result_dtype(Value(Tile(dtype)), value)
+    return dtype, values
+
+
 def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
-    """`max` or `min` of two operands in their common dtype; of two constants a constant."""
+    """`max` or `min` of two operands, bf16 in fp32; of two constants a constant."""
     if not isinstance(x, Value) and not isinstance(y, Value):
         return max(x, y) if op == "max" else min(x, y)
-    a, b = emit.agree(result_dtype(x, y), x, y)
+    bf16 = [isinstance(v, Value) and v.type.dtype == t.bfloat16 for v in (x, y)]
+    dtype, values = common_dtype(
+        emit, *(emit.cast(v, t.float32) if b else v for v, b in zip((x, y), bf16, strict=True))
+    )
+    a, b = emit.agree(dtype, *values)
     if a.type.dtype.kind == "bool":
         return emit.value("or" if op == "max" else "and", a, b)
     return emit.value(op, a, b, **({"nan": True} if nan and a.type.dtype.is_float else {}))
@@ -97,14 +110,10 @@ def clamp(frame: Frame, x: Any, min: Any, max: Any, propagate_nan: Any = Propaga
 @emits("fma")
 def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
     emit = frame.emit
-    operands = [_operand(x, "x"), _operand(y, "y"), _operand(z, "z")]
-    values = [v for v in operands if isinstance(v, Value)] or [emit.runtime(float(operands[0]))]
-    dtype = values[0].type.dtype
-    for v in values[1:]:
-        dtype = t.promote(dtype, v.type.dtype)
+    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"), _operand(z, "z"))
     if not dtype.is_float:
         raise Mismatch(f"`fma` works on floats, not on {dtype}", "write x * y + z")
-    return emit.value("fma", *emit.agree(dtype, *operands))
+    return emit.value("fma", *emit.agree(dtype, *values))
 
 
 @emits("fdiv")

@@ -94,8 +94,5 @@ class tensor:
     """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
 
 
-__all__ = sorted(
-    name
-    for name in dict(vars())
-    if not name.startswith("_") and name not in ("constants", "library", "ops", "surface", "types")
-)
+_MODULES = {"constants", "library", "meaning", "ops", "rules", "surface", "types"}
+__all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _MODULES)

@@ -36,18 +36,19 @@ def cdiv(x, div):
 
 @inline_method
 def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)), in x's dtype; for integers in fp32."""
     wide = x if x.dtype == float64 else x.to(float32)
-    return (1 / (1 + tl.exp(-wide))).to(x.dtype)
+    result = 1 / (1 + tl.exp(-wide))
+    return result.to(x.dtype) if x.dtype.is_floating() else result
 
 
 @inline_method
 def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
-    """exp(x - max) / sum(exp(x - max)) along an axis: by default the first, as Triton has it."""
+    """exp(x - max) / sum(exp(x - max)) along an axis (by default the first), in fp32 or fp64."""
     axis: constexpr = 0 if dim is None else dim
     wide = x if x.dtype == float64 else x.to(float32)
     numerator = tl.exp(wide - tl.max(wide, axis, keep_dims=True))
-    return (numerator / tl.sum(numerator, axis, keep_dims=True)).to(x.dtype)
+    return numerator / tl.sum(numerator, axis, keep_dims=True)
 
 
 @inline

@@ -103,6 +103,24 @@ def test_extrema_propagate_nan_when_asked():
     assert found[1] == 1
 
 
+@pytest.mark.parametrize(
+    ("dtype", "real"), [("f16", tl.float32), ("bf16", tl.float32), ("i8", tl.float32), ("f64", tl.float64)]
+)
+def test_numbers_are_not_weak_in_extrema_and_fma(dtype, real):
+    """As Triton has it: `tl.maximum(x, 0.0)` of fp16 is fp32, and the smaller of int8 and 4 is int32."""
+
+    @kernel
+    def k(x, REAL: tl.constexpr):
+        v = tl.load(x)
+        tl.static_assert(tl.maximum(v, 0.0).dtype == REAL)
+        tl.static_assert(tl.clamp(v, 0.0, 1.0).dtype == REAL)
+        tl.static_assert(tl.fma(v, 2.0, v).dtype == REAL)
+        if v.dtype.is_int():
+            tl.static_assert(min(v, 4).dtype == tl.int32)
+
+    ir(k, x=f"*{dtype}", REAL=real)
+
+
 SHAPE = (4, 8, 2)
 BLOCK = RNG.standard_normal(SHAPE).astype(np.float32)
 

@@ -31,6 +31,12 @@ def test_every_builtin_and_library_function_is_in_the_namespace_or_a_method():
     assert missing == set()
 
 
+def test_the_namespace_holds_names_of_the_language_only():
+    modules = {name for name in tl.__all__ if inspect.ismodule(getattr(tl, name))}
+    assert modules == {"math"}
+    assert "annotations" not in tl.__all__
+
+
 @pytest.mark.parametrize("name", sorted({*BUILTINS, *LIBRARY}))
 def test_every_function_has_help_and_a_signature(name):
     function = BUILTINS.get(name) or LIBRARY[name]
