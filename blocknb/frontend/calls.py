@@ -146,7 +146,9 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
     if (source := source_of(function)) is not None:
         return inline(frame, source, args, kwargs, node)
     if isinstance(function, (t.DType, t.Pointer)):
-        return shapes.cast(frame, *args, function, **kwargs)
+        if len(args) != 1 or kwargs:
+            raise Mismatch(f"the dtype {function} converts one value, not {len(args) + len(kwargs)}")
+        return shapes.cast(frame, args[0], function)
     if function is constexpr:
         return compile_time(args[0], frame) if args else None
     try:
@@ -154,6 +156,10 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
     except TypeError:  # unhashable, hence not one of them
         special = None
     if special is not None:
+        try:
+            inspect.signature(special).bind(frame, *args, **kwargs)
+        except TypeError as error:
+            raise Mismatch(f"`{function.__name__}` in a kernel: {error}") from None
         return special(frame, *args, **kwargs)
     return call_python(frame, function, args, kwargs)
 
@@ -297,6 +303,8 @@ def _extremum(name: str) -> Callable:
         args = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
         if len(args) == 1 and isinstance(args[0], Value):
             return HANDLERS[name](frame, args[0])
+        if not args:
+            raise Mismatch(f"`{name}` of nothing")
         result = args[0]
         for x in args[1:]:
             if not isinstance(result, (Value, *NUMBERS)) or not isinstance(x, (Value, *NUMBERS)):

@@ -69,9 +69,10 @@ def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[st
         frame.names[parameter.name] = value
         params.append(value)
         emit.promised[value] = argument.divisibility
-    frame.run(source.node.body)
-    for text in emit.printed:
-        print(text, end="")
+    try:
+        frame.run(source.node.body)
+    finally:  # what was printed before an error may explain it
+        print(*emit.printed, sep="", end="")
     body = Block((), emit.finish())
     hints = [Hint(p.name, emit.promised[p]) for p in params]
     return Func(

@@ -160,9 +160,7 @@ def visit_return(frame: Frame, node: ast.Return, rest: list) -> Returned:
             "let the condition of a `while` end the loop, and return after it",
         )
     value = frame.expr(node.value) if node.value is not None else None
-    if frame.parent is None and value is not None:
-        raise SyntaxUnsupported("a kernel returns nothing", frame.loc(node), "write results to memory with tl.store")
-    return Returned(value)
+    return Returned(value if frame.parent is not None else None)  # what a kernel returns goes nowhere, as in Triton
 
 
 @statement(ast.If)

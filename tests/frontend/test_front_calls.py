@@ -1,6 +1,9 @@
 """Calls: helpers inlined, library functions, Python's own functions; and a whole program at the end."""
 
+import linecache
+
 import numpy as np
+import pytest
 from front import evaluate, failure, ir, kernel, launch, place, text
 
 import blocknb
@@ -160,6 +163,34 @@ def test_the_python_minimum_of_run_time_values_is_the_languages():
         tl.store(out, min(n, 4, 7) + max(n, 2) + abs(-n) + int(2.5))
 
     assert evaluate(k, np.int32, n=5) == 4 + 5 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("abs()", "missing a required argument: 'x'"),
+        ("max()", "`max` of nothing"),
+        ("float(n, n)", "too many positional arguments"),
+        ("tl.float32()", "the dtype fp32 converts one value, not 0"),
+        ("tl.float32(n, bitcast=True)", "converts one value, not 2"),
+        ("len(n)", "int32 has no length"),
+        ("isinstance(n)", "missing a required argument"),
+        ("n()", "int32 is not a function"),
+        ("tl.int1.name()", "the constant 'int1' is not a function"),
+        ("tl.range(n)", "`range` cannot be called here"),
+        ("range(n)", "stands only in `for ... in`"),
+        ("getattr(n, 'dtype')", "getattr works on constants only"),
+    ],
+)
+def test_calls_that_cannot_be_say_why(expression, said):
+    space = {"kernel": kernel, "tl": tl, "__name__": "cells"}
+    name = f"<call {expression}>"
+    lines = ["@kernel\n", "def k(out, n):\n", f"    tl.store(out, {expression})\n"]
+    linecache.cache[name] = (0, None, lines, name)
+    exec(compile("".join(lines), name, "exec"), space)
+    error = failure(space["k"], TypeMismatch, out="*f32", n="i32")
+    assert said in error.message
+    assert error.loc.line == 3
 
 
 def test_softmax_by_the_library():

@@ -72,6 +72,17 @@ def test_a_return_deep_in_one_arm_leaves_the_rest_to_all_others():
     assert [evaluate(k, np.int32, (2,), n=n).tolist() for n in (6, 3, -1)] == [[0, 0], [1, 3], [2, 3]]
 
 
+def test_what_a_kernel_returns_goes_nowhere():
+    @kernel
+    def k(out, n):
+        if n > 3:
+            return n
+        tl.store(out, n)
+        return out
+
+    assert [int(evaluate(k, np.int32, n=n)) for n in (3, 4)] == [3, 0]
+
+
 def test_helpers_return_values_early():
     @kernel
     def sign(x):

@@ -117,11 +117,6 @@ def return_in_loop(out, n):
 
 
 @kernel
-def returns_value(out):
-    return tl.load(out)
-
-
-@kernel
 def attribute_target(out):
     out.x = 1
 
@@ -152,7 +147,6 @@ def run_time_assert(out, n):
         (for_else, 5, "tl.store(out, 1)", "`else` of a loop"),
         (for_over_tile, 2, "tl.arange(0, 4)", "a `for` over int32 of shape (4,)"),
         (return_in_loop, 4, "return", "`return` inside a loop"),
-        (returns_value, 2, "return tl.load(out)", "a kernel returns nothing"),
         (attribute_target, 2, "out.x", "only names can be assigned"),
         (run_time_assert, 2, "n > 3", "`assert` on a run-time value"),
     ],
