@@ -304,11 +304,11 @@ def _dlpack(value: Any) -> tuple[Kind, int]:
 def _addressed(value: Any) -> tuple[Kind, int]:
     """Anything with `.data_ptr()` and `.dtype`: wrappers that reinterpret a tensor, strided buffers."""
     address, device = value.data_ptr(), getattr(value, "device", None)
-    kind = getattr(device, "type", None) or (str(device).split(":")[0] if device is not None else None)
-    number = {None: ANYWHERE, "cpu": HOST, "cuda": getattr(device, "index", None) or 0}.get(kind)
-    if number is None:
+    name, _, index = str(device).partition(":")  # torch's devices print as "cuda:0" and "cpu"
+    places = {"None": ANYWHERE, "cpu": HOST, "cuda": int(index or 0)}
+    if name not in places:
         raise LaunchError(f"memory on {device} can be reached neither from the CPU nor from a CUDA GPU")
-    return pointer_kind(dtype_of(value.dtype), address % 16 == 0, number), address
+    return pointer_kind(dtype_of(value.dtype), address % 16 == 0, places[name]), address
 
 
 def _refuse(value: Any) -> tuple[Kind, Any]:

@@ -98,13 +98,13 @@ def device_of(address: int) -> int:
 
 
 def wait_for(stream: int | None) -> None:
-    """Waits for a stream of the CUDA array interface: None is nothing to wait for, 1 and 2 the two default streams."""
+    """Has CuPy's current stream wait for a stream of the CUDA array interface (None: nothing to wait for)."""
     if stream is not None:
-        current = cupy().cuda.get_current_stream()
-        if stream != current.ptr:
+        current = cupy().cuda.get_current_stream().ptr
+        if stream != current:
             event = cupy().cuda.Event(disable_timing=True)
-            event.record(cupy().cuda.ExternalStream(stream))
-            current.wait_event(event)
+            cupy().cuda.runtime.eventRecord(event.ptr, stream)
+            cupy().cuda.runtime.streamWaitEvent(current, event.ptr)
 
 
 def stream_of(device: int, library: str) -> Callable[[], int]:
@@ -219,11 +219,11 @@ def _resources(function: Any, compiled: Compiled) -> Resources:
 def timed(device: int, library: str, start: Callable[[], None]) -> float:
     """Milliseconds, by events, of what `start` launches; waits for it."""
     with cupy().cuda.Device(device):
-        stream = cupy().cuda.ExternalStream(stream_of(device, library)())
+        record, stream = cupy().cuda.runtime.eventRecord, stream_of(device, library)()
         begin, end = cupy().cuda.Event(), cupy().cuda.Event()
-        begin.record(stream)
+        record(begin.ptr, stream)
         start()
-        end.record(stream)
+        record(end.ptr, stream)
         try:
             end.synchronize()
             return cupy().cuda.get_elapsed_time(begin, end)

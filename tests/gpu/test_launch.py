@@ -15,7 +15,7 @@ import pytest
 
 import blocknb
 import blocknb.language as tl
-from blocknb.codegen import toolchain
+from blocknb.codegen import llvm, toolchain
 from blocknb.errors import LaunchError
 from blocknb.runtime import cache, kernel
 from blocknb.runtime import compile as compiler
@@ -161,9 +161,10 @@ def test_a_grid_beyond_the_hardware_is_refused_before_it_is_launched() -> None:
 
 
 def test_without_ptxas_the_driver_assembles_and_tells_the_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolchain, "find_ptxas", lambda target: None)
+    for module in (toolchain, llvm):
+        monkeypatch.setattr(module, "find_ptxas", lambda target: None)
     x, out = random(1000), cupy.zeros(1000, np.float32)
-    compiled = add[1,](x, x, out, 1000, BLOCK=1024)
+    compiled = blocknb.kernel(add.source.function)[1,](x, x, out, 1000, BLOCK=1024)
     np.testing.assert_array_equal(out.get(), 2 * x.get())
     assert "cubin" not in compiled.artifacts
     assert compiled.trace.resources.registers
