@@ -152,6 +152,7 @@ def _circular(outer: Function, x: Lanes, quarter: int) -> Lanes:
     for part in PI_2_PARTS:
         r = f.fma(n_float, -part, r)
     r, n = _large(f, x, r, n)
+    r = f.select(f.absolute(x) < float("inf"), r, float("nan"))
     z = r * r
     sine = f.fma(z * r, f.polynomial(z, SIN_SINGLE if outer.single else SIN), r)
     cosine = f.fma(z * z, f.polynomial(z, COS_SINGLE if outer.single else COS), f.fma(z, -0.5, 1.0))

@@ -53,6 +53,7 @@ class Generator:
         self.defs, self.users = definitions(func), uses(func)
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
+        self.helpers: dict[str, str] = {}  # functions that the kernel calls
         self.count = 0
         self.entry: list[str] = []  # thread indices: dominates everything
         self.chunks: list[list[str]] = []
@@ -244,7 +245,9 @@ class Generator:
         self.do("ret void")
         threads = 32 * self.func.attrs["num_warps"]
         body = [*self.prelude(), *self.entry, *(line for chunk in self.chunks for line in chunk)]
-        text = "\n".join(self.header(threads) + body + ["}", *self.declared, *self.footer(threads)])
+        text = "\n".join(
+            self.header(threads) + body + ["}", *self.declared, *self.helpers.values(), *self.footer(threads)]
+        )
         return Module(text + "\n", self.func.name, self.func.attrs.get("shared_bytes", 0), threads)
 
     def header(self, threads: int) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_math
-from blocknb.codegen.cpu_ops import Code, Machine
+from blocknb.codegen import cpu_math, gpu_trig
+from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
 from blocknb.language import types as t
@@ -179,12 +179,14 @@ class Inline(Writer):
         return self.g.emit(text)
 
 
-MACHINE = Machine(vector_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
-
-
 def polynomial(g: Generator, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
     """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
-    f = cpu_math.Function(Code(Inline(g), MACHINE, {}), llvm_type(dtype), 1)
+    if name in gpu_trig.QUARTER:
+        function = f"blocknb.{name}.{dtype.short}"
+        if function not in g.helpers:
+            g.helpers[function] = gpu_trig.define(function, name, llvm_type(dtype), g.helpers)
+        return g.emit(f"call {llvm_type(dtype)} @{function}({llvm_type(dtype)} {names[0]})")
+    f = cpu_math.Function(Code(Inline(g), gpu_trig.MACHINE, g.helpers), llvm_type(dtype), 1)
     return cpu_math.FUNCTIONS[name](f, cpu_math.Lanes(f, "float", names[0])).text
 
 
