@@ -104,6 +104,7 @@ def test_an_endless_while_is_interrupted_within_a_second(notebook):
     answer = notebook.run(ENDLESS, interrupt_after="running", timeout=20)
     assert answer.status == "error"
     assert answer.errors[0]["ename"] == "KeyboardInterrupt"
+    assert "---> 9 k[1](x, out)" in answer.error_text and "blocknb/" not in answer.error_text
     assert answer.seconds < 1
     assert notebook.run("1 + 1").bundles[0]["text/plain"] == "2"
 

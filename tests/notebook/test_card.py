@@ -1,0 +1,294 @@
+"""The card: what stands on it, that it is small, safe and readable, and that its document holds what the page will need."""
+
+from __future__ import annotations
+
+import html as html_module
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import blocknb
+import blocknb.language as tl
+from blocknb.errors import Unsupported
+from blocknb.kernels.matmul import matmul_kernel
+from blocknb.notebook import card, document, html, numbers, sections
+from blocknb.notebook.observe import Observation, record_of
+
+
+@blocknb.kernel
+def row_sum(x, out, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    values = tl.load(x + tl.program_id(0) * columns + at, mask=at < columns)
+    tl.store(out + tl.program_id(0), tl.sum(values, axis=0))  # "a" < 'b' & <script>
+
+
+def observed(*launches, kernel=row_sum):
+    """The record of some launches."""
+    observation = Observation()
+    observation.start()
+    try:
+        for launch in launches:
+            launch()
+    finally:
+        observation.stop()
+    return observation.records[kernel]
+
+
+def launch_sum(rows=8, columns=96, block=128):
+    x = np.ones((rows, columns), np.float32)
+    row_sum[rows,](x, np.empty(rows, np.float32), columns, BLOCK=block)
+
+
+@pytest.fixture(scope="module")
+def summed():
+    return card.card_of(observed(launch_sum))
+
+
+@pytest.fixture(scope="module")
+def large():
+    """The card of a matrix product: more text than fits."""
+    arrays = dict.fromkeys(("a", "b", "c"), "*fp16:16")
+    sizes = dict.fromkeys(("m", "n", "k", "a_row", "b_row", "c_row"), "i32:16")
+    strides = dict.fromkeys(("a_column", "b_column", "c_column"), 1)
+    matmul_kernel.trace(**arrays, **sizes, **strides, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, GROUP=8)
+    return card.card_of(record_of(matmul_kernel))
+
+
+class Reader(HTMLParser):
+    """The text that is left where styles and scripts are stripped, and the tags in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.text, self.tags, self.hidden, self.open = "", [], False, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.hidden = tag == "style"
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        self.hidden = False
+
+    def handle_data(self, data):
+        self.text += "" if self.hidden else data
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed):
+    facts = dict(summed.facts)
+    assert facts["launch"] == "grid 8"
+    assert re.search(r"(ns|µs|ms).* GB/s of unique bytes", facts["time"])
+    assert re.fullmatch(r"\d+ registers a thread, .* shared memory, no spills", facts["sm_90a"])
+    assert "front end" in facts["compiled, CPU"] and "ptxas" in facts["compiled, sm_90a"]
+    assert summed.where.startswith("ran on CPU (") and summed.where.endswith("; GPU view: sm_90a")
+
+
+def test_gb_per_second_are_the_arguments_bytes_once_for_each_direction(summed):
+    speed = numbers.rate(summed.main)
+    assert speed.unit == "GB/s"
+    assert speed.value * summed.main.median * 1e6 == pytest.approx((8 * 96 + 8) * 4)
+
+
+def test_every_stage_and_every_level_of_code_is_a_section(summed):
+    stages = [stage.name for stage in summed.views[1].trace.stages]
+    keys = [section.key for section in summed.sections]
+    assert keys == ["source", "times", *stages, "llvm", "ptx", "sass", "llvm", "assembly"]
+    assert {s.key for s in summed.sections if s.group == "GPU view: sm_90a"} == {*stages, "llvm", "ptx", "sass"}
+    assert {s.key for s in summed.sections if s.group.startswith("ran on CPU")} == {"llvm", "assembly"}
+
+
+def test_notes_stand_under_their_source_lines(summed):
+    lines = summed.sections[0].lines
+    load = next(i for i, line in enumerate(lines) if "tl.load" in line.text)
+    below = lines[load + 1]
+    assert below.note and "coalesce: load" in below.text
+    assert lines[load].line == row_sum.source.first_line + 3
+
+
+def test_code_lines_carry_the_source_line_they_came_from(summed):
+    by_key = {section.key: section for section in summed.sections if section.group == "GPU view: sm_90a"}
+    load = row_sum.source.first_line + 3
+    for key, text in (("parse", " = load %"), ("barriers", " = load %"), ("ptx", "ld.global"), ("sass", "LDG")):
+        found = [line.line for line in by_key[key].lines if text in line.text]
+        assert found and set(found) == {load}, key
+
+
+def test_lines_that_a_stage_made_are_marked(summed):
+    coalesce = next(s for s in summed.sections if s.key == "coalesce")
+    assert any(line.new and "#a" in line.text for line in coalesce.lines)
+    assert not any(line.new for line in next(s for s in summed.sections if s.key == "parse").lines)
+
+
+def test_several_launches_show_their_number_and_their_median():
+    found = card.card_of(observed(launch_sum, launch_sum, launch_sum))
+    assert dict(found.facts)["launch"] == "3 launches, grid 8"
+    assert "median of 3" in dict(found.facts)["time"]
+
+
+def test_specialisations_are_rows_with_what_tells_them_apart():
+    found = card.card_of(observed(launch_sum, lambda: launch_sum(block=256), lambda: launch_sum(4, 97)))
+    head, *rows = found.rows
+    assert head[0] == "specialised on" and len(rows) == 3
+    assert rows[0][0] == "`columns=i32:16, BLOCK=128`" and rows[2][0] == "`columns=i32, BLOCK=128`"
+
+
+def test_a_target_that_cannot_be_compiled_for_is_said_and_the_rest_is_shown(monkeypatch):
+    record = observed(launch_sum)
+
+    def refuse(self, target, without=()):
+        raise Unsupported(f"not on {target}", hint="take another")
+
+    monkeypatch.setattr(type(record.latest.compiled), "retarget", refuse)
+    found = card.card_of(record, "sm_75")
+    assert ("sm_75", "unsupported by the target: not on sm_75 (take another)") in found.facts
+    assert "assembly" in [section.key for section in found.sections]
+    view = found.bundle()[document.MIME]["views"][1]
+    assert view == {"role": "view", "error": "unsupported by the target: not on sm_75 (take another)"}
+
+
+def test_tflops_are_counted_from_the_dots():
+    @blocknb.kernel
+    def product(a, b, c, BLOCK: tl.constexpr):
+        i, j = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+        at = i * BLOCK + j
+        tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+    a = np.ones((32, 32), np.float32)
+    record = observed(lambda: product[4,](a, a, np.empty_like(a), BLOCK=32), kernel=product)
+    speed = numbers.rate(record.latest)
+    assert speed.unit == "TFLOP/s"
+    assert speed.value * record.latest.median * 1e9 == pytest.approx(4 * 2 * 32**3)
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------------
+
+
+def test_details_are_closed_and_every_tag_is(summed):
+    reader = Reader(summed.html())
+    assert reader.open == []
+    details = [attrs for tag, attrs in reader.tags if tag == "details"]
+    assert len(details) == len(summed.sections) and not any("open" in attrs for attrs in details)
+
+
+def test_nothing_from_the_source_is_markup(summed):
+    page = summed.html()
+    assert "<script" not in page
+    assert """# "a" < 'b' & <script>""" in Reader(page).text
+
+
+def test_the_page_loads_nothing_and_runs_nothing(summed):
+    assert not re.search(
+        r"https?:|src=|href=|url\(|@import|\bon\w+=", re.sub(r"<pre>.*?</pre>", "", summed.html(), flags=re.S)
+    )
+
+
+def test_without_styles_the_facts_still_read(summed):
+    text = Reader(summed.html()).text
+    for label, fact in summed.facts:
+        assert label in text and fact in text
+
+
+def test_colours_are_the_notebooks_own_with_fallbacks():
+    assert re.findall(r"(?<!-)color:(?!var\(--jp-)", html.STYLE) == []
+    assert all("," in variable for variable in re.findall(r"var\([^)]*\)", html.STYLE))
+
+
+@pytest.mark.parametrize("name", ["summed", "large"])
+def test_a_card_has_at_most_150_kb(name, request):
+    bundle = request.getfixturevalue(name).bundle()
+    assert len(json.dumps(bundle, ensure_ascii=False).encode()) <= 150_000
+
+
+def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
+    page = large.html()
+    left_out = re.findall(r"… (\d+) of (\d+) lines are left out here; all of them: <code>(.*?)</code>", page)
+    assert left_out
+    for missing, _, call in left_out:
+        assert int(missing) > 0
+        shown = eval(html_module.unescape(call), {"matmul_kernel": matmul_kernel})
+        assert isinstance(shown, str) and shown.count("\n") > int(missing)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=12), st.integers(0, 5000))
+def test_fair_shares_fit_and_leave_nothing_over(sizes, budget):
+    level = html.fair_share(sizes, budget)
+    used = sum(min(size, level) for size in sizes)
+    assert used <= budget
+    assert used == sum(sizes) or budget - used < len(sizes)
+
+
+# ---- the document ----------------------------------------------------------------------------------------------------------
+
+
+def test_blobs_give_back_the_stages_texts_with_their_lines_and_ops(summed):
+    made = summed.bundle()[document.MIME]
+    assert (made["kind"], made["schema"]) == ("compile", 1)
+    trace = summed.views[1].trace
+    view = made["views"][1]
+    for stage, entry in zip(trace.stages, view["stages"], strict=True):
+        content = document.unpack(made["blobs"][entry["text"]])
+        ids = [op.id for op in stage.after.ops()]
+        shown = [op for op in content["ops"] if op >= 0]
+        assert set(shown) <= set(ids) and len(content["lines"]) == content["text"].count("\n") + 1
+        assert len(entry["notes"]) == len(stage.notes)
+    assert "ld.global" in document.unpack(made["blobs"][view["code"]["ptx"]])["text"]
+
+
+def test_a_text_that_two_stages_share_is_stored_once():
+    blobs = document.Blobs(10_000)
+    first = blobs.add({"text": "same"}, "a", "call")
+    assert blobs.add({"text": "same"}, "b", "call") == first and len(blobs.stored) == 1
+
+
+def test_a_blob_that_does_not_fit_is_listed_with_its_call():
+    blobs = document.Blobs(100)
+    noise = "".join(chr(33 + i * i % 90) for i in range(4000))
+    assert blobs.add({"text": noise}, "PTX", "k.latest.trace.ptx") is None
+    assert [(entry["what"], entry["call"]) for entry in blobs.left_out] == [("PTX", "k.latest.trace.ptx")]
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [
+        (0.0000512, "51.2 ns"),
+        (0.00312, "3.12 µs"),
+        (0.9994, "999 µs"),
+        (1.234, "1.23 ms"),
+        (123.4, "123 ms"),
+        (45678, "45.7 s"),
+    ],
+)
+def test_times_have_three_digits_and_a_fitting_unit(milliseconds, text):
+    assert numbers.time(milliseconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(16, "16 B"), (32768, "32 KiB"), (12_000_000, "11.4 MiB"), (2**40, "1024 GiB")]
+)
+def test_sizes_have_binary_units(count, text):
+    assert numbers.size(count) == text
+
+
+def test_marked_text_is_escaped_and_unbalanced_quotes_are_left():
+    assert html.marked("`a<b>` c") == "<code>a&lt;b&gt;</code> c"
+    assert html.marked("it's `odd") == "it&#x27;s `odd"
+
+
+def test_a_place_outside_of_the_kernels_file_is_the_line_of_its_call():
+    from blocknb.errors import Loc
+
+    call = Loc("cell", 7)
+    assert sections.line_of(Loc("library.py", 3, caller=call), "cell") == 7
+    assert sections.line_of(Loc("library.py", 3), "cell") is None
