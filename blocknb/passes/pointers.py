@@ -1,0 +1,328 @@
+"""Addresses: a scalar base and offsets that do not change.
+
+Programs carry tiles of pointers through loops (`a_ptrs += BLOCK_K * stride`), 64-bit additions for every element in every trip. This
+pass takes every tile of integers or pointers that leads to an address apart into a scalar and a rest, `x = splat(u) + v`: sums
+add both parts, a product with something uniform multiplies both, shape ops move the rest. A carried tile whose increment has no
+rest then has a rest that never changes, so only its scalar is carried; and every address becomes one 64-bit scalar pointer plus a
+tile of small offsets. The parts are emitted next to the op they belong to; those that nobody asks for are swept up at the end.
+
+The sum of the offsets within a tile is taken to fit the source's own integer type, as all index arithmetic is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+from blocknb.passes.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+WIDE = (t.int32, t.int64)
+MOVES = ("expand_dims", "broadcast", "trans", "reshape")
+SUMS = ("add", "sub")
+
+
+def pointers(func: Func, target: Target, notes: Notes) -> Func:
+    """Makes every address a scalar base plus offsets that loops leave alone
+
+    What all elements of a tile of addresses share goes into one scalar pointer; loops carry that scalar instead of the tile. What
+    remains is a tile of integer offsets, the same in every trip. A tile of pointers stays general when its increment differs
+    among the elements, or when the pointers were loaded or chosen element by element.
+    """
+    splitter = Splitter(func, notes)
+    after = splitter.run()
+    if after.body.ops != func.body.ops:
+        func = tidy(after, "pointers")
+    explain(func, notes)
+    return func
+
+
+class Parts(NamedTuple):
+    """A tile as splat(uniform) + rest; None stands for nothing. The uniform part of pointers is a scalar pointer, always there."""
+
+    uniform: Value | None
+    rest: Value | None
+
+
+class Splitter(Rebuild):
+    """The rebuilding walk. `parts` knows the parts of new values that lead to addresses."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func, "pointers", lambda op, rebuild: rebuild.step(op))
+        self.notes = notes
+        self.original = definitions(func)
+        self.parts: dict[Value, Parts] = {}
+        self.wanted = self.slice()
+
+    # -- which values lead to addresses ------------------------------------------------------------------------------------
+
+    def slice(self) -> set[Value]:
+        """Tiles that addresses are made of, and carried tiles of integers, followed back through ops that have parts."""
+        carried: dict[Value, tuple[Value, Value]] = {}
+        work: list[Value] = []
+        for op in self.func.ops():
+            if op.name in ("load", "store"):
+                work.append(op.args[0])
+            elif op.name == "for":
+                body = op.blocks[0]
+                for entry in zip(body.args[1:], op.results, op.args[3:], body.terminator.args, strict=True):
+                    if has_parts(entry[0]):
+                        carried[entry[0]] = carried[entry[1]] = entry[2:]
+                        work.extend(entry)
+        found: set[Value] = set()
+        while work:
+            value = work.pop()
+            if value in found or not has_parts(value):
+                continue
+            found.add(value)
+            if value in carried:
+                work.extend(carried[value])
+            elif (op := self.original.get(value)) is not None and op.name in (
+                *MOVES,
+                *SUMS,
+                "mul",
+                "neg",
+                "cast",
+                "ptradd",
+            ):
+                work.extend(op.args)
+        return found
+
+    def uniform(self, value: Value) -> bool:
+        """Whether a tile of the original has no rest."""
+        op = self.original.get(value)
+        if op is None:
+            return False
+        match op.name:
+            case "splat":
+                return True
+            case "const" | "neg" | "add" | "sub" | "mul" | "cast":
+                return has_parts(value) and all(has_parts(a) and self.uniform(a) for a in op.args)
+        return op.name in MOVES and self.uniform(op.args[0])
+
+    def advances(self, value: Value, start: Value) -> bool:
+        """Whether a tile is `start` plus something uniform."""
+        if value is start:
+            return True
+        op = self.original.get(value)
+        if op is None or not op.args:
+            return False
+        if op.name == "for":
+            i, body = op.results.index(value), op.blocks[0]
+            return self.advances(op.args[3 + i], start) and self.advances(body.terminator.args[i], body.args[1 + i])
+        if op.name == "add" and self.uniform(op.args[0]):
+            return self.advances(op.args[1], start)
+        return op.name in ("add", "sub", "ptradd") and self.advances(op.args[0], start) and self.uniform(op.args[1])
+
+    # -- the walk ----------------------------------------------------------------------------------------------------------
+
+    def step(self, op: Op) -> Any:
+        if op.name == "for":
+            return self.loop(op)
+        if op.name in ("load", "store") and op.args[0].type.shape:
+            return self.access(op)
+        if len(op.results) != 1 or op.blocks or op.results[0] not in self.wanted:
+            return NotImplemented
+        self.keep(op)
+        found = self.split(op)
+        if found is not None:
+            self.parts[op.result] = found
+        return op.results
+
+    def access(self, op: Op) -> Any:
+        """A load or store whose address is one scalar pointer plus offsets."""
+        pointer = op.args[0]
+        found = self.parts.get(pointer)
+        if found is None or self.joined_already(pointer, found):
+            return NotImplemented
+        self.builder.append(op.replace(args=(self.join(found, pointer.type), *op.args[1:])))
+        return op.results
+
+    def joined_already(self, pointer: Value, parts: Parts) -> bool:
+        op = self.original.get(pointer)
+        if op is None:
+            return False
+        base = self.original.get(self.get(op.args[0])) if op.name == "ptradd" else op
+        offset = self.get(op.args[1]) if op.name == "ptradd" else None
+        return (
+            base is not None
+            and base.name == "splat"
+            and self.get(base.args[0]) is parts.uniform
+            and offset is parts.rest
+        )
+
+    def of(self, value: Value) -> Parts | None:
+        """The parts of a new value: those found, or for integers all rest; None for pointers without a common base."""
+        found = self.parts.get(value)
+        return found if found is not None or value.type.is_pointer else Parts(None, value)
+
+    def split(self, op: Op) -> Parts | None:
+        """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
+        emit, result = self.builder.value, op.result
+        match op.name:
+            case "splat":
+                return Parts(op.args[0], None)
+            case "const":
+                return Parts(self.builder.const(op.attrs["value"], result.type.dtype), None)
+            case "arange" if op.attrs["start"]:
+                rest = emit("arange", start=0, end=op.attrs["end"] - op.attrs["start"])
+                return Parts(self.builder.const(op.attrs["start"], t.int32), rest)
+            case "expand_dims" | "broadcast" | "trans" | "reshape" | "neg" | "cast" if has_parts(op.args[0]):
+                x = self.of(op.args[0])
+                if x is None or x.uniform is None:
+                    return None
+                uniform = x.uniform if op.name in MOVES else emit(op.name, x.uniform, **op.attrs)
+                return Parts(uniform, None if x.rest is None else emit(op.name, x.rest, **op.attrs))
+            case "add" | "sub":
+                return self.sum(op.name, *map(self.of, op.args))
+            case "mul":
+                return self.product(*map(self.of, op.args), result.type)
+            case "ptradd":
+                base, offset = self.of(op.args[0]), self.of(op.args[1])
+                if base is None:
+                    return None
+                uniform = base.uniform if offset.uniform is None else emit("ptradd", base.uniform, offset.uniform)
+                return Parts(uniform, self.rest_sum("add", *self.widened(base.rest, offset.rest)))
+        return None
+
+    def sum(self, name: str, a: Parts, b: Parts) -> Parts | None:
+        if a.uniform is None and b.uniform is None:
+            return None
+        return Parts(self.rest_sum(name, a.uniform, b.uniform), self.rest_sum(name, a.rest, b.rest))
+
+    def rest_sum(self, name: str, a: Value | None, b: Value | None) -> Value | None:
+        """a + b or a - b, where None is nothing."""
+        if b is None:
+            return a
+        if a is None:
+            return b if name == "add" else self.builder.value("neg", b)
+        return self.builder.value(name, a, b)
+
+    def product(self, a: Parts, b: Parts, type: Tile) -> Parts | None:
+        if a.rest is None:
+            a, b = b, a
+        if b.rest is not None or a.uniform is None:
+            return None
+        uniform = self.builder.value("mul", a.uniform, b.uniform)
+        if a.rest is None:
+            return Parts(uniform, None)
+        return Parts(
+            uniform, self.builder.value("mul", a.rest, self.builder.value("splat", b.uniform, shape=type.shape))
+        )
+
+    def widened(self, a: Value | None, b: Value | None) -> tuple[Value | None, Value | None]:
+        """Two tiles of offsets in one integer type that holds both."""
+        if a is None or b is None or a.type.dtype == b.type.dtype:
+            return a, b
+        return tuple(x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
+
+    def join(self, parts: Parts, type: Tile) -> Value:
+        """The tile again."""
+        if parts.uniform is None:
+            return parts.rest
+        whole = self.builder.value("splat", parts.uniform, shape=type.shape)
+        if parts.rest is None:
+            return whole
+        return self.builder.value("ptradd" if type.is_pointer else "add", whole, parts.rest)
+
+    # -- loops -------------------------------------------------------------------------------------------------------------
+
+    def loop(self, op: Op) -> Any:
+        """Carries the scalar of each tile that advances by something uniform."""
+        body, split = op.blocks[0], {}
+        for i, (arg, after) in enumerate(zip(body.args[1:], body.terminator.args, strict=True)):
+            if not has_parts(arg) or after is arg:
+                continue
+            start = self.of(op.args[3 + i])
+            if start is not None and self.advances(after, arg):
+                zero = None if start.uniform is not None else self.builder.const(0, arg.type.dtype)
+                split[i] = Parts(start.uniform or zero, start.rest)
+            elif arg.type.is_pointer:
+                why = (
+                    "it starts as pointers without a common base"
+                    if start is None
+                    else "its increment differs among the elements"
+                )
+                self.notes(
+                    op, f"the carried pointers{' ' + arg.name if arg.name else ''} stay a tile: {why}", kind="missed"
+                )
+        if not split:
+            return NotImplemented
+        args = [body.args[0], *body.args[1:]]
+        for i, parts in split.items():
+            args[1 + i] = Value(parts.uniform.type, body.args[1 + i].name)
+        with self.builder.block(args) as opened:
+            for i, parts in split.items():
+                self.known(body.args[1 + i], Parts(args[1 + i], parts.rest))
+            self.ops(body.ops[:-1])
+            last = body.terminator
+            yielded = [self.get(a) for a in last.args]
+            for i in split:
+                yielded[i] = self.parts[yielded[i]].uniform
+            self.builder.append(last.replace(args=tuple(yielded)))
+        first = [split[i].uniform if i in split else a for i, a in enumerate(op.args[3:])]
+        results = [Value(split[i].uniform.type, r.name) if i in split else r for i, r in enumerate(op.results)]
+        self.builder.append(op.replace(args=(*op.args[:3], *first), results=tuple(results), blocks=(opened.done,)))
+        for i, parts in split.items():
+            self.known(op.results[i], Parts(results[i], parts.rest))
+        names = ", ".join(body.args[1 + i].name or "a tile" for i in split)
+        self.notes(op, f"carries a scalar instead of a tile: {names}")
+        return [self.get(r) for r in op.results]
+
+    def known(self, old: Value, parts: Parts) -> None:
+        """The tile `old` of the original is now the join of these parts."""
+        made = self.join(parts, old.type)
+        self.mapping[old] = made
+        self.parts[made] = parts
+
+
+def has_parts(value: Value) -> bool:
+    """Whether a value is a tile of pointers or of 32- or 64-bit signed integers."""
+    return (
+        isinstance(value.type, Tile) and bool(value.type.shape) and (value.type.is_pointer or value.type.dtype in WIDE)
+    )
+
+
+# -- what the card says ----------------------------------------------------------------------------------------------------
+
+
+def explain(func: Func, notes: Notes) -> None:
+    """A note at each load and store of a tile: what its address is."""
+    makers = definitions(func)
+    home: dict[Value, int] = {}
+
+    def walk(ops: Sequence[Op], loops: int) -> None:
+        for op in ops:
+            home.update(dict.fromkeys(op.results, loops))
+            if op.name in ("load", "store") and op.args[0].type.shape:
+                describe(op, loops)
+            for block in op.blocks:
+                walk(block.ops, loops + (op.name in ("for", "while")))
+
+    def describe(op: Op, loops: int) -> None:
+        pointer = makers.get(op.args[0])
+        base = makers.get(pointer.args[0]) if pointer is not None and pointer.name == "ptradd" else pointer
+        if base is None or base.name != "splat":
+            notes(op, "address = a tile of pointers: " + _general(pointer), kind="missed")
+        elif base is pointer:
+            notes(op, "address = one scalar pointer for all elements")
+        else:
+            offsets = pointer.args[1]
+            kind = "loop-invariant " if loops and home.get(offsets, 0) < loops else ""
+            notes(
+                op,
+                f"address = scalar base + {kind}{offsets.type.dtype.name} offsets{' that change in the loop' if loops and not kind else ''}",
+            )
+
+    walk(func.body.ops, 0)
+
+
+def _general(pointer: Op | None) -> str:
+    if pointer is None:
+        return "carried by a loop"
+    return f"made by {pointer.name}, which has no common base"

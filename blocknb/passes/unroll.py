@@ -1,0 +1,107 @@
+"""Unrolling: loops whose number of trips is known become straight code.
+
+`static_range` asks for it, `loop_unroll_factor` for a part of it, and very short loops get it unasked, because their carried
+values then need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the loop as it was,
+for the trips that are left over. Copies keep the place of their original, and say in `was` which op they are a copy of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from blocknb.ir.build import Builder, Rebuild, clone, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.passes.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+FEW_TRIPS, FEW_OPS = 4, 32
+NESTED = 4
+MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
+
+
+def unroll(func: Func, target: Target, notes: Notes) -> Func:
+    """Writes out loops whose number of trips is known
+
+    All loops of `static_range`, and loops of up to four trips with a small body. `loop_unroll_factor=n` puts n trips into one and
+    leaves the rest to a loop after it. A loop that was to be unrolled and could not be says why.
+    """
+    for _ in range(NESTED):
+        after = once(func, notes)
+        if after is func:
+            break
+        func = tidy(after, "unroll")
+    return func
+
+
+def once(func: Func, notes: Notes) -> Func:
+    """One walk; inner loops whose bounds are made of the index of an unrolled one have their turn in the next."""
+    constants = {op.result: op.attrs["value"] for op in func.ops() if op.name == "const"}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name != "for":
+            return NotImplemented
+        bounds = [constants.get(a) for a in op.args[:3]]
+        trips = None if None in bounds or not bounds[2] else len(range(*bounds))
+        factor = op.attrs.get("unroll_factor", 1)
+        asked = bool(op.attrs.get("unroll")) or (trips is not None and 1 < trips <= factor)
+        if trips is None:
+            if asked:
+                notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
+            return partly(op, factor, bounds[2], rebuild, notes)
+        size = sum(1 for _ in walk(op.blocks[0]))
+        if not asked and trips > 1 and (trips > FEW_TRIPS or size > FEW_OPS):
+            return partly(op, factor, bounds[2], rebuild, notes)
+        if trips * size > MANY_OPS:
+            notes(op, f"not unrolled: {trips} trips of {size} ops are too much code", kind="missed")
+            return NotImplemented
+        notes(op, f"unrolled: {trips} trip{'s' if trips != 1 else ''} of {size - 1} ops")
+        body = rebuild.block(op.blocks[0])
+        kind, carried = op.args[0].type, op.args[3:]
+        for i in range(*bounds):
+            carried = copied(body, rebuild.builder, (rebuild.builder.const(i, kind), *carried))
+        return carried
+
+    after = rebuild(func, "unroll", visit)
+    return func if after.body.ops == func.body.ops else after
+
+
+def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
+    """Emits a copy of a loop's body for these block arguments; returns what it yields."""
+    mapping = dict(zip(body.args, args, strict=True))
+    clone(Block((), body.ops[:-1]), builder, mapping)
+    return tuple(mapping.get(a, a) for a in body.terminator.args)
+
+
+def partly(op: Op, factor: int, step: int | None, rebuild: Rebuild, notes: Notes) -> Any:
+    """`factor` trips in one while there are as many, then the loop as it was."""
+    if factor <= 1:
+        return NotImplemented
+    if not step:
+        notes(op, "not unrolled: the step of the loop is not a constant", kind="missed")
+        return NotImplemented
+    emit, (lower, upper, one) = rebuild.builder, op.args[:3]
+    kind = lower.type
+
+    def number(n: int) -> Value:
+        return emit.const(n, kind)
+
+    # Trips there are: (upper - lower + step - sign) / step, which truncates towards zero; then whole groups of `factor`.
+    span = emit.value("sub", upper, lower)
+    trips = emit.value("div", emit.value("add", span, number(step - (1 if step > 0 else -1))), one)
+    groups = emit.value("div", emit.value("max", trips, number(0)), number(factor))
+    middle = emit.value("add", lower, emit.value("mul", groups, number(factor * step)))
+    body = rebuild.block(op.blocks[0])
+    args = tuple(Value(a.type, a.name) for a in body.args)
+    with emit.block(args) as opened:
+        carried: Sequence[Value] = args[1:]
+        for i in range(factor):
+            index = args[0] if i == 0 else emit.value("add", args[0], number(i * step))
+            carried = copied(body, emit, (index, *carried))
+        emit.op("yield", *carried)
+    attrs = {name: value for name, value in op.attrs.items() if name != "unroll_factor"}
+    main = emit.op("for", lower, middle, number(factor * step), *op.args[3:], blocks=(opened.done,), **attrs)
+    notes(op, f"{factor} trips in one; what is left over runs in a loop after it")
+    rest = op.replace(args=(middle, upper, one, *main.results), attrs=attrs, blocks=(body,))
+    return emit.append(rest).results
