@@ -67,18 +67,18 @@ def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
 
 
 @functools.cache
-def _constant(type_: Any, value: Any, text: str) -> Kind:
+def _constant(type_name: str, value: Any, text: str) -> Kind:
     return Kind(None, constant=(value,))
 
 
 def constant_kind(value: Any) -> Kind:
     """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
     if type(value) is int:
-        return _constant(int, value, "")
+        return _constant("int", value, "")
     value = _frozen(value)
     try:
         # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: type and text keep them apart.
-        return _constant(type(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
+        return _constant(type(value).__name__, value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
             f"a {type(value).__name__} cannot be a constant of a kernel",

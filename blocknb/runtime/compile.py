@@ -199,7 +199,8 @@ class _Job:
     def front(self) -> Func:
         """Front end and passes; fills `stages` and `milliseconds`."""
         begin = time.perf_counter()
-        func = parse(self.source, self._front_arguments(), dict(self.options))
+        attributes = {name: value for name, value in self.options.items() if name != "without"}
+        func = parse(self.source, self._front_arguments(), attributes)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
         self._done(Stage("parse", doc.split("\n")[0], doc, func, func, (), elapsed))
@@ -225,49 +226,46 @@ class _Job:
         begin = time.perf_counter()
         stored, loaded = memory_use(self.stages[0].after)
         parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
-        if self.target.is_gpu:
-            from blocknb.codegen import gpu
-
-            made = gpu.generate(func, self.target)
-            if made.shared_bytes > self.target.max_shared:
-                needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
-                hint = "smaller tiles, or fewer num_stages, need less"
-                raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
-            code = Code(made.entry, parameters, stored, loaded, made.threads, made.shared_bytes)
-        else:
-            from blocknb.codegen import cpu
-
-            made = cpu.generate(func, self.target, checked=bool(self.options["checked"]))
-            code = Code(
-                made.entry,
-                parameters,
-                stored,
-                loaded,
-                scratch_bytes=made.scratch_bytes,
-                sites=made.sites,
-                may_loop=made.may_loop,
-            )
+        make = self._generate_gpu if self.target.is_gpu else self._generate_cpu
+        text, entry, more = make(func)
         self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
-        return code, made.text
+        return Code(entry, parameters, stored, loaded, **more), text
+
+    def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any]]:
+        from blocknb.codegen import gpu
+
+        made = gpu.generate(func, self.target)
+        if made.shared_bytes > self.target.max_shared:
+            needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
+            hint = "smaller tiles, or fewer num_stages, need less"
+            raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
+        return made.text, made.entry, {"threads": made.threads, "shared_bytes": made.shared_bytes}
+
+    def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any]]:
+        from blocknb.codegen import cpu
+
+        made = cpu.generate(func, self.target, checked=bool(self.options["checked"]))
+        more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
+        return made.text, made.entry, more
 
     def assemble(self, code: Code, text: str, trace: Trace) -> None:
         """Has a worker turn the text into machine code; fills artifacts, resources and times of the trace."""
         begin, workers = time.perf_counter(), llvm.shared()
         if self.target.is_gpu:
-            made = workers.wait(llvm.compile_cuda(text, self.target, tool=self._ptxas(), workers=workers))
-            trace.artifacts["ptx"] = made.ptx
-            if made.cubin is not None:
-                trace.artifacts["cubin"] = made.cubin
-            trace.resources = _gpu_resources(code, made)
+            cuda = workers.wait(llvm.compile_cuda(text, self.target, tool=self._ptxas(), workers=workers))
+            trace.artifacts["ptx"], times = cuda.ptx, cuda.ms
+            if cuda.cubin is not None:
+                trace.artifacts["cubin"] = cuda.cubin
+            trace.resources = _gpu_resources(code, cuda)
         else:
-            made = workers.wait(llvm.compile_cpu(text, self.target, workers=workers))
-            trace.artifacts |= {"object": made.object, "assembly": made.asm or ""}
+            host = workers.wait(llvm.compile_cpu(text, self.target, workers=workers))
+            trace.artifacts |= {"object": host.object, "assembly": host.asm or ""}
+            times = host.ms
         elapsed = (time.perf_counter() - begin) * 1e3
-        for stage, milliseconds in made.ms.items():
+        for stage, milliseconds in times.items():
             self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
-        self.milliseconds["worker"] = max(
-            elapsed - sum(made.ms.values()), 0.0
-        )  # its start, if it was not yet there, and the pipes
+        # What is left is the worker's start, if it was not yet there, and the pipes.
+        self.milliseconds["worker"] = max(elapsed - sum(times.values()), 0.0)
 
     def trace(self, stages: Sequence[Stage], from_cache: bool = False) -> Trace:
         signature = {n: str(k) for n, k in self.kinds.items() if k.type is not None}

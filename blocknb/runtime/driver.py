@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import importlib
 import re
 import struct
 import threading
@@ -64,9 +65,7 @@ def cupy() -> ModuleType:
 @functools.cache
 def _api() -> ModuleType:
     cupy()
-    from cupy_backends.cuda.api import driver as module
-
-    return module
+    return importlib.import_module("cupy_backends.cuda.api.driver")
 
 
 @functools.cache
@@ -122,6 +121,7 @@ def starter(
 ) -> Callable[[tuple[int, int, int], Sequence[Any], Sequence[Any]], None]:
     """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
     function = _load(compiled, device)
+    address = int(function.ptr)
     slots, buffer, addresses = _argument_slots([kind for _, kind in compiled.parameters])
     pointer_table = ctypes.addressof(addresses)
     stream, launch, threads, shared = (
@@ -146,7 +146,7 @@ def starter(
         with lock:  # the buffer is shared, and the driver copies it during the call
             slots.pack_into(buffer, 0, *packed)
             try:
-                launch(function.ptr, *grid, threads, 1, 1, shared, stream(), pointer_table, 0)
+                launch(address, *grid, threads, 1, 1, shared, stream(), pointer_table, 0)
             except Exception as error:
                 raise explain(error, name) from error
         _recent.append(name)
