@@ -299,9 +299,9 @@ def _starter(
 ) -> Callable[[Grid, Sequence[Any], Sequence[Any]], None]:
     positions = [binding.names.index(name) for name, _ in compiled.parameters]
     if device == HOST:
-        from blocknb.runtime import host
+        from blocknb.runtime.host import starter
 
-        return host.starter(compiled, positions)
+        return starter(compiled, positions)
     from blocknb.runtime import driver
 
     return driver.starter(compiled, device, positions, _library(kinds))
