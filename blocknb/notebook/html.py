@@ -14,32 +14,32 @@ from blocknb.notebook.sections import Line, Section
 
 LONGEST_LINE = 600
 
+# `&` is the card. Its class counts twice, so that these rules win against the notebook's own for tables.
 STYLE = """
-.blocknb-card{max-height:34em;overflow:auto;resize:vertical;padding:.5em .8em;border:1px solid
+&{max-height:34em;overflow:auto;resize:vertical;padding:.5em .8em;border:1px solid
 var(--jp-border-color2,rgba(128,128,128,.4));border-radius:4px;color:var(--jp-content-font-color1,inherit);
 font-size:var(--jp-ui-font-size1,13px);line-height:1.45}
-.blocknb-card .bn-head{font-size:1.1em;margin-bottom:.3em}
-.blocknb-card table{margin:.2em 0 .5em;border:none;border-collapse:collapse;width:auto;table-layout:auto;font-size:1em}
-.blocknb-card tr,.blocknb-card tbody tr:nth-child(odd),.blocknb-card tbody tr:hover{background:none}
-.blocknb-card th,.blocknb-card td{text-align:left;vertical-align:top;padding:.05em 1.2em .05em 0;border:none;
-white-space:normal;max-width:none;line-height:inherit}
-.blocknb-card th{font-weight:normal;color:var(--jp-content-font-color2,inherit);opacity:.85;white-space:nowrap}
-.blocknb-card .bn-rows th,.blocknb-card .bn-rows td{border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.3))}
-.blocknb-card .bn-group{margin:.5em 0 .1em;font-weight:600;color:var(--jp-content-font-color2,inherit)}
-.blocknb-card details{margin:0}
-.blocknb-card summary{cursor:pointer;padding:.02em 0}
-.blocknb-card summary code,.blocknb-card td code{background:none;padding:0;font-family:var(--jp-code-font-family,monospace)}
-.blocknb-card summary b{display:inline-block;min-width:9.5em}
-.blocknb-card summary .bn-detail{float:right;padding-left:1em;color:var(--jp-content-font-color2,inherit);opacity:.85;
-font-variant-numeric:tabular-nums}
-.blocknb-card pre{margin:.2em 0 .6em;padding:.4em .6em;max-height:40em;overflow:auto;white-space:pre;line-height:1.35;
+& .bn-head{font-size:1.1em;margin-bottom:.3em}
+& table{margin:.2em 0 .5em;border:none;border-collapse:collapse;width:auto;table-layout:auto;font-size:1em}
+& tr,& tr:nth-child(n),& tr:hover{background:none}
+& th,& td{text-align:left;vertical-align:top;padding:.05em 1.2em .05em 0;border:none;white-space:normal;max-width:none;
+line-height:inherit}
+& th{font-weight:normal;color:var(--jp-content-font-color2,inherit);white-space:nowrap}
+& .bn-rows tr{border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.3))}
+& .bn-group{margin:.5em 0 .1em;font-weight:600;color:var(--jp-content-font-color2,inherit)}
+& details{margin:0}
+& summary{cursor:pointer;padding:.02em 0}
+& code{background:none;padding:0;font-family:var(--jp-code-font-family,monospace)}
+& summary b{display:inline-block;min-width:10.5em;margin-right:.3em}
+& .bn-detail{float:right;padding-left:1em;color:var(--jp-content-font-color2,inherit);font-variant-numeric:tabular-nums}
+& pre{margin:.2em 0 .6em;padding:.4em .6em;max-height:40em;overflow:auto;white-space:pre;line-height:1.35;
 font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:var(--jp-code-font-size,12px);
 color:var(--jp-content-font-color1,inherit);background:var(--jp-layout-color2,rgba(128,128,128,.1))}
-.blocknb-card i{font-style:normal;color:var(--jp-brand-color1,#3b82f6)}
-.blocknb-card i.m{color:var(--jp-warn-color1,#d97706)}
-.blocknb-card i.w{color:var(--jp-error-color1,#dc2626)}
-.blocknb-card u{text-decoration:none;background:rgba(46,160,67,.2)}
-""".strip()
+& i{font-style:normal;color:var(--jp-brand-color1,#3b82f6)}
+& i.m{color:var(--jp-warn-color1,#d97706)}
+& i.w{color:var(--jp-error-color1,#dc2626)}
+& u{text-decoration:none;background:rgba(46,160,67,.2)}
+""".strip().replace("&", ".blocknb-card.blocknb-card")
 
 _OPENING = {"info": "<i>", "missed": "<i class=m>", "warning": "<i class=w>"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as html_module
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -109,8 +110,8 @@ def test_every_stage_and_every_level_of_code_is_a_section(summed):
 def test_notes_stand_under_their_source_lines(summed):
     lines = summed.sections[0].lines
     load = next(i for i, line in enumerate(lines) if "tl.load" in line.text)
-    below = lines[load + 1]
-    assert below.note and "coalesce: load" in below.text
+    below = list(itertools.takewhile(lambda line: line.note, lines[load + 1 :]))
+    assert any("coalesce: load" in line.text for line in below)
     assert lines[load].line == row_sum.source.first_line + 3
 
 
