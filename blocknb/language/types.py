@@ -267,6 +267,8 @@ class Buffer:
     shape: tuple[int, ...]
     layout: Any = None
 
+    is_pointer = is_scalar = False
+
     @property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.bytes
