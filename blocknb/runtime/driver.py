@@ -12,6 +12,7 @@ import collections
 import ctypes
 import functools
 import importlib
+import math
 import re
 import struct
 import threading
@@ -123,7 +124,7 @@ def starter(
     function = _load(compiled, device)
     address = int(function.ptr)
     slots, buffer, addresses = _argument_slots([kind for _, kind in compiled.parameters])
-    pointer_table = ctypes.addressof(addresses)
+    pointer_table, pack_into = ctypes.addressof(addresses), slots.pack_into
     stream, launch, threads, shared = (
         stream_of(device, library),
         _api().launchKernel,
@@ -133,7 +134,7 @@ def starter(
     current_device, lock, name = cupy().cuda.runtime.getDevice, threading.Lock(), compiled.name
     convert = _converters(compiled)
 
-    def start(grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any]) -> None:
+    def start(grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False) -> None:
         if current_device() != device:
             with cupy().cuda.Device(device):
                 start(grid, raws, values)
@@ -143,17 +144,26 @@ def starter(
             packed[i] = to_bits(packed[i])
         if grid[0] > _GRID_X or grid[1] > _GRID_YZ or grid[2] > _GRID_YZ:
             raise _too_large(grid, name)
-        with lock:  # the buffer is shared, and the driver copies it during the call
-            slots.pack_into(buffer, 0, *packed)
-            try:
+        try:
+            with lock:  # the buffer is shared, and the driver copies it during the call
+                pack_into(buffer, 0, *packed)
                 launch(address, *grid, threads, 1, 1, shared, stream(), pointer_table, 0)
-            except Exception as error:
+        except OverflowError:  # a number beyond fp32 is infinite there
+            start(grid, [_as_single(raw) for raw in raws], values)
+        except Exception as error:
+            if again or "INVALID_CONTEXT" not in str(error):
                 raise explain(error, name) from error
+            cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
+            start(grid, raws, values, again=True)
         _recent.append(name)
 
     # The address table must outlive the closure's use of its plain address.
     start.keep = (function, addresses, buffer)  # type: ignore[attr-defined]
     return start
+
+
+def _as_single(value: Any) -> Any:
+    return math.copysign(math.inf, value) if isinstance(value, float) and abs(value) >= 2.0**128 else value
 
 
 def _too_large(grid: tuple[int, int, int], name: str) -> LaunchError:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from blocknb.trace import Trace
 
 Grid = tuple[int, int, int]
+_MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {
         "do_not_specialize",
@@ -206,6 +207,8 @@ class Kernel:
                         f"pass a copy: {name}.copy()",
                     )
             plan = Plan(compiled, kinds, device, _starter(compiled, binding, kinds, device))
+            if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
+                binding.plans.clear()
             binding.plans[kinds] = plan
             return plan
 

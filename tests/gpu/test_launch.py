@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import textwrap
+import threading
 import weakref
 from typing import Any
 
@@ -146,6 +147,21 @@ def test_a_bf16_scalar_arrives_as_it_was_sent() -> None:
     out = cupy.zeros(1, np.float32)
     keep[1,](out, ml_dtypes.bfloat16(-1.5))
     assert out.get()[0] == -1.5
+
+
+def test_a_number_beyond_fp32_is_infinite() -> None:
+    out = cupy.zeros(2, np.float32)
+    keep[1,](out, -1e39)
+    assert out.get()[0] == -np.inf
+
+
+def test_a_new_thread_can_launch() -> None:
+    out = cupy.zeros(1, np.float32)
+    cupy.cuda.Device().synchronize()
+    thread = threading.Thread(target=lambda: keep[1,](out, 5.0))
+    thread.start()
+    thread.join()
+    assert out.get()[0] == 5
 
 
 def test_every_program_of_a_grid_of_three_axes_runs_once() -> None:
