@@ -77,11 +77,13 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     entry = f"blocknb_{func.name}"
     bodies = [_function("run", plain, debug)]
     if assumptions:
-        careful, more_sites, more_scratch, _ = _body(program, machine, helpers, debug, checked, alias=True, first_site=len(sites))
+        careful, more_sites, more_scratch, _ = _body(
+            program, machine, helpers, debug, checked, alias=True, first_site=len(sites)
+        )
         bodies.append(_function("run.overlapping", careful, debug))
         sites, scratch = sites + more_sites, max(scratch, more_scratch)
     entry_text = _entry(program, entry, assumptions)
-    parts = [f"source_filename = \"{func.name}\"", VIOLATION, *helpers.values(), *bodies, entry_text]
+    parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
     parts.append(debug.text() if debug else "")
     loops = any(op.name in ("while", "for") for op in func.ops())
@@ -93,10 +95,22 @@ SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scra
 
 def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
     scope = f" !dbg {debug.subprogram}" if debug and name == "run" else ""
-    return f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n" + "\n".join([*w.slots, *w.lines]) + "\n}\n"
+    return (
+        f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n"
+        + "\n".join([*w.slots, *w.lines])
+        + "\n}\n"
+    )
 
 
-def _body(program: Program, machine: Machine, helpers: dict, debug: DebugInfo | None, checked: bool, alias: bool, first_site: int = 0):
+def _body(
+    program: Program,
+    machine: Machine,
+    helpers: dict,
+    debug: DebugInfo | None,
+    checked: bool,
+    alias: bool,
+    first_site: int = 0,
+) -> tuple[Writer, list[Site], int, dict[tuple[Value, Value], bool]]:
     """The function that runs programs first..last-1: (writer, sites, scratch bytes, assumptions)."""
     e = Emitter(program, machine, helpers, None if alias else debug, checked, alias)
     e.first_site = first_site
@@ -147,7 +161,11 @@ def _start_programs(c: Code) -> None:
     w.do("store i64 %first, ptr %number")
     wide = [w.value(f"zext i32 %grid{axis} to i64") for axis in range(2)]
     row = w.value(f"udiv i64 %first, {wide[0]}")
-    ids = [w.value(f"urem i64 %first, {wide[0]}"), w.value(f"urem i64 {row}, {wide[1]}"), w.value(f"udiv i64 {row}, {wide[1]}")]
+    ids = [
+        w.value(f"urem i64 %first, {wide[0]}"),
+        w.value(f"urem i64 {row}, {wide[1]}"),
+        w.value(f"udiv i64 {row}, {wide[1]}"),
+    ]
     for axis, x in enumerate(ids):
         w.do(f"store i32 {w.value(f'trunc i64 {x} to i32')}, ptr %at{axis}")
     w.place("next")
@@ -195,7 +213,8 @@ def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value]
     w.place("leave")
     w.end("ret void")
     body = "\n".join([*w.slots, *w.lines])
-    return f"define void @{name}(i64 %chunk, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status) nounwind {{\nentry:\n{body}\n}}\n"
+    signature = "i64 %chunk, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status"
+    return f"define void @{name}({signature}) nounwind {{\nentry:\n{body}\n}}\n"
 
 
 def _apart(c: Code, program: Program, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
@@ -206,7 +225,9 @@ def _apart(c: Code, program: Program, assumptions: Mapping[tuple[Value, Value], 
         at += POINTER_WORDS if isinstance(param.type.dtype, Pointer) else 1
     holds = "true"
     for (a, b), same_elements in assumptions.items():
-        (x, low_a, high_a), (y, low_b, high_b) = ([_word(c, "%arguments", words[v] + i) for i in range(3)] for v in (a, b))
+        (x, low_a, high_a), (y, low_b, high_b) = (
+            [_word(c, "%arguments", words[v] + i) for i in range(3)] for v in (a, b)
+        )
         before = c.w.value(f"icmp ule i64 {high_a}, {low_b}")
         fine = c.binary("or", before, c.w.value(f"icmp ule i64 {high_b}, {low_a}"), "i1", 1)
         if same_elements:

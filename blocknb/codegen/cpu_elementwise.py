@@ -7,6 +7,7 @@ which are run here on whole vectors (`combine`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from blocknb.codegen import cpu_exact, cpu_math
 from blocknb.codegen.cpu_ops import NARROW, Code, constant, register_type
@@ -19,7 +20,22 @@ from blocknb.language.types import Pointer
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _ARITHMETIC = {"add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "div": ("", "fdiv")}
 #: Relative cost of an op in one lane; 1 where nothing is said.
-COSTS = {"exp": 16, "exp2": 14, "log": 18, "log2": 18, "sin": 40, "cos": 40, "tanh": 24, "erf": 30, "div": 6, "rem": 8, "sqrt": 8, "rsqrt": 10, "min": 2, "max": 2}
+COSTS = {
+    "exp": 16,
+    "exp2": 14,
+    "log": 18,
+    "log2": 18,
+    "sin": 40,
+    "cos": 40,
+    "tanh": 24,
+    "erf": 30,
+    "div": 6,
+    "rem": 8,
+    "sqrt": 8,
+    "rsqrt": 10,
+    "min": 2,
+    "max": 2,
+}
 
 
 def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:
@@ -36,7 +52,12 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
         case "bitcast":
             return code.bitcast(args[0], source, op.attrs["dtype"], width)
         case "ptradd":
-            offset = code.cast(args[1], op.args[1].type.dtype, t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype, width)
+            offset = code.cast(
+                args[1],
+                op.args[1].type.dtype,
+                t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype,
+                width,
+            )
             return move_pointer(code, args[0], offset, source, width)
     if target.is_float:
         return _float(code, op, args, target, width)
@@ -51,7 +72,7 @@ def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: in
     return code.binary("add", pointer, offset, "i64", width)
 
 
-def compare(code: Code, predicate: str, a: str, b: str, dtype, width: int) -> str:
+def compare(code: Code, predicate: str, a: str, b: str, dtype: Any, width: int) -> str:
     ty = vector_type(register_type(dtype), width)
     if not isinstance(dtype, Pointer) and dtype.is_float:
         return code.w.value(f"fcmp {_FLOAT_PREDICATES[predicate]} {ty} {a}, {b}")
@@ -60,7 +81,7 @@ def compare(code: Code, predicate: str, a: str, b: str, dtype, width: int) -> st
     return code.w.value(f"icmp {predicate} {ty} {a}, {b}")
 
 
-def extremum(code: Code, name: str, a: str, b: str, dtype, nan: bool, width: int) -> str:
+def extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
     """The larger (`max`) or smaller operand; a NaN wins if `nan`, else it loses."""
     element = register_type(dtype)
     ty = vector_type(element, width)
@@ -74,7 +95,7 @@ def extremum(code: Code, name: str, a: str, b: str, dtype, nan: bool, width: int
     return code.select(special, a, chosen, element, width)
 
 
-def _float(code: Code, op: Op, args: Sequence[str], dtype, width: int) -> str:
+def _float(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
     element = register_type(dtype)
     ty = vector_type(element, width)
     match op.name:
@@ -104,7 +125,7 @@ def _float(code: Code, op: Op, args: Sequence[str], dtype, width: int) -> str:
     return code.round(result, dtype, width) if dtype.name in NARROW else result
 
 
-def _fma(code: Code, args: Sequence[str], dtype, width: int) -> str:
+def _fma(code: Code, args: Sequence[str], dtype: Any, width: int) -> str:
     """Fused where the machine fuses; elsewhere fp32 through fp64, where the product is exact."""
     element = register_type(dtype)
     if element == "double":
@@ -118,7 +139,7 @@ def _fma(code: Code, args: Sequence[str], dtype, width: int) -> str:
     return code.cast(total, t.float64, dtype, width)
 
 
-def _integer(code: Code, op: Op, args: Sequence[str], dtype, width: int) -> str:
+def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
     element = register_type(dtype)
     a, b = args[0], args[-1]
     match op.name:
@@ -153,7 +174,7 @@ def _abs_call(element: str, width: int, x: str) -> str:
     return f"call {ty} @llvm.abs.{suffix}({ty} {x}, i1 false)"
 
 
-def divide(code: Code, a: str, b: str, dtype, width: int) -> tuple[str, str]:
+def divide(code: Code, a: str, b: str, dtype: Any, width: int) -> tuple[str, str]:
     """Quotient and remainder as C has them; by zero both are zero, and nothing traps."""
     element = register_type(dtype)
     ty = vector_type(element, width)
@@ -177,7 +198,7 @@ def divide(code: Code, a: str, b: str, dtype, width: int) -> tuple[str, str]:
     return quotient, code.select(is_zero, zero, rest, element, width)
 
 
-def _quotient(code: Code, a: str, b: str, dtype, width: int) -> str:
+def _quotient(code: Code, a: str, b: str, dtype: Any, width: int) -> str:
     """Vectors of up to 32 bits divide in fp64, which is exact for them and has vector instructions."""
     element = register_type(dtype)
     if width == 1 or dtype.bits > 32:

@@ -117,7 +117,9 @@ def _large(f: Function, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
     for slot, value, ty in zip(slots, (x, r, n), (doubles, doubles, integers), strict=True):
         w.do(f"store {ty} {value.text}, ptr {slot}")
     mask_slot = w.slot(f"[{width} x i8]", "large")
-    w.do(f"store {vector_type('i8', width)} {code.convert('zext', large.text, 'i1', 'i8', width)}, ptr {mask_slot}, align 1")
+    w.do(
+        f"store {vector_type('i8', width)} {code.convert('zext', large.text, 'i1', 'i8', width)}, ptr {mask_slot}, align 1"
+    )
     from blocknb.codegen.cpu_loops import counted
     from blocknb.codegen.cpu_memory import when
 
@@ -130,14 +132,18 @@ def _large(f: Function, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
             def one() -> None:
                 value = w.value(f"load double, ptr {place(slots[0], 'double')}")
                 pair = w.value(f"call {{ double, i64 }} @blocknb.reduce(double {value})")
-                w.do(f"store double {w.value(f'extractvalue {{ double, i64 }} {pair}, 0')}, ptr {place(slots[1], 'double')}")
+                w.do(
+                    f"store double {w.value(f'extractvalue {{ double, i64 }} {pair}, 0')}, ptr {place(slots[1], 'double')}"
+                )
                 w.do(f"store i64 {w.value(f'extractvalue {{ double, i64 }} {pair}, 1')}, ptr {place(slots[2], 'i64')}")
 
             flag = w.value(f"load i8, ptr {place(mask_slot, 'i8')}")
             when(code, w.value(f"icmp ne i8 {flag}, 0"), one)
 
     when(code, code.any(large.text, width), each)
-    return Lanes(f, "float", w.value(f"load {doubles}, ptr {slots[1]}")), Lanes(f, "int", w.value(f"load {integers}, ptr {slots[2]}"))
+    return Lanes(f, "float", w.value(f"load {doubles}, ptr {slots[1]}")), Lanes(
+        f, "int", w.value(f"load {integers}, ptr {slots[2]}")
+    )
 
 
 def _circular(outer: Function, x: Lanes, quarter: int) -> Lanes:

@@ -14,7 +14,7 @@ size one. Loops are numbered as the axes of the group's shape without those of s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,11 +41,11 @@ def identity(shape: tuple[int, ...]) -> Index:
 
 
 class Use(NamedTuple):
-    """One use of a stored value: by which op, as which operand, under which index (relative to that operand's own shape)."""
+    """One use of a stored value: by which op, as which operand, under which index `at` (relative to that operand's own shape)."""
 
     op: Op
     operand: int
-    index: Index
+    at: Index
 
 
 class Program:
@@ -89,7 +89,9 @@ class Program:
 
     def _same_everywhere(self, value: Value) -> bool:
         op = self.definition.get(value)
-        return op is not None and (op.name in ("const", "splat") or (op.name in VIEWS and self._same_everywhere(op.args[0])))
+        return op is not None and (
+            op.name in ("const", "splat") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
+        )
 
     def recomputed(self, value: Value) -> bool:
         return self.cost(value) < float("inf")
@@ -170,10 +172,10 @@ class Program:
 
     def _find_root(self, value: Value) -> Value | None:
         if value in self.argument:
-            holder, b, i = self.argument[value]
+            holder, block, i = self.argument[value]
             if holder.name == "for":
                 return self._carried_root(value, holder.args[2 + i], holder.blocks[0].terminator.args[i - 1])
-            if b == 0:
+            if block == 0:
                 return self._carried_root(value, holder.args[i], holder.blocks[1].terminator.args[i])
             return self.root(holder.blocks[0].terminator.args[i + 1])
         op = self.definition.get(value)
@@ -191,7 +193,7 @@ class Program:
             case "while":
                 return self.root(op.blocks[0].terminator.args[position + 1])
             case "if":
-                a, b = (self.root(block.terminator.args[position]) for block in op.blocks)
+                a, b = (self.root(arm.terminator.args[position]) for arm in op.blocks)
                 return a if a is b else None
         return None
 
@@ -236,14 +238,14 @@ class Graph:
 
     program: Program
     block: Block
-    contiguous: object
+    contiguous: Callable[[Op], frozenset[int]]
     alias: bool
     assumptions: dict[tuple[Value, Value], bool]
     nodes: list[Node] = field(default_factory=list)
     producer: dict[Value, Node] = field(default_factory=dict)
     node_of: dict[Op, Node] = field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self._ancestors: list[int] = []
         self._accesses: list[Access] = []
         for op in self.block.ops:
@@ -319,14 +321,21 @@ class Graph:
     def _same_elements(self, load: Op, store: Op) -> bool:
         """Whether the store writes at each index what the load has read there, and nothing that it reads elsewhere."""
         p, q = load.args[0], store.args[0]
-        if len(squeezed(p.type.shape)) != 1 or 0 not in self.contiguous(load) or p.type.dtype.element.bytes != q.type.dtype.element.bytes:
+        if (
+            len(squeezed(p.type.shape)) != 1
+            or 0 not in self.contiguous(load)
+            or p.type.dtype.element.bytes != q.type.dtype.element.bytes
+        ):
             return False
         if p is q:
             return True
         x, y = self.program.definition.get(p), self.program.definition.get(q)
         if x is None or y is None or x.name != "ptradd" or y.name != "ptradd" or x.args[1] is not y.args[1]:
             return False
-        return all(self.program._same_everywhere(v) and self._splatted(v) in self.program.func.params for v in (x.args[0], y.args[0]))
+        return all(
+            self.program._same_everywhere(v) and self._splatted(v) in self.program.func.params
+            for v in (x.args[0], y.args[0])
+        )
 
     def _splatted(self, value: Value) -> Value:
         while (op := self.program.definition.get(value)) is not None and op.name in (*VIEWS, "splat"):

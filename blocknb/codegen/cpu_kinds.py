@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from blocknb.codegen.cpu_elementwise import elementwise, move_pointer
 from blocknb.codegen.cpu_graph import Index, Program
@@ -148,25 +149,27 @@ class Kinds:
             return kind.base, kind.step
         return (kind.text, 0) if isinstance(kind, Uniform) else None
 
-    def _add(self, name: str, a: Kind, b: Kind, dtype) -> Kind:
+    def _add(self, name: str, a: Kind, b: Kind, dtype: Any) -> Kind:
         p, q = self._parts(a), self._parts(b)
         if p is None or q is None:
             return VARYING
-        return self._progression(self.code.binary(name, p[0], q[0], register_type(dtype), 1), p[1] + q[1] if name == "add" else p[1] - q[1])
+        return self._progression(
+            self.code.binary(name, p[0], q[0], register_type(dtype), 1), p[1] + q[1] if name == "add" else p[1] - q[1]
+        )
 
     def _progression(self, base: str, step: int) -> Kind:
         if abs(step) > MAX_STEP:
             return VARYING
         return Progression(base, step) if step else Uniform(base)
 
-    def _multiply(self, a: Kind, b: Kind, dtype) -> Kind:
+    def _multiply(self, a: Kind, b: Kind, dtype: Any) -> Kind:
         if isinstance(b, Progression):
             a, b = b, a
         if not isinstance(a, Progression) or not isinstance(b, Uniform) or not b.text.lstrip("-").isdigit():
             return VARYING
         return self._progression(self.code.binary("mul", a.base, b.text, register_type(dtype), 1), a.step * int(b.text))
 
-    def _cast(self, a: Kind, source, target) -> Kind:
+    def _cast(self, a: Kind, source: Any, target: Any) -> Kind:
         if not isinstance(a, Progression) or target.is_float or target.bits == 1:
             return VARYING
         if target.bits > source.bits and not source.is_signed:
@@ -181,14 +184,20 @@ class Kinds:
         offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
         return self._progression(move_pointer(self.code, p[0], offset, pointer, 1), p[1] + q[1] * pointer.element.bytes)
 
-    def _compare(self, predicate: str, a: Kind, b: Kind, dtype) -> Kind:
+    def _compare(self, predicate: str, a: Kind, b: Kind, dtype: Any) -> Kind:
         """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""
         if isinstance(dtype, Pointer) or dtype.is_float or dtype.bits == 1:
             return VARYING
         if predicate in ("gt", "ge"):
             a, b, predicate = b, a, {"gt": "lt", "ge": "le"}[predicate]
         p, q = self._parts(a), self._parts(b)
-        if p is None or q is None or predicate not in ("lt", "le") or p[1] - q[1] != 1 or not (dtype.is_signed or q[1] == 0):
+        if (
+            p is None
+            or q is None
+            or predicate not in ("lt", "le")
+            or p[1] - q[1] != 1
+            or not (dtype.is_signed or q[1] == 0)
+        ):
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
         x, y = (self.code.cast(v, dtype, wide, 1) for v in (p[0], q[0]))
@@ -209,8 +218,14 @@ class Kinds:
             return VARYING
         return Prefix(self.code.intrinsic("smin", "i64", 1, p.count, q.count))
 
-    def _wrap(self, a: Kind, b: Kind, dtype) -> Kind:
-        if not self.speculate or not isinstance(a, Progression) or a.step != 1 or not isinstance(b, Uniform) or not dtype.is_integer:
+    def _wrap(self, a: Kind, b: Kind, dtype: Any) -> Kind:
+        if (
+            not self.speculate
+            or not isinstance(a, Progression)
+            or a.step != 1
+            or not isinstance(b, Uniform)
+            or not dtype.is_integer
+        ):
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
         base, limit = (self.code.cast(v, dtype, wide, 1) for v in (a.base, b.text))

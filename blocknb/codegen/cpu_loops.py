@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import COSTS, elementwise
@@ -55,7 +55,9 @@ class Group:
     `outputs` are the values to be written to scratch; `place(value, axis)` gives each its buffer, which had better run along `axis`.
     """
 
-    def __init__(self, emitter: Emitter, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Place):
+    def __init__(
+        self, emitter: Emitter, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Place
+    ):
         self.e, self.code, self.program = emitter, emitter.code, emitter.program
         self.ops, self.shape = list(ops), shape
         self.members = {r for op in self.ops for r in op.results if op.name != "reduce"}
@@ -70,7 +72,11 @@ class Group:
     def _width(self) -> int:
         bits = [8]
         for op in self.ops:
-            bits += [register_bits(v.type.dtype) for v in (*op.results, *op.args[op.name == "store" :]) if not isinstance(v.type.dtype, Pointer)]
+            bits += [
+                register_bits(v.type.dtype)
+                for v in (*op.results, *op.args[op.name == "store" :])
+                if not isinstance(v.type.dtype, Pointer)
+            ]
         bits += [register_bits(v.type.dtype) for v, _ in self.outputs]
         width = self.e.machine.vector_bytes * 8 // max(bits)
         panels = [b.panel[2] for _, b in self.outputs if b.panel]
@@ -123,7 +129,9 @@ class Group:
             r.end_row()
 
     def _kinds(self, speculate: bool) -> Kinds:
-        kinds = Kinds(self.program, self.code, self.axis, self.size, self.counters, self.e.scalar, self._leaf, speculate)
+        kinds = Kinds(
+            self.program, self.code, self.axis, self.size, self.counters, self.e.scalar, self._leaf, speculate
+        )
         for op in self.ops:
             with self.code.w.at(self.e.location(op)):
                 for a in op.args:
@@ -164,13 +172,13 @@ def place(e: Emitter, buffer: Buffer, index: Index, axis: int | None, counters: 
     return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {e.buffer_base(buffer)}, i64 {offset}"), step
 
 
-def from_buffer(c: Code, raw: str, buffer: Buffer, dtype, width: int) -> str:
+def from_buffer(c: Code, raw: str, buffer: Buffer, dtype: Any, width: int) -> str:
     """A register of `dtype` from what a buffer holds."""
     value = c.from_scratch(raw, buffer.dtype, width)
     return value if buffer.dtype == dtype or isinstance(dtype, Pointer) else c.cast(value, buffer.dtype, dtype, width)
 
 
-def to_buffer(c: Code, value: str, buffer: Buffer, dtype, width: int) -> str:
+def to_buffer(c: Code, value: str, buffer: Buffer, dtype: Any, width: int) -> str:
     if buffer.dtype != dtype and not isinstance(dtype, Pointer):
         value = c.cast(value, dtype, buffer.dtype, width)
     return c.to_scratch(value, buffer.dtype, width)
@@ -226,7 +234,9 @@ class Row:
         if op.name == "load" and isinstance(pointers, Uniform) and (mask is None or isinstance(mask, Uniform)):
             other = self.kind(op.args[2]) if len(op.args) > 2 else None
             if other is None or isinstance(other, Uniform):
-                value = memory.scalar_load(self.e, op, pointers.text, mask and mask.text, other and other.text)
+                value = memory.scalar_load(
+                    self.e, op, pointers.text, mask.text if mask else None, other.text if other else None
+                )
                 self.kinds.memo[op.result, identity(op.result.type.shape)] = Uniform(value)
                 return
         if isinstance(mask, Uniform):
@@ -299,7 +309,12 @@ class Body:
         op = program.definition[value]
         if op.name == "load":
             return self._load(op)
-        return elementwise(c, op, [self.of(a, index if program.recomputed(value) else identity(a.type.shape)) for a in op.args], self.width)
+        return elementwise(
+            c,
+            op,
+            [self.of(a, index if program.recomputed(value) else identity(a.type.shape)) for a in op.args],
+            self.width,
+        )
 
     def _progression(self, base: str, step: int, element: str) -> str:
         c = self.code
@@ -309,7 +324,9 @@ class Body:
         first = c.binary("add", base, at, element, 1)
         if self.width == 1:
             return first
-        return c.binary("add", c.splat(first, element, self.width), c.iota(element, self.width, step), element, self.width)
+        return c.binary(
+            "add", c.splat(first, element, self.width), c.iota(element, self.width, step), element, self.width
+        )
 
     def _prefix(self, count: str) -> str:
         """Lanes before the bound, compared in the narrowest integers that count the lanes."""
@@ -324,14 +341,16 @@ class Body:
         lanes = c.splat(rest if element == "i64" else c.convert("trunc", rest, "i64", element, 1), element, self.width)
         return c.w.value(f"icmp ult {vector_type(element, self.width)} {c.iota(element, self.width)}, {lanes}")
 
-    def _from_scratch(self, kind: Stored, dtype) -> str:
+    def _from_scratch(self, kind: Stored, dtype: Any) -> str:
         c, element = self.code, kind.buffer.element
         at = self.position if kind.step == 1 else c.binary("mul", self.position, str(kind.step), "i64", 1)
         place = c.w.value(f"getelementptr inbounds {element}, ptr {kind.base}, i64 {at}")
         if kind.step == 1 or self.width == 1:
             raw = memory.load_vector(c, place, element, self.width, SIZES[element])
         else:
-            raw = memory.gather(c, self._lanes_from(place, kind.step * SIZES[element]), element, self.width, SIZES[element], None, None)
+            raw = memory.gather(
+                c, self._lanes_from(place, kind.step * SIZES[element]), element, self.width, SIZES[element], None, None
+            )
         return from_buffer(c, raw, kind.buffer, dtype, self.width)
 
     def _lanes_from(self, place: str, step: int) -> str:
@@ -408,7 +427,9 @@ class Body:
         if step == 1 or self.width == 1:
             memory.store_vector(c, place, raw, element, self.width, SIZES[element])
         else:
-            memory.scatter(c, self._lanes_from(place, step * SIZES[element]), raw, element, self.width, SIZES[element], None)
+            memory.scatter(
+                c, self._lanes_from(place, step * SIZES[element]), raw, element, self.width, SIZES[element], None
+            )
 
     def _panel_place(self, value: Value, buffer: Buffer) -> tuple[str, int]:
         """The place of the first lane in panels, and the stride of the lanes."""
@@ -424,8 +445,12 @@ class Body:
         k, n = at(k_axis), at(n_axis)
         shift = panel.bit_length() - 1
         whole = c.binary("mul", c.binary("lshr", n, str(shift), "i64", 1), str(buffer.shape[k_axis] * panel), "i64", 1)
-        inside = c.binary("add", c.binary("mul", k, str(panel), "i64", 1), c.binary("and", n, str(panel - 1), "i64", 1), "i64", 1)
-        place = c.w.value(f"getelementptr inbounds {buffer.element}, ptr {self.e.buffer_base(buffer)}, i64 {c.binary('add', whole, inside, 'i64', 1)}")
+        inside = c.binary(
+            "add", c.binary("mul", k, str(panel), "i64", 1), c.binary("and", n, str(panel - 1), "i64", 1), "i64", 1
+        )
+        place = c.w.value(
+            f"getelementptr inbounds {buffer.element}, ptr {self.e.buffer_base(buffer)}, i64 {c.binary('add', whole, inside, 'i64', 1)}"
+        )
         return place, panel if index[k_axis] is not None and index[k_axis] == self.group.axis else 1
 
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Union
 
 from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, float_literal, vector_type
@@ -38,6 +39,7 @@ class Format:
         return 1.5 * 2.0**self.mantissa
 
 
+Operand = Union["Lanes", float]
 FORMATS = {"float": Format("float", 32, 23, 127, 2.0**-126), "double": Format("double", 64, 52, 1023, 2.0**-1022)}
 
 
@@ -49,60 +51,76 @@ class Lanes:
     def __init__(self, f: Function, kind: str, text: str):
         self.f, self.kind, self.text = f, kind, text
 
-    def _binary(self, names: dict[str, str], other: Lanes | float) -> Lanes:
+    def _binary(self, names: dict[str, str], other: Operand) -> Lanes:
         b = self.f.like(self, other)
-        return Lanes(self.f, self.kind, self.f.code.binary(names[self.kind], self.text, b.text, self.f.element(self.kind), self.f.width))
+        return Lanes(
+            self.f,
+            self.kind,
+            self.f.code.binary(names[self.kind], self.text, b.text, self.f.element(self.kind), self.f.width),
+        )
 
-    def __add__(self, other):
+    def __add__(self, other: Operand) -> Lanes:
         return self._binary({"float": "fadd", "int": "add"}, other)
 
-    def __sub__(self, other):
+    def __sub__(self, other: Operand) -> Lanes:
         return self._binary({"float": "fsub", "int": "sub"}, other)
 
-    def __mul__(self, other):
+    def __mul__(self, other: Operand) -> Lanes:
         return self._binary({"float": "fmul", "int": "mul"}, other)
 
-    def __truediv__(self, other):
+    def __truediv__(self, other: Operand) -> Lanes:
         return self._binary({"float": "fdiv"}, other)
 
-    def __and__(self, other):
+    def __and__(self, other: Operand) -> Lanes:
         return self._binary({"int": "and", "bool": "and"}, other)
 
-    def __or__(self, other):
+    def __or__(self, other: Operand) -> Lanes:
         return self._binary({"int": "or", "bool": "or"}, other)
 
-    def __xor__(self, other):
+    def __xor__(self, other: Operand) -> Lanes:
         return self._binary({"int": "xor", "bool": "xor"}, other)
 
-    def __lshift__(self, count: int):
+    def __lshift__(self, count: int) -> Lanes:
         return self._binary({"int": "shl"}, count)
 
-    def __rshift__(self, count: int):
+    def __rshift__(self, count: int) -> Lanes:
         return self._binary({"int": "ashr"}, count)
 
-    def logical_right(self, count) -> Lanes:
+    def logical_right(self, count: int) -> Lanes:
         return self._binary({"int": "lshr"}, count)
 
     def __neg__(self) -> Lanes:
         return Lanes(self.f, "float", self.f.code.w.value(f"fneg {self.f.type('float')} {self.text}"))
 
-    def compare(self, predicate: str, other: Lanes | float) -> Lanes:
+    def compare(self, predicate: str, other: Operand) -> Lanes:
         b = self.f.like(self, other)
         instruction = "fcmp" if self.kind == "float" else "icmp"
-        return Lanes(self.f, "bool", self.f.code.w.value(f"{instruction} {predicate} {self.f.type(self.kind)} {self.text}, {b.text}"))
+        return Lanes(
+            self.f,
+            "bool",
+            self.f.code.w.value(f"{instruction} {predicate} {self.f.type(self.kind)} {self.text}, {b.text}"),
+        )
 
-    def __lt__(self, other):
+    def __lt__(self, other: Operand) -> Lanes:
         return self.compare("olt" if self.kind == "float" else "slt", other)
 
-    def __gt__(self, other):
+    def __gt__(self, other: Operand) -> Lanes:
         return self.compare("ogt" if self.kind == "float" else "sgt", other)
 
     def bits(self) -> Lanes:
-        return Lanes(self.f, "int", self.f.code.convert("bitcast", self.text, self.f.element("float"), self.f.element("int"), self.f.width))
+        return Lanes(
+            self.f,
+            "int",
+            self.f.code.convert("bitcast", self.text, self.f.element("float"), self.f.element("int"), self.f.width),
+        )
 
     def floating(self) -> Lanes:
         """An integer's bits as a float."""
-        return Lanes(self.f, "float", self.f.code.convert("bitcast", self.text, self.f.element("int"), self.f.element("float"), self.f.width))
+        return Lanes(
+            self.f,
+            "float",
+            self.f.code.convert("bitcast", self.text, self.f.element("int"), self.f.element("float"), self.f.width),
+        )
 
 
 class Function:
@@ -119,7 +137,7 @@ class Function:
     def type(self, kind: str) -> str:
         return vector_type(self.element(kind), self.width)
 
-    def like(self, x: Lanes, value: Lanes | float) -> Lanes:
+    def like(self, x: Lanes, value: Operand) -> Lanes:
         """A constant of the kind of `x`; Lanes are left alone."""
         if isinstance(value, Lanes):
             return value
@@ -128,11 +146,11 @@ class Function:
             literal = f"splat ({self.element(x.kind)} {literal})"
         return Lanes(self, x.kind, literal)
 
-    def select(self, condition: Lanes, a: Lanes, b: Lanes | float) -> Lanes:
+    def select(self, condition: Lanes, a: Lanes, b: Operand) -> Lanes:
         b = self.like(a, b)
         return Lanes(self, a.kind, self.code.select(condition.text, a.text, b.text, self.element(a.kind), self.width))
 
-    def fma(self, a: Lanes, b: Lanes | float, c: Lanes | float) -> Lanes:
+    def fma(self, a: Lanes, b: Operand, c: Operand) -> Lanes:
         b, c = self.like(a, b), self.like(a, c)
         return Lanes(self, "float", self.code.fma(a.text, b.text, c.text, self.format.element, self.width))
 
@@ -147,7 +165,9 @@ class Function:
         return Lanes(self, "float", self.code.intrinsic("fabs", self.format.element, self.width, x.text))
 
     def copy_sign(self, magnitude: Lanes, sign: Lanes) -> Lanes:
-        return Lanes(self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text))
+        return Lanes(
+            self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
+        )
 
     def clamp(self, x: Lanes, low: float, high: float) -> Lanes:
         """Between low and high; a NaN passes."""
@@ -178,10 +198,16 @@ class Function:
         ty, suffix = self.type("float"), "ps" if self.single else "pd"
         mask = f"i{max(self.width, 8)} -1" + (", i32 4" if size == 512 else "")
         name = f"llvm.x86.avx512.mask.scalef.{suffix}.{size}"
-        return Lanes(self, "float", self.code.w.value(f"call {ty} @{name}({ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask})"))
+        return Lanes(
+            self,
+            "float",
+            self.code.w.value(f"call {ty} @{name}({ty} {x.text}, {ty} {n_float.text}, {ty} zeroinitializer, {mask})"),
+        )
 
 
-def define(code: Code, function: Callable[[Function, Lanes], Lanes], name: str, element: str, width: int, result: str = "") -> str:
+def define(
+    code: Code, function: Callable[[Function, Lanes], Lanes], name: str, element: str, width: int, result: str = ""
+) -> str:
     """The definition of a helper function of one operand."""
     inner = Code(Writer(), code.machine, code.helpers)
     f = Function(inner, element, width)
@@ -205,14 +231,19 @@ LOG2_E = 1.4426950408889634
 # (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2]
 EXP = {
     32: (0.5, 0.166665769219854, 0.041666554532615786, 0.008363190325615149, 0.001392619766942992),
-    64: (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326124, 0.0013888888888883742, 0.00019841269874858612,
-         2.4801587325574868e-05, 2.7557255352032673e-06, 2.7557273608709007e-07, 2.51052370507603e-08, 2.0914701283103285e-09),
+    64: (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326124, 0.0013888888888883742,
+         0.00019841269874858612,
+         2.4801587325574868e-05, 2.7557255352032673e-06, 2.7557273608709007e-07, 2.51052370507603e-08,
+         2.0914701283103285e-09),
 }  # fmt: skip
 # (2^r - 1) / r on [-1/2, 1/2]
 EXP2 = {
-    32: (0.6931471880352003, 0.24022650760645808, 0.05550357071152507, 0.009618082519990467, 0.0013390886332106697, 0.0001545318282995974),
-    64: (0.6931471805599453, 0.24022650695910072, 0.055504108664821625, 0.00961812910762848, 0.0013333558146406436, 0.00015403530393370715,
-         1.5252733841601815e-05, 1.3215486808727859e-06, 1.0178057064573359e-07, 7.054897292691627e-09, 4.455822025014915e-10, 2.5729344553786755e-11),
+    32: (0.6931471880352003, 0.24022650760645808, 0.05550357071152507, 0.009618082519990467, 0.0013390886332106697,
+         0.0001545318282995974),
+    64: (0.6931471805599453, 0.24022650695910072, 0.055504108664821625, 0.00961812910762848, 0.0013333558146406436,
+         0.00015403530393370715,
+         1.5252733841601815e-05, 1.3215486808727859e-06, 1.0178057064573359e-07, 7.054897292691627e-09,
+         4.455822025014915e-10, 2.5729344553786755e-11),
 }  # fmt: skip
 # Beyond these the result is zero or infinite.
 EXP_RANGE = {32: (-104.0, 89.0), 64: (-746.0, 710.0)}
@@ -301,25 +332,35 @@ def log2(f: Function, x: Lanes) -> Lanes:
 
 # (tanh(x) - x) / x^3 in powers of x^2, on |x| <= 0.625
 TANH = {
-    32: (-0.3333333317214036, 0.1333330355691574, -0.053959259577204544, 0.02176891865102821, -0.008343945515839153, 0.002292744816178142),
-    64: (-0.3333333333333333, 0.13333333333333042, -0.05396825396789699, 0.021869488519008305, -0.008863235103240878, 0.0035921217511549622,
-         -0.0014557754120478055, 0.0005896606577757043, -0.0002375906496055562, 9.257116129556769e-05, -3.12011014257974e-05, 6.485163482793113e-06),
+    32: (-0.3333333317214036, 0.1333330355691574, -0.053959259577204544, 0.02176891865102821, -0.008343945515839153,
+         0.002292744816178142),
+    64: (-0.3333333333333333, 0.13333333333333042, -0.05396825396789699, 0.021869488519008305, -0.008863235103240878,
+         0.0035921217511549622,
+         -0.0014557754120478055, 0.0005896606577757043, -0.0002375906496055562, 9.257116129556769e-05,
+         -3.12011014257974e-05, 6.485163482793113e-06),
 }  # fmt: skip
 # erf(x) / x - 1 in powers of x^2, on |x| <= 1
 ERF = {
-    32: (0.1283791670615435, -0.3761263846802871, 0.11283782495236845, -0.026865430727670243, 0.005221031807858023, -0.0008484080405535107,
+    32: (0.1283791670615435, -0.3761263846802871, 0.11283782495236845, -0.026865430727670243, 0.005221031807858023,
+         -0.0008484080405535107,
          0.00011265959025606609, -9.667044571486996e-06),
-    64: (0.12837916709551257, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792, 0.0052239776248180145, -0.000854832698083379,
-         0.0001205533111164271, -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07, 1.4659775274047436e-08,
+    64: (0.12837916709551257, -0.3761263890318375, 0.11283791670954879, -0.026866170645076792, 0.0052239776248180145,
+         -0.000854832698083379,
+         0.0001205533111164271, -1.4925595266831182e-05, 1.6461000484121368e-06, -1.6350312701054695e-07,
+         1.4659775274047436e-08,
          -1.1372848856791674e-09, 5.957176147748911e-11),
 }  # fmt: skip
 # erfc(x) exp(x^2) in powers of (x - 2) / (x + 2), on [1, 4.1] and [1, 6.1]
 ERFC = {
-    32: (0.25539567623426224, -0.4271858478750108, 0.24165821478092542, -0.0789784972765468, 0.0037320341748268075, 0.006994266083471934,
+    32: (0.25539567623426224, -0.4271858478750108, 0.24165821478092542, -0.0789784972765468, 0.0037320341748268075,
+         0.006994266083471934,
          -0.0008358428865430571, -0.0009405458631950548),
-    64: (0.2553956763105057, -0.4271858474139586, 0.2416581942424901, -0.07897858101568098, 0.0037328924013653036, 0.006997461737119002,
-         -0.0008471431094072872, -0.0009819770558673945, 4.3552337898568215e-05, 0.0001743641142015647, 2.7564289065003395e-05,
-         -2.7638034176921362e-05, -1.4191354642116557e-05, 1.8665379110784541e-06, 4.20982425198767e-06, -2.8327674392080737e-07),
+    64: (0.2553956763105057, -0.4271858474139586, 0.2416581942424901, -0.07897858101568098, 0.0037328924013653036,
+         0.006997461737119002,
+         -0.0008471431094072872, -0.0009819770558673945, 4.3552337898568215e-05, 0.0001743641142015647,
+         2.7564289065003395e-05,
+         -2.7638034176921362e-05, -1.4191354642116557e-05, 1.8665379110784541e-06, 4.20982425198767e-06,
+         -2.8327674392080737e-07),
 }  # fmt: skip
 ERF_LIMIT = {32: 4.0, 64: 6.0}  # erf is 1 to the last bit beyond
 

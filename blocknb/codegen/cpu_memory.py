@@ -8,10 +8,11 @@ lane at fault, reports it and leaves the kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen.cpu_ops import SIZES, constant, memory_type, register_type, scratch_type
+from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register_type, scratch_type
 from blocknb.codegen.text import vector_type
 from blocknb.errors import Loc
 from blocknb.ir.core import Op
@@ -46,7 +47,7 @@ class Buffer:
 
     offset: int
     bytes: int
-    dtype: object
+    dtype: Any
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     panel: tuple[int, int, int] | None = None
@@ -81,7 +82,7 @@ def strides_along(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
 class Scratch:
     """Places of buffers by first fit; `bytes` is the most that was in use."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.bytes = 0
         self._taken: list[tuple[int, int]] = []
 
@@ -129,7 +130,9 @@ class Checks:
         """Ends the cold block: the address is outside."""
         c = self.e.code
         offset = c.binary("ashr", c.binary("sub", address, start, "i64", 1), str(size.bit_length() - 1), "i64", 1)
-        c.w.do(f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {offset}, i32 {', i32 '.join(self.e.program_ids())})")
+        c.w.do(
+            f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {offset}, i32 {', i32 '.join(self.e.program_ids())})"
+        )
         c.w.jump("leave")
         c.w.place(on)
 
@@ -204,12 +207,14 @@ class Checks:
         self._report(number, address, start, size, on)
 
 
-def pointer(c, address: str) -> str:
+def pointer(c: Code, address: str) -> str:
     """An i64 address as an LLVM pointer."""
     return c.w.value(f"inttoptr i64 {address} to ptr")
 
 
-def load_vector(c, place: str, element: str, width: int, align: int, mask: str | None = None, other: str | None = None) -> str:
+def load_vector(
+    c: Code, place: str, element: str, width: int, align: int, mask: str | None = None, other: str | None = None
+) -> str:
     """`width` neighbouring elements from the pointer `place`; where the mask is off, `other` (zero if None)."""
     ty = vector_type(element, width)
     if mask is None:
@@ -218,20 +223,25 @@ def load_vector(c, place: str, element: str, width: int, align: int, mask: str |
         other = "zeroinitializer" if width > 1 else "0" if element.startswith("i") else "0.0"
     if width == 1:
         return guarded(c, mask, element, other, lambda: c.w.value(f"load {ty}, ptr {place}, align {align}"))
-    return c.w.value(f"call {ty} @llvm.masked.load.v{width}{_suffix(element)}.p0(ptr align {align} {place}, <{width} x i1> {mask}, {ty} {other})")
+    operands = f"ptr align {align} {place}, <{width} x i1> {mask}, {ty} {other}"
+    return c.w.value(f"call {ty} @llvm.masked.load.v{width}{_suffix(element)}.p0({operands})")
 
 
-def store_vector(c, place: str, value: str, element: str, width: int, align: int, mask: str | None = None) -> None:
+def store_vector(
+    c: Code, place: str, value: str, element: str, width: int, align: int, mask: str | None = None
+) -> None:
     ty = vector_type(element, width)
     if mask is None:
         c.w.do(f"store {ty} {value}, ptr {place}, align {align}")
     elif width == 1:
         when(c, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
     else:
-        c.w.do(f"call void @llvm.masked.store.v{width}{_suffix(element)}.p0({ty} {value}, ptr align {align} {place}, <{width} x i1> {mask})")
+        c.w.do(
+            f"call void @llvm.masked.store.v{width}{_suffix(element)}.p0({ty} {value}, ptr align {align} {place}, <{width} x i1> {mask})"
+        )
 
 
-def gather(c, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None) -> str:
+def gather(c: Code, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None) -> str:
     """Elements from a vector of i64 addresses."""
     if width == 1:
         return load_vector(c, pointer(c, addresses), element, 1, align, mask, other)
@@ -239,12 +249,11 @@ def gather(c, addresses: str, element: str, width: int, align: int, mask: str | 
     places = c.w.value(f"inttoptr <{width} x i64> {addresses} to <{width} x ptr>")
     mask = mask or "splat (i1 true)"
     other = other or "zeroinitializer"
-    return c.w.value(
-        f"call {ty} @llvm.masked.gather.v{width}{_suffix(element)}.v{width}p0(<{width} x ptr> align {align} {places}, <{width} x i1> {mask}, {ty} {other})"
-    )
+    operands = f"<{width} x ptr> align {align} {places}, <{width} x i1> {mask}, {ty} {other}"
+    return c.w.value(f"call {ty} @llvm.masked.gather.v{width}{_suffix(element)}.v{width}p0({operands})")
 
 
-def scatter(c, addresses: str, value: str, element: str, width: int, align: int, mask: str | None) -> None:
+def scatter(c: Code, addresses: str, value: str, element: str, width: int, align: int, mask: str | None) -> None:
     """Elements to a vector of i64 addresses; of lanes that meet in one place the last wins."""
     if width == 1:
         store_vector(c, pointer(c, addresses), value, element, 1, align, mask)
@@ -252,16 +261,15 @@ def scatter(c, addresses: str, value: str, element: str, width: int, align: int,
     ty = vector_type(element, width)
     places = c.w.value(f"inttoptr <{width} x i64> {addresses} to <{width} x ptr>")
     mask = mask or "splat (i1 true)"
-    c.w.do(
-        f"call void @llvm.masked.scatter.v{width}{_suffix(element)}.v{width}p0({ty} {value}, <{width} x ptr> align {align} {places}, <{width} x i1> {mask})"
-    )
+    operands = f"{ty} {value}, <{width} x ptr> align {align} {places}, <{width} x i1> {mask}"
+    c.w.do(f"call void @llvm.masked.scatter.v{width}{_suffix(element)}.v{width}p0({operands})")
 
 
 def _suffix(element: str) -> str:
     return {"float": "f32", "double": "f64"}.get(element, element)
 
 
-def when(c, condition: str, action) -> None:
+def when(c: Code, condition: str, action: Callable[[], object]) -> None:
     """Runs the code that `action` emits if the i1 holds."""
     yes, after = c.w.fresh("then"), c.w.fresh("after")
     c.w.branch(condition, yes, after)
@@ -270,7 +278,7 @@ def when(c, condition: str, action) -> None:
     c.w.place(after)
 
 
-def guarded(c, condition: str, type: str, other: str, action) -> str:
+def guarded(c: Code, condition: str, type: str, other: str, action: Callable[[], str]) -> str:
     """The value that `action` emits if the i1 holds, else `other`."""
     slot = c.w.slot(type)
     c.w.do(f"store {type} {other}, ptr {slot}")
@@ -301,10 +309,11 @@ def scalar_store(e: Emitter, op: Op, address: str, value: str, mask: str | None)
     e.checks.scalar(op, address, mask)
 
     def write() -> None:
-        c.w.do(f"store {memory_type(dtype)} {c.to_memory(value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}")
+        c.w.do(
+            f"store {memory_type(dtype)} {c.to_memory(value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}"
+        )
 
     if mask is None or mask == "true":
         write()
     else:
         when(c, mask, write)
-

@@ -9,7 +9,9 @@ trap, shifts are masked. What each operation means stands in the op table.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from blocknb.codegen import text
 from blocknb.codegen.text import Writer, float_literal, vector_type
@@ -18,6 +20,7 @@ from blocknb.language.types import DType, Pointer
 from blocknb.target import Target
 
 NARROW = ("fp16", "bf16")
+Define = Callable[[str, str, int], str]  # (name, element, width) -> the definition of a helper function
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def scratch_type(dtype: DType | Pointer) -> str:
 SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "float": 4, "double": 8, "ptr": 8}
 
 
-def round_constant(value, dtype: DType):
+def round_constant(value: Any, dtype: DType) -> Any:
     """A Python number as the dtype holds it."""
     if dtype.name == "fp16":
         import numpy as np
@@ -86,7 +89,7 @@ def _from_bits(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
-def constant(value, dtype: DType | Pointer, width: int = 1) -> str:
+def constant(value: Any, dtype: DType | Pointer, width: int = 1) -> str:
     """A constant as an operand (without its type), splatted to `width` lanes."""
     if isinstance(dtype, Pointer):
         literal = str(int(value))
@@ -148,7 +151,7 @@ class Code:
     def convert(self, instruction: str, x: str, source: str, target: str, width: int) -> str:
         return self.w.value(f"{instruction} {vector_type(source, width)} {x} to {vector_type(target, width)}")
 
-    def helper(self, name: str, define, element: str, width: int, x: str, result: str = "") -> str:
+    def helper(self, name: str, define: Define, element: str, width: int, x: str, result: str = "") -> str:
         """Calls the helper function `name` of one operand, defining it on first use by `define(full name, element, width)`."""
         full = f"blocknb.{name}.{element}.{width}"
         if full not in self.helpers:
@@ -170,7 +173,14 @@ class Code:
             return self.convert("bitcast", half, "half", "i16", width)
         from blocknb.codegen import cpu_math
 
-        wide = self.helper("half_bits", lambda *a: cpu_math.define(self, cpu_math.half_bits, *a, result="i32"), "float", width, x, "i32")
+        wide = self.helper(
+            "half_bits",
+            lambda n, t, k: cpu_math.define(self, cpu_math.half_bits, n, t, k, "i32"),
+            "float",
+            width,
+            x,
+            "i32",
+        )
         return w.value(f"trunc {vector_type('i32', width)} {wide} to {vector_type('i16', width)}")
 
     def from_narrow(self, bits: str, dtype: DType, width: int) -> str:
@@ -184,7 +194,14 @@ class Code:
             return self.convert("bitcast", high, "i32", "float", width)
         from blocknb.codegen import cpu_math
 
-        return self.helper("half_value", lambda *a: cpu_math.define(self, cpu_math.half_value, *a, result="float"), "i32", width, wide, "float")
+        return self.helper(
+            "half_value",
+            lambda n, t, k: cpu_math.define(self, cpu_math.half_value, n, t, k, "float"),
+            "i32",
+            width,
+            wide,
+            "float",
+        )
 
     def round(self, x: str, dtype: DType, width: int) -> str:
         """An fp32 rounded to the precision of a narrow dtype; other dtypes are left alone."""
@@ -283,7 +300,7 @@ class Code:
             return self.convert("fpext", x, "float", "double", width)
         return self.round(x, target, width)
 
-    def bitcast(self, x: str, source, target, width: int) -> str:
+    def bitcast(self, x: str, source: DType | Pointer, target: DType | Pointer, width: int) -> str:
         if not isinstance(source, Pointer) and source.name in NARROW:
             x = self.to_narrow(x, source, width)
         if not isinstance(target, Pointer) and target.name in NARROW:
@@ -293,4 +310,3 @@ class Code:
 
     def _same_bits(self, x: str, have: str, want: str, width: int) -> str:
         return x if have == want else self.convert("bitcast", x, have, want, width)
-

@@ -9,14 +9,14 @@ fp32 and rounded at the end.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import combine
 from blocknb.codegen.cpu_graph import identity
 from blocknb.codegen.cpu_ops import NARROW, SIZES, constant, register_type
 from blocknb.codegen.text import vector_type
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, Value
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def plain_combine(op: Op) -> Op | None:
 def identity_of(op: Op, dtype: DType) -> float | int | None:
     """What leaves every operand of a plain combination alone."""
     nan = op.attrs.get("nan")
-    low, high = (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    low, high = (
+        (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    )
     match op.name:
         case "add":
             return -0.0 if dtype.is_float else 0
@@ -83,7 +85,7 @@ class Reduction:
             return [self.code.binary("fadd", a[0], b[0], "float", width)]
         return combine(self.code, self.op.blocks[0], [*a, *b], width)
 
-    def _zero(self, dtype, width: int) -> str:
+    def _zero(self, dtype: Any, width: int) -> str:
         return constant(self.start if self.start is not None else 0, dtype, width)
 
     # -- around the loops ------------------------------------------------------------------------------------------------
@@ -101,29 +103,35 @@ class Reduction:
         if self.inner:
             for slots in self.slots:
                 for slot, dtype in zip(slots, self.dtypes, strict=True):
-                    self.code.w.do(f"store {vector_type(register_type(dtype), self.group.width)} {self._zero(dtype, self.group.width)}, ptr {slot}")
+                    self.code.w.do(
+                        f"store {vector_type(register_type(dtype), self.group.width)} {self._zero(dtype, self.group.width)}, ptr {slot}"
+                    )
 
     def end_row(self) -> None:
         """Combines the accumulators and the lanes of a row."""
         if not self.inner:
             return
         width = self.group.width
-        sets = [[self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)] for slots in self.slots]
+        sets = [
+            [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)] for slots in self.slots
+        ]
         while len(sets) > 1:
             sets = [self._combine(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
         total = sets[0]
         while width > 1:
             width //= 2
-            low, high = ([self._half(v, d, width, part) for v, d in zip(total, self.dtypes, strict=True)] for part in (0, 1))
+            low, high = (
+                [self._half(v, d, width, part) for v, d in zip(total, self.dtypes, strict=True)] for part in (0, 1)
+            )
             total = self._combine(low, high, width)
         if self.wide:
             total = [self.code.round(total[0], self.dtypes[0], 1)]
         self._finish(total)
 
-    def _read(self, slot: str, dtype, width: int) -> str:
+    def _read(self, slot: str, dtype: Any, width: int) -> str:
         return self.code.w.value(f"load {vector_type(register_type(dtype), width)}, ptr {slot}")
 
-    def _half(self, vector: str, dtype, width: int, part: int) -> str:
+    def _half(self, vector: str, dtype: Any, width: int, part: int) -> str:
         ty = vector_type(register_type(dtype), 2 * width)
         if width == 1:
             return self.code.w.value(f"extractelement {ty} {vector}, i64 {part}")
@@ -167,9 +175,11 @@ class Reduction:
     def _unless_first(self, counter: str, new: list[str], first: list[str], width: int) -> list[str]:
         c = self.code
         is_first = c.splat(c.w.value(f"icmp eq i64 {counter}, 0"), "i1", width)
-        return [c.select(is_first, f, n, register_type(d), width) for f, n, d in zip(first, new, self.dtypes, strict=True)]
+        return [
+            c.select(is_first, f, n, register_type(d), width) for f, n, d in zip(first, new, self.dtypes, strict=True)
+        ]
 
-    def _place(self, result, body: Body | None) -> tuple[str, memory.Buffer]:
+    def _place(self, result: Value, body: Body | None) -> tuple[str, memory.Buffer]:
         """The pointer to the element of a result for the current counters (and the first lane of a body)."""
         c, e, g = self.code, self.group.e, self.group
         buffer = e.buffers[result]
@@ -203,4 +213,6 @@ class Reduction:
                 rounded = c.round(values[0], self.dtypes[0], width)
                 values = [c.select(c.splat(last, "i1", width), rounded, values[0], "float", width)]
         for (place, buffer), value in zip(places, values, strict=True):
-            memory.store_vector(c, place, c.to_scratch(value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element])
+            memory.store_vector(
+                c, place, c.to_scratch(value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element]
+            )

@@ -9,7 +9,7 @@ AVX2, and either has more accumulators than a fused multiply-add takes cycles.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.cpu_graph import Index, identity
 from blocknb.codegen.cpu_memory import Buffer
@@ -40,7 +40,7 @@ def register_tile(e: Emitter, op: Op) -> tuple[int, int, int]:
 def panel_for(e: Emitter, value: Value) -> tuple[int, int, int] | None:
     """The panels in which to store a tile that only dots read, as their B; else None."""
     uses = e.program.uses.get(value, ())
-    wanted = {_panel(e, use.op, use.index) if use.op.name == "dot" and use.operand == 1 else None for use in uses}
+    wanted = {_panel(e, use.op, use.at) if use.op.name == "dot" and use.operand == 1 else None for use in uses}
     return wanted.pop() if len(wanted) == 1 else None
 
 
@@ -70,7 +70,9 @@ def _operand_a(e: Emitter, value: Value) -> tuple[Buffer, int, int]:
         return buffer, buffer.strides[0], buffer.strides[1]
     buffer, index = found
     loops = identity(value.type.shape)
-    m, k = (sum(s for i, s in zip(index, buffer.strides, strict=True) if loop is not None and i == loop) for loop in loops)
+    m, k = (
+        sum(s for i, s in zip(index, buffer.strides, strict=True) if loop is not None and i == loop) for loop in loops
+    )
     return buffer, m, k
 
 
@@ -131,7 +133,9 @@ def dot(e: Emitter, op: Op) -> None:
     e.hold(op.results[0], c)
 
 
-def _define(e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides: tuple[int, int], a: Buffer, zero: bool) -> str:
+def _define(
+    e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides: tuple[int, int], a: Buffer, zero: bool
+) -> str:
     from blocknb.codegen.cpu_loops import counted
 
     m, n, k = sizes
@@ -155,11 +159,18 @@ def _define(e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides:
             first = at("%a", code.binary("mul", row, str(strides[0]), "i64", 1), a.element)
             for i in range(mr):
                 for j in range(nr // lanes):
-                    start = constant(0, accumulator, lanes) if zero else w.value(f"load {vector}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
+                    start = (
+                        constant(0, accumulator, lanes)
+                        if zero
+                        else w.value(f"load {vector}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
+                    )
                     w.do(f"store {vector} {start}, ptr {sums[i][j]}")
             with counted(w, "0", str(k), 1, "k") as depth:
                 line = at(panel, code.binary("mul", depth, str(nr), "i64", 1), element)
-                bs = [w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}") for j in range(nr // lanes)]
+                bs = [
+                    w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}")
+                    for j in range(nr // lanes)
+                ]
                 along = at(first, code.binary("mul", depth, str(strides[1]), "i64", 1), a.element)
                 for i in range(mr):
                     x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
@@ -172,10 +183,11 @@ def _define(e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides:
                     total = code.round(w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
                     w.do(f"store {vector} {total}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
     body = "\n".join([*w.slots, *w.lines])
-    return f"define internal void @{name}(ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
+    signature = "ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b"
+    return f"define internal void @{name}({signature}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
-def _widen(code: Code, x: str, dtype, accumulator: DType) -> str:
+def _widen(code: Code, x: str, dtype: Any, accumulator: DType) -> str:
     if dtype.is_float and accumulator.is_float:
         have, want = register_type(dtype), register_type(accumulator)
         return x if have == want else code.convert("fpext", x, have, want, 1)

@@ -80,7 +80,11 @@ def literal(value: bool | int | float, dtype: DType) -> str:
 
 def quoted(text: str) -> str:
     """A metadata string, escaped."""
-    return '"' + "".join(c if " " <= c <= "~" and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in text) + '"'
+    return (
+        '"'
+        + "".join(c if " " <= c <= "~" and c not in '"\\' else "".join(f"\\{b:02X}" for b in c.encode()) for c in text)
+        + '"'
+    )
 
 
 class Writer:
@@ -156,7 +160,9 @@ class DebugInfo:
     kind, `version` the "Dwarf Version" (None leaves the flag out). Metadata numbers start at `first`.
     """
 
-    def __init__(self, function: str, loc: Loc | None, kind: str = "LineTablesOnly", version: int | None = 4, first: int = 0):
+    def __init__(
+        self, function: str, loc: Loc | None, kind: str = "LineTablesOnly", version: int | None = 4, first: int = 0
+    ):
         self._lines: list[str] = []
         self._next = first
         self._files: dict[str, str] = {}
@@ -166,7 +172,7 @@ class DebugInfo:
         line = loc.outermost.line if loc else 0
         name = self._file(file)
         self.unit = self._add(
-            f"distinct !DICompileUnit(language: DW_LANG_C99, file: {name}, producer: \"blocknb\", isOptimized: true, "
+            f'distinct !DICompileUnit(language: DW_LANG_C99, file: {name}, producer: "blocknb", isOptimized: true, '
             f"runtimeVersion: 0, emissionKind: {kind})"
         )
         flags = [self._add('!{i32 2, !"Debug Info Version", i32 3}')]
@@ -202,8 +208,12 @@ class DebugInfo:
         if key not in self._locations:
             file, line, column = key
             if file not in self._scopes:
-                self._scopes[file] = self._add(f"!DILexicalBlockFile(scope: {self.subprogram}, file: {self._file(file)}, discriminator: 0)")
-            self._locations[key] = self._add(f"!DILocation(line: {line}, column: {column}, scope: {self._scopes[file]})")
+                self._scopes[file] = self._add(
+                    f"!DILexicalBlockFile(scope: {self.subprogram}, file: {self._file(file)}, discriminator: 0)"
+                )
+            self._locations[key] = self._add(
+                f"!DILocation(line: {line}, column: {column}, scope: {self._scopes[file]})"
+            )
         return self._locations[key]
 
     def text(self) -> str:

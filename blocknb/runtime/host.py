@@ -111,15 +111,32 @@ class HostKernel:
     those that may be touched, and numbers. Raises AccessError.
     """
 
-    def __init__(self, code: bytes, entry: str, parameters: Sequence[tuple[str, Any]], sites: Sequence[Site], scratch_bytes: int, may_loop: bool):
+    def __init__(
+        self,
+        code: bytes,
+        entry: str,
+        parameters: Sequence[tuple[str, Any]],
+        sites: Sequence[Site],
+        scratch_bytes: int,
+        may_loop: bool,
+    ):
         from blocknb.codegen.loader import load_object
 
         self._loaded = load_object(code)  # keeps the code in memory
         signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)
         self._function = signature(self._loaded.address(entry))
-        self.parameters, self.sites, self.scratch_bytes, self.may_loop = tuple(parameters), tuple(sites), scratch_bytes, may_loop
+        self.parameters, self.sites, self.scratch_bytes, self.may_loop = (
+            tuple(parameters),
+            tuple(sites),
+            scratch_bytes,
+            may_loop,
+        )
         self._layout = struct.Struct(f"<{WORDS}q3q" + "".join(_format(kind) for _, kind in parameters))
-        self._narrow = [i for i, (_, kind) in enumerate(parameters) if not isinstance(kind, Pointer) and kind.is_float and kind.bits < 64]
+        self._narrow = [
+            i
+            for i, (_, kind) in enumerate(parameters)
+            if not isinstance(kind, Pointer) and kind.is_float and kind.bits < 64
+        ]
         self._blocks: list[ctypes.Array] = []
         self.program_ns = 0.0  # what a program took lately; 0: not known yet
 
@@ -158,7 +175,11 @@ class HostKernel:
         try:
             self._layout.pack_into(block, at, *flat)
         except OverflowError:  # a number beyond fp32 is infinite there
-            self._layout.pack_into(block, at, *(float("inf" if v > 0 else "-inf") if isinstance(v, float) and abs(v) > 3.4e38 else v for v in flat))
+            self._layout.pack_into(
+                block,
+                at,
+                *(float("inf" if v > 0 else "-inf") if isinstance(v, float) and abs(v) > 3.4e38 else v for v in flat),
+            )
 
     def _share(self, total: int, expected: float, places: tuple[int, int], status: int) -> None:
         """Runs on the pool and waits."""
@@ -236,7 +257,9 @@ def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
     from blocknb.runtime.arguments import extent
 
     code = compiled.code
-    kernel = HostKernel(compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop)
+    kernel = HostKernel(
+        compiled.artifacts["object"], code.entry, compiled.parameters, code.sites, code.scratch_bytes, code.may_loop
+    )
     kinds = [kind for _, kind in compiled.parameters]
     plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]
 

@@ -1,0 +1,48 @@
+"""Help for tests of the CPU backend: compile a function of the tile level for a CPU, run it on NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.codegen import cpu, llvm
+from blocknb.ir.core import Func
+from blocknb.language.types import Pointer
+from blocknb.runtime.arguments import extent
+from blocknb.runtime.host import HostKernel
+from blocknb.target import Target
+
+#: This machine, one with AVX2, FMA and fp16 conversion, and one with nothing but SSE2.
+TARGETS = ("cpu", "cpu:haswell", "cpu:x86-64")
+
+
+def compile_native(func: Func, target: str = "cpu", checked: bool = True) -> HostKernel:
+    """Machine code for a function."""
+    parsed = Target.parse(target)
+    module = cpu.generate(func, parsed, checked)
+    made = llvm.compile_cpu(module.text, parsed, asm=False).result()
+    parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
+    return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)
+
+
+def launch_native(kernel: HostKernel, args: Sequence[Any], grid: int | Sequence[int]) -> None:
+    """Runs a grid, arrays in place."""
+    grid = (grid,) if isinstance(grid, int) else tuple(grid)
+    packed: list[Any] = []
+    for (_, kind), value in zip(kernel.parameters, args, strict=True):
+        if isinstance(kind, Pointer):
+            packed.append((value.ctypes.data, *extent(value, value.ctypes.data)))
+        else:
+            packed.append(value.item() if isinstance(value, np.generic) else value)
+    kernel.launch((*grid, 1, 1)[:3], packed)
+
+
+def run_native(
+    func: Func, args: Sequence[Any], grid: int | Sequence[int], target: str = "cpu", checked: bool = True
+) -> HostKernel:
+    """Compiles and runs."""
+    kernel = compile_native(func, target, checked)
+    launch_native(kernel, args, grid)
+    return kernel
