@@ -34,7 +34,7 @@ line-height:inherit}
 & .bn-detail{float:right;padding-left:1em;color:var(--jp-content-font-color2,inherit);font-variant-numeric:tabular-nums}
 & pre{margin:.2em 0 .6em;padding:.4em .6em;max-height:40em;overflow:auto;white-space:pre;line-height:1.35;
 font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:var(--jp-code-font-size,12px);
-color:var(--jp-content-font-color1,inherit);background:var(--jp-layout-color2,rgba(128,128,128,.1))}
+color:var(--jp-content-font-color1,inherit);background:rgba(128,128,128,.1)}
 & i{font-style:normal;color:var(--jp-brand-color1,#3b82f6)}
 & i.m{color:var(--jp-warn-color1,#d97706)}
 & i.w{color:var(--jp-error-color1,#dc2626)}

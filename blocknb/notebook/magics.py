@@ -98,9 +98,9 @@ class BlockMagics(Magics):
 
             %%blockkernel --target sm_80 --show ptx
             @blocknb.kernel
-            def double(x, out, BLOCK: bl.constexpr):
-                i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
-                bl.store(out + i, 2 * bl.load(x + i))
+            def double(x, out, BLOCK: tl.constexpr):
+                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(out + i, 2 * tl.load(x + i))
 
             double[len(x) // 64](x, out, BLOCK=64)
 
