@@ -248,6 +248,7 @@ class Generator:
         text = "\n".join(
             self.header(threads) + body + ["}", *self.declared, *self.helpers.values(), *self.footer(threads)]
         )
+        text = text.replace("@blocknb.", f"@{self.func.name}.")  # the functions it calls are the kernel's own, also among others
         return Module(text + "\n", self.func.name, self.func.attrs.get("shared_bytes", 0), threads)
 
     def header(self, threads: int) -> list[str]:
