@@ -1,0 +1,64 @@
+"""Whole kernels on the CPU: the shared cases on machines old and new, and random programs against the interpreter."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernels import CASES
+from kernels.base import copied
+from native import TARGETS, run_native
+from random_programs import Generator
+
+from blocknb.ir.core import Func
+from blocknb.ir.interp import run
+from blocknb.ir.verify import verify
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_compute_what_numpy_does_on_every_cpu(name, target):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(7))
+    func = case.parse(arguments)
+    got = {n: copied(value) for n, value in arguments.items()}
+    run_native(func, [got[hint.name] for hint in func.hints], case.grid, target)
+    case.check(arguments, got)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_passes_for_the_cpu_change_no_result(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(8))
+    func, _ = case.lower(arguments, "cpu")
+    got = {n: copied(value) for n, value in arguments.items()}
+    run_native(func, [got[hint.name] for hint in func.hints], case.grid)
+    case.check(arguments, got)
+
+
+def agrees(func: Func, arguments: list, target: str) -> None:
+    """Machine code and the interpreter leave the same bits behind."""
+    expected, found = ([a.copy() if isinstance(a, np.ndarray) else a for a in arguments] for _ in range(2))
+    run(func, expected, 3)
+    run_native(func, found, 3, target)
+    for param, wanted, actual in zip(func.params, expected, found, strict=True):
+        if isinstance(wanted, np.ndarray):
+            wide = [x.astype(np.float64) if x.dtype.kind not in "iub" else x for x in (wanted, actual)]
+            np.testing.assert_array_equal(wide[1], wide[0], err_msg=param.name)
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(TARGETS), st.integers(0, 3))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+def test_random_programs_agree_with_the_interpreter_to_the_bit(rng, target, seed):
+    generator = Generator(rng)
+    func = generator.function()
+    verify(func)
+    agrees(func, generator.arguments(seed), target)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(400))
+def test_many_random_programs_agree_with_the_interpreter(seed):
+    generator = Generator(random.Random(seed))
+    agrees(generator.function(), generator.arguments(seed), TARGETS[seed % 3])
