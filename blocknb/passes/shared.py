@@ -56,6 +56,8 @@ def split_reductions(num_warps: int) -> Callable:
         b = rebuild.builder
         first = b.op("reduce", *op.args, blocks=op.blocks, axis=axis, keep=keep, layout=partial)
         whole = [b.value("convert", x, layout=gathered) for x in first.results]
+        for partial_result, gathered_result in zip(first.results, whole, strict=True):
+            partial_result.name = gathered_result.name = "partial"
         last = emit_copy(op.replace(args=tuple(whole)), b, {})
         for old, new in zip(op.results, last.results, strict=True):
             assert new.type == old.type, f"{new.type} is not {old.type}"
@@ -179,15 +181,16 @@ class Lowering(Rebuild):
         target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)
         loaded = self.builder.op("local_load", buffer, layout=target)
         loaded.result.name = op.result.name
+        name = op.result.name or "conversion"
         plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
         if plan:
             count = len(plan.steps)
-            way = f"ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread, {plan.wavefronts // (count * plan.count)}-way"
-            self.notes(loaded, f"shared memory read by {count} {way}")
+            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            self.notes(loaded, f"{name}: read by {how}, {ways(plan.wavefronts / (count * plan.count))}")
         else:
             access = vector_access(target, layout, bits)
-            way = f"{access.wavefronts / access.ideal:g}-way bank conflicts"
-            self.notes(loaded, f"shared memory read as {access.vector * bits // 8}-byte accesses, {way}")
+            how = f"{access.vector * bits // 8}-byte accesses"
+            self.notes(loaded, f"{name}: read as {how}, {ways(access.wavefronts / access.ideal)}")
         return loaded.result
 
     def store(self, value: Value, layout: SharedLayout, what: str) -> Value:
@@ -199,9 +202,14 @@ class Lowering(Rebuild):
         stored = b.op("local_store", buffer, value)
         bits = max(8, value.type.dtype.bits)
         access = vector_access(value.type.layout, layout, bits)
-        way = f"{access.vector * bits // 8}-byte accesses, {access.wavefronts / access.ideal:g}-way bank conflicts"
-        self.notes(stored, f"{what}: {kind.bytes} bytes stored as {way}")
+        how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
+        self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
+
+
+def ways(conflicts: float) -> str:
+    """Bank conflicts in words: how many times as long as without any."""
+    return "no bank conflicts" if conflicts == 1 else f"{conflicts:g}-way bank conflicts"
 
 
 def used_in(op: Op) -> set[Value]:
@@ -259,9 +267,11 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
         return op.results
 
     if total:
-        separate = sum(-(-live.size // ALIGNMENT) * ALIGNMENT for live in placed)
+        separate = 0
+        for live in placed:
+            separate = -(-separate // ALIGNMENT) * ALIGNMENT + live.size
         reuse = f"; {separate - total} bytes saved by reuse" if separate > total else ""
-        notes(None, f"shared memory: {total} bytes for {len(placed)} buffers{reuse}")
+        notes(None, f"{total} bytes for {len(placed)} buffer{'s' if len(placed) > 1 else ''}{reuse}")
     return rebuild(func, "shared", visit).with_attrs(shared_bytes=total)
 
 
