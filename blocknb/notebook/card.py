@@ -42,7 +42,8 @@ class View:
 
     @property
     def heading(self) -> str:
-        return {"ran": "ran on ", "compiled": "compiled for ", "view": "GPU view: "}[self.role] + self.label
+        device = "CPU" if self.label.startswith("cpu") else "GPU"
+        return {"ran": "ran on ", "compiled": "compiled for ", "view": f"{device} view: "}[self.role] + self.label
 
 
 @dataclass(frozen=True)
@@ -203,8 +204,8 @@ def card_of(record: Record, target: str | None = None, opened: Collection[str] =
     return Card(record, (ran, view), opened)
 
 
-def bundle_of(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """What IPython shows for a kernel: its newest card, or how to launch it."""
+def bundle_of(kernel: Kernel) -> dict[str, Any]:
+    """The bundle of a kernel's newest card; of a kernel that was never launched, how to launch it."""
     record = record_of(kernel)
     if record is None:
         text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"

@@ -11,9 +11,6 @@ from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
-from blocknb.notebook.sections import KEYS
-from blocknb.target import known
-
 OPTIONS = ("--target", "--launch", "--show", "--quiet")
 _LINE = re.compile(r"%%?blockkernel\s(?P<before>.*\s)?(?P<word>\S*)$")
 
@@ -26,6 +23,8 @@ def candidates(text: str) -> tuple[str, list[str]]:
     word, earlier = found["word"], (found["before"] or "").split()
     previous = earlier[-1] if earlier else ""
     if previous == "--target":
+        from blocknb.target import known
+
         return word, [name for name in known() if name.startswith(word)]
     if previous == "--launch":
         return "", []  # a Python expression: the other matchers know more
@@ -36,6 +35,7 @@ def candidates(text: str) -> tuple[str, list[str]]:
 
 def section_names() -> list[str]:
     """What `--show` takes."""
+    from blocknb.notebook.sections import KEYS
     from blocknb.passes import pipeline
     from blocknb.target import Target
 

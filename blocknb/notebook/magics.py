@@ -3,7 +3,8 @@
 The body must behave like any cell: last expression, `%` and `!` lines, top-level await, `_`, line numbers. So it *is* one. The one
 trick: an input transformer turns the first line into a plain statement, which starts an Observation, and leaves every other
 line where it is; the shell runs the result as it runs any cell, and the shell's own event at the end of the cell stops the
-Observation and shows the cards, also after an error. Only where `%%blockkernel` is called from code (`run_cell_magic`, exported
+Observation and shows the cards, also after an error. `import blocknb` inside IPython comes here, so the compiler and the card are
+loaded when the first cell needs them. Only where `%%blockkernel` is called from code (`run_cell_magic`, exported
 scripts) does the magic run the body itself.
 """
 
@@ -12,18 +13,19 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
-from blocknb.notebook import card, completion, errors, html
-from blocknb.notebook.observe import Observation
-from blocknb.runtime.kernel import Kernel
-from blocknb.target import Target
+from blocknb.notebook import completion, errors
+
+if TYPE_CHECKING:
+    from blocknb.notebook.observe import Observation
+    from blocknb.runtime.kernel import Kernel
 
 
 @dataclass(eq=False)
@@ -36,7 +38,7 @@ class Session:
     quiet: bool
     cell: Any
     before: frozenset[int]
-    observation: Observation = field(default_factory=Observation)
+    observation: Observation
 
 
 def start_line(lines: list[str]) -> list[str]:
@@ -116,6 +118,8 @@ class BlockMagics(Magics):
     # ---- the life of an observation ----
 
     def _begin(self, line: str, cell: Any) -> Session:
+        from blocknb.notebook.observe import Observation
+
         options = parse_argstring(self.blockkernel, line)
         if options.target is not None:
             _check_target(options.target)
@@ -126,7 +130,7 @@ class BlockMagics(Magics):
             )
         launch = _unquoted(" ".join(options.launch or []))
         before = frozenset(map(id, self._kernels()))
-        session = Session(options.target, launch, show, options.quiet, cell, before)
+        session = Session(options.target, launch, show, options.quiet, cell, before, Observation())
         self.sessions.append(session)
         session.observation.start()
         return session
@@ -165,6 +169,8 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: Session, failed: bool) -> None:
+        from blocknb.notebook import card, html
+
         records = list(session.observation.records.values())
         if session.quiet:
             return
@@ -178,13 +184,17 @@ class BlockMagics(Magics):
         self.shell.display_pub.publish(bundle)
 
     def _nothing_launched(self, session: Session) -> str:
+        from blocknb.notebook.card import example
+
         defined = [k for k in self._kernels() if id(k) not in session.before]
         if not defined:
             return "No kernel was launched in this cell."
         names = " and ".join(f"`{kernel.__name__}`" for kernel in defined)
-        return f"Defined {names}, launched nothing. To launch: `{card.example(defined[-1])}`, grid being the number of programs."
+        return f"Defined {names}, launched nothing. To launch: `{example(defined[-1])}`, grid being the number of programs."
 
     def _kernels(self) -> list[Kernel]:
+        from blocknb.runtime.kernel import Kernel
+
         found = {id(v): v for v in list(self.shell.user_ns.values()) if isinstance(v, Kernel)}
         return list(found.values())
 
@@ -222,10 +232,19 @@ def _unquoted(text: str) -> str:
 
 
 def _check_target(name: str) -> None:
+    from blocknb.target import Target
+
     try:
         Target.parse(name)
     except KernelError as error:
         raise UsageError(f"{error.message}; {error.hint}") from None
+
+
+def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """What IPython shows for a kernel: its newest card, or how to launch it."""
+    from blocknb.notebook.card import bundle_of
+
+    return bundle_of(kernel)
 
 
 def register(shell: Any) -> None:
@@ -239,6 +258,6 @@ def register(shell: Any) -> None:
     transforms = shell.input_transformers_cleanup
     names = [getattr(t, "__name__", "") for t in transforms]
     transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
-    shell.display_formatter.mimebundle_formatter.for_type(Kernel, card.bundle_of)
+    shell.display_formatter.mimebundle_formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
     completion.install(shell)
     errors.install(shell)

@@ -6,7 +6,6 @@ from here, so that one launch is never described in two ways.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile.counts import argument_bytes, dot_flops
+from blocknb.runtime.host import thread_count
 from blocknb.target import Target
 from blocknb.trace import Resources, Trace
 
@@ -47,8 +47,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def place(target: Target) -> str:
-    """How a card calls a target: "sm_90a", or the CPU and its number of cores."""
-    return str(target) if target.is_gpu else f"CPU ({target.arch}, {plural(os.cpu_count() or 1, 'core')})"
+    """How a card calls a target: "sm_90a", or the CPU and how many threads a launch may use."""
+    return str(target) if target.is_gpu else f"CPU ({target.arch}, {plural(thread_count(), 'thread')})"
 
 
 def grid(sizes: tuple[int, int, int]) -> str:
