@@ -43,12 +43,29 @@ class Builder:
         self._open[-1].append(op)
         return op
 
-    def op(self, name: str, *args: Value, blocks: Sequence[Block] = (), results: Sequence[Value] | None = None, **attrs: Any) -> Op:
+    def op(
+        self,
+        name: str,
+        *args: Value,
+        blocks: Sequence[Block] = (),
+        results: Sequence[Value] | None = None,
+        **attrs: Any,
+    ) -> Op:
         """Emits an op; result types come from the op table. Raises table.TypeRule when the operands do not fit."""
         types = table.infer(name, tuple(a.type for a in args), attrs)
         if results is None:
             results = tuple(Value(x) for x in types)
-        made = Op(name, tuple(args), tuple(results), MappingProxyType(attrs) if attrs else EMPTY, tuple(blocks), self.loc, self.origin, self.next_id, self.was)
+        made = Op(
+            name,
+            tuple(args),
+            tuple(results),
+            MappingProxyType(attrs) if attrs else EMPTY,
+            tuple(blocks),
+            self.loc,
+            self.origin,
+            self.next_id,
+            self.was,
+        )
         self.next_id += 1
         return self.append(made)
 
@@ -138,7 +155,11 @@ class Rebuild:
         with self.builder.block(block.args if args is None else args) as opened:
             self.ops(block.ops)
         new = opened.done
-        if new.args == block.args and len(new.ops) == len(block.ops) and all(a is b for a, b in zip(new.ops, block.ops, strict=True)):
+        if (
+            new.args == block.args
+            and len(new.ops) == len(block.ops)
+            and all(a is b for a, b in zip(new.ops, block.ops, strict=True))
+        ):
             return block
         return new
 
@@ -165,7 +186,17 @@ def emit_copy(op: Op, builder: Builder, mapping: dict[Value, Value]) -> Op:
         blocks.append(opened.done)
     results = tuple(Value(r.type, r.name) for r in op.results)
     mapping.update(zip(op.results, results, strict=True))
-    made = Op(op.name, tuple(mapping.get(a, a) for a in op.args), results, op.attrs, tuple(blocks), op.loc, builder.origin, builder.next_id, (op.id,))
+    made = Op(
+        op.name,
+        tuple(mapping.get(a, a) for a in op.args),
+        results,
+        op.attrs,
+        tuple(blocks),
+        op.loc,
+        builder.origin,
+        builder.next_id,
+        (op.id,),
+    )
     builder.next_id += 1
     return builder.append(made)
 

@@ -38,7 +38,9 @@ def matmul_kernel(
     bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
 
 
-def matmul(a: Any, b: Any, out: Any, *, tile: tuple[int, int, int] = (128, 128, 64), group: int = 8, num_warps: int = 4) -> Any:
+def matmul(
+    a: Any, b: Any, out: Any, *, tile: tuple[int, int, int] = (128, 128, 64), group: int = 8, num_warps: int = 4
+) -> Any:
     """out = a @ b for matrices of shapes (M, K), (K, N) and (M, N), of one floating-point dtype, with any strides; returns `out`.
 
     `tile` is (M, N, K) of a program. Raises ValueError when the shapes do not fit.

@@ -233,7 +233,7 @@ class Layout:
         shape = (*result.shape[:axis], 1 << len(moving), *result.shape[axis + 1 :])
         return Layout(shape, tuple(map(widen, result.reg)), tuple(map(widen, result.lane)), tuple(warp))
 
-    @cache  # layouts are few, and code generation asks for every register
+    @cache  # noqa: B019 - layouts are few, and code generation asks for every register
     def _project_axis(self, axis: int) -> tuple[Layout, tuple[int, ...]]:
         axis = range(len(self.shape))[axis]
         bits = self.dim_bits(axis)
@@ -250,7 +250,7 @@ class Layout:
         """For each register of this layout the operand's register that it copies."""
         return self._project_broadcast(tuple(operand_shape))[1]
 
-    @cache
+    @cache  # noqa: B019
     def _project_broadcast(self, operand_shape: tuple[int, ...]) -> tuple[Layout, tuple[int, ...]]:
         if len(operand_shape) != len(self.shape):
             raise ValueError(f"{operand_shape} and {self.shape} differ in rank; expand_dims first")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,12 @@ def show(title: str, rows: list[Row]) -> None:
     cells = [[_cell(row.get(c, "")) for c in columns] for row in rows]
     widths = [max(len(c), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
     for line in [columns, *cells]:
-        print("  " + "  ".join(text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))))
+        print(
+            "  "
+            + "  ".join(
+                text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))
+            )
+        )
 
 
 def _cell(value: Any) -> str:
@@ -61,11 +67,25 @@ def _gpu_add(cupy: Any) -> Row:
     x, y = (cupy.random.standard_normal(n, dtype=cupy.float32) for _ in range(2))
     out, source = cupy.full(n, cupy.nan, cupy.float32), cupy.random.standard_normal(n + n // 2, dtype=cupy.float32)
     target = cupy.empty_like(source)
-    times = interleaved({"ours": lambda: add(x, y, out), "copy": lambda: cupy.copyto(target, source), "cupy": lambda: cupy.add(x, y, out)}, gpu=True)
+    times = interleaved(
+        {
+            "ours": lambda: add(x, y, out),
+            "copy": lambda: cupy.copyto(target, source),
+            "cupy": lambda: cupy.add(x, y, out),
+        },
+        gpu=True,
+    )
     assert bool((out == x + y).all())
     moved = 3 * x.nbytes / 1e6
     ours, copy, peer = (times[k].median for k in ("ours", "copy", "cupy"))
-    return {"benchmark": "add 2^26 fp32", "ms": ours, "GB/s": moved / ours, "copy GB/s": moved / copy, "of copy": copy / ours, "of CuPy": peer / ours}
+    return {
+        "benchmark": "add 2^26 fp32",
+        "ms": ours,
+        "GB/s": moved / ours,
+        "copy GB/s": moved / copy,
+        "of copy": copy / ours,
+        "of CuPy": peer / ours,
+    }
 
 
 def _gpu_softmax(cupy: Any) -> list[Row]:
@@ -75,13 +95,21 @@ def _gpu_softmax(cupy: Any) -> list[Row]:
     for n in (1024, 4096, 12672):
         x = cupy.random.standard_normal((4096, n), dtype=cupy.float32)
         out, source, target = cupy.full_like(x, cupy.nan), cupy.copy(x), cupy.empty_like(x)
-        calls = {f"{w} warps": lambda w=w: softmax(x, out, num_warps=w) for w in (4, 8, 16)}
-        times = interleaved(calls | {"copy": lambda: cupy.copyto(target, source)}, gpu=True)
+        calls = {f"{w} warps": partial(softmax, x, out, num_warps=w) for w in (4, 8, 16)}
+        times = interleaved(calls | {"copy": partial(cupy.copyto, target, source)}, gpu=True)
         exact = cupy.exp(x.astype(cupy.float64) - x.max(1, keepdims=True))
         cupy.testing.assert_allclose(out, exact / exact.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
         moved, best = 2 * x.nbytes / 1e6, min(calls, key=lambda k: times[k].median)
         ours = times[best].median
-        rows.append({"benchmark": f"softmax 4096 x {n} fp32, {best}", "ms": ours, "GB/s": moved / ours, "copy GB/s": moved / times["copy"].median, "of copy": times["copy"].median / ours})
+        rows.append(
+            {
+                "benchmark": f"softmax 4096 x {n} fp32, {best}",
+                "ms": ours,
+                "GB/s": moved / ours,
+                "copy GB/s": moved / times["copy"].median,
+                "of copy": times["copy"].median / ours,
+            }
+        )
     return rows
 
 
@@ -92,14 +120,28 @@ def _gpu_matmul(cupy: Any) -> list[Row]:
     for n in (1024, 4096):
         a, b = (cupy.random.standard_normal((n, n), dtype=cupy.float32).astype(cupy.float16) for _ in range(2))
         out, library = cupy.full((n, n), cupy.nan, cupy.float16), cupy.empty((n, n), cupy.float16)
-        tiles = {"128x128x64, 4 warps": ((128, 128, 64), 4), "128x128x32, 4 warps": ((128, 128, 32), 4), "128x256x64, 8 warps": ((128, 256, 64), 8), "128x128x64, 8 warps": ((128, 128, 64), 8), "64x128x64, 4 warps": ((64, 128, 64), 4)}
-        calls = {k: lambda t=t, w=w: matmul(a, b, out, tile=t, num_warps=w) for k, (t, w) in tiles.items()}
-        times = interleaved(calls | {"cublas": lambda: cupy.matmul(a, b, out=library)}, gpu=True)
+        tiles = {
+            "128x128x64, 4 warps": ((128, 128, 64), 4),
+            "128x128x32, 4 warps": ((128, 128, 32), 4),
+            "128x256x64, 8 warps": ((128, 256, 64), 8),
+            "128x128x64, 8 warps": ((128, 128, 64), 8),
+            "64x128x64, 4 warps": ((64, 128, 64), 4),
+        }
+        calls = {k: partial(matmul, a, b, out, tile=t, num_warps=w) for k, (t, w) in tiles.items()}
+        times = interleaved(calls | {"cublas": partial(cupy.matmul, a, b, out=library)}, gpu=True)
         exact = a[:64].astype(cupy.float64) @ b.astype(cupy.float64)
         cupy.testing.assert_allclose(out[:64].astype(cupy.float64), exact, rtol=5e-3, atol=5e-2)
         for name in tiles:
             ours, peer = times[name].median, times["cublas"].median
-            rows.append({"benchmark": f"matmul {n}^3 fp16, {name}", "ms": ours, "TFLOP/s": 2 * n**3 / ours / 1e9, "cuBLAS TFLOP/s": 2 * n**3 / peer / 1e9, "of cuBLAS": peer / ours})
+            rows.append(
+                {
+                    "benchmark": f"matmul {n}^3 fp16, {name}",
+                    "ms": ours,
+                    "TFLOP/s": 2 * n**3 / ours / 1e9,
+                    "cuBLAS TFLOP/s": 2 * n**3 / peer / 1e9,
+                    "of cuBLAS": peer / ours,
+                }
+            )
     return rows
 
 
@@ -122,7 +164,19 @@ def compile() -> list[Row]:
     jobs: dict[str, Callable[[], Any]] = {
         "add": lambda: add_kernel.trace(*["*fp32:16"] * 3, "i32:16", BLOCK=1024),
         "softmax": lambda: softmax_kernel.trace(*["*fp32:16"] * 2, *["i32:16"] * 3, BLOCK=1024),
-        "matmul": lambda: matmul_kernel.trace(*["*fp16:16"] * 3, *["i32:16"] * 4, 1, "i32:16", 1, "i32:16", 1, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP=8),
+        "matmul": lambda: matmul_kernel.trace(
+            *["*fp16:16"] * 3,
+            *["i32:16"] * 4,
+            1,
+            "i32:16",
+            1,
+            "i32:16",
+            1,
+            BLOCK_M=128,
+            BLOCK_N=128,
+            BLOCK_K=64,
+            GROUP=8,
+        ),
     }
     add_kernel.trace(*["*fp64:16"] * 3, "i32", BLOCK=512)
     times: dict[str, list[float]] = {name: [] for name in jobs}
@@ -140,7 +194,11 @@ def compile() -> list[Row]:
         if name in peers:
             row |= {"Triton ms": peers[name], "ours / Triton": row["ms"] / peers[name]}
         rows.append(row)
-    show("Cold compile for sm_90a" + ("" if peers else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"), rows)
+    show(
+        "Cold compile for sm_90a"
+        + ("" if peers else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"),
+        rows,
+    )
     return rows
 
 

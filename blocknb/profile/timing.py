@@ -24,7 +24,9 @@ class Timing:
     high: float
 
 
-def interleaved(candidates: Mapping[str, Callable[[], Any]], *, gpu: bool, rounds: int = 30, warmup: int = 3) -> dict[str, Timing]:
+def interleaved(
+    candidates: Mapping[str, Callable[[], Any]], *, gpu: bool, rounds: int = 30, warmup: int = 3
+) -> dict[str, Timing]:
     """Times each candidate once a round, in turn. Returns a Timing by name, in milliseconds."""
     measure = _Gpu() if gpu else _cpu
     for _ in range(warmup):

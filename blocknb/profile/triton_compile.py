@@ -49,7 +49,7 @@ def matmul(
     a_tile = a + rows[:, None] * a_row + inner[None, :] * a_column
     b_tile = b + inner[:, None] * b_row + columns[None, :] * b_column
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for step in range(0, tl.cdiv(k, BLOCK_K)):
+    for step in range(tl.cdiv(k, BLOCK_K)):
         left = k - step * BLOCK_K
         x = tl.load(a_tile, mask=inner[None, :] < left, other=0.0)
         y = tl.load(b_tile, mask=inner[:, None] < left, other=0.0)

@@ -56,7 +56,10 @@ def test_the_gpu_agrees_with_float64(name):
 
 
 @pytest.mark.parametrize("warps", [1, 2, 8])
-@pytest.mark.parametrize("name", ["softmax_781", "reductions_64x32_float32", "online_softmax", "matmul_float16", "attention", "transpose_float32"])
+@pytest.mark.parametrize(
+    "name",
+    ["softmax_781", "reductions_64x32_float32", "online_softmax", "matmul_float16", "attention", "transpose_float32"],
+)
 def test_any_number_of_warps_gives_the_same_numbers(name, warps):
     case = CASES[name]
     arguments = case.make(np.random.default_rng())

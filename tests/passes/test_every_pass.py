@@ -25,7 +25,9 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, target):
             case.interpret(stage.after, arguments, implicit_barriers=stage.name == "shared")
 
 
-@pytest.mark.parametrize("name", ["softmax_781", "matmul_float16", "matmul_ieee", "attention", "reductions_64x32_float32"])
+@pytest.mark.parametrize(
+    "name", ["softmax_781", "matmul_float16", "matmul_ieee", "attention", "reductions_64x32_float32"]
+)
 def test_removing_any_one_barrier_is_noticed(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
