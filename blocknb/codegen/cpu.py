@@ -1,8 +1,9 @@
 """Tile IR to LLVM text for a CPU: `generate(func, target)` gives a Module.
 
-The module exports one function, `entry(chunk, total, grid, arguments, scratch, status)`. It takes ranges of `chunk` programs from a
-counter in `status` until all `total` are done, so that any number of threads may call it at once and share the work. Programs are
-numbered with axis 0 running fastest. Between programs, and in loops that may be long, it looks at a stop flag.
+The module exports one function, `entry(chunk, limit, total, grid, arguments, scratch, status)`. It takes ranges of `chunk` programs
+from a counter in `status` until all `total` are taken or the counter has reached `limit`, so that any number of threads may call it
+at once and share the work. Programs are numbered with axis 0 running fastest. Between programs, and in loops that may be long, it
+looks at a stop flag.
 
 Arguments are 64-bit words: three for a pointer (address, lower and upper bound of the bytes that may be touched), one for a
 number (fp16 and bf16 as the bits of an fp32). Loop nests are fused as if different arguments did not overlap; where that mattered,
@@ -196,6 +197,9 @@ def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value]
     counter = w.value(f"getelementptr inbounds i64, ptr %status, i64 {NEXT}")
     apart = _apart(c, program, assumptions)
     w.place("take")
+    reached = w.value(f"load atomic i64, ptr {counter} monotonic, align 8")
+    w.branch(w.value(f"icmp slt i64 {reached}, %limit"), "more", "leave")
+    w.place("more")
     first = w.value(f"atomicrmw add ptr {counter}, i64 %chunk seq_cst")
     w.branch(w.value(f"icmp slt i64 {first}, %total"), "range", "leave")
     w.place("range")
@@ -213,7 +217,7 @@ def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value]
     w.place("leave")
     w.end("ret void")
     body = "\n".join([*w.slots, *w.lines])
-    signature = "i64 %chunk, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status"
+    signature = "i64 %chunk, i64 %limit, i64 %total, ptr %grid, ptr %arguments, ptr %scratch, ptr %status"
     return f"define void @{name}({signature}) nounwind {{\nentry:\n{body}\n}}\n"
 
 

@@ -83,6 +83,8 @@ class Group:
         return min([width, self.size, *panels])
 
     def _unroll(self) -> int:
+        if self.e.alias:
+            return 1  # rarely used: arguments that overlap
         cost = sum(COSTS.get(op.name, 1) for op in self.ops) + len(self.outputs)
         if any(not r.can_unroll for r in (Reduction(self, op) for op in self.ops if op.name == "reduce")):
             return 1

@@ -4,8 +4,9 @@ The exported function of a kernel takes ranges of programs from an atomic counte
 threads is calling it on several Python threads: ctypes lets go of the interpreter lock during the call, and no Python runs between
 ranges. The threads are kept; short launches run on the calling thread, by the time that earlier launches took.
 
-The main thread never enters machine code that may run for long. It waits for the others, where a KeyboardInterrupt reaches it; then
-it raises the stop flag in the launch's status block, which programs look at, and waits until they have left.
+The main thread never enters machine code that may run for long: it takes its share of the programs in slices, and none of kernels
+with loops. So a KeyboardInterrupt reaches it, between slices or while it waits for the others; then it raises the stop flag in the
+launch's status block, which programs look at, and waits until they have left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.cpu_memory import Site
@@ -30,9 +31,10 @@ Grid = tuple[int, int, int]
 Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 #: The status block of a launch, in words of 8 bytes (see codegen.cpu), in front of the grid and the arguments.
-STOP, SITE, OFFSET, PROGRAM, WORDS = 0, 1, 2, 3, 16
+STOP, SITE, OFFSET, PROGRAM, NEXT, WORDS = 0, 1, 2, 3, 8, 16
 ALONE_NS = 60_000  # launches shorter than this run on the calling thread
 SHARE_NS = 20_000  # a thread takes ranges of about this length at least
+SLICE_NS = 20_000_000  # the calling thread returns to Python this often
 MAX_PROGRAMS = 2**31 - 1
 
 
@@ -123,7 +125,7 @@ class HostKernel:
         from blocknb.codegen.loader import load_object
 
         self._loaded = load_object(code)  # keeps the code in memory
-        signature = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4)
+        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, *[ctypes.c_void_p] * 4)
         self._function = signature(self._loaded.address(entry))
         self.parameters, self.sites, self.scratch_bytes, self.may_loop = (
             tuple(parameters),
@@ -152,13 +154,13 @@ class HostKernel:
         self._pack(block, at, grid, arguments)
         status = ctypes.addressof(block) + at
         places = (status + 8 * WORDS, status + 8 * (WORDS + 3))
-        expected = self.program_ns * total
-        if not (self.may_loop and threading.current_thread() is threading.main_thread()) and 0 < expected < ALONE_NS:
+        here = not self.may_loop or threading.current_thread() is not threading.main_thread()
+        if here and 0 < self.program_ns * total < ALONE_NS:
             begin = time.perf_counter_ns()
-            self._function(total, total, *places, _memory.at_least(self.scratch_bytes), status)
+            self._function(total, total, total, *places, _memory.at_least(self.scratch_bytes), status)
             self.program_ns = (time.perf_counter_ns() - begin) / total
         else:
-            self._share(total, expected, places, status)
+            self._share(total, here, places, status)
         words = struct.unpack_from("<3q3i", block, at)
         if words[SITE]:
             raise self._violation(words, arguments)
@@ -181,26 +183,41 @@ class HostKernel:
                 *(float("inf" if v > 0 else "-inf") if isinstance(v, float) and abs(v) > 3.4e38 else v for v in flat),
             )
 
-    def _share(self, total: int, expected: float, places: tuple[int, int], status: int) -> None:
-        """Runs on the pool and waits."""
-        threads = min(thread_count(), total)
+    def _share(self, total: int, here: bool, places: tuple[int, int], status: int) -> None:
+        """Runs on several threads, of which the calling one is one if it may (`here`), and waits for all."""
+        threads, expected = min(thread_count(), total), self.program_ns * total
         chunk = max(1, total // (threads * 8))
         if expected:
             threads = max(1, min(threads, int(expected / ALONE_NS) + 1))
-            chunk = max(min(chunk, total // threads), min(int(SHARE_NS / self.program_ns), total // threads), 1)
+            chunk = max(1, min(max(chunk, int(SHARE_NS / self.program_ns)), total // threads))
         times: list[int] = []
 
         def work() -> None:
             begin = time.perf_counter_ns()
-            self._function(chunk, total, *places, _memory.at_least(self.scratch_bytes), status)
+            self._function(chunk, total, total, *places, _memory.at_least(self.scratch_bytes), status)
             times.append(time.perf_counter_ns() - begin)
 
         done: queue.SimpleQueue = queue.SimpleQueue()
-        _pool.run(threads, work, done)
-        failures = _wait(done, threads, status)
+        others = threads - here
+        _pool.run(others, work, done)
+        failures = _together(self._slices(chunk, total, places, status, times) if here else (), done, others, status)
         if failures:
             raise failures[0]
         self.program_ns = max(sum(times) / total, 1e-3)
+
+    def _slices(self, chunk: int, total: int, places: tuple[int, int], status: int, times: list[int]) -> Iterator[None]:
+        """The calling thread's share, in steps of about SLICE_NS, between which Python can see an interrupt."""
+        counter, scratch = ctypes.c_int64.from_address(status + 8 * NEXT), _memory.at_least(self.scratch_bytes)
+        stop, step = ctypes.c_int64.from_address(status + 8 * STOP), chunk
+        while counter.value < total and not stop.value:
+            if self.program_ns:
+                step = max(chunk, int(SLICE_NS / self.program_ns))
+            begin = time.perf_counter_ns()
+            self._function(chunk, min(counter.value + step, total), total, *places, scratch, status)
+            times.append(time.perf_counter_ns() - begin)
+            if times[-1] < SLICE_NS // 2:
+                step *= 2
+            yield
 
     def _violation(self, words: Sequence[int], arguments: Sequence[Any]) -> AccessError:
         site, index, program = self.sites[words[SITE] - 1], words[OFFSET], tuple(words[PROGRAM : PROGRAM + 3])
@@ -219,13 +236,22 @@ class HostKernel:
         )
 
 
-def _wait(done: queue.SimpleQueue, threads: int, status: int) -> list[BaseException]:
-    """Waits for all threads, also after an interrupt, which stops them first and goes on afterwards."""
-    failures, interrupted, left = [], None, threads
-    while left:
+def _together(own: Iterable[None], done: queue.SimpleQueue, others: int, status: int) -> list[BaseException]:
+    """Runs the calling thread's steps, then waits for the others, also after an interrupt, which stops them first.
+
+    Returns what the other threads raised.
+    """
+    failures, interrupted = [], None
+    try:
+        for _ in own:
+            pass
+    except BaseException as error:
+        interrupted = error
+        ctypes.c_int64.from_address(status + 8 * STOP).value = 1
+    while others:
         try:
             failure = done.get()
-            left -= 1
+            others -= 1
             if failure is not None:
                 failures.append(failure)
         except BaseException as error:
