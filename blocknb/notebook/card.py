@@ -31,19 +31,20 @@ SHOWN_NOTES = 12
 @dataclass(frozen=True)
 class View:
     """One target that the card looks at. `role` is "ran" for what was launched, "compiled" for what only was compiled, "view" for
-    code that the card made to be read, which may have failed: then there is no trace but an error. `expression` is what gives the
-    trace in the notebook."""
+    code that the card made to be read, which may have failed: then there is no trace but an error. `label` is short ("CPU"), `place`
+    long; `expression` is what gives the trace in the notebook."""
 
     role: str
     label: str
+    place: str
     expression: str
     trace: Trace | None
     error: str = ""
 
     @property
     def heading(self) -> str:
-        device = "CPU" if self.label.startswith("cpu") else "GPU"
-        return {"ran": "ran on ", "compiled": "compiled for ", "view": f"{device} view: "}[self.role] + self.label
+        device = "CPU" if self.place.startswith("cpu") else "GPU"
+        return {"ran": "ran on ", "compiled": "compiled for ", "view": f"{device} view: "}[self.role] + self.place
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Card:
 
     @property
     def where(self) -> str:
-        """ "ran on CPU (znver4, 2 cores); GPU view: sm_90a"."""
+        """ "ran on CPU; GPU view: sm_90a", or "ran on NVIDIA H200 (sm_90a)"."""
         return "; ".join(view.heading for view in self.views)
 
     @cached_property
@@ -74,9 +75,7 @@ class Card:
         made, found = self.main, []
         if made.launches:
             count = "" if self.record.launches == 1 else f"{self.record.launches} launches, "
-            warps = numbers.plural(int(made.compiled.options["num_warps"]), "warp")
-            on_gpu = f", {warps} a program" if made.compiled.target.is_gpu else ""
-            found.append(("launch", f"{count}grid {numbers.grid(made.grid)}{on_gpu}"))
+            found.append(("launch", f"{count}grid {numbers.grid(made.grid)}, {numbers.width(made.compiled)}"))
             speed = numbers.rate(made)
             found.append(("time", numbers.launches(made) + (f", {speed.text}" if speed else "")))
         for view in self.views:
@@ -86,11 +85,7 @@ class Card:
                 found.append((view.label, text))
         for view in self.views:
             if view.trace is not None:
-                label = (
-                    "compiled"
-                    if len(self.views) == 1
-                    else f"compiled, {'CPU' if not view.trace.target.is_gpu else view.label}"
-                )
+                label = "compiled" if len(self.views) == 1 else f"compiled, {view.label}"
                 found.append((label, numbers.compile_time(view.trace)))
         warnings = [
             warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings
@@ -118,7 +113,7 @@ class Card:
         traced = [(view, view.trace) for view in self.views if view.trace is not None]
         stages, trace = next(((v, t) for v, t in traced if t.target.is_gpu), traced[0])
         found = [sections.source_section([t for _, t in traced], stages.expression, "")]
-        columns = [(view.label.split(" ")[0], t) for view, t in traced]
+        columns = [(view.label, t) for view, t in traced]
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
         found += sections.stage_sections(trace, stages.expression, stages.heading)
         for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
@@ -191,16 +186,17 @@ def card_of(record: Record, target: str | None = None, opened: Collection[str] =
     assert record.latest is not None
     made, name = record.latest.compiled, record.kernel.__name__
     role = "ran" if record.latest.launches else "compiled"
-    ran = View(role, numbers.place(made.target), f"{name}.latest.trace", made.trace)
+    label, place = str(made.target) if made.target.is_gpu else "CPU", numbers.place(made.target, record.latest.device)
+    ran = View(role, label, place, f"{name}.latest.trace", made.trace)
     if target is None and not made.target.is_gpu:
         target = DEFAULT_VIEW
     if target is None or target in (str(made.target), "cpu" if not made.target.is_gpu else ""):
         return Card(record, (ran,), opened)
     expression = f"{name}.latest.retarget({target!r}).trace"
     try:
-        view = View("view", target, expression, made.retarget(target).trace)
+        view = View("view", target, target, expression, made.retarget(target).trace)
     except KernelError as error:
-        view = View("view", target, expression, None, numbers.complaint(error))
+        view = View("view", target, target, expression, None, numbers.complaint(error))
     return Card(record, (ran, view), opened)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile.counts import argument_bytes, dot_flops
+from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
 from blocknb.target import Target
 from blocknb.trace import Resources, Trace
@@ -46,9 +47,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def place(target: Target) -> str:
-    """How a card calls a target: "sm_90a", or the CPU and how many threads a launch may use."""
-    return str(target) if target.is_gpu else f"CPU ({target.arch}, {plural(thread_count(), 'thread')})"
+def place(target: Target, device: int = -1) -> str:
+    """Where something ran: "CPU", "NVIDIA H200 (sm_90a)"; just the target when `device` says that it ran nowhere."""
+    if not target.is_gpu:
+        return "CPU"
+    if device < 0:
+        return str(target)
+    from blocknb.runtime import driver
+
+    return f"{driver.cupy().cuda.runtime.getDeviceProperties(device)['name'].decode()} ({target})"
+
+
+def width(compiled: Compiled) -> str:
+    """How many share the work: "4 warps a program", on the CPU "2 threads (znver4)"."""
+    if compiled.target.is_gpu:
+        return f"{plural(int(compiled.options['num_warps']), 'warp')} a program"
+    return f"{plural(thread_count(), 'thread')} ({compiled.target.arch})"
 
 
 def grid(sizes: tuple[int, int, int]) -> str:
