@@ -66,6 +66,7 @@ class Generator:
         self.following: Sequence[Op] = ()
         self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
         self.memo: dict[tuple, str] = {}
+        self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
         self.open_chunk()
@@ -235,6 +236,12 @@ class Generator:
             base, offset = self.emit(f"xor i32 {base}, {offset}"), 0
         return self.emit(f"add i32 {base}, {offset + start}") if offset + start else base
 
+    def remember(self, known: dict, key: Any, name: str) -> str:
+        """Files what was written at the current place under `key`, until the block that it stands in ends."""
+        known[key] = name
+        self.scopes[-1].append((known, key))
+        return name
+
     # -- ops
 
     def module(self) -> Module:
@@ -276,10 +283,13 @@ class Generator:
             self.registers[value] = {0: self.emit(f"trunc i8 %p{i} to i1") if value.type.dtype == t.int1 else f"%p{i}"}
 
     def block(self, block: Block) -> None:
+        self.scopes.append([])
         for position, op in enumerate(block.ops):
             self.following = block.ops[position + 1 :]
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             self.op(op)
+        for known, key in self.scopes.pop():  # after this block these names are not defined on every path
+            del known[key]
 
     def op(self, op: Op) -> None:
         match op.name:

@@ -59,9 +59,7 @@ def word(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
     known = g.words.setdefault(value, {})
     if registers not in known and (deferred := g.deferred.get(value)) is not None:
         deferred(registers)
-    if registers not in known:
-        known[registers] = pack(g, value, registers)
-    return known[registers]
+    return known[registers] if registers in known else g.remember(known, registers, pack(g, value, registers))
 
 
 def pack(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
@@ -396,7 +394,9 @@ def local_load(g: Generator, op: Op) -> None:
     if matrix is not None and bits * len(matrix.steps[0].registers[0]) == 32:
         where = SharedAddress(g, buffer, matrix.lane, matrix.warp)
         fetch = MatrixFetch(g, where, matrix, words)
-        if g.consumed_by_next_dot(op):
+        # What the tensor core takes are words of neighbouring registers; a buffer that runs the other way gives others.
+        paired = all(registers == tuple(range(registers[0], registers[-1] + 1)) for registers in fetch.by_word)
+        if paired and g.consumed_by_next_dot(op):
             g.words[op.result] = words
             g.deferred[op.result] = fetch
             return
