@@ -55,7 +55,7 @@ def fresh(n: int = 100) -> np.ndarray:
 @pytest.mark.parametrize(
     "grid",
     [2, (2,), [2], (2, 1), (np.int64(2), 1, 1), lambda meta: (blocknb.cdiv(meta["n"], meta["BLOCK"]),), lambda meta: 2],
-    ids=str,
+    ids=lambda grid: "function" if callable(grid) else str(grid),
 )
 def test_a_grid_is_an_int_up_to_three_ints_or_a_function_of_the_arguments(grid: Any) -> None:
     out = fresh()
