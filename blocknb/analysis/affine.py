@@ -169,6 +169,8 @@ class Facts:
         elif value in self.definition:
             op = self.definition[value]
             found = self._structured(op, value) if op.blocks else self._operation(op, dtype)
+            if found is not None and groups.promised(self, op, found):
+                found = None  # what the author knows of the value is more than its form says
         if found is None or len(found.terms) > MAX_TERMS:
             return self.opaque(value)
         return found

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
 
+PROMISES = ("multiple_of", "max_contiguous", "max_constancy")
+
+
 class Group(NamedTuple):
     """On an axis: aligned groups of `contiguity` count on from an element that `divisor` divides; groups of `constancy` are equal."""
 
@@ -132,8 +135,27 @@ def info(facts: Facts, value: Value) -> Info:
     """The Info of a value that stands for itself: an opaque symbol, a boolean, a float."""
     memo = facts.memo.infos
     if value not in memo:
-        memo[value] = _info(facts, value)
+        found = _info(facts, value)
+        memo[value] = with_promises(found, facts.definition.get(value))
     return memo[value]
+
+
+def with_promises(known: Info, op: Op | None) -> Info:
+    """What is known, and what the author promised of an op's result by `multiple_of`, `max_contiguous` and `max_constancy`."""
+    if op is None or not any(name in op.attrs for name in PROMISES):
+        return known
+    if not known.groups:
+        return known._replace(every=max(known.every, power_of_two(op.attrs.get("multiple_of", (1,))[0])))
+    found, every = [], known.every
+    for axis, group in enumerate(known.groups):
+        multiple, counting, steady = (
+            power_of_two((*op.attrs.get(name, ()), *(1,) * (axis + 1))[axis]) for name in PROMISES
+        )
+        size = op.result.type.shape[axis]
+        made = Group(max(group.contiguity, min(counting, size)), 1, max(group.constancy, min(steady, size)))
+        found.append(made._replace(divisor=max(_at(group, made.contiguity), multiple)))
+        every = max(every, multiple if made.contiguity == 1 else 1)
+    return Info(tuple(found), every)
 
 
 def _info(facts: Facts, value: Value) -> Info:
@@ -445,3 +467,16 @@ def _modulus(op: Op, constant: int) -> int | None:
     if op.result.type.dtype.kind == "uint":
         constant -= 1 << bits
     return constant if constant < 0 and -constant & (-constant - 1) == 0 else None
+
+
+def promised(facts: Facts, op: Op, form: Form) -> bool:
+    """Whether the author promised more of an op's result than follows from its form."""
+    if not any(name in op.attrs for name in PROMISES):
+        return False
+    found = []
+    for axis, size in enumerate(op.result.type.shape):
+        counting = _form_contiguity(facts, form, axis, size)
+        steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
+        found.append(Group(counting, form_divisor(facts, form, axis, counting), steady))
+    known = Info(tuple(found), form_divisor(facts, form, None, 1))
+    return with_promises(known, op) != known

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from blocknb.analysis.groups import PROMISES
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from blocknb.passes.simplify import Rewriter
 
 COMMUTATIVE = ("add", "mul", "and", "or", "xor", "min", "max")
-PROMISES = ("multiple_of", "max_contiguous", "max_constancy")
 OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 
@@ -38,9 +38,8 @@ def identity(op: Op, rewriter: Rewriter) -> Value | None:
 
 def _shape(op: Op, rewriter: Rewriter) -> Value | None:
     (x,), kind, type = op.args, op.name, op.result.type
-    if x.type == type:
-        if kind != "trans" or tuple(op.attrs["perm"]) == tuple(range(len(type.shape))):
-            return x
+    if x.type == type and (kind != "trans" or tuple(op.attrs["perm"]) == tuple(range(len(type.shape)))):
+        return x
     if (constant := rewriter.constant(x)) is not None:
         return rewriter.const(constant, type)
     inner = rewriter.definition.get(x)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from blocknb.analysis.groups import PROMISES
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
@@ -96,7 +97,7 @@ class Splitter(Rebuild):
     def uniform(self, value: Value) -> bool:
         """Whether a tile of the original has no rest."""
         op = self.original.get(value)
-        if op is None:
+        if op is None or promised(op):
             return False
         match op.name:
             case "splat":
@@ -110,7 +111,7 @@ class Splitter(Rebuild):
         if value is start:
             return True
         op = self.original.get(value)
-        if op is None or not op.args:
+        if op is None or not op.args or promised(op):
             return False
         if op.name == "for":
             i, body = op.results.index(value), op.blocks[0]
@@ -164,6 +165,8 @@ class Splitter(Rebuild):
     def split(self, op: Op) -> Parts | None:
         """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
         emit, result = self.builder.value, op.result
+        if promised(op):  # which would be lost
+            return None
         match op.name:
             case "splat":
                 return Parts(op.args[0], None)
@@ -281,6 +284,11 @@ class Splitter(Rebuild):
         self.parts[made] = parts
 
 
+def promised(op: Op) -> bool:
+    """Whether the author promised something of the op's result, as a whole."""
+    return any(name in op.attrs for name in PROMISES)
+
+
 def has_parts(value: Value) -> bool:
     """Whether a value is a tile of pointers or of 32- or 64-bit signed integers."""
     return (
@@ -313,11 +321,10 @@ def explain(func: Func, notes: Notes) -> None:
             notes(op, "address = one scalar pointer for all elements")
         else:
             offsets = pointer.args[1]
-            kind = "loop-invariant " if loops and home.get(offsets, 0) < loops else ""
-            notes(
-                op,
-                f"address = scalar base + {kind}{offsets.type.dtype.name} offsets{' that change in the loop' if loops and not kind else ''}",
-            )
+            kind = f"{offsets.type.dtype.name} offsets"
+            if loops:
+                kind = f"loop-invariant {kind}" if home.get(offsets, 0) < loops else f"{kind} that change in the loop"
+            notes(op, f"address = scalar base + {kind}")
 
     walk(func.body.ops, 0)
 

@@ -21,14 +21,14 @@ PREDICATES = ("lt", "le", "gt", "ge", "eq", "ne")
 CONSTANTS = (0, 1, 2, 4, 8, 16, 3, -1, -4, 7, 15, -8, 5, 32)
 CASTS = (t.int64, t.int32, t.int8, t.uint32, t.uint8, t.uint64, t.int16)
 OTHERS = ("compare", "select", "cast", "splat", "expand", "broadcast", "trans", "reshape", "arange", "const", "shift")
-OTHERS += ("negate", "pointer", "program", "cast")
+OTHERS += ("wrap", "mask", "mask", "negate", "pointer", "program", "cast")
 CHOICES = BINARY + OTHERS
 
 number = st.integers(0, 63)
 plain = st.tuples(st.sampled_from(CHOICES), number, number, number)
 loop = st.tuples(st.just("for"), number, number, st.lists(plain, max_size=4))
 choice = st.tuples(st.just("if"), number, number, st.lists(plain, max_size=3))
-programs = st.lists(st.one_of(plain, plain, plain, plain, loop, choice), min_size=3, max_size=14)
+programs = st.lists(st.one_of(plain, plain, plain, plain, loop, choice), min_size=5, max_size=14)
 
 
 class Maker:
@@ -39,10 +39,49 @@ class Maker:
         self.params = (Value(Tile(t.int32), "n"), Value(Tile(t.int32), "m"), Value(Tile(Pointer(t.float32)), "p"))
         self.hints = (Hint("n", hints[0]), Hint("m", hints[1]), Hint("p", 16))
         self.pool: list[Value] = list(self.params)
+        self.prelude()
 
-    def func(self, program) -> Func:
+    def prelude(self) -> None:
+        """What kernels begin with, so that short programs are about tiles that count on, repeat, and start at multiples."""
+        emit = self.builder.value
+        n, m, p = self.params
+        start = emit("mul", emit("program_id", axis=0), self.builder.const(16, Tile(t.int32)))
+        for size in (16, 8):
+            count = emit("arange", start=0, end=size)
+            index = emit("add", emit("splat", start, shape=(size,)), count)
+            address = emit("ptradd", emit("splat", p, shape=(size,)), index)
+            back = emit("sub", index, emit("splat", n, shape=(size,)))
+            odd = emit("add", index, self.builder.const(5, index.type))
+            self.pool += [
+                odd,
+                emit("splat", m, shape=(size,)),
+                emit("splat", n, shape=(size,)),
+                address,
+                count,
+                back,
+                index,
+            ]
+        rows = emit("expand_dims", emit("arange", start=0, end=4), axis=1)
+        rows = emit("broadcast", emit("mul", rows, emit("splat", n, shape=(4, 1))), shape=(4, 8))
+        columns = emit("broadcast", emit("expand_dims", index, axis=0), shape=(4, 8))
+        address = emit("ptradd", emit("splat", p, shape=(4, 8)), emit("add", rows, columns))
+        self.pool += [start, rows, columns, address]
+
+    def func(self, program, stores: int = 0) -> Func:
+        """The Func of a program; with `stores`, the last so many values and pointers are stored, so that they matter."""
         self.steps(program)
+        for value in self.pool[3:][-stores:] if stores else ():
+            self.store(value)
         return Func("random", self.params, Block((), self.builder.finish()), hints=self.hints)
+
+    def store(self, value: Value) -> None:
+        emit, shape = self.builder.value, value.type.shape
+        if value.type.is_pointer:
+            self.builder.op("store", value, self.builder.const(0.0, Tile(t.float32, shape)))
+            return
+        number = emit("cast", emit("cast", value, dtype=t.int16), dtype=t.float32)
+        pointer = emit("splat", self.params[2], shape=shape) if shape else self.params[2]
+        self.builder.op("store", pointer, number)
 
     def steps(self, program) -> None:
         for step in program:
@@ -81,6 +120,14 @@ class Maker:
             case "compare":
                 a = self.integer(i)
                 return [emit("cmp", a, self.same(j, a), pred=PREDICATES[k % 6])]
+            case "wrap" | "mask":
+                a = self.pick(i, lambda v: v.type.dtype is t.int32 and v.type.shape)
+                b = self.pick(j, lambda v: v.type == Tile(t.int32)) if j % 4 else self.builder.const(8, Tile(t.int32))
+                b = emit("splat", b, shape=a.type.shape)
+                if name == "wrap":
+                    return [emit(("rem", "div")[k % 2], a, b)]
+                a, b = (a, b) if k % 3 else (b, a)
+                return [emit("cmp", a, b, pred=PREDICATES[k % 4])]
             case "select":
                 c = self.pick(i, lambda v: v.type.dtype is t.int1)
                 a = self.pick(j, lambda v: v.type.shape == c.type.shape)
@@ -148,9 +195,22 @@ class Maker:
             self.steps(body)
             inner = len(self.pool) - len(pool)
             after = [next((v for v in reversed(self.pool[-inner:]) if v.type == a.type), a) for a in args[1:]]
+            if i % 2:
+                after[j % 2] = self.advanced(args[1 + j % 2], i + j)
             b.op("yield", *after)
         self.pool = pool
         return list(b.op("for", *bounds, *first, blocks=(opened.done,)).results)
+
+    def advanced(self, value: Value, i: int) -> Value:
+        """A carried value moved on, by something uniform more often than not."""
+        like = value.type.with_dtype(t.int32) if value.type.is_pointer else value.type
+        if not like.dtype.is_integer or like.dtype.kind == "bool":
+            return value
+        found = [v for v in self.pool if v.type == (like if i % 4 == 0 else Tile(like.dtype))]
+        by = found[i % len(found)] if found else self.builder.const(3, like)
+        if by.type != like:
+            by = self.builder.value("splat", by, shape=like.shape)
+        return self.builder.value("ptradd" if value.type.is_pointer else ("add", "sub")[i % 3 == 0], value, by)
 
     def branch(self, i: int, j: int, body) -> list[Value]:
         b = self.builder
@@ -190,20 +250,23 @@ class Undefined(Exception):
 
 
 class Evaluator:
-    """Runs a Func on given parameters; pointers are element offsets.
+    """Runs a Func on given parameters; pointers are element offsets. `speculative`: a division by zero may be there, for nobody to use.
 
     `assumed` tells whether the analysis' assumptions have held so far: no signed overflow, positive divisors."""
 
-    def __init__(self, func: Func, arguments, program: tuple[int, int, int], look):
+    def __init__(self, func: Func, arguments, program: tuple[int, int, int], look=None, speculative: bool = False):
         self.environment = dict(zip(func.params, arguments, strict=True))
         self.trips: dict = {}
+        self.stored: list = []
+        self.speculative = speculative
         self.counts: dict = {}
         self.program, self.look, self.assumed = program, look, True
         self.block(func.body)
 
     def define(self, value: Value, array) -> None:
         self.environment[value] = array
-        self.look(self, value)
+        if self.look:
+            self.look(self, value)
 
     def block(self, block: Block) -> list:
         for op in block.ops:
@@ -230,6 +293,9 @@ class Evaluator:
                 return [np.transpose(args[0], op.attrs["perm"])]
             case "reshape":
                 return [np.reshape(args[0], op.attrs["shape"])]
+            case "store":
+                self.stored.append(np.broadcast_arrays(*args))
+                return []
             case "ptradd":
                 return [args[0] + args[1].astype(np.int64)]
             case "for":
@@ -246,7 +312,7 @@ class Evaluator:
 
     def watch(self, op, args) -> None:
         if op.name in ("div", "rem"):
-            if np.any(args[1] == 0):
+            if np.any(args[1] == 0) and not self.speculative:
                 raise Undefined
             self.assumed &= bool(np.all(args[1] > 0))
         dtype = op.result.type.dtype

@@ -106,7 +106,7 @@ samples = st.lists(st.tuples(scalars, scalars, st.integers(0, 9)), min_size=2, m
 
 
 @given(programs, st.sampled_from(((1, 1), (16, 1), (16, 16))), samples)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_fact_holds_for_every_element_of_every_value(program, hints, samples):
     func = Maker(hints).func(program)
     facts = affine.analyze(func)
