@@ -34,10 +34,10 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
 
     common = (
         Pass("simplify", simplify.simplify, optional=True),
-        Pass("unroll", unroll.unroll),  # static_range; after simplify, so that bounds are constants
+        Pass("unroll", unroll.unroll, optional=True),  # after simplify, so that bounds are constants
         Pass(
             "pointers", pointers.pointers, optional=True
-        ),  # scalar bases and invariant offsets, which coalesce reads best
+        ),  # scalar bases and invariant offsets: coalesce reads them best
     )
     if target.kind == "cpu":
         return common  # the CPU leaves at the tile level
@@ -51,21 +51,27 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     )
 
 
+#: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
+OPTIONAL = ("simplify", "unroll", "pointers", "coalesce", "tensorcore")
+
+
 def run(
     func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
 ) -> tuple[Func, tuple[Stage, ...]]:
     """Runs the pipeline. `observe` sees each Stage as it is done. Raises ValueError for an unknown or mandatory pass in `without`."""
-    passes = pipeline(target)
     without = frozenset(without)
-    optional = {p.name for p in passes if p.optional}
-    if unknown := without - optional:
+    if unknown := without - frozenset(OPTIONAL):
         raise ValueError(
-            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(sorted(optional))}"
+            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(OPTIONAL)}"
         )
     stages = []
-    for p in passes:
+    for p in pipeline(target):
         notes, start = Notes(p.name), time.perf_counter()
-        after = func if p.name in without else p.run(func, target, notes)
+        if p.name in without:
+            after = func
+            notes(None, "switched off")
+        else:
+            after = p.run(func, target, notes)
         elapsed = (time.perf_counter() - start) * 1e3
         stage = Stage(
             p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without
