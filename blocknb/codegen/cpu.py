@@ -23,6 +23,7 @@ from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.ir.core import Func, Value
 from blocknb.language.types import Pointer
 from blocknb.target import Target
+from blocknb.trace import Note
 
 #: Words of the status block (i64): a stop flag, then what went wrong, then, on a line of its own, the next program to run.
 STOP, SITE, OFFSET, PROGRAM, NEXT, STATUS_WORDS = 0, 1, 2, 3, 8, 16
@@ -34,7 +35,8 @@ class Module:
     """LLVM text and what the host must know of it.
 
     `entry` is the exported function; `scratch_bytes` a thread needs (aligned to 64); `sites[i]` the access that violation i is
-    about; `params` the parameters; `may_loop` whether a program may run for long.
+    about; `params` the parameters; `may_loop` whether a program may run for long; `notes` say how accesses and
+    dots are done.
     """
 
     text: str
@@ -43,6 +45,7 @@ class Module:
     sites: tuple[Site, ...]
     params: tuple[Value, ...]
     may_loop: bool
+    notes: tuple[Note, ...] = ()
 
 
 VIOLATION = f"""
@@ -74,28 +77,29 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     program = Program(func)
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=1) if func.loc else None
-    plain, sites, scratch, assumptions = _body(program, machine, helpers, debug, checked, alias=False)
-    entry = f"blocknb_{func.name}"
-    bodies = [_function("run", plain, debug)]
-    if assumptions:
-        careful, more_sites, more_scratch, _ = _body(
-            program, machine, helpers, debug, checked, alias=True, first_site=len(sites)
-        )
-        bodies.append(_function("run.overlapping", careful, debug))
-        sites, scratch = sites + more_sites, max(scratch, more_scratch)
-    entry_text = _entry(program, entry, assumptions)
+    plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
+    entry, made = f"blocknb_{func.name}", [plain]
+    bodies = [_function("run", plain.code.w, debug)]
+    if plain.assumptions:
+        careful = Emitter(program, machine, helpers, None, checked, alias=True)
+        careful.first_site = len(plain.sites)
+        made.append(_body(careful))
+        bodies.append(_function("run.overlapping", careful.code.w, None))
+    entry_text = _entry(program, entry, plain.assumptions)
     parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
     parts.append(debug.text() if debug else "")
     loops = any(op.name in ("while", "for") for op in func.ops())
-    return Module("\n".join(parts), entry, scratch, tuple(sites), func.params, loops)
+    scratch = max(LINE, *(e.scratch.bytes for e in made))
+    sites = tuple(site for e in made for site in e.sites)
+    return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
 
 
 SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"
 
 
 def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
-    scope = f" !dbg {debug.subprogram}" if debug and name == "run" else ""
+    scope = f" !dbg {debug.subprogram}" if debug else ""
     return (
         f"define internal void @{name}({SIGNATURE}) noinline nounwind{scope} {{\nentry:\n"
         + "\n".join([*w.slots, *w.lines])
@@ -103,29 +107,19 @@ def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:
     )
 
 
-def _body(
-    program: Program,
-    machine: Machine,
-    helpers: dict,
-    debug: DebugInfo | None,
-    checked: bool,
-    alias: bool,
-    first_site: int = 0,
-) -> tuple[Writer, list[Site], int, dict[tuple[Value, Value], bool]]:
-    """The function that runs programs first..last-1: (writer, sites, scratch bytes, assumptions)."""
-    e = Emitter(program, machine, helpers, None if alias else debug, checked, alias)
-    e.first_site = first_site
+def _body(e: Emitter) -> Emitter:
+    """Emits the function that runs programs first..last-1."""
     c, w = e.code, e.code.w
-    with w.at(debug.location(None) if debug and not alias else ""):
+    with w.at(e.debug.location(None) if e.debug else ""):
         _load_arguments(e)
         _start_programs(c)
         e.poll()
         for axis in range(3):
             w.do(f"%pid{axis} = load i32, ptr %at{axis}")
-        e.block(program.func.body)
+        e.block(e.program.func.body)
         e.leave()
         _next_program(c)
-    return w, e.sites, max(e.scratch.bytes, LINE), e.assumptions
+    return e
 
 
 def _word(c: Code, base: str, index: int) -> str:

@@ -13,7 +13,7 @@ from blocknb.codegen import cpu_control, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
-from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression
+from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
 from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, Site, strides_along
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
@@ -21,6 +21,7 @@ from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value, walk
 from blocknb.language.ops import OPS
+from blocknb.trace import Notes
 
 
 class Scope:
@@ -67,6 +68,10 @@ class Emitter:
         self.first_site = 0
         self.assumptions: dict[tuple[Value, Value], bool] = {}
         self.scopes: list[Scope] = []
+        self.notes = Notes("codegen")
+        self.uniform: set[tuple[Op, int]] = (
+            set()
+        )  # accesses of one element along a loop; known once `contiguous` was asked
         self._contiguous: dict[Op, frozenset[int]] = {}
         self._temporaries: list[Buffer] = []
 
@@ -100,6 +105,8 @@ class Emitter:
                 kind = kinds.of(pointers, identity(pointers.type.shape))
                 if isinstance(kind, Progression) and kind.step == pointers.type.dtype.element.bytes:
                     found.add(axis)
+                if isinstance(kind, Uniform):
+                    self.uniform.add((op, axis))
             self._contiguous[op] = frozenset(found)
         return self._contiguous[op]
 
@@ -299,7 +306,7 @@ class Emitter:
             home, argument = scope.targets[value]
             if home.strides == strides and self.free_home(home, argument, node.ops):
                 return home
-        if (panel := microkernel.panel_for(self, value)) is not None:
+        if (panel := microkernel.panel_for(self, value, axis)) is not None:
             return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
         for op in node.ops:
             for operand in op.args:

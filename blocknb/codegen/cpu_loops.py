@@ -94,11 +94,28 @@ class Group:
     # -- loops -----------------------------------------------------------------------------------------------------------
 
     def emit(self) -> None:
+        self._note()
         for r in self.reductions.values():
             r.prepare()
         self._outer([loop for loop in range(len(self.shape)) if loop != self.axis])
         for r in self.reductions.values():
             r.done()
+
+    def _note(self) -> None:
+        """Says how each access is made."""
+        for op in self.ops:
+            if op.name not in ("load", "store") or self.axis is None:
+                continue
+            index = identity(op.args[0].type.shape)
+            axis = f"axis {index.index(self.axis)}" if len(index) > 1 else "the block"
+            if self.axis in self.e.contiguous(op):
+                lanes = f"vectors of {self.width} {op.args[0].type.dtype.element}"
+                self.e.notes(op, f"{lanes} along {axis}{f', {self.unroll} at a time' if self.unroll > 1 else ''}")
+            elif (op, self.axis) in self.e.uniform:
+                self.e.notes(op, f"one element for all of {axis}")
+            else:
+                what = "gathered" if op.name == "load" else "scattered"
+                self.e.notes(op, f"{what} lane by lane: neighbours along {axis} are no neighbours in memory", "missed")
 
     def _outer(self, loops: list[int]) -> None:
         if not loops:

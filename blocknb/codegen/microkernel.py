@@ -9,6 +9,7 @@ AVX2, and either has more accumulators than a fused multiply-add takes cycles.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.cpu_graph import Index, identity
@@ -37,11 +38,15 @@ def register_tile(e: Emitter, op: Op) -> tuple[int, int, int]:
     return min(m, 8 if e.machine.avx512 else 4), nr, lanes
 
 
-def panel_for(e: Emitter, value: Value) -> tuple[int, int, int] | None:
-    """The panels in which to store a tile that only dots read, as their B; else None."""
+def panel_for(e: Emitter, value: Value, axis: int | None) -> tuple[int, int, int] | None:
+    """The panels in which to store a tile that only dots read, as their B, and that is made in vectors along `axis`; else None.
+
+    Vectors along k would have to be scattered; such a tile is stored plainly and transposed in registers afterwards.
+    """
     uses = e.program.uses.get(value, ())
     wanted = {_panel(e, use.op, use.at) if use.op.name == "dot" and use.operand == 1 else None for use in uses}
-    return wanted.pop() if len(wanted) == 1 else None
+    panel = wanted.pop() if len(wanted) == 1 else None
+    return panel if panel is None or panel[0] != axis else None
 
 
 def _panel(e: Emitter, op: Op, index: Index) -> tuple[int, int, int] | None:
@@ -83,8 +88,68 @@ def _operand_b(e: Emitter, op: Op, value: Value) -> Buffer:
     if found is not None and found[0].panel is not None and found[0].panel == _panel(e, op, found[1]):
         return found[0]
     buffer = e.temporary(value.type.shape, packed_dtype(value.type.dtype), (0, 1, nr))
-    e.copy(value, buffer)
+    if found is not None and _runs_along_k(found) and found[0].dtype == buffer.dtype:
+        _transpose(e, found[0], found[1], buffer)
+    else:
+        e.copy(value, buffer)
     return buffer
+
+
+def _runs_along_k(found: tuple[Buffer, Index]) -> bool:
+    """Whether a stored B has the elements of a column side by side."""
+    buffer, index = found
+    return buffer.panel is None and sorted(index, key=str) == [0, 1] and buffer.strides[index.index(0)] == 1
+
+
+def _transpose(e: Emitter, source: Buffer, index: Index, panels: Buffer) -> None:
+    """Packs a B whose columns are contiguous: squares of vectors are transposed in registers, by halves."""
+    k, n = panels.shape
+    stride = source.strides[index.index(1)]
+    assert panels.panel is not None
+    name = f"blocknb.pack.{source.element}.{k}x{n}.{stride}.{panels.panel[2]}"
+    if name not in e.code.helpers:
+        e.code.helpers[name] = _define_transpose(e, name, (k, n), stride, panels)
+    e.code.w.do(f"call void @{name}(ptr {e.buffer_base(panels)}, ptr {e.buffer_base(source)})")
+
+
+def _define_transpose(e: Emitter, name: str, sizes: tuple[int, int], stride: int, panels: Buffer) -> str:
+    from blocknb.codegen.cpu_loops import counted
+
+    (k, n), element, width = sizes, panels.element, panels.panel[2]  # type: ignore[index]
+    lanes = min(e.machine.vector_bytes // SIZES[element], k, width)
+    code, ty = Code(Writer(), e.machine, e.code.helpers), vector_type(element, lanes)
+    w = code.w
+
+    def shuffle(a: str, b: str, lane: Callable[[int], int]) -> str:
+        chosen = ", ".join(f"i32 {lane(i)}" for i in range(lanes))
+        return w.value(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{chosen}>")
+
+    with counted(w, "0", str(n), lanes, "n") as column, counted(w, "0", str(k), lanes, "k") as depth:
+        corner = code.binary("add", code.binary("mul", column, str(stride), "i64", 1), depth, "i64", 1)
+        first = w.value(f"getelementptr inbounds {element}, ptr %from, i64 {corner}")
+        rows = []
+        for i in range(lanes):
+            at = w.value(f"getelementptr inbounds {element}, ptr {first}, i64 {i * stride}")
+            rows.append(w.value(f"load {ty}, ptr {at}, align {SIZES[element]}"))
+        # Row and lane exchange one bit of their numbers in each round.
+        bit = 1
+        while bit < lanes:
+            for i in range(lanes):
+                if not i & bit:
+                    a, b = rows[i], rows[i + bit]
+                    rows[i] = shuffle(a, b, lambda x, bit=bit: x + lanes - bit if x & bit else x)  # type: ignore[misc]
+                    rows[i + bit] = shuffle(a, b, lambda x, bit=bit: x + lanes if x & bit else x + bit)  # type: ignore[misc]
+            bit *= 2
+        panel = code.binary("mul", code.binary("and", column, str(-width), "i64", 1), str(k), "i64", 1)
+        inside = code.binary("and", column, str(width - 1), "i64", 1)
+        for i, row in enumerate(rows):
+            line = code.binary("mul", code.binary("add", depth, str(i), "i64", 1), str(width), "i64", 1)
+            offset = code.binary("add", code.binary("add", panel, line, "i64", 1), inside, "i64", 1)
+            at = w.value(f"getelementptr inbounds {element}, ptr %to, i64 {offset}")
+            w.do(f"store {ty} {row}, ptr {at}, align {SIZES[element]}")
+    body = "\n".join([*w.slots, *w.lines])
+    signature = "ptr noalias %to, ptr noalias readonly %from"
+    return f"define internal void @{name}({signature}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
 def _is_zero(e: Emitter, value: Value) -> bool:
@@ -123,6 +188,8 @@ def dot(e: Emitter, op: Op) -> None:
     m, n = op.results[0].type.shape
     k = op.args[0].type.shape[1]
     zero = _is_zero(e, op.args[2])
+    mr, nr, lanes = register_tile(e, op)
+    e.notes(op, f"{mr} x {nr} accumulators in {mr * nr // lanes} registers, over tiles in scratch")
     accumulator = op.results[0].type.dtype
     name = f"blocknb.dot.{op.args[0].type.dtype.name}.{accumulator.name}.{m}x{n}x{k}.{strides_m}.{strides_k}{'.zero' if zero else ''}"
     if name not in e.code.helpers:

@@ -102,6 +102,7 @@ class Generator:
             self.compare,
             self.select,
             self.cast,
+            self.bitcast,
             self.reduce,
             self.view,
             self.broadcast,
@@ -294,6 +295,15 @@ class Generator:
         bound = x.bound if source.is_float else 2.0**source.bits
         whole = target.is_float and (x.whole or source.is_integer) and bound < 2 ** DIGITS[target.name]
         self.keep(self.b.value("cast", x.value, dtype=target), whole, bound)
+
+    def bitcast(self) -> None:
+        """Whole floats as integers, and integers as any float; never a NaN as an integer, whose bits are open."""
+        x = self.pick(lambda k: k.whole or (k.value.type.dtype.is_integer and k.value.type.dtype.bits > 8))
+        if x is not None:
+            source = x.value.type.dtype
+            kinds = [d for d in DTYPES if d.bits == source.bits and d.is_float != source.is_float]
+            if kinds:
+                self.keep(self.b.value("bitcast", x.value, dtype=self.rng.choice(kinds)))
 
     # -- shapes --------------------------------------------------------------------------------------------------------
 
