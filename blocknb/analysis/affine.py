@@ -77,6 +77,12 @@ class Facts:
             forms[value] = self._form(value)
         return forms[value]
 
+    def integer(self, value: Value) -> Form:
+        """The form of an integer, which is at worst the value itself as a symbol."""
+        form = self.form(value)
+        assert form is not None, f"{value} is no integer"
+        return form
+
     def base(self, pointer: Value) -> Value | None:
         """The scalar pointer that `form(pointer)` counts from: a parameter, or one from elsewhere. None for a tile without one."""
         bases = self.memo.bases
@@ -201,19 +207,16 @@ class Facts:
 
     def unwrapped(self, op: Op) -> Form | None:
         """The form of integer arithmetic as if the type had no width."""
-        forms = [self.form(a) for a in op.args]
-        match op.name, forms:
-            case (_, forms) if None in forms:
-                return None
-            case "neg", (x,):
-                return -x
-            case "add", (a, b):
+        a = self.integer(op.args[0])
+        if op.name == "neg":
+            return -a
+        b = self.integer(op.args[1])
+        match op.name:
+            case "add":
                 return a + b
-            case "sub", (a, b):
+            case "sub":
                 return a - b
-            case "mul", (a, b) if len(a.terms) * len(b.terms) <= MAX_TERMS:
-                return a * b
-        return None
+        return a * b if len(a.terms) * len(b.terms) <= MAX_TERMS else None
 
     def fitting(self, form: Form | None, type: Tile) -> Form | None:
         """The form, if arithmetic in this type keeps to it: taken for granted for wide signed integers, proved for the others."""
@@ -356,9 +359,7 @@ class Facts:
         if op.name == "while" and block == 1:
             return self.base(op.blocks[0].terminator.args[i + 1])
         carried = self.carried(pointer)
-        base = self.base(carried[0]) if carried else None
-        if base is None:
+        if carried is None or (base := self.base(carried[0])) is None:
             return own
         with self.supposing(pointer, base=base):
-            after = self.base(carried[1])
-        return base if after is base else own
+            return base if self.base(carried[1]) is base else own

@@ -392,7 +392,9 @@ def _symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if ranges.own_bounds(facts, value)[0] >= 0:
         return True
     op = facts.definition.get(value)
-    match op.name if op is not None and not value.type.is_pointer else "":
+    if op is None or value.type.is_pointer:
+        return False
+    match op.name:
         case "div" | "rem" | "shr" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "abs":
             return nonnegative(facts, op.args[0])
         case "min":
@@ -407,12 +409,12 @@ def _symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
 def _grouped(facts: Facts, op: Op, plain: Info) -> Info:
     """Division and remainder, by an aligned divisor, of something that counts from aligned starts; the bit forms of both likewise."""
     a, b = op.args
-    constant = facts.form(b).constant
-    modulus = None if constant is None else _modulus(op, constant)
-    if op.name in ("shr", "and") and modulus is None:
+    constant = facts.integer(b).constant
+    modulus = (None if constant is None else _modulus(op, constant)) or 0
+    if op.name in ("shr", "and") and not modulus:
         every = max(divisor(facts, a, None, 1), divisor(facts, b, None, 1)) if op.name == "and" else 1
         return plain._replace(every=every)
-    floor = op.name in ("shr", "and") or nonnegative(facts, a, _single(facts.form(b)))
+    floor = op.name in ("shr", "and") or nonnegative(facts, a, _single(facts.integer(b)))
     keeps = op.name == "rem" or (op.name == "and" and modulus > 0)
     found = []
     for axis, group in enumerate(plain.groups):
@@ -450,7 +452,7 @@ def _every(facts: Facts, op: Op) -> int:
         case "and":
             return max(a, b)
         case "shr":
-            return max(a >> facts.form(op.args[1]).constant, 1)
+            return max(a >> (facts.integer(op.args[1]).constant or 0), 1)
     return 1
 
 

@@ -34,7 +34,7 @@ def polynomial(facts: Facts, op: Op) -> Form | None:
     constant = b.constant
     match op.name:
         case "shl" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
-            return facts.form(op.args[0]).scaled(1 << constant)
+            return facts.integer(op.args[0]).scaled(1 << constant)
         case "shr" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
             return _divided(facts, a, 1 << constant, shape, floor=True)[0]
         case "div" if constant is not None and constant > 0:

@@ -207,7 +207,7 @@ def _compared(facts: Facts, op: Op) -> bool | None:
     x, y = bounds(facts, a), bounds(facts, b)
     low, high = x[0] - y[1], x[1] - y[0]
     if a.type.dtype.kind != "bool" and all(_faithful(facts, v) for v in (a, b)):
-        low, high = interval(facts, facts.form(a) - facts.form(b), a.type.shape)
+        low, high = interval(facts, facts.integer(a) - facts.integer(b), a.type.shape)
     match op.attrs["pred"]:
         case "lt":
             return True if high < 0 else False if low >= 0 else None

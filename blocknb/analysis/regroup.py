@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 def pieces(old: tuple[int, ...], new: tuple[int, ...]) -> list[Piece]:
     """The common pieces of two shapes of powers of two with equally many elements, innermost first; axes of size one have none."""
-    found = []
+    found: list[Piece] = []
     a, b = len(old) - 1, len(new) - 1
     done_a, done_b = 1, 1
     while True:
@@ -71,13 +71,12 @@ def reshape(form: Form, old: tuple[int, ...], new: tuple[int, ...]) -> Form | No
 
 def _merge(form: Form, parts: list[tuple[int, int]]) -> Form | None:
     """The pieces of one new axis (number, weight; the one of weight 1 first) merged into the first one."""
-    stride, rest = None, form
+    strides, rest = [], form
     for number, weight in parts:
         if (cut := rest.split(number)) is None:
             return None
         part, rest = cut
-        if stride is None:
-            stride = part
-        if part != stride.scaled(weight) or any(p in s.axes for s in part.symbols() for p, _ in parts):
+        strides.append(part)
+        if part != strides[0].scaled(weight) or any(p in s.axes for s in part.symbols() for p, _ in parts):
             return None
-    return stride * Form.symbol(Dim(parts[0][0])) + rest
+    return strides[0] * Form.symbol(Dim(parts[0][0])) + rest

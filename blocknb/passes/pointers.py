@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from blocknb.analysis.groups import PROMISES
+from blocknb.errors import CompilerBug
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
@@ -25,7 +26,7 @@ from blocknb.trace import Notes
 
 WIDE = (t.int32, t.int64)
 MOVES = ("expand_dims", "broadcast", "trans", "reshape")
-SUMS = ("add", "sub")
+PARTED = (*MOVES, "add", "sub", "mul", "neg", "cast", "ptradd")
 
 
 def pointers(func: Func, target: Target, notes: Notes) -> Func:
@@ -54,7 +55,7 @@ class Splitter(Rebuild):
     """The rebuilding walk. `parts` knows the parts of new values that lead to addresses."""
 
     def __init__(self, func: Func, notes: Notes):
-        super().__init__(func, "pointers", lambda op, rebuild: rebuild.step(op))
+        super().__init__(func, "pointers", lambda op, _: self.step(op))
         self.notes = notes
         self.original = definitions(func)
         self.parts: dict[Value, Parts] = {}
@@ -83,15 +84,8 @@ class Splitter(Rebuild):
             found.add(value)
             if value in carried:
                 work.extend(carried[value])
-            elif (op := self.original.get(value)) is not None and op.name in (
-                *MOVES,
-                *SUMS,
-                "mul",
-                "neg",
-                "cast",
-                "ptradd",
-            ):
-                work.extend(op.args)
+            elif (maker := self.original.get(value)) is not None and maker.name in PARTED:
+                work.extend(maker.args)
         return found
 
     def uniform(self, value: Value) -> bool:
@@ -159,8 +153,12 @@ class Splitter(Rebuild):
 
     def of(self, value: Value) -> Parts | None:
         """The parts of a new value: those found, or for integers all rest; None for pointers without a common base."""
-        found = self.parts.get(value)
-        return found if found is not None or value.type.is_pointer else Parts(None, value)
+        if (found := self.parts.get(value)) is not None:
+            return found
+        op = self.original.get(value)
+        if op is not None and op.name == "splat":
+            return Parts(self.get(op.args[0]), None)
+        return None if value.type.is_pointer else Parts(None, value)
 
     def split(self, op: Op) -> Parts | None:
         """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
@@ -168,114 +166,119 @@ class Splitter(Rebuild):
         if promised(op):  # which would be lost
             return None
         match op.name:
-            case "splat":
-                return Parts(op.args[0], None)
             case "const":
                 return Parts(self.builder.const(op.attrs["value"], result.type.dtype), None)
             case "arange" if op.attrs["start"]:
                 rest = emit("arange", start=0, end=op.attrs["end"] - op.attrs["start"])
                 return Parts(self.builder.const(op.attrs["start"], t.int32), rest)
             case "expand_dims" | "broadcast" | "trans" | "reshape" | "neg" | "cast" if has_parts(op.args[0]):
-                x = self.of(op.args[0])
-                if x is None or x.uniform is None:
+                return self.moved(op, self.of(op.args[0]))
+            case "add" | "sub" | "mul" | "ptradd":
+                a, b = self.of(op.args[0]), self.of(op.args[1])
+                if a is None or b is None:
                     return None
-                uniform = x.uniform if op.name in MOVES else emit(op.name, x.uniform, **op.attrs)
-                return Parts(uniform, None if x.rest is None else emit(op.name, x.rest, **op.attrs))
-            case "add" | "sub":
-                return self.sum(op.name, *map(self.of, op.args))
-            case "mul":
-                return self.product(*map(self.of, op.args), result.type)
-            case "ptradd":
-                base, offset = self.of(op.args[0]), self.of(op.args[1])
-                if base is None:
-                    return None
-                uniform = base.uniform if offset.uniform is None else emit("ptradd", base.uniform, offset.uniform)
-                return Parts(uniform, self.rest_sum("add", *self.widened(base.rest, offset.rest)))
+                if op.name == "ptradd":
+                    return Parts(
+                        self.plus("ptradd", a.uniform, b.uniform), self.plus("add", *self.widened(a.rest, b.rest))
+                    )
+                return self.product(a, b, result.type) if op.name == "mul" else self.sum(op.name, a, b)
         return None
+
+    def moved(self, op: Op, x: Parts | None) -> Parts | None:
+        """A shape op, negation or widening of both parts."""
+        if x is None or x.uniform is None:
+            return None
+        uniform = x.uniform if op.name in MOVES else self.builder.value(op.name, x.uniform, **op.attrs)
+        return Parts(uniform, None if x.rest is None else self.builder.value(op.name, x.rest, **op.attrs))
 
     def sum(self, name: str, a: Parts, b: Parts) -> Parts | None:
         if a.uniform is None and b.uniform is None:
             return None
-        return Parts(self.rest_sum(name, a.uniform, b.uniform), self.rest_sum(name, a.rest, b.rest))
+        return Parts(self.plus(name, a.uniform, b.uniform), self.plus(name, a.rest, b.rest))
 
-    def rest_sum(self, name: str, a: Value | None, b: Value | None) -> Value | None:
-        """a + b or a - b, where None is nothing."""
+    def plus(self, name: str, a: Value | None, b: Value | None) -> Value | None:
+        """a + b or a - b (`name` says which), where None is nothing."""
         if b is None:
             return a
         if a is None:
-            return b if name == "add" else self.builder.value("neg", b)
+            return self.builder.value("neg", b) if name == "sub" else b
         return self.builder.value(name, a, b)
 
     def product(self, a: Parts, b: Parts, type: Tile) -> Parts | None:
+        emit = self.builder.value
         if a.rest is None:
             a, b = b, a
-        if b.rest is not None or a.uniform is None:
+        if b.rest is not None or b.uniform is None or a.uniform is None:
             return None
-        uniform = self.builder.value("mul", a.uniform, b.uniform)
-        if a.rest is None:
-            return Parts(uniform, None)
-        return Parts(
-            uniform, self.builder.value("mul", a.rest, self.builder.value("splat", b.uniform, shape=type.shape))
-        )
+        uniform = emit("mul", a.uniform, b.uniform)
+        factor = None if a.rest is None else emit("splat", b.uniform, shape=type.shape)
+        return Parts(uniform, None if a.rest is None or factor is None else emit("mul", a.rest, factor))
 
     def widened(self, a: Value | None, b: Value | None) -> tuple[Value | None, Value | None]:
         """Two tiles of offsets in one integer type that holds both."""
         if a is None or b is None or a.type.dtype == b.type.dtype:
             return a, b
-        return tuple(x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
+        a, b = (x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
+        return a, b
 
     def join(self, parts: Parts, type: Tile) -> Value:
         """The tile again."""
-        if parts.uniform is None:
-            return parts.rest
-        whole = self.builder.value("splat", parts.uniform, shape=type.shape)
-        if parts.rest is None:
-            return whole
-        return self.builder.value("ptradd" if type.is_pointer else "add", whole, parts.rest)
+        whole = None if parts.uniform is None else self.builder.value("splat", parts.uniform, shape=type.shape)
+        made = self.plus("ptradd" if type.is_pointer else "add", whole, parts.rest)
+        assert made is not None, "a tile has one part at least"
+        return made
 
     # -- loops -------------------------------------------------------------------------------------------------------------
 
     def loop(self, op: Op) -> Any:
         """Carries the scalar of each tile that advances by something uniform."""
-        body, split = op.blocks[0], {}
+        scalars, rests = self.divided(op)
+        if not scalars:
+            return NotImplemented
+        body = op.blocks[0]
+        args = list(body.args)
+        for i, scalar in scalars.items():
+            args[1 + i] = Value(scalar.type, body.args[1 + i].name)
+        with self.builder.block(args) as opened:
+            for i in scalars:
+                self.known(body.args[1 + i], Parts(args[1 + i], rests[i]))
+            self.ops(body.ops[:-1])
+            self.builder.append(self.yielding(body.terminator, rests))
+        first = [scalars.get(i, a) for i, a in enumerate(op.args[3:])]
+        results = [Value(scalars[i].type, r.name) if i in scalars else r for i, r in enumerate(op.results)]
+        self.builder.append(op.replace(args=(*op.args[:3], *first), results=tuple(results), blocks=(opened.done,)))
+        for i in scalars:
+            self.known(op.results[i], Parts(results[i], rests[i]))
+        names = ", ".join(body.args[1 + i].name or "a tile" for i in scalars)
+        self.notes(op, f"carries a scalar instead of a tile: {names}")
+        return [self.get(r) for r in op.results]
+
+    def divided(self, op: Op) -> tuple[dict[int, Value], dict[int, Value | None]]:
+        """By number of the carried value: the scalars that the loop starts from, and the rests that stay."""
+        scalars: dict[int, Value] = {}
+        rests: dict[int, Value | None] = {}
+        body = op.blocks[0]
         for i, (arg, after) in enumerate(zip(body.args[1:], body.terminator.args, strict=True)):
-            if not has_parts(arg) or after is arg:
+            if not has_parts(arg):
                 continue
             start = self.of(op.args[3 + i])
             if start is not None and self.advances(after, arg):
-                zero = None if start.uniform is not None else self.builder.const(0, arg.type.dtype)
-                split[i] = Parts(start.uniform or zero, start.rest)
+                scalars[i] = start.uniform or self.builder.const(0, arg.type.dtype)
+                rests[i] = start.rest
             elif arg.type.is_pointer:
-                why = (
-                    "it starts as pointers without a common base"
-                    if start is None
-                    else "its increment differs among the elements"
-                )
-                self.notes(
-                    op, f"the carried pointers{' ' + arg.name if arg.name else ''} stay a tile: {why}", kind="missed"
-                )
-        if not split:
-            return NotImplemented
-        args = [body.args[0], *body.args[1:]]
-        for i, parts in split.items():
-            args[1 + i] = Value(parts.uniform.type, body.args[1 + i].name)
-        with self.builder.block(args) as opened:
-            for i, parts in split.items():
-                self.known(body.args[1 + i], Parts(args[1 + i], parts.rest))
-            self.ops(body.ops[:-1])
-            last = body.terminator
-            yielded = [self.get(a) for a in last.args]
-            for i in split:
-                yielded[i] = self.parts[yielded[i]].uniform
-            self.builder.append(last.replace(args=tuple(yielded)))
-        first = [split[i].uniform if i in split else a for i, a in enumerate(op.args[3:])]
-        results = [Value(split[i].uniform.type, r.name) if i in split else r for i, r in enumerate(op.results)]
-        self.builder.append(op.replace(args=(*op.args[:3], *first), results=tuple(results), blocks=(opened.done,)))
-        for i, parts in split.items():
-            self.known(op.results[i], Parts(results[i], parts.rest))
-        names = ", ".join(body.args[1 + i].name or "a tile" for i in split)
-        self.notes(op, f"carries a scalar instead of a tile: {names}")
-        return [self.get(r) for r in op.results]
+                why = "start without a common base" if start is None else "move by different amounts"
+                self.notes(op, f"{arg.name or 'a carried value'} stays a tile of pointers, which {why}", kind="missed")
+        return scalars, rests
+
+    def yielding(self, op: Op, rests: dict[int, Value | None]) -> Op:
+        """The loop's `yield` with scalars in the place of the tiles that were divided."""
+        values = [self.get(a) for a in op.args]
+        for i, rest in rests.items():
+            found = self.of(values[i])
+            if found is None or found.uniform is None or found.rest is not rest:
+                raise CompilerBug("a carried tile was divided although its rest changes", op.loc)
+            values[i] = found.uniform
+        return op.replace(args=tuple(values))
 
     def known(self, old: Value, parts: Parts) -> None:
         """The tile `old` of the original is now the join of these parts."""
@@ -314,22 +317,17 @@ def explain(func: Func, notes: Notes) -> None:
 
     def describe(op: Op, loops: int) -> None:
         pointer = makers.get(op.args[0])
-        base = makers.get(pointer.args[0]) if pointer is not None and pointer.name == "ptradd" else pointer
-        if base is None or base.name != "splat":
-            notes(op, "address = a tile of pointers: " + _general(pointer), kind="missed")
-        elif base is pointer:
+        if pointer is None:
+            notes(op, "address = a tile of pointers, carried by a loop", kind="missed")
+        elif pointer.name == "splat":
             notes(op, "address = one scalar pointer for all elements")
-        else:
+        elif pointer.name == "ptradd" and (base := makers.get(pointer.args[0])) is not None and base.name == "splat":
             offsets = pointer.args[1]
             kind = f"{offsets.type.dtype.name} offsets"
             if loops:
                 kind = f"loop-invariant {kind}" if home.get(offsets, 0) < loops else f"{kind} that change in the loop"
             notes(op, f"address = scalar base + {kind}")
+        else:
+            notes(op, f"address = a tile of pointers from {pointer.name}, without a common base", kind="missed")
 
     walk(func.body.ops, 0)
-
-
-def _general(pointer: Op | None) -> str:
-    if pointer is None:
-        return "carried by a loop"
-    return f"made by {pointer.name}, which has no common base"

@@ -5,13 +5,14 @@ One walk in program order does all but the last, which then walks backwards (`de
 the list of ops of a block under construction together with a table of the ops in it. An op whose operands come from further out
 than its loop goes to the end of the enclosing scope, which is just before the loop; an op that some enclosing table already holds
 goes nowhere. What the affine analysis of the Func knows about comparisons decides masks. The walk is repeated while it changes
-something, a few times at most.
+something that ops before it may profit from, a few times at most.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -52,10 +53,10 @@ def tidy(func: Func, origin: str) -> Func:
 def rounds(func: Func, origin: str, counts: dict[str, Counter], notes: Notes | None, only: str = "") -> Func:
     told: set[tuple[int, str]] = set()
     for _ in range(ROUNDS):
-        after = Rewriter(func, origin, counts, notes, told, only).run()
-        if after is func:
+        rewriter = Rewriter(func, origin, counts, notes, told, only)
+        func = rewriter.run()
+        if not rewriter.again:
             break
-        func = after
     return func
 
 
@@ -85,7 +86,6 @@ class Rewriter:
 
     def __init__(self, func: Func, origin: str, counts: dict, notes: Notes | None, told: set, only: str = ""):
         self.func, self.origin, self.counts, self.notes, self.told, self.only = func, origin, counts, notes, told, only
-        self.facts = affine.analyze(func)
         self.next_id = func.next_id
         self.mapping: dict[Value, Value] = {}
         self.definition: dict[Value, Op] = {}
@@ -93,7 +93,9 @@ class Rewriter:
         self.scopes: list[Scope] = []
         self.uses = Counter(a for op in func.ops() for a in op.args)
         self.at: Op | None = None
+        self.moved: Counter[str] = Counter()  # out of the block rebuilt last
         self.changed = False
+        self.again = False  # something changed that ops before it may profit from
 
     def run(self) -> Func:
         scope = self.block(self.func.body.ops, transparent=False)
@@ -119,9 +121,13 @@ class Rewriter:
         if None not in constants and (value := fold(op, constants)) is not None:
             self.count("folded", op.name)
             return value
-        if op.name == "cmp" and op.result in self.facts.definition:
+        if op.name == "cmp" and op.id < self.func.next_id:
             return self.facts.truth(op.result)
         return None
+
+    @cached_property
+    def facts(self) -> affine.Facts:
+        return affine.analyze(self.func)
 
     def used_here_only(self, value: Value) -> bool:
         """Whether the op at hand is the only one that uses a value, and runs as often as the one that made it."""
@@ -142,6 +148,7 @@ class Rewriter:
         """A new op in the place of the one at hand, simplified in turn."""
         (type,) = table.infer(name, tuple(a.type for a in args), attrs)
         at = self.at
+        assert at is not None, "a rule runs while an op is at hand"
         op = Op(
             name,
             args,
@@ -268,7 +275,7 @@ class Rewriter:
         known = self.constant(op.args[0])
         if known is not None:
             self.note(op, f"the condition is always {'true' if known else 'false'}: one arm stays")
-            self.changed = True
+            self.changed = self.again = True
             taken = op.blocks[0 if known else 1]
             for inner in taken.ops[:-1]:
                 self.one(inner)
@@ -280,20 +287,20 @@ class Rewriter:
         for value, a, b in zip(kept, blocks[0].terminator.args, blocks[1].terminator.args, strict=True):
             if a is b and self.level[a] <= outside:
                 self.mapping[value] = a
-                self.changed = True
+                self.changed = self.again = True
 
     def loop(self, op: Op) -> None:
         bounds = [self.constant(a) for a in op.args[:3]]
         if None not in bounds and bounds[2] and len(range(*bounds)) == 0:
             self.note(op, "the loop never runs: removed")
-            self.changed = True
+            self.changed = self.again = True
             self.replaced(op, op.args[3:])
             return
         body = op.blocks[0]
         for arg, init, after, result in zip(body.args[1:], op.args[3:], body.terminator.args, op.results, strict=True):
             if after is arg and (self.uses[arg] > 1 or self.uses[result]):
                 self.mapping[arg] = self.mapping[result] = init
-                self.changed = True
+                self.changed = self.again = True
                 self.note(op, "a carried value never changes: used directly")
         block = self.rebuilt(body, True)
         op = self.with_blocks(op, [block])
@@ -301,7 +308,7 @@ class Rewriter:
         self.tell_moved(op)
 
     def repeat(self, op: Op) -> None:
-        blocks, moved = [], Counter()
+        blocks, moved = [], Counter[str]()
         for block in op.blocks:
             blocks.append(self.rebuilt(block, True))
             moved += self.moved

@@ -37,29 +37,30 @@ def unroll(func: Func, target: Target, notes: Notes) -> Func:
 
 def once(func: Func, notes: Notes) -> Func:
     """One walk; inner loops whose bounds are made of the index of an unrolled one have their turn in the next."""
-    constants = {op.result: op.attrs["value"] for op in func.ops() if op.name == "const"}
+    constants: dict[Value, int] = {op.result: op.attrs["value"] for op in func.ops() if op.name == "const"}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name != "for":
             return NotImplemented
-        bounds = [constants.get(a) for a in op.args[:3]]
-        trips = None if None in bounds or not bounds[2] else len(range(*bounds))
+        bounds = [constants[a] for a in op.args[:3] if a in constants]
+        known = range(*bounds) if len(bounds) == 3 and bounds[2] else None
+        trips = None if known is None else len(known)
         factor = op.attrs.get("unroll_factor", 1)
         asked = bool(op.attrs.get("unroll")) or (trips is not None and 1 < trips <= factor)
-        if trips is None:
+        if known is None or trips is None:
             if asked:
                 notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
-            return partly(op, factor, bounds[2], rebuild, notes)
+            return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         size = sum(1 for _ in walk(op.blocks[0]))
         if not asked and trips > 1 and (trips > FEW_TRIPS or size > FEW_OPS):
-            return partly(op, factor, bounds[2], rebuild, notes)
+            return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         if trips * size > MANY_OPS:
             notes(op, f"not unrolled: {trips} trips of {size} ops are too much code", kind="missed")
             return NotImplemented
         notes(op, f"unrolled: {trips} trip{'s' if trips != 1 else ''} of {size - 1} ops")
         body = rebuild.block(op.blocks[0])
         kind, carried = op.args[0].type, op.args[3:]
-        for i in range(*bounds):
+        for i in known:
             carried = copied(body, rebuild.builder, (rebuild.builder.const(i, kind), *carried))
         return carried
 
