@@ -213,12 +213,19 @@ def pointer(c: Code, address: str) -> str:
 
 
 def load_vector(
-    c: Code, place: str, element: str, width: int, align: int, mask: str | None = None, other: str | None = None
+    c: Code,
+    place: str,
+    element: str,
+    width: int,
+    align: int,
+    mask: str | None = None,
+    other: str | None = None,
+    volatile: bool = False,
 ) -> str:
     """`width` neighbouring elements from the pointer `place`; where the mask is off, `other` (zero if None)."""
     ty = vector_type(element, width)
     if mask is None:
-        return c.w.value(f"load {ty}, ptr {place}, align {align}")
+        return c.w.value(f"load {'volatile ' if volatile else ''}{ty}, ptr {place}, align {align}")
     if other is None:
         other = "zeroinitializer" if width > 1 else "0" if element.startswith("i") else "0.0"
     if width == 1:
@@ -297,7 +304,8 @@ def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str |
     element = memory_type(dtype)
 
     def read() -> str:
-        return c.from_memory(c.w.value(f"load {element}, ptr {pointer(c, address)}, align {dtype.bytes}"), dtype, 1)
+        load = "load volatile" if op.attrs.get("volatile") else "load"
+        return c.from_memory(c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}"), dtype, 1)
 
     if mask is None or mask == "true":
         return read()

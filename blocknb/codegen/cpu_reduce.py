@@ -20,7 +20,8 @@ from blocknb.ir.core import Op, Value
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_loops import Body, Group
+    from blocknb.codegen.cpu_loops import Group
+    from blocknb.codegen.cpu_vectors import Body
 
 
 def plain_combine(op: Op) -> Op | None:

@@ -64,33 +64,33 @@ _memory = _Memory()
 
 
 class _Pool:
-    """Threads that wait for work, started when first needed."""
+    """Threads that wait for work; started when all others are busy, so that a launch never waits behind another one."""
 
     def __init__(self) -> None:
-        self.threads: list[queue.SimpleQueue] = []
-        self.lock = threading.Lock()
+        self.idle: list[queue.SimpleQueue] = []
 
     def run(self, count: int, work: Callable[[], None], done: queue.SimpleQueue) -> None:
         """Has `count` threads call `work`; each puts what it raised (or None) into `done`."""
-        with self.lock:
-            while len(self.threads) < count:
-                inbox: queue.SimpleQueue = queue.SimpleQueue()
-                threading.Thread(target=_serve, args=(inbox,), name="blocknb-cpu", daemon=True).start()
-                self.threads.append(inbox)
-            chosen = self.threads[:count]
-        for inbox in chosen:
+        for _ in range(count):
+            try:
+                inbox = self.idle.pop()
+            except IndexError:
+                inbox = queue.SimpleQueue()
+                threading.Thread(target=_serve, args=(inbox, self.idle), name="blocknb-cpu", daemon=True).start()
             inbox.put((work, done))
 
 
-def _serve(inbox: queue.SimpleQueue) -> None:
+def _serve(inbox: queue.SimpleQueue, idle: list[queue.SimpleQueue]) -> None:
     while True:
         work, done = inbox.get()
+        failure: BaseException | None = None
         try:
             work()
-            done.put(None)
         except BaseException as error:
-            done.put(error)
-        del work, done
+            failure = error
+        idle.append(inbox)
+        done.put(failure)
+        del work, done, failure
 
 
 _pool = _Pool()

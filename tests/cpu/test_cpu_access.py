@@ -297,6 +297,30 @@ def test_launches_from_many_threads_do_not_disturb_each_other():
     assert all((out == i).all() for i, out in enumerate(outs))
 
 
+@kernel
+def wait_for(x):
+    i = 0
+    while tl.load(x, volatile=True) < 1:
+        i += 1
+
+
+def test_an_endless_kernel_in_one_thread_does_not_hold_up_another():
+    x, y = np.arange(1000, dtype=np.float32), np.zeros(1000, np.float32)
+    stuck, stuck_values = build(wait_for, x=(flag := np.zeros(1, np.int32)))
+    thread = threading.Thread(target=launch_native, args=(stuck, stuck_values, 4))
+    thread.start()
+    try:
+        native, values = build(copy, x=x, y=y, n=1000, BLOCK=256)
+        native.may_loop = True  # so that it needs the pool
+        launch_native(native, values, 4)
+        np.testing.assert_array_equal(x, y)
+        assert thread.is_alive()
+    finally:
+        flag[0] = 1
+        thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_grid_without_programs_launches_nothing():
     x = np.zeros(4, np.float32)
     native, values = build(copy, x=x[:0], y=x[:0], n=4, BLOCK=4)

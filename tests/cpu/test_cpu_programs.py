@@ -15,9 +15,14 @@ from blocknb.ir.core import Func
 from blocknb.ir.interp import run
 from blocknb.ir.verify import verify
 
+# What differs between the older machines is conversions, fused operations, and the width of vectors.
+EVERYWHERE = [(name, target) for name in CASES for target in ("cpu", "cpu:x86-64")]
+SOME = [
+    (name, "cpu:haswell") for name in CASES if name.startswith(("functions", "casts", "matmul_float16", "attention"))
+]
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize(("name", "target"), EVERYWHERE + SOME)
 def test_the_kernels_compute_what_numpy_does_on_every_cpu(name, target):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(7))
@@ -49,7 +54,7 @@ def agrees(func: Func, arguments: list, target: str) -> None:
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(TARGETS), st.integers(0, 3))
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_random_programs_agree_with_the_interpreter_to_the_bit(rng, target, seed):
     generator = Generator(rng)
     func = generator.function()
