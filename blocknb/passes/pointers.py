@@ -94,9 +94,9 @@ class Splitter(Rebuild):
         if op is None or promised(op):
             return False
         match op.name:
-            case "splat":
+            case "splat" | "const":
                 return True
-            case "const" | "neg" | "add" | "sub" | "mul" | "cast":
+            case "neg" | "add" | "sub" | "mul" | "cast":
                 return has_parts(value) and all(has_parts(a) and self.uniform(a) for a in op.args)
         return op.name in MOVES and self.uniform(op.args[0])
 
@@ -158,6 +158,8 @@ class Splitter(Rebuild):
         op = self.original.get(value)
         if op is not None and op.name == "splat":
             return Parts(self.get(op.args[0]), None)
+        if op is not None and op.name == "const":
+            return Parts(self.builder.const(op.attrs["value"], value.type.dtype), None)
         return None if value.type.is_pointer else Parts(None, value)
 
     def split(self, op: Op) -> Parts | None:
@@ -166,8 +168,6 @@ class Splitter(Rebuild):
         if promised(op):  # which would be lost
             return None
         match op.name:
-            case "const":
-                return Parts(self.builder.const(op.attrs["value"], result.type.dtype), None)
             case "arange" if op.attrs["start"]:
                 rest = emit("arange", start=0, end=op.attrs["end"] - op.attrs["start"])
                 return Parts(self.builder.const(op.attrs["start"], t.int32), rest)

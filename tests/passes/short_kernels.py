@@ -1,0 +1,57 @@
+"""What the tests of single passes share: kernels of a few lines, one pass over them, and the interpreter's verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from front import ir
+from support import check_same, random_args
+
+from blocknb.ir.core import Func
+from blocknb.ir.text import print_func
+from blocknb.ir.verify import verify
+from blocknb.passes import pointers, simplify, unroll
+from blocknb.trace import Note, Notes
+
+RUN: dict[str, Callable] = {"simplify": simplify.simplify, "unroll": unroll.unroll, "pointers": pointers.pointers}
+
+
+def passed(func: Func, *names: str) -> tuple[Func, list[Note]]:
+    """The Func after these passes, verified, and the notes of the last one."""
+    notes = Notes("none")
+    for name in names:
+        notes = Notes(name)
+        func = RUN[name](func, None, notes)
+        verify(func)
+    return func, notes.list
+
+
+def same(
+    kernel: Any, *names: str, sizes: Any = 4096, scalars: Any = (), grid: Any = 2, **arguments: Any
+) -> tuple[Func, Func, list[Note]]:
+    """(before, after, notes) of the last of some passes over a kernel, which computes the same after each of them."""
+    first = before = after = ir(kernel, **arguments)
+    notes: list[Note] = []
+    values = random_args(first, sizes, scalars, seed=int(np.random.default_rng().integers(1 << 30)))
+    for name in names:
+        before = after
+        after, notes = passed(before, name)
+        check_same(first, after, values, grid)
+    return before, after, notes
+
+
+def counts(func: Func) -> Counter[str]:
+    return Counter(op.name for op in func.ops())
+
+
+def texts(notes: list[Note]) -> list[str]:
+    return [note.text for note in notes]
+
+
+def report(before: Func, after: Func, name: str, notes: list[Note]) -> str:
+    """What golden files hold."""
+    told = [f"// note at {note.op}: {note.text}" for note in notes]
+    return "\n".join(["// before", print_func(before), f"// after {name}", print_func(after), *told]) + "\n"

@@ -1,0 +1,234 @@
+"""simplify: what folds, what merges, what leaves a loop, and what must stay as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from front import ir, kernel
+from short_kernels import counts, passed, report, same, texts
+
+import blocknb.language as bl
+from blocknb.ir.build import Builder
+from blocknb.ir.core import Block, Func, Value
+from blocknb.ir.reader import parse_func
+from blocknb.ir.text import print_func
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+from blocknb.passes import run
+from blocknb.target import Target
+
+
+@kernel
+def masked_row(x, y, n, B: bl.constexpr, W: bl.constexpr):
+    """An unrolled-by-hand sum of rows whose first mask is always true."""
+    row = bl.program_id(0)
+    at = bl.arange(0, B)
+    total = bl.zeros((B,), bl.float32)
+    for i in range(n):
+        total += bl.load(x + (row * n + i) * B + at, mask=at < W, other=0.0) * (2.0 * 0.5)
+        total += bl.load(x + (row * n + i) * B + at, mask=at * 2 < B, other=0.0) / 4.0
+    bl.store(y + row * B + at, total, mask=at < B)
+
+
+def test_a_mask_that_is_always_true_goes_and_the_note_stands_at_its_line(golden):
+    before, after, notes = same(masked_row, "simplify", x="*f32", y="*f32", n="i32", B=64, W=64, scalars=(5,))
+    found = [n for n in notes if n.text == "the mask is always true: removed"]
+    assert len(found) == 2 and all(n.loc is not None for n in found)
+    masks = [len(op.args) for op in after.ops() if op.name in ("load", "store")]
+    assert masks == [1, 2, 2]  # the second load keeps its mask (and loses `other`, which zero is anyway)
+    golden("simplify/masked_row.ir", report(before, after, "simplify", notes))
+
+
+def test_what_a_loop_does_not_change_is_computed_before_it():
+    _, after, notes = same(masked_row, "simplify", x="*f32", y="*f32", n="i32", B=64, W=64, scalars=(5,))
+    (loop,) = (op for op in after.ops() if op.name == "for")
+    inside = counts(Func("body", (), loop.blocks[0]))
+    assert inside["cmp"] == inside["const"] == inside["arange"] == 0
+    assert any(text.startswith("moved out of the loop") for text in texts(notes))
+
+
+@kernel
+def grid_of_products(x, y, n, B: bl.constexpr):
+    rows, columns = bl.program_id(0) * B + bl.arange(0, B), bl.arange(0, B)
+    a = bl.load(x + rows[:, None] * n + columns[None, :], mask=(rows[:, None] < n) & (columns[None, :] < n))
+    bl.store(y + rows[:, None] * n + columns[None, :], a * 3, mask=(rows[:, None] < n) & (columns[None, :] < n))
+
+
+def test_repeated_addresses_and_masks_are_computed_once_and_before_they_are_repeated(golden):
+    before, after, notes = same(grid_of_products, "simplify", x="*i32", y="*i32", n="i32", B=16, scalars=(20,))
+    assert (counts(before)["cmp"], counts(after)["cmp"]) == (4, 2)
+    assert (counts(before)["mul"], counts(after)["mul"]) == (4, 3)
+    assert all(len(op.result.type.shape) == 1 for op in after.ops() if op.name == "cmp")
+    golden("simplify/grid_of_products.ir", report(before, after, "simplify", notes))
+
+
+@kernel
+def branches(x, y, n, FIRST: bl.constexpr):
+    at = bl.arange(0, 16)
+    v = bl.load(x + at)
+    if bl.program_id(0) < 0:
+        v = v * 0
+    for i in range(0):
+        v = v + i
+    if n > 3:
+        if n > 3:
+            v = v + 1
+    bl.store(y + at, v)
+
+
+def test_branches_and_loops_that_are_decided_are_not_there():
+    _, after, notes = same(branches, "simplify", x="*i32", y="*i32", n="i32", FIRST=1, scalars=(4,))
+    assert (counts(after)["if"], counts(after)["for"]) == (2, 0)
+    assert {"the condition is always false: one arm stays", "the loop never runs: removed"} <= set(texts(notes))
+
+
+@kernel
+def product_then_sum(a, b, c):
+    i = bl.arange(0, 16)
+    at = i[:, None] * 16 + i[None, :]
+    total = bl.load(c + at)
+    for k in range(3):
+        total += bl.dot(bl.load(a + at), bl.load(b + at), input_precision="ieee")
+    bl.store(c + at, total)
+
+
+def test_a_sum_goes_into_the_accumulator_of_its_product():
+    before, after, notes = same(product_then_sum, "simplify", a="*f32", b="*f32", c="*f32", grid=1)
+    assert (counts(before)["add"] - counts(after)["add"]) >= 1
+    (dot,) = (op for op in after.ops() if op.name == "dot")
+    assert dot.args[2] is next(op for op in after.ops() if op.name == "for").blocks[0].args[1]
+    assert any("accumulator" in text for text in texts(notes))
+
+
+@kernel
+def carries_the_same(x, y, n):
+    at, zero = bl.arange(0, 32), bl.zeros((32,), bl.float32)
+    base, unused, total = x, zero, zero
+    for i in range(n):
+        total = total + bl.load(base + at + i)
+        unused = unused + total
+        base = base
+    bl.store(y + at, total)
+
+
+def test_carried_values_that_never_change_or_that_nobody_needs_are_not_carried():
+    _, after, _ = same(carries_the_same, "simplify", x="*f32", y="*f32", n="i32", scalars=(7,))
+    (loop,) = (op for op in after.ops() if op.name == "for")
+    assert len(loop.results) == 1
+
+
+def arithmetic(dtype, emit):
+    """A Func that stores emit(builder, x) of a parameter x."""
+    b, x, p = Builder("test"), Value(Tile(dtype), "x"), Value(Tile(t.Pointer(dtype)), "p")
+    b.op("store", p, emit(b, x))
+    return Func("f", (x, p), Block((), b.finish()))
+
+
+def stored(dtype, emit):
+    """The op whose result is stored after simplify: its name, or "x" when it is the parameter."""
+    func = passed(arithmetic(dtype, emit), "simplify")[0]
+    (store,) = (op for op in func.ops() if op.name == "store")
+    makers = {r: op for op in func.ops() for r in op.results}
+    return "x" if store.args[1] is func.params[0] else makers[store.args[1]].name
+
+
+@pytest.mark.parametrize(
+    ("name", "constant", "float_result", "integer_result"),
+    [
+        ("add", 0, "add", "x"),  # -0.0 + 0.0 is 0.0
+        ("sub", 0, "x", "x"),
+        ("mul", 1, "x", "x"),
+        ("mul", 0, "mul", "const"),  # NaN, infinities and signs
+        ("div", 1, "x", "x"),
+        ("div", 4, "mul", "div"),
+        ("div", 3, "div", "div"),
+        ("rem", 1, "rem", "const"),
+    ],
+)
+def test_identities_are_exact(name, constant, float_result, integer_result):
+    assert stored(t.float32, lambda b, x: b.value(name, x, b.const(float(constant), x.type))) == float_result
+    assert stored(t.int32, lambda b, x: b.value(name, x, b.const(constant, x.type))) == integer_result
+
+
+def test_minus_zero_is_the_neutral_element_of_float_addition():
+    assert stored(t.float32, lambda b, x: b.value("add", x, b.const(-0.0, x.type))) == "x"
+    assert stored(t.float32, lambda b, x: b.value("sub", x, b.const(-0.0, x.type))) == "sub"
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "goes"),
+    [
+        (t.int32, t.int64, True),
+        (t.int32, t.uint32, True),
+        (t.int32, t.int8, False),
+        (t.float16, t.float32, True),
+        (t.float32, t.float16, False),
+        (t.float32, t.int64, False),
+        (t.int32, t.float32, False),
+        (t.float16, t.bfloat16, False),
+    ],
+)
+def test_a_cast_there_and_back_goes_when_it_loses_nothing(near, far, goes):
+    there_and_back = stored(near, lambda b, x: b.value("cast", b.value("cast", x, dtype=far), dtype=near))
+    assert there_and_back == ("x" if goes else "cast")
+
+
+def test_zeros_of_either_sign_and_booleans_that_equal_numbers_are_not_merged():
+    func = parse_func("""
+        func @f(%p: ptr<f32>) tile {
+          %a = const 0.0 : f32
+          %b = const -0.0 : f32
+          store %p, %a
+          store %p, %b
+        }
+    """)
+    after, _ = passed(func, "simplify")
+    assert counts(after)["const"] == 2
+
+
+def test_loads_are_not_merged_across_a_store_and_volatile_ones_stay():
+    func = parse_func("""
+        func @f(%p: ptr<f32>) tile {
+          %a = load %p : f32
+          store %p, %a
+          %b = load %p : f32
+          store %p, %b
+          %c = load %p {volatile=True} : f32
+          %d = load %p : f32
+        }
+    """)
+    after, _ = passed(func, "simplify")
+    assert counts(after)["load"] == 3
+
+
+def test_simplifying_twice_changes_nothing_more():
+    _, after, _ = same(grid_of_products, "simplify", x="*i32", y="*i32", n="i32", B=16, scalars=(20,))
+    assert passed(after, "simplify")[0] is after
+
+
+def test_without_simplify_masks_are_compared_twice_and_for_every_element():
+    """The number that the pass changes: comparisons a program makes."""
+
+    def comparisons(without=()):
+        func, _ = run(ir(grid_of_products, x="*i32", y="*i32", n="i32", B=64), Target.parse("cpu:x86-64"), without)
+        return sum(op.result.type.size for op in func.ops() if op.name == "cmp")
+
+    assert comparisons() == 128
+    assert comparisons(without={"simplify"}) == 256
+
+
+def test_an_endless_loop_stays():
+    @kernel
+    def spin(p):
+        while bl.load(p) == 0:
+            pass
+
+    after, _ = passed(ir(spin, p="*i32"), "simplify")
+    assert counts(after)["while"] == 1
+    assert "load" in print_func(after)
+
+
+def test_folding_wraps_as_the_hardware_does():
+    wrapped = arithmetic(t.int8, lambda b, x: b.value("add", b.const(100, Tile(t.int8)), b.const(100, Tile(t.int8))))
+    after, _ = passed(wrapped, "simplify")
+    assert next(op for op in after.ops() if op.name == "const").attrs["value"] == np.int8(-56)

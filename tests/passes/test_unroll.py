@@ -1,0 +1,106 @@
+"""unroll: which loops become straight code, which in part, and what the others are told."""
+
+from __future__ import annotations
+
+import pytest
+from front import ir, kernel
+from short_kernels import counts, report, same, texts
+
+import blocknb.language as bl
+
+
+@kernel
+def moving_sum(x, y, n, K: bl.constexpr, FACTOR: bl.constexpr):
+    at = bl.program_id(0) * 64 + bl.arange(0, 64)
+    total = bl.zeros((64,), bl.float32)
+    for k in bl.range(0, K, loop_unroll_factor=FACTOR):
+        total += bl.load(x + at + k) * (k + 1)
+    bl.store(y + at, total, mask=at < n)
+
+
+ARGUMENTS = {"x": "*f32", "y": "*f32", "n": "i32"}
+
+
+def unrolled(K, FACTOR):
+    return same(moving_sum, "simplify", "unroll", scalars=(100,), K=K, FACTOR=FACTOR, **ARGUMENTS)
+
+
+def test_a_loop_of_few_trips_and_ops_is_written_out(golden):
+    before, after, notes = unrolled(3, 1)
+    assert (counts(before)["for"], counts(after)["for"]) == (1, 0)
+    assert counts(after)["load"] == 3
+    assert counts(after)["const"] <= counts(before)["const"] + 6
+    golden("unroll/moving_sum.ir", report(before, after, "unroll", notes))
+
+
+def test_a_copy_keeps_the_place_of_its_original_and_says_what_it_is_a_copy_of():
+    before, after, _ = unrolled(3, 1)
+    (original,) = (op for op in before.ops() if op.name == "load")
+    copies = [op for op in after.ops() if op.name == "load"]
+    assert all(op.loc == original.loc and op.was == (original.id,) for op in copies)
+    assert len({op.id for op in copies}) == 3
+
+
+def test_a_longer_loop_stays_as_it_is():
+    before, after, notes = unrolled(40, 1)
+    assert after is before
+    assert notes == []
+
+
+@pytest.mark.parametrize("trips", [8, 9, 11])
+def test_a_factor_puts_that_many_trips_into_one_and_the_rest_behind(trips):
+    _, after, notes = unrolled(trips, 4)
+    main, *rest = (op for op in after.ops() if op.name == "for")
+    assert sum(op.name == "load" for op in main.blocks[0].ops) == 4
+    assert len(rest) == (0 if trips % 4 == 0 else 1 if trips % 4 > 4 else len(rest))
+    assert texts(notes)[0].startswith("4 trips in one")
+
+
+@kernel
+def count_down(x, y, n, K: bl.constexpr):
+    total = 0.0
+    for i in bl.range(n, 0, -2, loop_unroll_factor=3):
+        total += bl.load(x + i) * i
+    bl.store(y + bl.program_id(0), total)
+
+
+@pytest.mark.parametrize("n", [-3, 0, 1, 2, 5, 6, 7, 12, 13])
+def test_a_factor_is_right_for_every_number_of_trips_and_downwards(n):
+    _, after, _ = same(count_down, "unroll", scalars=(n,), K=1, x="*f32", y="*f32", n="i32")
+    assert counts(after)["for"] == 2
+
+
+@kernel
+def nested(x, y):
+    total = 0.0
+    for i in bl.range(0, 3):
+        for j in bl.range(0, i):
+            total += bl.load(x + i * 4 + j)
+    bl.store(y + bl.program_id(0), total)
+
+
+def test_an_inner_loop_whose_bounds_become_constants_is_written_out_too():
+    _, after, notes = same(nested, "unroll", x="*f32", y="*f32")
+    assert (counts(after)["for"], counts(after)["load"]) == (0, 3)
+    assert texts(notes) == ["unrolled: 3 trips of 10 ops", "unrolled: 1 trip of 3 ops", "unrolled: 2 trips of 3 ops"]
+
+
+@kernel
+def asked_in_vain(x, y, n, step):
+    total = 0.0
+    for i in bl.range(0, n, step, loop_unroll_factor=4):
+        total += bl.load(x + i)
+    bl.store(y + bl.program_id(0), total)
+
+
+def test_a_loop_that_was_to_be_unrolled_and_could_not_says_why():
+    before, after, notes = same(asked_in_vain, "unroll", scalars=(30, 3), x="*f32", y="*f32", n="i32", step="i32")
+    assert after is before
+    assert [(n.kind, n.text) for n in notes] == [("missed", "not unrolled: the step of the loop is not a constant")]
+
+
+def test_without_unroll_the_loop_is_still_there():
+    """The number that the pass changes: loops left."""
+    func = ir(moving_sum, K=4, FACTOR=1, **ARGUMENTS)
+    assert counts(func)["for"] == 1
+    assert counts(unrolled(4, 1)[1])["for"] == 0
