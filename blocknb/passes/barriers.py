@@ -10,11 +10,11 @@ array and reads it back must see its own writes, whichever thread made them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blocknb.analysis import affine
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -33,27 +33,25 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 
 @dataclass(frozen=True)
 class Access:
-    """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument."""
+    """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument. `own` is the pointer tile, if
+    each of its elements is a place of its own that one thread alone touches."""
 
     write: bool
     low: int
     high: int
     root: Value | None
-    pointer: Value | None
+    own: Value | None
     op: Op
 
     def conflicts(self, other: Access) -> bool:
-        if not (self.write or other.write):
+        if not (self.write or other.write) or (self.root is None) is not (other.root is None):
             return False
-        if self.root is not None or other.root is not None:
-            # The same pointer tile in the same layout: every thread meets its own elements again. But one thread alone stores what
-            # several hold, and scalars are held by all.
-            layout = self.pointer.type.layout if self.pointer is not None else None
-            own = self.pointer is other.pointer and layout is not None and not layout.is_replicated
-            if None in (self.root, other.root):
-                return False  # shared memory against global
-            return (self.root is other.root or ANYWHERE in (self.root, other.root)) and not own
-        return self.low < other.high and other.low < self.high
+        if self.root is None:
+            return self.low < other.high and other.low < self.high
+        # Through one pointer tile every thread meets its own elements again.
+        return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
+            self.own is None or self.own is not other.own
+        )
 
 
 Pending = frozenset[Access]
@@ -86,9 +84,25 @@ class Placement:
             case "dot":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
-                root = self.facts.root(op.args[0]) or ANYWHERE
-                return [Access(op.name == "store", 0, 0, root, op.args[0], op)]
+                pointer = op.args[0]
+                own = pointer if pointer.type.shape and self.apart(pointer) else None
+                return [Access(op.name == "store", 0, 0, self.facts.root(pointer) or ANYWHERE, own, op)]
         return []
+
+    def apart(self, pointer: Value) -> bool:
+        """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
+        steps = []
+        for axis, extent in enumerate(pointer.type.shape):
+            stride = self.facts.stride(pointer, axis)
+            if not isinstance(stride, int):
+                return False
+            steps += [(abs(stride), extent)] if extent > 1 else []
+        reach = 0
+        for stride, extent in sorted(steps):
+            if stride <= reach:
+                return False
+            reach += stride * (extent - 1)
+        return not pointer.type.layout.is_replicated
 
     def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:
         alloc = self.offsets[buffer]
@@ -114,15 +128,19 @@ class Placement:
         return pending
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
+        """What is pending when the loop ends: after any number of trips, none included, and after the last test of a `while`."""
+        made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
+        made |= {value for block in op.blocks for value in block.args}
         entry = pending
         while True:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # A loop may run no trip at all, so what was pending before stays pending after it.
-            if end | pending | entry == entry:
-                return entry
-            entry = entry | end
+            # In the next trip a pointer made in the loop is another one, though its Value is the same.
+            known = entry | {replace(access, own=None) if access.own in made else access for access in end}
+            if known == entry:
+                return self.walk(op.blocks[0].ops, entry) if op.name == "while" else entry
+            entry = known
 
     def hazard(self, access: Access, pending: Pending) -> Access | None:
         found = [other for other in pending if access.conflicts(other)]

@@ -1,0 +1,65 @@
+"""Where `barriers` puts barriers for arrays that a kernel reads and writes; the interpreter finds the races of too few."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+from kernels.base import Case, normal, wide
+
+import blocknb
+import blocknb.language as bl
+from blocknb.ir.core import Func
+
+
+@blocknb.kernel
+def in_place(x, BLOCK: bl.constexpr):
+    place = x + bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(place, bl.load(place) + 1)
+
+
+@blocknb.kernel
+def repeated_places(x, BLOCK: bl.constexpr, PLACES: bl.constexpr):
+    place = x + bl.arange(0, BLOCK) % PLACES
+    bl.store(place, bl.load(place) + 1)
+
+
+IN_PLACE = Case(
+    "in_place", in_place, lambda rng: {"x": normal(rng, 512), "BLOCK": 256}, lambda a: {"x": wide(a["x"]) + 1}, (2,)
+)
+REPEATED = Case(
+    "repeated_places",
+    repeated_places,
+    lambda rng: {"x": normal(rng, 64), "BLOCK": 256, "PLACES": 64},
+    lambda a: {"x": wide(a["x"]) + 1},
+)
+
+
+def placed(case: Case) -> tuple[Func, int]:
+    """The kernel at the memory level, and how many barriers are in it; fails if it races for any of some seeds."""
+    arguments = case.make(np.random.default_rng())
+    func, _ = case.lower(arguments, "sm_90a")
+    for seed in range(4):
+        case.interpret(func, arguments, seed=seed)
+    return func, sum(op.name == "barrier" for op in func.ops())
+
+
+def test_a_thread_that_meets_only_its_own_elements_needs_no_barrier():
+    assert placed(IN_PLACE)[1] == 0
+
+
+def test_elements_that_several_threads_touch_are_all_read_before_one_is_written():
+    assert placed(REPEATED)[1] == 1
+
+
+@pytest.mark.parametrize("name", ["sliding", "limit_in_memory"])
+def test_what_one_trip_writes_the_next_reads_behind_a_barrier_inside_the_loop(name):
+    func, _ = placed(CASES[name])
+    (loop,) = (op for op in func.ops() if op.name in ("for", "while"))
+    assert any(op.name == "barrier" for block in loop.blocks for op in block.ops)
+
+
+def test_a_store_after_a_loop_waits_for_the_last_test_of_the_loop():
+    func, _ = placed(CASES["limit_in_memory"])
+    names = [op.name for op in func.body.ops]
+    assert "barrier" in names[names.index("while") :]
