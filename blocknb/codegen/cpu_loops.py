@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from blocknb.codegen.cpu_blocks import Emitter
 
 Place = Callable[[Value, "int | None"], Buffer]
+STREAM_COST = 6  # of groups that only load, change a little, and store
 UNROLL_COST = 12  # vectors an iteration times the cost of one stay near this
 
 
@@ -78,14 +79,20 @@ class Group:
                 if not isinstance(v.type.dtype, Pointer)
             ]
         bits += [register_bits(v.type.dtype) for v, _ in self.outputs]
-        width = self.e.machine.vector_bytes * 8 // max(bits)
+        vector = self.e.machine.vector_bytes
+        if not self.outputs and self._cost() <= STREAM_COST and not any(op.name == "reduce" for op in self.ops):
+            vector = min(vector, 32)  # memory keeps up with these, and 64-byte vectors measured up to 5 % slower
+        width = vector * 8 // max(bits)
         panels = [b.panel[2] for _, b in self.outputs if b.panel]
         return min([width, self.size, *panels])
+
+    def _cost(self) -> int:
+        return sum(COSTS.get(op.name, 1) for op in self.ops) + len(self.outputs)
 
     def _unroll(self) -> int:
         if self.e.alias:
             return 1  # rarely used: arguments that overlap
-        cost = sum(COSTS.get(op.name, 1) for op in self.ops) + len(self.outputs)
+        cost = self._cost()
         if any(not r.can_unroll for r in (Reduction(self, op) for op in self.ops if op.name == "reduce")):
             return 1
         unroll = 4 if cost <= UNROLL_COST else 2 if cost <= 3 * UNROLL_COST else 1
