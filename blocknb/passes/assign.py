@@ -248,9 +248,6 @@ class Assignment:
 
     def collect(self, block: Block) -> None:
         for op in reversed(block.ops):
-            for value in op.results:
-                if self.anchored(value):
-                    self.demand(value, self.layout_of(value))
             self.collect_op(op)
 
     def collect_op(self, op: Op) -> None:
@@ -276,9 +273,6 @@ class Assignment:
         own = [self.layout_of(v) if v.type.shape else None for v in op.results]
         for block in reversed(op.blocks):
             self.demand_all(block.terminator.args, own)
-            for value in block.args:
-                if self.anchored(value):
-                    self.demand(value, self.layout_of(value))
             self.collect(Block(block.args, block.ops[:-1]))
         if op.name != "if":
             self.demand_all(op.args, own)
