@@ -39,11 +39,6 @@ class Target:
     max_ctas: int = 0
     registers: int = 0
 
-    #: Shared memory the system keeps of every CTA (0 before sm_80), and how registers are handed out: by warp, in this unit.
-    register_unit = 256
-    max_registers_per_thread = 255
-    max_threads_per_cta = 1024
-
     @staticmethod
     def parse(name: str | Target) -> Target:
         """The target of that name; raises UnknownTarget naming the known ones."""
@@ -63,11 +58,6 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         return self.kind == "cuda"
-
-    @property
-    def shared_reserved(self) -> int:
-        """Bytes of shared memory that the system takes of every CTA."""
-        return 1024 if self.capability >= 80 else 0
 
     @property
     def ptx_version(self) -> tuple[int, int]:

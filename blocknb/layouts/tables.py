@@ -242,30 +242,3 @@ def fma_accumulator(shape: Sequence[int], num_warps: int) -> Layout:
     deal.take("warp", 1, log2(along_n))
     deal.fill("warp", (0, 1), log2(num_warps))
     return deal.layout((1, 0))
-
-
-def fma_operand_a(result: Layout, k: int) -> Layout:
-    """The M x K operand of an FMA product with this accumulator: each thread its own rows, and all of K, which is the
-    high register bits: registers of one k are neighbours, in the order of the accumulator's rows."""
-    m, n = result.shape
-    mask, shift = result.dim_mask(0), log2(n)
-
-    def place(bases: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple((basis & mask) >> shift << log2(k) for basis in bases)
-
-    return Layout(
-        (m, k), place(result.reg) + tuple(1 << bit for bit in range(log2(k))), place(result.lane), place(result.warp)
-    )
-
-
-def fma_operand_b(result: Layout, k: int) -> Layout:
-    """The K x N operand of an FMA product with this accumulator; see `fma_operand_a`."""
-    _, n = result.shape
-    mask = result.dim_mask(1)
-
-    def place(bases: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(basis & mask for basis in bases)
-
-    return Layout(
-        (k, n), place(result.reg) + tuple(n << bit for bit in range(log2(k))), place(result.lane), place(result.warp)
-    )

@@ -52,7 +52,7 @@ def split_reductions(num_warps: int) -> Callable:
         if not across:
             return NotImplemented
         keep = 1 << len(across)
-        partial, gathered = partial_layout(layout, axis, keep), gathered_layout(layout, axis, keep)
+        partial, gathered = layout.slice_partial(axis), gathered_layout(layout, axis, keep)
         b = rebuild.builder
         first = b.op("reduce", *op.args, blocks=op.blocks, axis=axis, keep=keep, layout=partial)
         whole = [b.value("convert", x, layout=gathered) for x in first.results]
@@ -66,37 +66,18 @@ def split_reductions(num_warps: int) -> Callable:
     return visit
 
 
-def place(layout: Layout, axis: int, keep: int) -> tuple[tuple[int, ...], Callable[[int], int], int]:
-    """The shape with `axis` shrunk to `keep`, the map of a basis that does not lie on the axis, and the axis's lowest bit there."""
+def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
+    """The partial results with the axis, shrunk to `keep`, in registers, and the rest as the reduction's result wants it."""
     shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
-    bits = layout.dim_bits(axis)
-    log_keep = keep.bit_length() - 1
+    bits, log_keep = layout.dim_bits(axis), keep.bit_length() - 1
 
     def move(basis: int) -> int:
+        """The basis in the new shape; nothing if it lies on the axis."""
         if basis & layout.dim_mask(axis):
             return 0
         return (basis >> bits.stop << bits.start + log_keep) | (basis & ((1 << bits.start) - 1))
 
-    return shape, move, bits.start
-
-
-def partial_layout(layout: Layout, axis: int, keep: int) -> Layout:
-    """One value for each warp along the axis: registers and lanes of the axis are reduced, warps keep theirs, in their order."""
-    shape, move, low = place(layout, axis, keep)
-    warp, count = [], 0
-    for basis in layout.warp:
-        if basis & layout.dim_mask(axis):
-            warp.append(1 << low + count)
-            count += 1
-        else:
-            warp.append(move(basis))
-    return Layout(shape, tuple(map(move, layout.reg)), tuple(map(move, layout.lane)), tuple(warp))
-
-
-def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
-    """The partial results with the axis in registers, the rest as the reduction's result wants it."""
-    shape, move, low = place(layout, axis, keep)
-    along = tuple(1 << low + bit for bit in range(keep.bit_length() - 1))
+    along = tuple(1 << bits.start + bit for bit in range(log_keep))
     return Layout(
         shape,
         (*along, *filter(None, map(move, layout.reg))),

@@ -171,26 +171,6 @@ def test_neighbouring_threads_of_a_blocked_layout_hold_neighbouring_vectors(shap
         assert layout.coords(0, lane, 0)[fast] == lane * vec
 
 
-@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 4), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
-def test_operands_of_plain_products_hold_each_threads_rows_and_columns_for_every_k(m, n, k, warps):
-    result = tables.fma_accumulator((1 << m, 1 << n), 1 << warps)
-    a, b = tables.fma_operand_a(result, 1 << k), tables.fma_operand_b(result, 1 << k)
-    rows_a, columns_b = a.num_registers >> k, b.num_registers >> k
-    for warp, lane in {(0, 0), (0, 13), (result.num_warps - 1, 31)}:
-        held = [result.coords(warp, lane, register) for register in range(result.num_registers)]
-        assert sorted({row for row, _ in held}) == sorted(
-            a.coords(warp, lane, register)[0] for register in range(rows_a)
-        )
-        for step in range(1 << k):
-            assert {a.coords(warp, lane, step * rows_a + i)[1] for i in range(rows_a)} == {step}
-            assert {b.coords(warp, lane, step * columns_b + j)[0] for j in range(columns_b)} == {step}
-        for (row, column), number in zip(held, range(len(held)), strict=True):
-            at_a = [i for i in range(rows_a) if a.coords(warp, lane, i)[0] == row]
-            at_b = [j for j in range(columns_b) if b.coords(warp, lane, j)[1] == column]
-            assert len(at_a) == len(at_b) == 1, number
-
-
 def test_a_plain_product_of_a_large_tile_has_four_by_four_blocks():
     layout = tables.fma_accumulator((64, 64), 4)
     assert isinstance(layout, Layout)
