@@ -31,7 +31,9 @@ class Effects:
 
     def conflicts(self, other: Effects) -> bool:
         """Whether two ops may not change places: they touch one memory and one of them writes, or one orders the other's."""
-        if (self.orders and (other.reads or other.writes or other.orders)) or (other.orders and (self.reads or self.writes)):
+        if (self.orders and (other.reads or other.writes or other.orders)) or (
+            other.orders and (self.reads or self.writes)
+        ):
             return True
         return bool(self.writes & (other.reads | other.writes) or other.writes & self.reads)
 

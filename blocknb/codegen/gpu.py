@@ -255,7 +255,8 @@ class Generator:
         text = "\n".join(
             self.header(threads) + body + ["}", *self.declared, *self.helpers.values(), *self.footer(threads)]
         )
-        text = text.replace("@blocknb.", f"@{self.func.name}.")  # the functions it calls are the kernel's own, also among others
+        # The functions it calls are the kernel's own, also where several kernels are linked into one file.
+        text = text.replace("@blocknb.", f"@{self.func.name}.")
         return Module(text + "\n", self.func.name, self.func.attrs.get("shared_bytes", 0), threads)
 
     def header(self, threads: int) -> list[str]:
