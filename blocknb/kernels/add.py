@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import blocknb
@@ -21,7 +22,8 @@ def add(x: Any, y: Any, out: Any, *, block: int = 1024, num_warps: int = 4) -> A
 
     Raises ValueError when the sizes differ.
     """
-    if not x.size == y.size == out.size:
-        raise ValueError(f"sizes differ: {x.size}, {y.size}, {out.size}")
-    add_kernel[(blocknb.cdiv(out.size, block),)](x, y, out, out.size, BLOCK=block, num_warps=num_warps)
+    sizes = [math.prod(array.shape) for array in (x, y, out)]  # a torch tensor's `size` is a method
+    if len(set(sizes)) > 1:
+        raise ValueError(f"sizes differ: {', '.join(map(str, sizes))}")
+    add_kernel[(blocknb.cdiv(sizes[0], block),)](x, y, out, sizes[0], BLOCK=block, num_warps=num_warps)
     return out

@@ -6,6 +6,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels.strides import strides
 
 
 @blocknb.kernel
@@ -48,8 +49,9 @@ def matmul(
     (m, k), (k_b, n) = a.shape, b.shape
     if k != k_b or out.shape != (m, n):
         raise ValueError(f"cannot multiply {a.shape} by {b.shape} into {out.shape}")
-    strides = [s // x.dtype.itemsize for x in (a, b, out) for s in x.strides]
     grid = (blocknb.cdiv(m, tile[0]) * blocknb.cdiv(n, tile[1]),)
     blocks = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True))
-    matmul_kernel[grid](a, b, out, m, n, k, *strides, **blocks, GROUP=group, num_warps=num_warps)
+    matmul_kernel[grid](
+        a, b, out, m, n, k, *strides(a), *strides(b), *strides(out), **blocks, GROUP=group, num_warps=num_warps
+    )
     return out

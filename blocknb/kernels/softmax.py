@@ -6,6 +6,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels.strides import strides
 
 
 @blocknb.kernel
@@ -28,6 +29,5 @@ def softmax(x: Any, out: Any, *, num_warps: int | None = None) -> Any:
     rows, n = x.shape
     block = blocknb.next_power_of_2(n)
     warps = num_warps or min(max(block // 512, 1), 16)
-    strides = [a.strides[0] // a.dtype.itemsize for a in (x, out)]
-    softmax_kernel[(rows,)](x, out, *strides, n, BLOCK=block, num_warps=warps)
+    softmax_kernel[(rows,)](x, out, strides(x)[0], strides(out)[0], n, BLOCK=block, num_warps=warps)
     return out

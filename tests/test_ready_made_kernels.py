@@ -1,0 +1,46 @@
+"""The wrappers of the ready-made kernels: the same results for the arrays of each library, and strides taken from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blocknb.kernels import add, matmul, softmax
+
+
+def of_torch(array: np.ndarray) -> Any:
+    return pytest.importorskip("torch").from_numpy(array)
+
+
+@pytest.fixture(params=[np.asarray, of_torch], ids=["numpy", "torch"])
+def array(request: pytest.FixtureRequest) -> Callable[[np.ndarray], Any]:
+    """What makes an array of a library share the memory of a NumPy array."""
+    return request.param
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng().standard_normal(shape).astype(np.float32)
+
+
+def test_sums_of_vectors(array):
+    x, y, out = random(1000), random(1000), np.full(1000, np.nan, np.float32)
+    add(array(x), array(y), array(out))
+    np.testing.assert_array_equal(out, x + y)
+    with pytest.raises(ValueError, match="sizes differ: 1000, 999, 1000"):
+        add(array(x), array(y[1:]), array(out))
+
+
+def test_softmax_of_rows_that_lie_apart(array):
+    x, out = random(7, 300)[:, :200], np.full((7, 200), np.nan, np.float32)
+    softmax(array(x), array(out))
+    exact = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(out, exact / exact.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
+
+
+def test_a_product_with_a_transposed_matrix(array):
+    a, b, out = random(50, 70).T, random(50, 33), np.full((70, 33), np.nan, np.float32)
+    matmul(array(a), array(b), array(out), tile=(32, 32, 16))
+    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
