@@ -243,9 +243,23 @@ def store_vector(
     elif width == 1:
         when(c, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
     else:
+        if element in ("i8", "i16", "i32"):
+            value = _not_truncated(c, value, element, width)
         c.w.do(
             f"call void @llvm.masked.store.v{width}{_suffix(element)}.p0({ty} {value}, ptr align {align} {place}, <{width} x i1> {mask})"
         )
+
+
+def _not_truncated(c: Code, value: str, element: str, width: int) -> str:
+    """The same value, in a form that LLVM does not take for a truncation.
+
+    With AVX-512, LLVM 22 makes a masked store of truncated integers, whose mask it finds to hold for one lane alone, a store of
+    that lane as it was before it was truncated, which overwrites its neighbours. Hence an exclusive or with a zero that LLVM
+    cannot see through.
+    """
+    opaque = c.w.value('call i32 asm "", "=r,0"(i32 0)')
+    zero = opaque if element == "i32" else c.w.value(f"trunc i32 {opaque} to {element}")
+    return c.w.value(f"xor {vector_type(element, width)} {value}, {c.splat(zero, element, width)}")
 
 
 def gather(c: Code, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None) -> str:
