@@ -118,6 +118,8 @@ def _symbols(facts, value):
         ("at + 3", 64, 1, 1),
         ("at // 16", 1, 1, 16),
         ("(at - 64) // 16", 1, 1, 1),  # truncation: the groups around zero are not equal
+        ("at // 64", 1, 1, 64),
+        ("(at - 64) // 64", 1, 1, 1),
         ("at % 16", 16, 16, 1),
         ("at & 15", 16, 16, 1),
         ("(at - 64) & 15", 16, 16, 1),

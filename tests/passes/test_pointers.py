@@ -133,6 +133,18 @@ def test_offsets_of_two_widths_meet_in_the_wider_one():
 
 
 @kernel
+def backwards(x, y, n):
+    at = bl.arange(0, 16)
+    bl.store(y + at, bl.load(x + (n - 1 - at) * 2))
+
+
+def test_what_is_subtracted_keeps_its_sign():
+    _, after, notes = same(backwards, "simplify", "pointers", x="*f32", y="*f32", n="i32", scalars=(20,))
+    assert counts(after)["neg"] == 1
+    assert set(texts(notes)) == {"address = scalar base + int32 offsets"}
+
+
+@kernel
 def chosen(x, y, z, n):
     at = bl.arange(0, 16)
     bl.store(z + at, bl.load(bl.where(at < n, x + at, y + at)))

@@ -117,6 +117,20 @@ def test_carried_values_that_never_change_or_that_nobody_needs_are_not_carried()
     assert len(loop.results) == 1
 
 
+@kernel
+def fibonacci(y, n):
+    a, b, c = 0, 1, 5
+    for _ in range(n):
+        a, b, c = b, a + b, c + a
+    bl.store(y + bl.program_id(0), a)
+
+
+def test_a_carried_value_that_another_one_needs_stays():
+    _, after, _ = same(fibonacci, "simplify", y="*i32", n="i32", scalars=(12,))
+    (loop,) = (op for op in after.ops() if op.name == "for")
+    assert len(loop.results) == 2
+
+
 def arithmetic(dtype, emit):
     """A Func that stores emit(builder, x) of a parameter x."""
     b, x, p = Builder("test"), Value(Tile(dtype), "x"), Value(Tile(t.Pointer(dtype)), "p")
