@@ -210,7 +210,7 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
             name, a = g.emit(f"fpext {a} {name} to float"), "float"
         return g.emit(f"fpto{'si' if result.kind == 'int' else 'ui'} {a} {name} to {b}")
     if result.is_float:
-        if result.bits == 16:  # through fp32: exact for what 16 bits can tell apart
+        if result.bits == 16:  # through fp32, as NumPy does with bf16
             wide = g.emit(f"{'si' if source.kind == 'int' else 'ui'}tofp {a} {name} to float")
             return g.emit(f"fptrunc float {wide} to {b}")
         return g.emit(f"{'si' if source.kind == 'int' else 'ui'}tofp {a} {name} to {b}")

@@ -285,6 +285,8 @@ def _cuda_interface(value: Any) -> tuple[Kind, int]:
     address, readonly = interface["data"]
     driver.wait_for(interface.get("stream"))
     dtype = dtype_of(np.dtype(interface["typestr"]))
+    if address % dtype.bytes:
+        raise _misaligned(dtype.bytes - 1)
     return pointer_kind(dtype, address % 16 == 0, driver.device_of(address), bool(readonly)), address
 
 

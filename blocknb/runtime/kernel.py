@@ -160,7 +160,7 @@ class Kernel:
         """Compiles and loads for these arguments, and launches nothing."""
         binding, values = self._called(args, kwargs)
         kinds, _ = self._describe(binding, values)
-        return (binding.plans.get(kinds) or self._plan(binding, kinds, values)).compiled
+        return self._plan(binding, kinds, values).compiled
 
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
 

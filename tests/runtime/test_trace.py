@@ -146,6 +146,13 @@ def test_a_helper_redefined_in_another_cell_is_noticed_at_the_next_launch() -> N
     np.testing.assert_array_equal(x, np.array([6, 12, 18, 24]) ** 2 * 3)
 
 
+def test_a_helper_redefined_in_another_cell_is_noticed_by_warmup() -> None:
+    kernel = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3)
+    before = kernel.warmup(np.ones(4, np.float32), BLOCK=4)
+    kernel.source.function.__globals__["helper"] = define(SQUARE, "/tmp/s.py")
+    assert kernel.warmup(np.ones(4, np.float32), BLOCK=4) is not before
+
+
 def test_a_captured_value_that_changed_is_noticed_at_the_next_launch() -> None:
     kernel = define(HELPED, "/tmp/h.py", helper=define(TWICE, "/tmp/t.py"), FACTOR=3)
     x = np.ones(4, np.float32)
