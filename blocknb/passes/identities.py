@@ -228,6 +228,7 @@ def _product_sum(op: Op, rewriter: Rewriter) -> Value | None:
             and rewriter.constant(inner.args[2]) == 0
             and rewriter.used_here_only(product)
         ):
-            rewriter.note(op, "the sum goes into the product's accumulator: dot(a, b) + c is dot(a, b, c)")
-            return rewriter.make("dot", *inner.args[:2], other, **inner.attrs)
+            made = rewriter.make("dot", *inner.args[:2], other, **inner.attrs)
+            rewriter.note(rewriter.definition[made], "the sum is the accumulator: dot(a, b) + c becomes dot(a, b, c)")
+            return made
     return None
