@@ -29,7 +29,7 @@ from blocknb.runtime.arguments import Kind
 from blocknb.runtime.binding import definition
 from blocknb.runtime.effects import memory_use
 from blocknb.target import Target
-from blocknb.trace import DeferredStages, Resources, Stage, Trace
+from blocknb.trace import DeferredStages, Note, Resources, Stage, Trace
 
 #: Compiled kernels of this process, the least recently used first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
@@ -227,11 +227,15 @@ class _Job:
         stored, loaded = memory_use(self.stages[0].after)
         parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
         make = self._generate_gpu if self.target.is_gpu else self._generate_cpu
-        text, entry, more = make(func)
-        self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
+        text, entry, more, notes = make(func)
+        elapsed = self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
+        if notes:  # the CPU's code generator decides as passes do
+            doc = (make.__doc__ or "").strip()
+            self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
         return Code(entry, parameters, stored, loaded, **more), text
 
-    def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any]]:
+    def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
+        """Writes LLVM text for one thread"""
         from blocknb.codegen import gpu
 
         made = gpu.generate(func, self.target)
@@ -239,14 +243,15 @@ class _Job:
             needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
             hint = "smaller tiles, or fewer num_stages, need less"
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
-        return made.text, made.entry, {"threads": made.threads, "shared_bytes": made.shared_bytes}
+        return made.text, made.entry, {"threads": made.threads, "shared_bytes": made.shared_bytes}, ()
 
-    def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any]]:
+    def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
+        """Fuses tiles into vector loops and writes them as LLVM text"""
         from blocknb.codegen import cpu
 
         made = cpu.generate(func, self.target, checked=bool(self.options["checked"]))
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
-        return made.text, made.entry, more
+        return made.text, made.entry, more, made.notes
 
     def assemble(self, code: Code, text: str, trace: Trace) -> None:
         """Has a worker turn the text into machine code; fills artifacts, resources and times of the trace."""
@@ -327,7 +332,9 @@ class _Job:
     def _stages_again(self) -> tuple[Stage, ...]:
         """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
         job = _Job(self.source, self.kinds, self.options, self.target)
-        job.front()
+        func = job.front()
+        if not self.target.is_gpu:
+            job.generate(func)
         return tuple(job.stages)
 
 

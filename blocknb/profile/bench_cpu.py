@@ -1,4 +1,4 @@
-"""The CPU against NumPy, side by side in one run: `python tests/cpu/bench_cpu.py [threads ...]` (default: one, then all).
+"""The CPU against NumPy, side by side in one run, on one thread and on all: `blocknb bench cpu`.
 
 Vector add of 2^24 fp32, softmax of 4096 x 1024 fp32 (NumPy: max, subtract, exp, sum, divide, each with `out=`), and matmul of
 1024^3 fp32 against NumPy's BLAS. Bounds checks are on. For each number of threads a process of its own, because BLAS reads its
@@ -11,15 +11,14 @@ import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
+
+import numpy as np
 
 ROUNDS = 25
 
 
 def measure(threads: int) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2]))  # a checkout works as well as an installation
-    import numpy as np
-
+    from blocknb.kernels import add, matmul, softmax
     from blocknb.profile.timing import interleaved
 
     rows = [f"{'':34}{'ours ms':>10}{'NumPy ms':>10}{'ratio':>8}{'rate':>14}"]
@@ -27,9 +26,7 @@ def measure(threads: int) -> None:
     def row(name: str, ours: float, peer: float, rate: str) -> None:
         rows.append(f"{name:34}{ours:>10.3f}{peer:>10.3f}{peer / ours:>8.2f}{rate:>14}")
 
-    rng = np.random.default_rng(0)
-    from blocknb.kernels import add, matmul, softmax
-
+    rng = np.random.default_rng()
     x, y = (rng.standard_normal(1 << 24).astype(np.float32) for _ in range(2))
     out, peer_out = np.full_like(x, np.nan), np.full_like(x, np.nan)
     blocks = (1024, 4096, 16384, 65536)
@@ -56,12 +53,12 @@ def measure(threads: int) -> None:
     ours = times["ours"].median
     row("softmax 4096 x 1024", ours, times["numpy"].median, f"{2 * x.nbytes / ours / 1e6:.1f} GB/s")
 
-    a, b = (rng.standard_normal((1024, 1024)).astype(np.float32) for _ in range(2))
-    out, peer_out = np.full_like(a, np.nan), np.empty_like(a)
+    left, right = (rng.standard_normal((1024, 1024)).astype(np.float32) for _ in range(2))
+    out, peer_out = np.full_like(left, np.nan), np.empty_like(left)
     tiles = ((128, 128, 64), (128, 256, 64), (256, 128, 64))
-    calls = {str(t): partial(matmul, a, b, out, tile=t) for t in tiles}
-    times = interleaved(calls | {"numpy": partial(np.matmul, a, b, out=peer_out)}, gpu=False, rounds=ROUNDS)
-    np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-3)
+    calls = {str(t): partial(matmul, left, right, out, tile=t) for t in tiles}
+    times = interleaved(calls | {"numpy": partial(np.matmul, left, right, out=peer_out)}, gpu=False, rounds=ROUNDS)
+    np.testing.assert_allclose(out, left.astype(np.float64) @ right, rtol=1e-4, atol=1e-3)
     for t in tiles:
         ours = times[str(t)].median
         name = "matmul 1024^3, " + "x".join(map(str, t))
@@ -71,18 +68,13 @@ def measure(threads: int) -> None:
     print("\n".join(rows), flush=True)
 
 
-def main() -> None:
-    if len(sys.argv) == 3 and sys.argv[1] == "--measure":
-        measure(int(sys.argv[2]))
-        return
-    everything = len(os.sched_getaffinity(0))
-    counts = [int(n) for n in sys.argv[1:]] or sorted({1, everything})
-    for n in counts:
-        limits = dict.fromkeys(
-            ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLOCKNB_NUM_THREADS"), str(n)
-        )
-        subprocess.run([sys.executable, __file__, "--measure", str(n)], env=os.environ | limits, check=True)
+def run(counts: tuple[int, ...] = ()) -> None:
+    """Measures on each number of threads (one, and all there are) in a process of its own, and prints the tables."""
+    for n in counts or sorted({1, len(os.sched_getaffinity(0))}):
+        names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLOCKNB_NUM_THREADS")
+        environment = os.environ | dict.fromkeys(names, str(n))
+        subprocess.run([sys.executable, "-m", "blocknb.profile.bench_cpu", str(n)], env=environment, check=True)
 
 
 if __name__ == "__main__":
-    main()
+    measure(int(sys.argv[1]))
