@@ -19,7 +19,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `blocknb bench compile`."""
+    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `cpu`, `compile`; all without a name."""
     from blocknb.profile.bench import run
 
     return run(options.names)

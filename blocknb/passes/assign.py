@@ -35,17 +35,17 @@ def assign(func: Func, target: Target, notes: Notes) -> Func:
 
     Dots, loads, stores and reductions propose layouts; tiles that must agree form groups, and in each group the heaviest
     proposal wins. Index arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays, and its
-    note says how it is done (register renaming, warp shuffles, shared memory) and why the two sides differ.
+    note says how it is done (register renaming, warp shuffles, shared memory) and about how many cycles that takes.
     """
     return Assignment(func, target, notes).run()
 
 
 class Groups:
-    """Union-find over values, with the proposals made to each group: (weight, layout, who)."""
+    """Union-find over values, with the proposals made to each group: (weight, layout)."""
 
     def __init__(self) -> None:
         self.parent: dict[Value, Value] = {}
-        self.proposals: dict[Value, list[tuple[float, Layout, str]]] = {}
+        self.proposals: dict[Value, list[tuple[float, Layout]]] = {}
 
     def find(self, value: Value) -> Value:
         self.parent.setdefault(value, value)
@@ -60,8 +60,8 @@ class Groups:
             self.parent[b] = a
             self.proposals.setdefault(a, []).extend(self.proposals.pop(b, []))
 
-    def propose(self, value: Value, weight: float, layout: Layout, who: str) -> None:
-        self.proposals.setdefault(self.find(value), []).append((weight, layout, who))
+    def propose(self, value: Value, weight: float, layout: Layout) -> None:
+        self.proposals.setdefault(self.find(value), []).append((weight, layout))
 
 
 class Assignment:
@@ -149,14 +149,14 @@ class Assignment:
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
-                self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout, "dot")
+                self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout)
             case "load" | "store" if op.args[0].type.shape:
                 if op.name == "load":  # moving an address is no cheaper than moving what it points to
                     self.tie_all((op.result, *op.args[:2]))
                 # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
                 for value in (*op.results, *op.args):
                     if self.anchored(value):
-                        self.groups.propose(value, self.weight(op, trips), self.access_layout(op), op.name)
+                        self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
             case _ if OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
                 self.tie_all((op.result, *op.args))
 
@@ -350,7 +350,8 @@ class Assignment:
                 self.explain(self.builder._open[-1][-1], own, layout)
 
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
-        plan = convert.plan(own, layout, max(8, op.result.type.dtype.bits))
+        bits = max(8, op.result.type.dtype.bits)
+        kind, cycles = convert.plan(own, layout, bits).kind, convert.price(own, layout, bits)
         how = {
             "none": "no data moves",
             "rename": "registers renamed",
@@ -358,7 +359,11 @@ class Assignment:
             "shared": "through shared memory",
         }
         size = op.result.type.size * op.result.type.dtype.bytes
-        self.notes(op, f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[plan.kind]}")
+        self.notes(
+            op,
+            f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[kind]}"
+            + (f", about {cycles} cycles" if cycles else ""),
+        )
 
     def emit_ops(self, ops: Sequence[Op]) -> None:
         for op in ops:
