@@ -43,6 +43,8 @@ def test_every_kernel_assembles(name):
     if target.capability >= 80:
         for case in ("matmul_float16", "matmul_bfloat16", "matmul_tf32", "matmul_int8", "attention"):
             assert re.search(r"mma\.sync", ptx[case]), case
-    loads = {case: re.findall(r"ld\.global(?:\.\w+)*?\.(v4\.b32|b32)", ptx[case]) for case in ("add_float32", "add_ragged")}
+    loads = {
+        case: re.findall(r"ld\.global(?:\.\w+)*?\.(v4\.b32|b32)", ptx[case]) for case in ("add_float32", "add_ragged")
+    }
     assert set(loads["add_float32"]) == {"v4.b32"}  # aligned, and the mask changes at a multiple of 16
     assert set(loads["add_ragged"]) == {"b32"}  # neither
