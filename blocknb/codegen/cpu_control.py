@@ -26,6 +26,7 @@ Home = Buffer | str
 def _carry(e: Emitter, op: Op, inits: Sequence[Value], types: Sequence[Any]) -> list[Home]:
     """Where carried values live: a buffer for a tile, a stack slot for a scalar; filled with the initial values."""
     homes: list[Home] = []
+    moved: list[Value] = []
     for init, type in zip(inits, types, strict=True):
         if type.shape:
             buffer = e.take(init, [op])
@@ -40,7 +41,7 @@ def _carry(e: Emitter, op: Op, inits: Sequence[Value], types: Sequence[Any]) -> 
                 buffer = e.allocate(type.shape, type.dtype)
                 e.copy(init, buffer)
             elif init in e.buffers:
-                e.buffers.pop(init).holders.discard(init)
+                moved.append(init)
             assert buffer is not None
             e.hold(op, buffer)
             homes.append(buffer)
@@ -48,6 +49,8 @@ def _carry(e: Emitter, op: Op, inits: Sequence[Value], types: Sequence[Any]) -> 
             slot = e.code.w.slot(register_type(type.dtype), "carried")
             e.code.w.do(f"store {register_type(type.dtype)} {e.scalar(init)}, ptr {slot}")
             homes.append(slot)
+    for init in moved:  # only now: another initial value may be a view of it
+        e.buffers.pop(init).holders.discard(init)
     return homes
 
 
