@@ -1,0 +1,1 @@
+"""Random block programs, and what must hold for each: see `generator`, `program` and `shrink`."""

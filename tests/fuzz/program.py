@@ -1,0 +1,233 @@
+"""A random block program as data: its source as a tree of lines, its arguments, and how far its results may be off.
+
+The source is Python text, since that is what a person reads when a program fails; it enters the compiler as a cell of a notebook
+does, through linecache. The interpreter on the front end's IR is the judge of everything that comes after: of the IR after every
+pass for every target, of machine code on the CPU, and (tests/gpu) of a GPU.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from kernels.base import Case, copied, poison
+
+import blocknb
+from blocknb import passes
+from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.ir import interp
+from blocknb.ir.core import Func
+from blocknb.ir.text import parse_func, print_func
+from blocknb.ir.verify import verify
+from blocknb.language.types import DType, bfloat16
+from blocknb.target import Target
+
+HEADER = """\
+import blocknb
+import blocknb.language as bl
+
+
+@blocknb.kernel
+def {name}({parameters}):
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A statement, and the statements nested under it."""
+
+    text: str
+    body: tuple[Line, ...] = ()
+
+    def render(self, indent: str) -> str:
+        return f"{indent}{self.text}\n" + "".join(line.render(indent + "    ") for line in self.body)
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array argument: `shift` elements of it lie before the first, so that its address is not a multiple of 16.
+
+    `content`: "whole" (small integers, in any dtype), "normal" (floats around zero) or "poison" (an output). `error`: what the
+    kernel leaves in it is exact when 0, else right to within this.
+    """
+
+    name: str
+    dtype: DType
+    size: int
+    content: str
+    shift: int = 0
+    error: float = 0.0
+
+    def make(self, rng: np.random.Generator) -> np.ndarray:
+        dtype, size = self.dtype.numpy, self.size + self.shift
+        if self.content == "normal":
+            whole = rng.standard_normal(size).clip(-4, 4).astype(dtype)
+        elif self.content == "whole":
+            low = 0 if self.dtype.kind in ("uint", "bool") else -6
+            whole = rng.integers(low, 2 if self.dtype.kind == "bool" else 7, size).astype(dtype)
+        elif self.dtype.kind == "bool":
+            whole = np.zeros(size, bool)
+        else:
+            whole = poison(size, dtype)
+        return whole[self.shift :]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One kernel with its arguments: `arrays` and `numbers` in the order of the parameters."""
+
+    seed: int
+    body: tuple[Line, ...]
+    arrays: tuple[Array, ...]
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    grid: int = 1
+    num_warps: int = 4
+
+    @property
+    def name(self) -> str:
+        return f"random_{self.seed}"
+
+    @cached_property
+    def source(self) -> str:
+        parameters = ", ".join([*(a.name for a in self.arrays), *self.numbers])
+        lines = "".join(line.render("    ") for line in self.body)
+        return HEADER.format(name=self.name, parameters=parameters) + lines
+
+    @cached_property
+    def case(self) -> Case:
+        """The kernel and how to make its arguments, as tests/kernels has them."""
+        file = f"<random program {self.seed} {hash(self.source) & 0xFFFFFFFF:08x}>"
+        linecache.cache[file] = len(self.source), None, self.source.splitlines(keepends=True), file
+        names: dict[str, Any] = {"__name__": __name__}
+        exec(compile(self.source, file, "exec"), names)
+        return Case(
+            self.name, names[self.name], self.make, lambda arguments: {}, (self.grid,), {"num_warps": self.num_warps}
+        )
+
+    def make(self, rng: np.random.Generator) -> dict[str, Any]:
+        return {array.name: array.make(rng) for array in self.arrays} | dict(self.numbers)
+
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        return self.make(np.random.default_rng(self.seed))
+
+    @cached_property
+    def func(self) -> Func:
+        return self.case.parse(self.arguments)
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        """What the front end's IR leaves in the arrays, by the interpreter."""
+        return self.interpret(self.func)
+
+    def interpret(self, func: Func, **options: Any) -> dict[str, Any]:
+        after = {name: copied(value) for name, value in self.arguments.items()}
+        interp.run(func, [after[hint.name] for hint in func.hints], self.grid, **options)
+        return after
+
+    def check(self, found: Mapping[str, Any], what: str) -> None:
+        """Compares arrays with the expected ones. Raises AssertionError."""
+        for array in self.arrays:
+            actual, wanted = np.asarray(found[array.name]), self.expected[array.name]
+            a, b = actual.astype(np.float64), wanted.astype(np.float64)
+            if array.dtype.is_integer:
+                bad = actual != wanted
+            else:
+                with np.errstate(invalid="ignore"):
+                    near = (np.abs(a - b) <= array.error) | (a == b)
+                bad = ~near & ~(np.isnan(a) & np.isnan(b))
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                raise AssertionError(
+                    f"{what}: {array.name}[{first}] is {actual[first]}, not {wanted[first]} "
+                    f"({int(bad.sum())} of {bad.size} elements are wrong, {array.error:.3g} is allowed)"
+                )
+
+    def __str__(self) -> str:
+        lines = [f"# seed {self.seed}: grid {self.grid}, {self.num_warps} warps", self.source]
+        lines += [f"# {a.name}: {a.size} x {a.dtype.short}, {a.content}, shifted by {a.shift}" for a in self.arrays]
+        return "\n".join([*lines, *(f"# {name} = {value}" for name, value in self.numbers.items())])
+
+
+# -- what must hold ----------------------------------------------------------------------------------------------------
+
+
+def check_passes(program: Program, target: str, without: Iterable[str] = ()) -> Func:
+    """After every pass the IR is valid, survives its text form, and computes the same. Returns the last IR."""
+    func, stages = passes.run(program.func, Target.parse(target), without)
+    verify(program.func)
+    for stage in stages:
+        verify(stage.after)
+        if stage.after is stage.before and stage.name != "barriers":  # only now must it do without implicit ones
+            continue
+        text = print_func(stage.after, locs=True)
+        assert print_func(parse_func(text), locs=True) == text, f"{stage.name}: the text form reads back differently"
+        for seed in (0, 1) if stage.name == "barriers" else (0,):
+            found = program.interpret(stage.after, seed=seed, implicit_barriers=stage.name == "shared")
+            program.check(found, f"after {stage.name} for {target}")
+    return func
+
+
+def check_native(program: Program) -> None:
+    """Machine code for the host's CPU computes the same."""
+    from cpu.native import run_native
+
+    func, _ = passes.run(program.func, Target.parse("cpu"))
+    found = {name: copied(value) for name, value in program.arguments.items()}
+    run_native(func, [found[hint.name] for hint in func.hints], program.grid)
+    program.check(found, "on the CPU")
+
+
+def ptx(program: Program, target: str) -> Callable[[], str]:
+    """Starts the compilation of a program to PTX; the function returned waits for it."""
+    parsed = Target.parse(target)
+    func, _ = passes.run(program.func, parsed)
+    job = {"kind": "ptx", "text": gpu.generate(func, parsed).text, "opt": 1, "llvm": False}
+    future = llvm.shared().submit(job | {"arch": parsed.arch, "features": parsed.features})
+    return lambda: future.result()["ptx"]
+
+
+def check_assembles(program: Program, target: str = "sm_90a") -> None:
+    """LLVM and ptxas take the kernel."""
+    toolchain.assemble_many([ptx(program, target)()], Target.parse(target))
+
+
+def check_gpu(program: Program) -> None:
+    """A GPU computes the same, on arrays that lie off 16 bytes as far as the program asks."""
+    import cupy
+
+    on_device: dict[str, Any] = dict(program.numbers)
+    for array in program.arrays:
+        data = program.arguments[array.name]
+        if array.dtype == bfloat16:  # which CuPy does not have
+            import torch
+
+            memory = torch.empty(array.shift + len(data), dtype=torch.bfloat16, device="cuda")[array.shift :]
+            memory.view(torch.int16).copy_(torch.from_numpy(data.view(np.int16).copy()))
+        else:
+            memory = cupy.empty(array.shift + len(data), data.dtype)[array.shift :]
+            memory.set(data)
+        on_device[array.name] = memory
+    program.case.kernel[program.grid,](**on_device, num_warps=program.num_warps)
+    cupy.cuda.Device().synchronize()
+    found: dict[str, Any] = {}
+    for array in program.arrays:
+        memory = on_device[array.name]
+        if array.dtype == bfloat16:
+            found[array.name] = memory.view(torch.int16).cpu().numpy().view(array.dtype.numpy)
+        else:
+            found[array.name] = memory.get()
+    program.check(found, "on the GPU")
+
+
+def checked(program: Program, check: Callable[[Program], Any]) -> Any:
+    """Runs a check; a failure of any kind tells the program."""
+    try:
+        return check(program)
+    except Exception as error:
+        error.add_note(f"\n{program}")
+        raise

@@ -1,0 +1,56 @@
+"""Random kernels on a GPU against the interpreter, with fresh seeds in every run."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+import numpy as np
+import pytest
+from fuzz.generator import generate
+from fuzz.program import check_gpu
+
+from blocknb.errors import AccessError
+from blocknb.runtime import cache
+from blocknb.runtime import compile as compiler
+
+cupy = pytest.importorskip("cupy")
+
+COUNT, SECONDS = 100, 60
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    cache.shared.cache_clear()
+    compiler.forget()
+
+
+def run(seeds: list[int], seconds: float) -> None:
+    """Every failure is told; a fault of the GPU ends the run, since nothing works after it."""
+    failures, done, end = [], 0, time.monotonic() + seconds
+    for seed in seeds:
+        if time.monotonic() > end:
+            break
+        program = generate(seed)
+        done += 1
+        try:
+            check_gpu(program)
+        except Exception as error:
+            failures.append((len(program.source), seed, f"{type(error).__name__}: {error}\n\n{program}"))
+            if isinstance(error, (AccessError, cupy.cuda.runtime.CUDARuntimeError)):
+                break
+    if failures:
+        failures.sort()
+        seeds_of = ", ".join(str(seed) for _, seed, _ in failures)
+        pytest.fail(f"{len(failures)} of {done} failed; seeds {seeds_of}. The shortest:\n{failures[0][2]}", pytrace=False)
+    assert done >= min(20, len(seeds)), f"only {done} programs in {seconds} s"
+
+
+def test_random_kernels_give_the_same_numbers_on_the_gpu():
+    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS)
+
+
+@pytest.mark.full
+def test_many_random_kernels_give_the_same_numbers_on_the_gpu():
+    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=1000)], 500)
