@@ -325,6 +325,7 @@ class Graph:
             len(squeezed(p.type.shape)) != 1
             or 0 not in self.contiguous(load)
             or p.type.dtype.element.bytes != q.type.dtype.element.bytes
+            or not self._all_distinct(p)
         ):
             return False
         if p is q:
@@ -336,6 +337,16 @@ class Graph:
             self.program._same_everywhere(v) and self._splatted(v) in self.program.func.params
             for v in (x.args[0], y.args[0])
         )
+
+    def _all_distinct(self, value: Value) -> bool:
+        """Whether addresses that run through neighbours are sums of a range and uniform terms, so that none comes back, as the
+        remainders of a range do."""
+        op = self.program.definition.get(value)
+        if op is None or not value.type.shape:
+            return False
+        if op.name == "arange" or self.program._same_everywhere(value):
+            return True
+        return op.name in ("ptradd", "add", "sub", *VIEWS) and all(map(self._all_distinct, op.args))
 
     def _splatted(self, value: Value) -> Value:
         while (op := self.program.definition.get(value)) is not None and op.name in (*VIEWS, "splat"):

@@ -25,6 +25,14 @@ ElementType = Any  # a DType or a Pointer; its kind decides which instructions a
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
 INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
 ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+#: With `fast_math`: the hardware's fp32 approximations with a bounded absolute (not relative) error, or without denormals.
+FAST = {
+    "div": "llvm.nvvm.div.approx.f",
+    "sqrt": "llvm.nvvm.sqrt.approx.f",
+    "log2": "llvm.nvvm.lg2.approx.f",
+    "sin": "llvm.nvvm.sin.approx.f",
+    "cos": "llvm.nvvm.cos.approx.f",
+}
 LOG2_E = 1.4426950408889634
 
 
@@ -122,6 +130,8 @@ def floating(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -
 def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
     """An op in fp16 (add, sub, mul), fp32 or fp64."""
     kind, fp32 = llvm_type(dtype), dtype == t.float32
+    if fp32 and g.func.attrs.get("fast_math") and (approximate := FAST.get(op.name)):
+        return g.call("float", approximate, *(("float", name) for name in names))
     suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
     match op.name:
         case "add" | "sub" | "mul":

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, html, numbers, sections
+from blocknb.notebook import document, extension, html, numbers, sections
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
 from blocknb.runtime.kernel import Kernel
@@ -87,6 +87,8 @@ class Card:
             if view.trace is not None:
                 label = "compiled" if len(self.views) == 1 else f"compiled, {view.label}"
                 found.append((label, numbers.compile_time(view.trace)))
+        if loaded := extension.page():
+            found.append(("page", loaded))
         warnings = [
             warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings
         ]

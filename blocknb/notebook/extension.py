@@ -45,6 +45,19 @@ def installed() -> tuple[str, Path] | None:
     return None
 
 
+#: What pages have answered so far, the newest last.
+answers: list[Announcement] = []
+
+
+def page() -> str | None:
+    """What the newest page to answer has loaded, in words; None when none has answered (yet)."""
+    if not answers:
+        return None
+    loaded, here = answers[-1].version, installed()
+    other = f"; this environment has {here[0]}" if here and here[0] != loaded else ""
+    return f"lab extension {loaded} loaded{other}"
+
+
 def ask(answered: Callable[[Announcement], None]) -> None:
     """Asks the page which extension it has loaded. `answered` is called once for every page that has one, and never by a
     page that has none. Needs a running kernel (ipykernel brings `comm`)."""

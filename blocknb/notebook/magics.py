@@ -21,7 +21,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
-from blocknb.notebook import completion, errors
+from blocknb.notebook import completion, errors, extension
 
 if TYPE_CHECKING:
     from blocknb.notebook.observe import Observation
@@ -261,3 +261,5 @@ def register(shell: Any) -> None:
     shell.display_formatter.mimebundle_formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
     completion.install(shell)
     errors.install(shell)
+    if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
+        extension.ask(extension.answers.append)

@@ -4,7 +4,7 @@ A forward walk keeps the accesses that no barrier has settled yet. An op that to
 write on either side, gets a barrier before it, which settles everything. Loops are walked until what is pending at their end
 agrees with what was assumed at their start; since shared memory has its final addresses by now, reuse of bytes by another buffer
 is a hazard like any other. Global memory is treated alike, by the argument that a pointer comes from: a program that writes an
-array and reads it back must see its own writes, whichever thread made them.
+array and reads it back must see its own writes, whichever thread made them. Two arguments are taken to be two arrays.
 """
 
 from __future__ import annotations

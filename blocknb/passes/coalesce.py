@@ -70,7 +70,7 @@ def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, .
     }
     if has_mask:
         group = facts.constancy(op.args[-1] if op.name == "store" else op.args[1], fast)
-        limits[f"the mask may change after {group} elements"] = group
+        limits[f"the mask may change after {group} element{'s' if group > 1 else ''}"] = group
     width = min(limits.values())
     if width == MAX_BYTES // element.bytes:
         return width, order, ""

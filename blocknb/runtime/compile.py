@@ -136,7 +136,12 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
     with lock:
         found = _memory.get(key)
         if found is None:
-            found = job.from_disk() or job.run()
+            try:
+                found = job.from_disk() or job.run()
+            except BaseException:
+                with _lock:
+                    _locks.pop(key, None)
+                raise
             with _lock:
                 _memory[key] = found
                 while len(_memory) > _MEMORY_LIMIT:

@@ -316,8 +316,9 @@ _warmed = False
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
-    Options are the defaults of launch options (num_warps, num_stages, checked, fast_math, without), and Triton's
-    do_not_specialize; others of Triton's are accepted and change nothing.
+    Options are the defaults of launch options: `num_warps`; `num_stages`, for loops that are pipelined; `checked`, bounds checks
+    on the CPU; `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `without`, passes to
+    leave out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
     """
     if function is None:
         return functools.partial(kernel, **options)

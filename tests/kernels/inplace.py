@@ -63,3 +63,17 @@ case(
     lambda rng: {"limit": np.array([5], np.int32), "x": normal(rng, 256), "BLOCK": 256},
     _limit_reference,
 )
+
+
+@blocknb.kernel
+def repeated_places(x, BLOCK: bl.constexpr, PLACES: bl.constexpr):
+    place = x + bl.arange(0, BLOCK) % PLACES
+    bl.store(place, bl.load(place) + 1)
+
+
+case(
+    "repeated_places",
+    repeated_places,
+    lambda rng: {"x": normal(rng, 64), "BLOCK": 256, "PLACES": 64},
+    lambda a: {"x": wide(a["x"]) + 1},
+)

@@ -293,3 +293,15 @@ def test_a_place_outside_of_the_kernels_file_is_the_line_of_its_call():
     call = Loc("cell", 7)
     assert sections.line_of(Loc("library.py", 3, caller=call), "cell") == 7
     assert sections.line_of(Loc("library.py", 3), "cell") is None
+
+
+def test_a_card_tells_which_lab_extension_the_page_has_loaded(monkeypatch):
+    from blocknb.notebook import extension
+
+    monkeypatch.setattr(extension, "answers", [])
+    assert extension.page() is None
+    monkeypatch.setattr(extension, "installed", lambda: ("0.1.0", None))
+    extension.answers.append(extension.Announcement("0.1.0", 1))
+    assert extension.page() == "lab extension 0.1.0 loaded"
+    extension.answers.append(extension.Announcement("0.0.9", 1))
+    assert extension.page() == "lab extension 0.0.9 loaded; this environment has 0.1.0"

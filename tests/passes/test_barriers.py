@@ -18,20 +18,8 @@ def in_place(x, BLOCK: bl.constexpr):
     bl.store(place, bl.load(place) + 1)
 
 
-@blocknb.kernel
-def repeated_places(x, BLOCK: bl.constexpr, PLACES: bl.constexpr):
-    place = x + bl.arange(0, BLOCK) % PLACES
-    bl.store(place, bl.load(place) + 1)
-
-
 IN_PLACE = Case(
     "in_place", in_place, lambda rng: {"x": normal(rng, 512), "BLOCK": 256}, lambda a: {"x": wide(a["x"]) + 1}, (2,)
-)
-REPEATED = Case(
-    "repeated_places",
-    repeated_places,
-    lambda rng: {"x": normal(rng, 64), "BLOCK": 256, "PLACES": 64},
-    lambda a: {"x": wide(a["x"]) + 1},
 )
 
 
@@ -49,7 +37,7 @@ def test_a_thread_that_meets_only_its_own_elements_needs_no_barrier():
 
 
 def test_elements_that_several_threads_touch_are_all_read_before_one_is_written():
-    assert placed(REPEATED)[1] == 1
+    assert placed(CASES["repeated_places"])[1] == 1
 
 
 @pytest.mark.parametrize("name", ["sliding", "limit_in_memory"])
