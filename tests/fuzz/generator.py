@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from fuzz.program import Line, Program
-from fuzz.writer import DIGITS, FLOATS, LARGEST, MAX_SIZE, Refused, Var, Writer, epsilon, int_bound, spelled
-
 from blocknb.language import types as t
 from blocknb.language.types import DType
+from fuzz.program import Line, Program
+from fuzz.writer import DIGITS, LARGEST, MAX_SIZE, Refused, Var, Writer, epsilon, int_bound, spelled
 
 PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
 DOT_DTYPES = [t.float16, t.float16, t.bfloat16, t.float32, t.float32, t.int8, t.float64]
@@ -78,14 +77,18 @@ class Generator(Writer):
             case "+":
                 bound = int_bound(x.dtype, x.bound + y.bound)
                 fits = bound == x.bound + y.bound
-                self.define(f"{x.name} + {text}", dtype=x.dtype, shape=x.shape, bound=bound, nonnegative=fits and positive)
+                self.define(
+                    f"{x.name} + {text}", dtype=x.dtype, shape=x.shape, bound=bound, nonnegative=fits and positive
+                )
             case "-":
                 bound = int_bound(x.dtype, x.bound + y.bound if x.dtype.kind == "int" else math.inf)
                 self.define(f"{x.name} - {text}", dtype=x.dtype, shape=x.shape, bound=bound)
             case "*":
                 bound = int_bound(x.dtype, x.bound * y.bound)
                 fits = bound == x.bound * y.bound
-                self.define(f"{x.name} * {text}", dtype=x.dtype, shape=x.shape, bound=bound, nonnegative=fits and positive)
+                self.define(
+                    f"{x.name} * {text}", dtype=x.dtype, shape=x.shape, bound=bound, nonnegative=fits and positive
+                )
             case "<<" | ">>" as op:
                 shift = f"({text} & {bits - 1})"
                 self.define(f"{x.name} {op} {shift}", dtype=x.dtype, shape=x.shape, bound=int_bound(x.dtype, math.inf))
@@ -157,10 +160,14 @@ class Generator(Writer):
         if x.bound > 1e4:
             raise Refused
         error = slope * (x.error + 4 * epsilon(x.dtype) * x.bound)
-        dtype = t.float32 if "clamp" in argument and x.dtype != t.float64 else x.dtype  # its limits are no weak literals
+        dtype = (
+            t.float32 if "clamp" in argument and x.dtype != t.float64 else x.dtype
+        )  # its limits are no weak literals
         facts = self.rounded(dtype, bound or x.bound + 1, error, False)
         # fp32 functions are right to some units in the last place, tanh and erf of small arguments to less.
-        facts["error"] += 16 * epsilon(t.float32 if dtype == t.float64 else dtype) * facts["bound"] * (dtype != t.float64)
+        facts["error"] += (
+            16 * epsilon(t.float32 if dtype == t.float64 else dtype) * facts["bound"] * (dtype != t.float64)
+        )
         facts["error"] += 1e-12
         self.define(f"bl.{name}({argument.format(x.name)})", shape=x.shape, **facts)
 
@@ -210,7 +217,9 @@ class Generator(Writer):
             keeps = x.bound <= 2 ** DIGITS[dtype]
             wider = DIGITS[dtype] >= DIGITS[x.dtype] and dtype.bits >= x.dtype.bits
             error = x.error if x.exact or wider else x.error + 2 * epsilon(dtype) * x.bound
-            self.define(text, dtype=dtype, shape=x.shape, bound=x.bound, error=error, whole=x.whole and (keeps or wider))
+            self.define(
+                text, dtype=dtype, shape=x.shape, bound=x.bound, error=error, whole=x.whole and (keeps or wider)
+            )
         elif dtype.is_float:
             self.define(text, shape=x.shape, **self.rounded(dtype, x.bound, 0.0, True), nonnegative=x.nonnegative)
         elif x.dtype.is_float:
@@ -400,7 +409,9 @@ class Generator(Writer):
             self.define(text, dtype=dtype, shape=shape, bound=0, whole=True, nonnegative=True)
         for var in self.changeable(self.rng.randint(1, 3)):
             if var.dtype.is_float:
-                bound = 2.0 ** min(DIGITS[var.dtype], 13) if var.whole else min(LARGEST[var.dtype] / 4, 64 + 8 * var.bound)
+                bound = (
+                    2.0 ** min(DIGITS[var.dtype], 13) if var.whole else min(LARGEST[var.dtype] / 4, 64 + 8 * var.bound)
+                )
                 if var.bound > bound:
                     continue
                 error = 0.0 if var.whole else 64 * epsilon(var.dtype) * bound + 4 * var.error
@@ -429,13 +440,19 @@ class Generator(Writer):
             same = v.shape == inside.shape
             whole = v.whole or not inside.whole
             way = rng.choice(["add", "add", "set", "max", "where"])
-            sum_error = before.error + trips * (v.error + 4 * (0 if inside.whole else epsilon(dtype)) * inside.bound) if dtype.is_float else 0
+            sum_error = (
+                before.error + trips * (v.error + 4 * (0 if inside.whole else epsilon(dtype)) * inside.bound)
+                if dtype.is_float
+                else 0
+            )
             fits = not dtype.is_float or (v.bound <= inside.bound and v.error <= inside.error and whole)
             sums = not dtype.is_float or (
                 before.bound + trips * v.bound <= inside.bound and sum_error <= inside.error and whole
             )
             if way == "add" and sums and dtype.bits > 1:
-                self.line(f"{inside.name} = {inside.name} + {text}" if rng.random() < 0.7 else f"{inside.name} += {text}")
+                self.line(
+                    f"{inside.name} = {inside.name} + {text}" if rng.random() < 0.7 else f"{inside.name} += {text}"
+                )
             elif way == "set" and fits and same:
                 self.line(f"{inside.name} = {text}")
             elif way == "max" and fits and dtype.bits > 1 and dtype != t.bfloat16:
@@ -524,7 +541,9 @@ class Generator(Writer):
         for arm in range(rng.choice([1, 2])):
             self.nested(rng.randint(1, 3))
             for var in names:
-                found = [v for v in self.visible() if (v.dtype, v.shape) == (var.dtype, var.shape) and v.name != var.name]
+                found = [
+                    v for v in self.visible() if (v.dtype, v.shape) == (var.dtype, var.shape) and v.name != var.name
+                ]
                 if found:
                     v, old = rng.choice(found), after[var.name]
                     self.line(f"{var.name} = {v.name}")

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from kernels.base import Case, copied, poison
 
-import blocknb
 from blocknb import passes
 from blocknb.codegen import gpu, llvm, toolchain
 from blocknb.ir import interp
@@ -25,6 +24,7 @@ from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
 from blocknb.language.types import DType, bfloat16
 from blocknb.target import Target
+from fuzz import simt
 
 HEADER = """\
 import blocknb
@@ -189,6 +189,16 @@ def ptx(program: Program, target: str) -> Callable[[], str]:
     job = {"kind": "ptx", "text": gpu.generate(func, parsed).text, "opt": 1, "llvm": False}
     future = llvm.shared().submit(job | {"arch": parsed.arch, "features": parsed.features})
     return lambda: future.result()["ptx"]
+
+
+def check_simt(program: Program, target: str = "sm_90a") -> None:
+    """The LLVM text for a GPU computes the same when NumPy runs it."""
+    parsed = Target.parse(target)
+    func, _ = passes.run(program.func, parsed)
+    module = gpu.generate(func, parsed)
+    found = program.make(np.random.default_rng(program.seed))  # not copies: these lie off 16 bytes where they should
+    simt.run(module, [found[hint.name] for hint in func.hints], (program.grid,))
+    program.check(found, f"LLVM text for {target}")
 
 
 def check_assembles(program: Program, target: str = "sm_90a") -> None:

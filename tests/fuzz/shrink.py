@@ -90,7 +90,11 @@ def constants(body: Body) -> Iterator[Body]:
     def change(line: Line) -> Iterator[Body]:
         if line.body or "=" not in line.text:
             return
-        for pattern, instead in ((r", mask=.*\)$", ")"), (r", other=.*\)$", ")"), (r" & \(bl\.arange.*?\)(?=\)|,)", "")):
+        for pattern, instead in (
+            (r", mask=.*\)$", ")"),
+            (r", other=.*\)$", ")"),
+            (r" & \(bl\.arange.*?\)(?=\)|,)", ""),
+        ):
             if (text := re.sub(pattern, instead, line.text)) != line.text:
                 yield (Line(text),)
 

@@ -6,13 +6,13 @@ A failure prints its seed and the program; `python -m fuzz` makes it small. `--f
 from __future__ import annotations
 
 import pytest
-from fuzz.generator import generate
-from fuzz.program import Line, Program, check_native, check_passes, checked, ptx
-from fuzz.shrink import shrink
 
 from blocknb.codegen import toolchain
 from blocknb.passes import barriers
 from blocknb.target import Target
+from fuzz.generator import generate
+from fuzz.program import Line, Program, check_native, check_passes, checked, ptx
+from fuzz.shrink import shrink
 
 SAMPLE = range(28)
 MANY = range(1000, 1600)

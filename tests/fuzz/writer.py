@@ -12,10 +12,9 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fuzz.program import Array, Line
-
 from blocknb.language import types as t
 from blocknb.language.types import DType
+from fuzz.program import Array, Line
 
 DIGITS = {t.float16: 11, t.bfloat16: 8, t.float32: 24, t.float64: 53}
 LARGEST = {t.float16: 3e4, t.bfloat16: 1e30, t.float32: 1e30, t.float64: 1e100}
