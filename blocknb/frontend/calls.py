@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, SyntaxUnsupported
-from blocknb.frontend import memory, numeric, shapes  # noqa: F401 (memory registers its handlers)
+from blocknb.frontend import atomics, memory, numeric, shapes  # noqa: F401 (some only register their handlers)
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, printable
 from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression

@@ -15,6 +15,7 @@ import numpy as np
 
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
+from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
 
@@ -78,6 +79,30 @@ class AddressSpace:
             if self.observer:
                 self.observer(number, where, new)
             memory[where] = new
+
+    def update(self, op: Op, program: tuple, addresses: np.ndarray, values: list[np.ndarray], mask: Any) -> np.ndarray:
+        """An atomic on each element where `mask` is on, one after another; what was there before, zero where it is off."""
+        flat, dtype = addresses.reshape(-1), values[-1].dtype
+        operands = [np.ascontiguousarray(v).reshape(-1) for v in values]
+        result = np.zeros(flat.size, dtype)
+        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
+        for chosen, number, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+            memory = self.bytes[number]
+            if not memory.flags.writeable:
+                raise AccessError("an atomic on an array that is read-only", op.loc, program=program)
+            if self.observer:
+                self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
+            for i, offset in zip(chosen, offsets, strict=True):
+                cell = memory[offset : offset + dtype.itemsize]
+                old = cell.copy().view(dtype)[0]
+                new = operands[-1][i]
+                if op.name == "atomic":
+                    new = update(op.attrs["kind"], old, new)
+                elif old.tobytes() != operands[0][i].tobytes():
+                    new = old
+                cell[:] = np.asarray(new, dtype).reshape(1).view(np.uint8)
+                result[i] = old
+        return result.reshape(addresses.shape)
 
     def _locate(
         self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
