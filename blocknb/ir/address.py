@@ -2,7 +2,8 @@
 
 A pointer is an int64 number of bytes, as on hardware, so pointer arithmetic, casts of pointers and pointers loaded from memory
 need no special case. The trick is the spacing: every array sits in the middle of a window of 2**40 bytes of its own, so
-that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance.
+that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance. Tables of pointers
+hold addresses of this machine; they lie below all windows, and those inside an array that was passed are taken for its elements.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from blocknb.ir.core import Op
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
+FIRST = 256  # the first window; below it lie the addresses of this machine
 
 
 class AddressSpace:
@@ -44,7 +46,7 @@ class AddressSpace:
         return self._base(len(self.bytes) - 1) + array.ctypes.data - low
 
     def _base(self, number: int) -> int:
-        return (number + 1 << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
+        return (number + FIRST << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
 
     def load(self, op: Op, program: tuple, addresses: np.ndarray, dtype: np.dtype, mask: Any, other: Any) -> np.ndarray:
         """The elements at `addresses` where `mask` is on (None: everywhere), `other` (None: zero) elsewhere.
@@ -104,12 +106,22 @@ class AddressSpace:
                 result[i] = old
         return result.reshape(addresses.shape)
 
+    def _known(self, addresses: np.ndarray) -> np.ndarray:
+        """With addresses of this machine, which a kernel has found in a table of pointers, as addresses in here."""
+        if not ((addresses > 0) & (addresses < FIRST << WINDOW_BITS)).any():
+            return addresses
+        for number, memory in enumerate(self.bytes):
+            low = memory.ctypes.data
+            inside = (addresses >= low) & (addresses < low + memory.size)
+            addresses = np.where(inside, addresses - low + self._base(number), addresses)
+        return addresses
+
     def _locate(
         self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
     ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
         """For each array touched: the positions that touch it, its number, the byte offsets; all checked."""
-        active = flat[on]
-        windows = (active >> WINDOW_BITS) - 1
+        active = self._known(flat[on])
+        windows = (active >> WINDOW_BITS) - FIRST
         for number in np.unique(windows).tolist():
             if not 0 <= number < len(self.bytes):
                 raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)
