@@ -52,7 +52,7 @@ def walking_pointers(x, out, row, n, D: bl.constexpr, BLOCK: bl.constexpr):
     i = bl.arange(0, BLOCK)
     p = x + i
     acc = bl.zeros((BLOCK,), bl.float32)
-    for _ in range(0, n // D):
+    for _ in range(n // D):
         acc += bl.load(p)
         p += D
     q = p - i

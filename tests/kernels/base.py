@@ -25,7 +25,10 @@ from blocknb.trace import Stage
 
 @dataclass(frozen=True)
 class Case:
-    """`make(rng)` gives the arguments by name (the tables of pointers among them are filled later, see `addresses`); `reference(arguments)` the expected arrays by name, from unharmed arguments."""
+    """`make(rng)` gives the arguments by name; `reference(arguments)` the expected arrays by name, from unharmed arguments.
+
+    `addresses`: tables of pointers among the arguments, and the arrays whose addresses they hold.
+    """
 
     name: str
     kernel: Any
