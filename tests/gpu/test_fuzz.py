@@ -43,7 +43,9 @@ def run(seeds: list[int], seconds: float) -> None:
     if failures:
         failures.sort()
         seeds_of = ", ".join(str(seed) for _, seed, _ in failures)
-        pytest.fail(f"{len(failures)} of {done} failed; seeds {seeds_of}. The shortest:\n{failures[0][2]}", pytrace=False)
+        pytest.fail(
+            f"{len(failures)} of {done} failed; seeds {seeds_of}. The shortest:\n{failures[0][2]}", pytrace=False
+        )
     assert done >= min(20, len(seeds)), f"only {done} programs in {seconds} s"
 
 

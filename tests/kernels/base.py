@@ -40,10 +40,10 @@ class Case:
     atol: float = 1e-6
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def link(self, arguments: Mapping[str, Any], address: Callable[[Any], int]) -> None:
-        """Fills tables of pointers with the addresses of the arrays, wherever those are now."""
+    def link(self, arguments: dict[str, Any], address: Callable[[Any], int], place: Callable = np.asarray) -> None:
+        """Makes the tables of pointers, from where the arrays are now; `place` brings a table to them."""
         for table, names in self.addresses.items():
-            arguments[table][:] = [address(arguments[name]) for name in names]
+            arguments[table] = place(np.array([address(arguments[name]) for name in names], np.int64))
 
     def check(self, arguments: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         """Compares written arrays with the reference; raises AssertionError naming case and array."""
