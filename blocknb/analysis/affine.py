@@ -111,8 +111,26 @@ class Facts:
         found = groups.divisor(self, value, axis, group)
         if not value.type.is_pointer:
             return found
-        base = self.base(value)
-        return 1 if base is None else min(self.hints.get(base, 1), found * value.type.dtype.element.bytes)
+        base, promise = self.base(value), groups.promised_multiple(self.definition.get(value), axis)
+        if base is None:
+            return promise
+        return max(promise, min(self.alignment(base), found * value.type.dtype.element.bytes))
+
+    def alignment(self, base: Value) -> int:
+        """A power of two that divides the address of a `base`: known of an argument, promised, or that of what it was made of."""
+        op = self.definition.get(base)
+        if op is None:
+            return self.hints.get(base, 1)
+        promise = groups.promised_multiple(op, None)
+        match op.name:
+            case "bitcast":
+                return max(promise, self.divisibility(op.args[0]))
+            case "select":
+                return max(promise, min(self.divisibility(a) for a in op.args[1:]))
+            case "if":
+                position = op.results.index(base)
+                return max(promise, min(self.divisibility(b.terminator.args[position]) for b in op.blocks))
+        return promise
 
     def stride(self, value: Value, axis: int) -> int | Form | None:
         """The difference of neighbours along an axis, when it is the same everywhere on it: a number, or a form of uniform symbols."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 
@@ -50,6 +50,27 @@ def effects(op: Op) -> Effects:
         for inner in block.ops:
             found |= effects(inner)
     return found
+
+
+def global_operands(op: Op) -> tuple[Value, ...]:
+    """The operands of an access to an array, pointer first; without the buffer that an atomic leaves its result in."""
+    return op.args[1:] if isinstance(op.args[0].type, Buffer) else op.args
+
+
+def mask_of(op: Op) -> Value | None:
+    """The mask of a load, store or atomic."""
+    position = {"load": 1, "store": 2, "atomic": 2}.get(op.name)
+    args = global_operands(op)
+    return args[position] if position is not None and len(args) > position else None
+
+
+def orders(op: Op, used: bool) -> tuple[bool, bool]:
+    """Whether an atomic keeps later accesses behind it (acquires), and earlier ones before it (releases).
+
+    Who does not look at the result (`used`) cannot know whom it met, and so acquires nothing.
+    """
+    sem = op.attrs["sem"]
+    return sem in ("acquire", "acq_rel") and used, sem in ("release", "acq_rel")
 
 
 def has_side_effects(op: Op) -> bool:

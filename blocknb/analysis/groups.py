@@ -471,9 +471,18 @@ def _modulus(op: Op, constant: int) -> int | None:
     return constant if constant < 0 and -constant & (-constant - 1) == 0 else None
 
 
+def promised_multiple(op: Op | None, axis: int | None) -> int:
+    """What an author's `multiple_of` says of a pointer's address in bytes; along an axis of the first of each contiguous group."""
+    values = op.attrs.get("multiple_of", (1,)) if op is not None else (1,)
+    at = axis or 0
+    return power_of_two(values[at]) if at < len(values) else 1
+
+
 def promised(facts: Facts, op: Op, form: Form) -> bool:
     """Whether the author promised more of an op's result than follows from its form."""
-    if not any(name in op.attrs for name in PROMISES):
+    # What is promised of multiples of a pointer is about its address, not about the offset that its form is.
+    names = [name for name in PROMISES if name in op.attrs]
+    if not names or (names == ["multiple_of"] and op.result.type.is_pointer):
         return False
     found = []
     for axis, size in enumerate(op.result.type.shape):

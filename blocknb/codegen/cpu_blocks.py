@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_control, microkernel
+from blocknb.codegen import cpu_atomics, cpu_control, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
@@ -241,6 +241,11 @@ class Emitter:
                 case "store":
                     args = [self.scalar(a) for a in op.args]
                     memory.scalar_store(self, op, args[0], args[1], args[2] if len(args) > 2 else None)
+                case "atomic" | "atomic_cas":
+                    args = [self.scalar(a) for a in op.args]
+                    count = 2 if op.name == "atomic" else 3
+                    mask = args[count] if len(args) > count else None
+                    self.scalars[op.result] = cpu_atomics.update(self, op, args[0], args[1:count], mask)
                 case name if OPS[name].kind == "elementwise":
                     self.scalars[op.result] = elementwise(self.code, op, [self.scalar(a) for a in op.args], 1)
                 case name:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from blocknb.codegen.cpu_elementwise import COSTS
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
-from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
@@ -269,7 +269,9 @@ class Graph:
         for access in self._memory(op):
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
-        node = self._find_group(op, shape, edges) if shape is not None else None
+        node = None
+        if shape is not None and op.name not in ATOMICS:  # those have no vectors, and a loop of their own
+            node = self._find_group(op, shape, edges)
         if node is None:
             node = Node(len(self.nodes), [], shape)
             self.nodes.append(node)
@@ -292,7 +294,7 @@ class Graph:
 
     def _group_shape(self, op: Op) -> tuple[int, ...] | None:
         """The loops of an op that can share them."""
-        if op.name in ("load", "store", "reduce") or OPS[op.name].kind == "elementwise":
+        if op.name in (*ACCESSES, "reduce") or OPS[op.name].kind == "elementwise":
             shape = op.args[0].type.shape
             return squeezed(shape) if shape else None
         return None
@@ -307,6 +309,8 @@ class Graph:
 
     def _may_share(self, earlier: Access, second: Op, pairs: list) -> bool:
         first = earlier.op
+        if first.name in ATOMICS or second.name in ATOMICS:
+            return False
         a, b = self.program.root(first.args[0]), self.program.root(second.args[0])
         if a is None or b is None or not first.args[0].type.shape:
             return False
@@ -356,7 +360,7 @@ class Graph:
     def _find_group(self, op: Op, shape: tuple[int, ...], edges: list[tuple[Node, bool]]) -> Node | None:
         axes = self._axes(op)
         for node in reversed(self.nodes[-64:]):
-            if node.shape != shape or (axes and node.axes and not axes & node.axes):
+            if node.shape != shape or (axes and node.axes and not axes & node.axes) or node.ops[0].name in ATOMICS:
                 continue
             bit = 1 << node.number
             if all(together if other is node else not self._ancestors[other.number] & bit for other, together in edges):

@@ -23,6 +23,7 @@ from blocknb.codegen.cpu_reduce import Reduction
 from blocknb.codegen.cpu_vectors import Body, place, stored
 from blocknb.codegen.text import Writer
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Group:
         self.reductions = {op: Reduction(self, op) for op in self.ops if op.name == "reduce"}
 
     def _width(self) -> int:
+        if any(op.name in ATOMICS for op in self.ops):
+            return 1
         bits = [8]
         for op in self.ops:
             bits += [
@@ -90,8 +93,8 @@ class Group:
         return sum(COSTS.get(op.name, 1) for op in self.ops) + len(self.outputs)
 
     def _unroll(self) -> int:
-        if self.e.alias:
-            return 1  # rarely used: arguments that overlap
+        if self.e.alias or any(op.name in ATOMICS for op in self.ops):
+            return 1  # rarely used: arguments that overlap; or one at a time anyway
         cost = self._cost()
         if any(not r.can_unroll for r in (Reduction(self, op) for op in self.ops if op.name == "reduce")):
             return 1

@@ -28,7 +28,7 @@ LINE = 64  # bytes of a cache line, and of the widest vector
 class Site:
     """An access that is checked, and what is said if it fails.
 
-    `action` is "load" or "store", `argument` the index of the pointer's parameter, `bytes` the size of an element.
+    `action` is "load", "store" or the name of an atomic, `argument` the index of the pointer's parameter, `bytes` the size of an element.
     """
 
     loc: Loc | None
@@ -116,7 +116,8 @@ class Checks:
         argument = self.e.program.func.params.index(root)
         if op not in self._numbers:
             self._numbers[op] = self.e.first_site + len(self.e.sites)
-            self.e.sites.append(Site(op.loc, op.name, argument, op.args[0].type.dtype.element.bytes))
+            action = f"atomic_{op.attrs['kind']}" if op.name == "atomic" else op.name
+            self.e.sites.append(Site(op.loc, action, argument, op.args[0].type.dtype.element.bytes))
         return (self._numbers[op], *self.e.bounds[argument])
 
     def _guard(self, bad: str) -> tuple[str, str]:

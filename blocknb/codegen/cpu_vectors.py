@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from blocknb.codegen import cpu_atomics
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Index, identity
@@ -18,6 +19,7 @@ from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ class Body:
         op = program.definition[value]
         if op.name == "load":
             return self._load(op)
+        if op.name in ATOMICS:
+            return self._atomic(op)
         return elementwise(
             c,
             op,
@@ -219,6 +223,13 @@ class Body:
             memory.store_vector(c, self._first(op), value, memory_type(dtype), self.width, dtype.bytes, mask)
         else:
             memory.scatter(c, addresses, value, memory_type(dtype), self.width, dtype.bytes, mask)
+
+    def _atomic(self, op: Op) -> str:
+        """One element: groups with atomics have vectors of one."""
+        count = 2 if op.name == "atomic" else 3
+        address, *values = (self.value(a) for a in op.args[:count])
+        mask = self.value(op.args[count]) if len(op.args) > count else None
+        return cpu_atomics.update(self.e, op, address, values, mask)
 
     def _output(self, value: Value, buffer: Buffer) -> None:
         c = self.code

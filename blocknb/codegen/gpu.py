@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_warp
+from blocknb.codegen import gpu_atomics, gpu_dot, gpu_math, gpu_memory, gpu_warp
 from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
@@ -304,6 +304,8 @@ class Generator:
                 self.branch(op)
             case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
                 gpu_memory.emit(self, op)
+            case "atomic" | "atomic_cas":
+                gpu_atomics.emit(self, op)
             case "reduce":
                 gpu_warp.reduce(self, op)
             case "dot":

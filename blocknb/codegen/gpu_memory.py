@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blocknb.analysis.effects import mask_of
 from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -171,11 +172,6 @@ def accesses(g: Generator, op: Op) -> list[tuple[int, ...]]:
             width = min(width, g.facts.constancy(mask, axis))
         width = max(1, width)
     return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
-
-
-def mask_of(op: Op) -> Value | None:
-    position = 1 if op.name == "load" else 2
-    return op.args[position] if len(op.args) > position else None
 
 
 def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:
@@ -389,6 +385,10 @@ def local_load(g: Generator, op: Op) -> None:
     """Reads a tile from shared memory; for a tensor core next in line, fragment by fragment where it is consumed."""
     buffer, layout = op.args[0], op.attrs["layout"]
     bits = memory_bits(buffer.type.dtype)
+    if layout is None:
+        name = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {g.offsets[buffer]}")
+        arrive(g, op, {(0,): shared_load(g, name, [(0,)], bits)[0]})
+        return
     matrix = ldmatrix_plan(layout, buffer.type.layout, bits) if g.target.capability >= 75 else None
     words: dict[tuple[int, ...], str] = {}
     if matrix is not None and bits * len(matrix.steps[0].registers[0]) == 32:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, SyntaxUnsupported
-from blocknb.frontend import memory, numeric, shapes  # noqa: F401 (memory registers its handlers)
+from blocknb.frontend import atomics, memory, numeric, shapes  # noqa: F401 (some only register their handlers)
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, printable
 from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
@@ -274,7 +274,23 @@ for _name in ("multiple_of", "max_contiguous", "max_constancy"):
 
 @emits("assume")
 def assume(frame: Frame, cond: Any) -> None:
-    return None
+    """`x % n == 0`, alone or joined by `&`, says what `multiple_of` says. Other conditions are true without being of use."""
+    if isinstance(cond, Value):
+        _assume(frame.emit, cond)
+    elif not cond:
+        raise Mismatch("the assumption is false", None, "cond")
+
+
+def _assume(emit: Emitter, cond: Value) -> None:
+    made = emit.maker(cond)
+    if made is not None and made.name == "and":
+        for part in made.args:
+            _assume(emit, part)
+    if made is None or made.name != "cmp" or made.attrs["pred"] != "eq" or emit.known.get(made.args[1]) != 0:
+        return
+    rest = emit.maker(made.args[0])
+    if rest is not None and rest.name == "rem" and isinstance(n := emit.known.get(rest.args[1]), int) and n > 0:
+        emit.promise(rest.args[0], "multiple_of", (n,) * max(1, len(cond.type.shape)))
 
 
 @emits("static_assert")

@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.errors import TypeMismatch
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Value
+from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer, Tile
 
@@ -70,12 +70,18 @@ class Emitter(Builder):
         del self._open[-1][length:]
         del self.printed[printed:]
 
+    def maker(self, x: Value) -> Op | None:
+        """The op of this block that made a value."""
+        return next((op for op in reversed(self._open[-1]) if x in op.results), None)
+
     def promise(self, x: Value, name: str, values: tuple[int, ...]) -> None:
-        """Keeps a promise of the author's about x: on the op that made it, if that is the last one, or on the parameter it is."""
-        made = self._open[-1][-1] if self._open[-1] else None
-        if made is not None and x in made.results:
-            self._open[-1][-1] = made.replace(attrs=MappingProxyType({**made.attrs, name: values}))
-        elif name == "multiple_of" and len(self._open) == 1 and x in self.promised:
+        """Keeps a promise of the author's about x: on the op that made it, if that stands in this very block (where the promise is
+        made whenever the op runs), or on the parameter it is."""
+        for i, made in enumerate(reversed(self._open[-1])):
+            if made.results == (x,):
+                self._open[-1][-1 - i] = made.replace(attrs=MappingProxyType({**made.attrs, name: values}))
+                return
+        if name == "multiple_of" and len(self._open) == 1 and x in self.promised:
             self.promised[x] = max(self.promised[x], values[0] & -values[0])
 
     # -- constants and conversions -------------------------------------------------------------------------------------

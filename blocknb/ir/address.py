@@ -2,7 +2,8 @@
 
 A pointer is an int64 number of bytes, as on hardware, so pointer arithmetic, casts of pointers and pointers loaded from memory
 need no special case. The trick is the spacing: every array sits in the middle of a window of 2**40 bytes of its own, so
-that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance.
+that an address far outside its array still says whose it is, and no stray access meets a neighbour by chance. Tables of pointers
+hold addresses of this machine; they lie below all windows, and those inside an array that was passed are taken for its elements.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import numpy as np
 
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
+from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
+FIRST = 256  # the first window; below it lie the addresses of this machine
 
 
 class AddressSpace:
@@ -43,7 +46,7 @@ class AddressSpace:
         return self._base(len(self.bytes) - 1) + array.ctypes.data - low
 
     def _base(self, number: int) -> int:
-        return (number + 1 << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
+        return (number + FIRST << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
 
     def load(self, op: Op, program: tuple, addresses: np.ndarray, dtype: np.dtype, mask: Any, other: Any) -> np.ndarray:
         """The elements at `addresses` where `mask` is on (None: everywhere), `other` (None: zero) elsewhere.
@@ -79,12 +82,46 @@ class AddressSpace:
                 self.observer(number, where, new)
             memory[where] = new
 
+    def update(self, op: Op, program: tuple, addresses: np.ndarray, values: list[np.ndarray], mask: Any) -> np.ndarray:
+        """An atomic on each element where `mask` is on, one after another; what was there before, zero where it is off."""
+        flat, dtype = addresses.reshape(-1), values[-1].dtype
+        operands = [np.ascontiguousarray(v).reshape(-1) for v in values]
+        result = np.zeros(flat.size, dtype)
+        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
+        for chosen, number, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+            memory = self.bytes[number]
+            if not memory.flags.writeable:
+                raise AccessError("an atomic on an array that is read-only", op.loc, program=program)
+            if self.observer:
+                self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
+            for i, offset in zip(chosen, offsets, strict=True):
+                cell = memory[offset : offset + dtype.itemsize]
+                old = cell.copy().view(dtype)[0]
+                new = operands[-1][i]
+                if op.name == "atomic":
+                    new = update(op.attrs["kind"], old, new)
+                elif old.tobytes() != operands[0][i].tobytes():
+                    new = old
+                cell[:] = np.asarray(new, dtype).reshape(1).view(np.uint8)
+                result[i] = old
+        return result.reshape(addresses.shape)
+
+    def _known(self, addresses: np.ndarray) -> np.ndarray:
+        """With addresses of this machine, which a kernel has found in a table of pointers, as addresses in here."""
+        if not ((addresses > 0) & (addresses < FIRST << WINDOW_BITS)).any():
+            return addresses
+        for number, memory in enumerate(self.bytes):
+            low = memory.ctypes.data
+            inside = (addresses >= low) & (addresses < low + memory.size)
+            addresses = np.where(inside, addresses - low + self._base(number), addresses)
+        return addresses
+
     def _locate(
         self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
     ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
         """For each array touched: the positions that touch it, its number, the byte offsets; all checked."""
-        active = flat[on]
-        windows = (active >> WINDOW_BITS) - 1
+        active = self._known(flat[on])
+        windows = (active >> WINDOW_BITS) - FIRST
         for number in np.unique(windows).tolist():
             if not 0 <= number < len(self.bytes):
                 raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)

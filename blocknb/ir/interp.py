@@ -20,13 +20,13 @@ import numpy as np
 
 from blocknb.errors import CompilerBug, KernelError
 from blocknb.ir.address import AddressSpace, programs_of
-from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language import types as t
-from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
-MEMORY_ACCESS = ("load", "store", "local_load", "local_store", "dot")
+MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "dot")
 
 
 def run(
@@ -53,13 +53,22 @@ def run(
     sizes, everyone = programs_of(grid)
     chosen = list(everyone if programs is None else programs)
     order = np.random.default_rng(seed)
-    for number in order.permutation(len(chosen)):
+    # A program that waits may rely on lower ids only, and here they must have ended.
+    rising = waits(func.body)
+    for number in range(len(chosen)) if rising else order.permutation(len(chosen)):
         if func.level == "memory":
             from blocknb.ir.interp_memory import run_warps
 
             run_warps(func, values, space, sizes, chosen[number], order, check_races, implicit_barriers)
         else:
             _one(func, dict(values), space, sizes, chosen[number])
+
+
+def waits(block: Block) -> bool:
+    """Whether a program may wait for another one: a `while` that looks at memory which others change."""
+    loops = (op for op in walk(block) if op.name == "while")
+    inside = (op for loop in loops for inner in loop.blocks for op in walk(inner))
+    return any(op.name in ATOMICS or op.attrs.get("volatile") for op in inside)
 
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
@@ -188,6 +197,8 @@ class Machine:
             case "store":
                 self.store(op, args)
                 return ()
+            case "atomic" | "atomic_cas":
+                return self.atomic(op, args)
             case "splat":
                 return (self.full(op, op.results[0].type, args[0]),)
             case "arange":
@@ -203,6 +214,15 @@ class Machine:
 
     def store(self, op: Op, args: list) -> None:
         self.space.store(op, self.program, args[0], args[1], args[2] if len(args) > 2 else None)
+
+    def atomic(self, op: Op, args: list) -> tuple:
+        return (self.update(op, args),)
+
+    def update(self, op: Op, args: list) -> np.ndarray:
+        """The atomic on arrays of one shape: pointers, values and perhaps a mask."""
+        count = 2 if op.name == "atomic" else 3
+        mask = args[count] if len(args) > count else None
+        return self.space.update(op, self.program, args[0], args[1:count], mask)
 
     def arange(self, op: Op) -> np.ndarray:
         return np.arange(op.attrs["start"], op.attrs["end"], dtype=np.int32)

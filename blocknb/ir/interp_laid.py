@@ -77,6 +77,19 @@ class LaidMachine(interp.Machine):
         pointers, values, *mask = (np.atleast_1d(tile[held]) for tile, _ in tiles)
         self.space.store(op, self.program, pointers, values, mask[0] if mask else None)
 
+    def owns(self, layout: Layout | None) -> bool:
+        """Whether the atomics on the elements at hand are done here, and not in another warp that has them, too."""
+        return True
+
+    def atomic(self, op: Op, args: list) -> tuple:
+        """Each element once, whoever holds it; then all who hold it get the old value."""
+        tiles = [self.gather(op, x, arg.type) for x, arg in zip(args, op.args, strict=True)]
+        held = tiles[0][1]
+        old = np.zeros(held.shape, tiles[1][0].dtype)
+        if self.owns(op.args[0].type.layout):
+            old[held] = self.update(op, [np.atleast_1d(tile[held]) for tile, _ in tiles])
+        return (self.deal(op, old, held, op.result.type),)
+
     def move(self, op: Op, args: list) -> tuple:
         source, target = op.args[0].type, op.results[0].type
         if op.name == "convert":

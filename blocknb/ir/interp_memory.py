@@ -24,7 +24,9 @@ from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Func, Op
 from blocknb.ir.interp_laid import LaidMachine
 from blocknb.ir.text import print_op
+from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.language.types import Buffer
+from blocknb.layouts.linear import Layout
 
 POISON = 0xFF
 UNORDERED = ", with no barrier in between"
@@ -46,13 +48,28 @@ class Touches:
         # Sets of warps as bits; they hold for the epoch beside them.
         self.writers, self.written = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         self.readers, self.read = np.zeros(size, np.uint64), np.zeros(size, np.int64)
+        self.updaters, self.updated = np.zeros(size, np.uint64), np.zeros(size, np.int64)
 
     def note_read(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """Remembers a read; what is wrong with it, or ""."""
         self.readers[where] = self._now(self.readers, self.read, epoch, where) | np.uint64(1 << warp)
         self.read[where] = epoch
         race = self._now(self.writers, self.written, epoch, where) & ~np.uint64(1 << warp)
-        return "another warp writes" if race.any() else ""
+        return "another warp writes" if race.any() else self._updates(warp, epoch, where)
+
+    def _updates(self, warp: int, epoch: int, where: np.ndarray) -> str:
+        """What is wrong with a plain access where atomics are at work, or ""."""
+        updaters = self._now(self.updaters, self.updated, epoch, where) & ~np.uint64(1 << warp)
+        return "another warp updates" if updaters.any() else ""
+
+    def note_update(self, warp: int, epoch: int, where: np.ndarray) -> str:
+        """Remembers an atomic, which meets other atomics without harm; what is wrong with it, or ""."""
+        others = ~np.uint64(1 << warp)
+        writes = self._now(self.writers, self.written, epoch, where) & others
+        reads = self._now(self.readers, self.read, epoch, where) & others
+        self.updaters[where] = self._now(self.updaters, self.updated, epoch, where) | np.uint64(1 << warp)
+        self.updated[where] = epoch
+        return "another warp writes" if writes.any() else "another warp reads" if reads.any() else ""
 
     def note_write(self, warp: int, epoch: int, where: np.ndarray, changes: np.ndarray) -> str:
         """Remembers a write, which alters the bytes where `changes` is true; what is wrong with it, or ""."""
@@ -62,7 +79,7 @@ class Touches:
         read = (self._now(self.readers, self.read, epoch, where) & others).any()
         self.writers[where] = writers | np.uint64(1 << warp)
         self.written[where] = epoch
-        return "another warp writes" if second else "another warp reads" if read else ""
+        return "another warp writes" if second else "another warp reads" if read else self._updates(warp, epoch, where)
 
     def _now(self, warps: np.ndarray, epochs: np.ndarray, epoch: int, where: np.ndarray) -> np.ndarray:
         return np.where(epochs[where] == epoch, warps[where], np.uint64(0))
@@ -97,11 +114,15 @@ class Memory:
             return self.data[where], "reads shared memory that another buffer has overwritten"
         return self.data[where], ""
 
-    def touch(self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None) -> str:
+    def touch(
+        self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None, atomic: bool = False
+    ) -> str:
         """Remembers an access to the array of that number; what is wrong with it, or ""."""
         if not self.check_races:
             return ""
         touches = self.arrays.setdefault(number, Touches(len(old)))
+        if atomic:
+            return touches.note_update(warp, self.epoch, where)
         if new is None:
             return touches.note_read(warp, self.epoch, where)
         return touches.note_write(warp, self.epoch, where, old[where] != new)
@@ -116,12 +137,14 @@ class Warp(LaidMachine):
         self.warps = slice(number, number + 1)
 
     def step(self, op: Op, args: list) -> tuple:
-        if op.name not in ("load", "store"):
+        if op.name not in ACCESSES:
             return super().step(op, args)
+        atomic = op.name in ATOMICS
 
         def observe(array: int, where: np.ndarray, new: np.ndarray | None) -> None:
-            trouble = self.memory.touch(self.number, array, where, self.space.bytes[array], new)
-            does = f"{'reads' if new is None else 'writes'} elements of `{self.space.names[array]}` that"
+            trouble = self.memory.touch(self.number, array, where, self.space.bytes[array], new, atomic)
+            does = "updates" if atomic else "reads" if new is None else "writes"
+            does = f"{does} elements of `{self.space.names[array]}` that"
             self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
 
         self.space.observer = observe
@@ -129,6 +152,28 @@ class Warp(LaidMachine):
             return super().step(op, args)
         finally:
             self.space.observer = None
+
+    def owns(self, layout: Layout | None) -> bool:
+        everyone = self.func.attrs.get("num_warps", 4) - 1
+        return not self.number & (everyone if layout is None else layout.replicated_warp_bits)
+
+    def atomic(self, op: Op, args: list) -> tuple:
+        """With a buffer, the owners of the elements leave the old values there for all."""
+        if not isinstance(args[0], Allocation):
+            return super().atomic(op, args)
+        layout = op.args[1].type.layout
+        if self.owns(layout):
+            tiles = [self.gather(op, x, arg.type) for x, arg in zip(args[1:], op.args[1:], strict=True)]
+            held = tiles[0][1]
+            old = self.update(op, [np.atleast_1d(tile[held]) for tile, _ in tiles])
+            self.keep(op, args[0], held, old)
+        return ()
+
+    def keep(self, op: Op, buffer: Allocation, held: np.ndarray, values: np.ndarray) -> None:
+        """Writes the elements that are held, in order, to a buffer."""
+        where = self.bytes_of(buffer, np.flatnonzero(held))
+        data = np.ascontiguousarray(values).view(np.uint8)
+        self.complain(op, self.memory.write(self.number, where.reshape(-1), data.reshape(-1), buffer))
 
     def move(self, op: Op, args: list) -> tuple:
         match op.name:
@@ -139,14 +184,12 @@ class Warp(LaidMachine):
                 return (Allocation(offset, type, op.id),)
             case "local_store":
                 tile, held = self.gather(op, args[1], op.args[1].type)
-                where = self.bytes_of(args[0], np.flatnonzero(held))
-                data = np.ascontiguousarray(tile.reshape(-1)[held.reshape(-1)]).view(np.uint8)
-                self.complain(op, self.memory.write(self.number, where.reshape(-1), data.reshape(-1), args[0]))
+                self.keep(op, args[0], held, np.atleast_1d(tile[held]))
                 return ()
             case "local_load":
                 type = op.result.type
                 wanted = np.zeros(type.size, bool)
-                wanted[self.places(op, type.layout)] = True
+                wanted[self.places(op, type.layout) if type.shape else ...] = True
                 tile = self.read(op, args[0], wanted.reshape(type.shape))
                 return (self.deal(op, tile, wanted, type),)
         return super().move(op, args)

@@ -34,6 +34,7 @@ class _Verifier:
         self.func = func
         self.ids: set[int] = set()
         self.defined: set[Value] = set()
+        self.used = {value for op in func.ops() for value in op.args}
 
     def run(self) -> None:
         func = self.func
@@ -202,6 +203,10 @@ class _Verifier:
                 self.require(
                     not any(b & axis for b in source.warp), op, "a reduction across warps is left at the memory level"
                 )
+            case "atomic" | "atomic_cas" if op.results and op.result in self.used:
+                kind = op.args[0].type
+                single = kind.shape and not kind.layout.is_replicated
+                self.require(single, op, "an atomic's result is used by threads that do not own it")
             case "alloc":
                 total, offset, type = self.func.attrs.get("shared_bytes"), op.attrs.get("offset"), op.attrs["type"]
                 self.require(isinstance(offset, int) and offset >= 0, op, "a buffer without an offset")

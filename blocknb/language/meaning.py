@@ -89,6 +89,28 @@ def bitcast(attrs, dtype, x):
     return np.ascontiguousarray(x).view(dtype.numpy if not isinstance(dtype, Pointer) else np.int64).reshape(x.shape)
 
 
+def update(kind, old, new):
+    """What an atomic leaves in memory that holds `old`; scalars or arrays. Without a warning, like all integers that wrap."""
+    with np.errstate(all="ignore"):
+        match kind:
+            case "add":
+                return (old + new).astype(old.dtype)
+            case "max" | "min" if old.dtype.kind == "f":
+                a, b = bit_order(old), bit_order(new)
+                return np.where((a >= b) if kind == "max" else (a <= b), old, new)
+            case "max" | "min":
+                return np.maximum(old, new) if kind == "max" else np.minimum(old, new)
+            case "xchg":
+                return new
+    return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[kind](old, new)
+
+
+def bit_order(x):
+    """Integers that order floats by their bits: -0 below 0, a NaN beyond the infinity of its sign."""
+    bits = np.ascontiguousarray(x).view(f"i{x.dtype.itemsize}").reshape(x.shape)
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
 def shift(left: bool) -> Callable:
     def shift(attrs, dtype, a, b):
         return np.left_shift(a, b) if left else np.right_shift(a, b)

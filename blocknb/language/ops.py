@@ -18,7 +18,7 @@ from blocknb.language import meaning, rules
 from blocknb.language.meaning import PREDICATES
 from blocknb.language.rules import TypeRule, need
 
-__all__ = ["OPS", "PREDICATES", "TERMINATORS", "OpSpec", "TypeRule", "infer", "need", "row"]
+__all__ = ["ACCESSES", "ATOMICS", "OPS", "PREDICATES", "TERMINATORS", "OpSpec", "TypeRule", "infer", "need", "row"]
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,29 @@ row(
     writes="global",
 )
 row(
+    "atomic",
+    "memory",
+    rules.atomic,
+    "Combines each element with memory in one step (kind: add max min and or xor xchg) and returns what was there before; zero "
+    "where the mask is off. Each element is one such step, in no fixed order; a float's max and min put -0 below 0 and a NaN beyond "
+    "the infinity of its sign. `sem` orders other accesses (relaxed, acquire, release, acq_rel) as seen within `scope` (cta, gpu, "
+    "sys). With a buffer the old values go there: how replicas get them.",
+    operands="[buffer] pointer value [mask]",
+    attrs=("kind", "sem", "scope", "layout"),
+    reads="global",
+    writes="global",
+)
+row(
+    "atomic_cas",
+    "memory",
+    rules.atomic_cas,
+    "Compare and swap: where memory holds the bits of `compare`, stores `value`, in one step; returns what was there before.",
+    operands="[buffer] pointer compare value",
+    attrs=("sem", "scope", "layout"),
+    reads="global",
+    writes="global",
+)
+row(
     "dot",
     "dot",
     rules.dot,
@@ -337,6 +360,8 @@ row(
 )
 
 TERMINATORS = ("yield", "condition")
+ATOMICS = ("atomic", "atomic_cas")
+ACCESSES = ("load", "store", *ATOMICS)  # what touches the arrays of the user
 
 
 def infer(name: str, types: tuple, attrs: dict) -> tuple:

@@ -140,6 +140,43 @@ def store(types, attrs):
     return ()
 
 
+WORDS = (t.int32, t.uint32, t.int64, t.uint64)
+#: What atomics work on, by kind: what the hardware has, or a loop of compare and swap does well.
+ATOMIC_DTYPES = {
+    "add": (*WORDS, t.float16, t.bfloat16, t.float32, t.float64),
+    **dict.fromkeys(("max", "min", "xchg", "cas"), (*WORDS, t.float32, t.float64)),
+    **dict.fromkeys(("and", "or", "xor"), WORDS),
+}
+SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
+SCOPES = ("cta", "gpu", "sys")
+
+
+def atomic(types, attrs):
+    return _atomic(types, attrs, attrs["kind"], 2)
+
+
+def atomic_cas(types, attrs):
+    return _atomic(types, attrs, "cas", 3)
+
+
+def _atomic(types, attrs, kind, count):
+    """`count` operands and a mask, after the buffer that takes the result, if there is one."""
+    buffer, types = (types[0], types[1:]) if isinstance(types[0], Buffer) else (None, types)
+    pointer, *values = types[:count]
+    need(pointer.is_pointer, f"updates {pointer}, which is no pointer")
+    need(pointer.dtype.element in ATOMIC_DTYPES[kind], f"no atomic {kind} of {pointer.dtype.element}")
+    need(attrs["sem"] in SEMANTICS and attrs["scope"] in SCOPES, f"unknown order {attrs['sem']}, {attrs['scope']}")
+    wanted = pointer.with_dtype(pointer.dtype.element)
+    need(all(v == wanted for v in values), f"updates {pointer} with {' and '.join(map(str, values))}")
+    if len(types) > count:
+        need(kind != "cas", "a compare and swap has no mask")
+        check_mask(pointer.shape, pointer.layout, types[count:])
+    if buffer is None:
+        return (wanted,)
+    need((buffer.dtype, buffer.shape) == (wanted.dtype, wanted.shape), f"old values {wanted} into {buffer}")
+    return ()
+
+
 def dot(types, attrs):
     a, b, c = types
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")

@@ -100,6 +100,42 @@ def load(
 def store(pointer, value, mask=None, boundary_check=(), cache_modifier="", eviction_policy=""): ...
 
 
+def _atomic(name: str, does: str) -> Callable:
+    def declaration(pointer, val, mask=None, sem=None, scope=None): ...
+
+    declaration.__name__ = declaration.__qualname__ = name
+    declaration.__doc__ = f"""{does} where the mask is on, each element in one step that no other program can see half done; returns
+    what was there before (zero where the mask is off). In which order elements take their turn is not said.
+
+    `sem` ("relaxed", "acquire", "release", "acq_rel", the default): whether other accesses of the program stay before or after.
+    `scope` ("cta", "gpu", the default, "sys"): among whom.
+    """
+    return method(declaration)
+
+
+atomic_add = _atomic("atomic_add", "Adds to memory")
+atomic_max = _atomic("atomic_max", "Stores the larger of `val` and what memory holds")
+atomic_min = _atomic("atomic_min", "Stores the smaller of `val` and what memory holds")
+atomic_and = _atomic("atomic_and", "Stores the bitwise and of `val` and what memory holds")
+atomic_or = _atomic("atomic_or", "Stores the bitwise or of `val` and what memory holds")
+atomic_xor = _atomic("atomic_xor", "Stores the bitwise exclusive or of `val` and what memory holds")
+atomic_xchg = _atomic("atomic_xchg", "Stores `val`")
+
+
+@method
+def atomic_cas(pointer, cmp, val, sem=None, scope=None):
+    """Stores `val` where memory holds `cmp` (compared bit by bit), in one step; returns what was there before.
+
+    A loop `while tl.atomic_cas(lock, 0, 1) == 1: pass` waits until it gets the lock. A program may wait only for programs with
+    lower ids: those have started, but nobody knows whether higher ones have. `sem` and `scope` are those of `atomic_add`.
+    """
+
+
+@builtin
+def debug_barrier():
+    """All threads of the program meet here: what they have stored before, each of them sees after."""
+
+
 # -- shapes ----------------------------------------------------------------------------------------------------------------
 
 

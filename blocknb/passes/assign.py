@@ -17,7 +17,7 @@ from typing import Any
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
-from blocknb.language.ops import OPS
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.tensorcore import operand_layouts
@@ -150,7 +150,7 @@ class Assignment:
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout)
-            case "load" | "store" if op.args[0].type.shape:
+            case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving an address is no cheaper than moving what it points to
                     self.tie_all((op.result, *op.args[:2]))
                 # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
@@ -254,7 +254,7 @@ class Assignment:
         match op.name:
             case "for" | "while" | "if":
                 self.collect_control(op)
-            case "load" | "store":
+            case "load" | "store" | "atomic" | "atomic_cas":
                 if (wanted := self.emitted_layout(op)) is not None:
                     for value in op.args:
                         self.demand(value, wanted)
@@ -299,6 +299,8 @@ class Assignment:
         own = self.access_layout(op)
         value = op.result if op.name == "load" else op.args[1]
         wanted = self.layout_of(value) if self.anchored(value) else own
+        if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
+            return own if wanted.is_replicated else wanted
         return wanted if self.as_wide(op, wanted, own) else own
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
@@ -374,7 +376,7 @@ class Assignment:
         match op.name:
             case "for" | "while" | "if":
                 self.emit_control(op)
-            case "load" | "store":
+            case "load" | "store" | "atomic" | "atomic_cas":
                 self.emit_access(op)
             case "dot":
                 layouts = self.dot_layouts(op)
@@ -401,7 +403,7 @@ class Assignment:
         own = list(layouts) * len(op.results) if len(layouts) == 1 else layouts
         results = tuple(self.define(v, x) if x is not None else v for v, x in zip(op.results, own, strict=True))
         attrs = dict(op.attrs)
-        if "layout" in attrs and op.name in ("load", "store", "dot"):
+        if "layout" in attrs and op.name in (*ACCESSES, "dot"):
             del attrs["layout"]
         if op.name == "const" and layouts[0] is not None:
             attrs["type"] = results[0].type

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import affine
+from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.target import Target
@@ -42,16 +43,27 @@ class Access:
     root: Value | None
     own: Value | None
     op: Op
+    acquires: bool = False
+    releases: bool = False
 
     def conflicts(self, other: Access) -> bool:
         if not (self.write or other.write) or (self.root is None) is not (other.root is None):
             return False
         if self.root is None:
             return self.low < other.high and other.low < self.high
+        if self.releases or other.acquires:
+            return True  # one thread orders what all have accessed, so they meet before it, or after
+        if commute(self.op, other.op):
+            return False
         # Through one pointer tile every thread meets its own elements again.
         return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
             self.own is None or self.own is not other.own
         )
+
+
+def commute(a: Op, b: Op) -> bool:
+    """Whether two accesses are atomics that leave the same in memory in either order."""
+    return a.name == b.name == "atomic" and a.attrs["kind"] == b.attrs["kind"] != "xchg"
 
 
 Pending = frozenset[Access]
@@ -64,6 +76,7 @@ class Placement:
         self.func, self.notes = func, notes
         self.facts = affine.analyze(func)
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
+        self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
         self.builder = Builder("barriers", func.next_id)
 
@@ -84,10 +97,18 @@ class Placement:
             case "dot":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
-                pointer = op.args[0]
-                own = pointer if pointer.type.shape and self.apart(pointer) else None
-                return [Access(op.name == "store", 0, 0, self.facts.root(pointer) or ANYWHERE, own, op)]
+                return [self.array_access(op, op.args[0])]
+            case "atomic" | "atomic_cas":
+                buffers = op.args[:1] if op.args[0] in self.offsets else ()
+                used = bool(buffers) or op.result in self.used
+                access = self.array_access(op, op.args[len(buffers)], *orders(op, used))
+                return [access, *(self.shared_access(op, x, True) for x in buffers)]
         return []
+
+    def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:
+        own = pointer if pointer.type.shape and self.apart(pointer) else None
+        root = self.facts.root(pointer) or ANYWHERE
+        return Access(op.name != "load", 0, 0, root, own, op, acquires, releases)
 
     def apart(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
@@ -158,6 +179,16 @@ class Placement:
 
     def place(self, op: Op) -> None:
         earlier, later = self.before[op.id]
+        if later.root is not None and (later.releases or earlier.acquires):
+            atomic, what = (
+                (earlier.op, "what follows comes after")
+                if earlier.acquires
+                else (later.op, "what came before is seen with")
+            )
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("barrier")
+            self.notes(made, f"barrier: {what} the {atomic.name} ({atomic.attrs['sem']})")
+            return
         kinds = {
             (True, False): "read after write",
             (False, True): "write after read",

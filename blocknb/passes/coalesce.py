@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.analysis import affine
+from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op
+from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.layouts.tables import blocked
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -31,10 +33,12 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     num_warps = func.attrs["num_warps"]
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.name not in ("load", "store") or not op.args[0].type.shape:
+        if op.name not in ACCESSES or not op.args[0].type.shape:
             return NotImplemented
         old = originals[op.id]
         vec, order, why = widest(facts, old, num_warps * target.warp_size)
+        if op.name in ATOMICS:
+            vec, why = 1, ""  # one step an element; lanes still walk along the addresses
         shape = op.args[0].type.shape
         layout = blocked(
             shape, order, min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size))), num_warps
@@ -48,7 +52,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         )
         return new.results
 
-    originals = {op.id: op for op in func.ops() if op.name in ("load", "store")}
+    originals = {op.id: op for op in func.ops() if op.name in ACCESSES}
     return rebuild(func, "coalesce", visit)
 
 
@@ -61,15 +65,15 @@ def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, .
     order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
     fast = order[0]
     aligned = facts.divisibility(pointer, fast) // element.bytes
-    has_mask = len(op.args) > (1 if op.name == "load" else 2)
+    mask = mask_of(op)
     limits = {
         "that is the widest access": MAX_BYTES // element.bytes,
         f"only {runs[fast]} consecutive addresses are proved": runs[fast],
         f"the address is only known to be a multiple of {max(1, aligned) * element.bytes} bytes": max(1, aligned),
         f"the tile has {pointer.type.size} elements for {threads} threads": max(1, pointer.type.size // threads),
     }
-    if has_mask:
-        group = facts.constancy(op.args[-1] if op.name == "store" else op.args[1], fast)
+    if mask is not None:
+        group = facts.constancy(mask, fast)
         limits[f"the mask may change after {group} element{'s' if group > 1 else ''}"] = group
     width = min(limits.values())
     if width == MAX_BYTES // element.bytes:

@@ -19,6 +19,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
+from blocknb.language.ops import ACCESSES
 from blocknb.language.types import Tile
 from blocknb.passes.simplify import tidy
 from blocknb.target import Target
@@ -68,7 +69,7 @@ class Splitter(Rebuild):
         carried: dict[Value, tuple[Value, Value]] = {}
         work: list[Value] = []
         for op in self.func.ops():
-            if op.name in ("load", "store"):
+            if op.name in ACCESSES:
                 work.append(op.args[0])
             elif op.name == "for":
                 body = op.blocks[0]
@@ -119,7 +120,7 @@ class Splitter(Rebuild):
     def step(self, op: Op) -> Any:
         if op.name == "for":
             return self.loop(op)
-        if op.name in ("load", "store") and op.args[0].type.shape:
+        if op.name in ACCESSES and op.args[0].type.shape:
             return self.access(op)
         if len(op.results) != 1 or op.blocks or op.results[0] not in self.wanted:
             return NotImplemented
@@ -310,7 +311,7 @@ def explain(func: Func, notes: Notes) -> None:
     def walk(ops: Sequence[Op], loops: int) -> None:
         for op in ops:
             home.update(dict.fromkeys(op.results, loops))
-            if op.name in ("load", "store") and op.args[0].type.shape:
+            if op.name in ACCESSES and op.args[0].type.shape:
                 describe(op, loops)
             for block in op.blocks:
                 walk(block.ops, loops + (op.name in ("for", "while")))

@@ -15,6 +15,7 @@ from typing import Any
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert
 from blocknb.layouts.linear import Layout
@@ -101,6 +102,7 @@ class Lowering(Rebuild):
         super().__init__(func, "shared", self.lower)
         self.has_ldmatrix, self.notes = target.capability >= 75, notes
         self.waiting: list[dict[Value, Op]] = [{}]
+        self.used = uses(func)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -149,7 +151,22 @@ class Lowering(Rebuild):
             ]
             self.builder.append(op.replace(args=(*buffers, op.args[2])))
             return op.results
+        if op.name in ATOMICS and op.result in self.used:
+            kind = op.args[0].type
+            if not kind.shape or kind.layout.is_replicated:
+                return self.share_result(op)
         return NotImplemented
+
+    def share_result(self, op: Op) -> Any:
+        """An atomic whose owners leave what was there before in shared memory, for the threads that need it as well."""
+        b, kind = self.builder, op.result.type
+        buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
+        buffer.name = op.result.name
+        made = b.append(op.replace(args=(buffer, *op.args), results=()))
+        self.notes(made, f"{op.name}: done once an element, the old values reach all threads through shared memory")
+        loaded = b.op("local_load", buffer, layout=kind.layout)
+        loaded.result.name = op.result.name
+        return loaded.results
 
     def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
         source = self.get(op.args[0])

@@ -190,7 +190,7 @@ class Rewriter:
                 self.branch(op)
             case "for":
                 self.loop(op)
-            case "load" | "store":
+            case "load" | "store" | "atomic":
                 self.access(op)
             case "while":
                 self.repeat(op)
@@ -260,10 +260,9 @@ class Rewriter:
         elif known is False:
             self.changed = True
             self.note(op, f"the mask is never true: the {op.name} is removed")
-            if op.name == "load":
-                self.replaced(
-                    op, [op.args[2] if len(op.args) > 2 else self.const(_zero(op.result.type), op.result.type)]
-                )
+            if op.results:
+                other = op.args[2] if op.name == "load" and len(op.args) > 2 else None
+                self.replaced(op, [other or self.const(_zero(op.result.type), op.result.type)])
             return
         elif op.name == "load" and len(op.args) > 2:
             other = self.constant(op.args[2])

@@ -11,6 +11,7 @@ from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.language.ops import ATOMICS
 from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
@@ -75,7 +76,7 @@ def operands_of_dots(func: Func) -> set[Value]:
             return
         if op.name == "dot":
             found.add(value)
-        elif op.name not in ("load", "for", "while", "if", "reduce", "broadcast"):
+        elif op.name not in ("load", *ATOMICS, "for", "while", "if", "reduce", "broadcast"):
             for arg in op.args:
                 trace_back(arg, depth + 1)
 

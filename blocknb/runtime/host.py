@@ -226,7 +226,7 @@ class HostKernel:
         name = self.parameters[site.argument][0]
         first, last = (lower - address) // size, (upper - address) // size - 1
         extent = f"which has elements {first} to {last}" if first else f"which has {last + 1} elements"
-        verb = "loads" if site.action == "load" else "stores to"
+        verb = {"load": "loads", "store": "stores to"}.get(site.action, "updates")
         return AccessError(
             f"program {program} {verb} element {index} of `{name}`, {extent}",
             site.loc,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernels import CASES
-from kernels.base import copied
+from kernels.base import copied, host_address
 from native import TARGETS, run_native
 from random_programs import Generator
 
@@ -28,6 +28,7 @@ def test_the_kernels_compute_what_numpy_does_on_every_cpu(name, target):
     arguments = case.make(np.random.default_rng(7))
     func = case.parse(arguments)
     got = {n: copied(value) for n, value in arguments.items()}
+    case.link(got, host_address)
     run_native(func, [got[hint.name] for hint in func.hints], case.grid, target)
     case.check(arguments, got)
 
@@ -38,6 +39,7 @@ def test_the_passes_for_the_cpu_change_no_result(name):
     arguments = case.make(np.random.default_rng(8))
     func, _ = case.lower(arguments, "cpu")
     got = {n: copied(value) for n, value in arguments.items()}
+    case.link(got, host_address)
     run_native(func, [got[hint.name] for hint in func.hints], case.grid)
     case.check(arguments, got)
 

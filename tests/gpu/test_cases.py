@@ -25,6 +25,10 @@ def to_device(value: Any) -> Any:
     return cupy.asarray(value)
 
 
+def device_address(array: Any) -> int:
+    return array.data.ptr if isinstance(array, cupy.ndarray) else array.data_ptr()
+
+
 def to_host(value: Any) -> Any:
     if isinstance(value, cupy.ndarray):
         return cupy.asnumpy(value)
@@ -38,6 +42,7 @@ def to_host(value: Any) -> Any:
 def run(case: Case, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments after a launch on the GPU."""
     on_device = {name: to_device(value) for name, value in arguments.items()}
+    case.link(on_device, device_address, to_device)
     case.kernel[case.grid](**on_device, **case.options)
     cupy.cuda.get_current_stream().synchronize()
     return {name: to_host(value) for name, value in on_device.items()}

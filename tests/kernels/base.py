@@ -25,7 +25,10 @@ from blocknb.trace import Stage
 
 @dataclass(frozen=True)
 class Case:
-    """`make(rng)` gives the arguments by name; `reference(arguments)` the expected arrays by name, from unharmed arguments."""
+    """`make(rng)` gives the arguments by name; `reference(arguments)` the expected arrays by name, from unharmed arguments.
+
+    `addresses`: tables of pointers among the arguments, and the arrays whose addresses they hold.
+    """
 
     name: str
     kernel: Any
@@ -35,6 +38,12 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     rtol: float = 1e-5
     atol: float = 1e-6
+    addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def link(self, arguments: dict[str, Any], address: Callable[[Any], int], place: Callable = np.asarray) -> None:
+        """Makes the tables of pointers, from where the arrays are now; `place` brings a table to them."""
+        for table, names in self.addresses.items():
+            arguments[table] = place(np.array([address(arguments[name]) for name in names], np.int64))
 
     def check(self, arguments: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         """Compares written arrays with the reference; raises AssertionError naming case and array."""
@@ -68,8 +77,13 @@ class Case:
     def interpret(self, func: Func, arguments: Mapping[str, Any], **options: Any) -> None:
         """Runs a Func of this case in the interpreter, on copies of the arguments, and checks what it wrote."""
         got = {name: copied(value) for name, value in arguments.items()}
+        self.link(got, host_address)
         interp.run(func, [got[hint.name] for hint in func.hints], self.grid, **options)
         self.check(arguments, got)
+
+
+def host_address(array: np.ndarray) -> int:
+    return array.ctypes.data
 
 
 def copied(value: Any) -> Any:

@@ -1,0 +1,96 @@
+"""Atomics of the CPU backend: real ones, since the programs of a launch run on several threads.
+
+Tiles go element by element, and in a loop nest of their own, so that what is around them stays in vectors. LLVM has every operation
+on integers and the addition of fp32 and fp64; the extrema of floats are those of their bits, signed above zero and unsigned and
+reversed below, and fp16 and bf16 add in a loop of compare and swap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.cpu_memory import guarded, pointer
+from blocknb.codegen.cpu_ops import NARROW, constant, memory_type, register_type
+from blocknb.ir.core import Op
+from blocknb.language.types import DType
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_blocks import Emitter
+
+ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
+
+
+def update(e: Emitter, op: Op, address: str, values: Sequence[str], mask: str | None) -> str:
+    """One atomic, checked, at an i64 address; what was there before, zero where the mask is off."""
+    dtype = op.args[0].type.dtype.element
+    e.checks.scalar(op, address, mask)
+    if mask is None or mask == "true":
+        return _step(e, op, address, values, dtype)
+    return guarded(e.code, mask, register_type(dtype), constant(0, dtype), lambda: _step(e, op, address, values, dtype))
+
+
+def _step(e: Emitter, op: Op, address: str, values: Sequence[str], dtype: DType) -> str:
+    c, w = e.code, e.code.w
+    place, order = pointer(c, address), ORDER[op.attrs["sem"]]
+    element = register_type(dtype)
+    bits = f"i{dtype.bits}"
+    if op.name == "atomic_cas":
+        old, new = (c.bitcast(v, dtype, _integer(dtype), 1) for v in values)
+        weaker = {"release": "monotonic", "acq_rel": "acquire"}.get(order, order)
+        found = w.value(f"cmpxchg ptr {place}, {bits} {old}, {bits} {new} {order} {weaker}, align {dtype.bytes}")
+        return _back(e, w.value(f"extractvalue {{ {bits}, i1 }} {found}, 0"), dtype)
+    kind, value = op.attrs["kind"], values[0]
+    if dtype.name in NARROW:
+        return _add_narrow(e, place, value, dtype, order)
+    if dtype.is_float and kind in ("max", "min"):
+        return _float_extremum(e, place, value, dtype, kind, order)
+    if dtype.is_float:
+        kind = "fadd" if kind == "add" else kind
+    elif kind in ("max", "min") and not dtype.is_signed:
+        kind = f"u{kind}"
+    return w.value(f"atomicrmw {kind} ptr {place}, {element} {value} {order}, align {dtype.bytes}")
+
+
+def _integer(dtype: DType) -> DType:
+    return DType(f"int{dtype.bits}", f"i{dtype.bits}", "int", dtype.bits)
+
+
+def _back(e: Emitter, bits: str, dtype: DType) -> str:
+    return e.code.bitcast(bits, _integer(dtype), dtype, 1)
+
+
+def _float_extremum(e: Emitter, place: str, value: str, dtype: DType, kind: str, order: str) -> str:
+    c, w, element = e.code, e.code.w, f"i{dtype.bits}"
+    bits = c.bitcast(value, dtype, _integer(dtype), 1)
+    slot = w.slot(element)
+    negative = w.value(f"icmp slt {element} {bits}, 0")
+    down, up, done = (w.fresh(s) for s in ("negative", "positive", "updated"))
+    other = "umin" if kind == "max" else "umax"
+    w.branch(negative, down, up)
+    for label, operation in ((down, other), (up, kind)):
+        w.place(label)
+        old = w.value(f"atomicrmw {operation} ptr {place}, {element} {bits} {order}, align {dtype.bytes}")
+        w.do(f"store {element} {old}, ptr {slot}")
+        w.jump(done)
+    w.place(done)
+    return _back(e, w.value(f"load {element}, ptr {slot}"), dtype)
+
+
+def _add_narrow(e: Emitter, place: str, value: str, dtype: DType, order: str) -> str:
+    c, w = e.code, e.code.w
+    kind = memory_type(dtype)
+    weaker = {"release": "monotonic", "acq_rel": "acquire"}.get(order, order)
+    slot = w.slot(kind)
+    first = w.value(f"load atomic {kind}, ptr {place} monotonic, align {dtype.bytes}")
+    w.do(f"store {kind} {first}, ptr {slot}")
+    again, done = w.fresh("again"), w.fresh("added")
+    w.place(again)
+    old = w.value(f"load {kind}, ptr {slot}")
+    total = c.binary("fadd", c.from_memory(old, dtype, 1), value, "float", 1)
+    new = c.to_memory(c.round(total, dtype, 1), dtype, 1)
+    found = w.value(f"cmpxchg ptr {place}, {kind} {old}, {kind} {new} {order} {weaker}, align {dtype.bytes}")
+    w.do(f"store {kind} {w.value(f'extractvalue {{ {kind}, i1 }} {found}, 0')}, ptr {slot}")
+    w.branch(w.value(f"extractvalue {{ {kind}, i1 }} {found}, 1"), done, again)
+    w.place(done)
+    return c.from_memory(old, dtype, 1)

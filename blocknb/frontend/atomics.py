@@ -1,0 +1,76 @@
+"""Atomics and the barrier of a program: what a kernel says to other programs, and among its own threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.memory import _spread, _with_mask
+from blocknb.frontend.scope import Frame, emits
+from blocknb.ir.core import Value
+from blocknb.language.rules import ATOMIC_DTYPES, SCOPES, SEMANTICS
+from blocknb.language.types import BoolPointer
+
+
+def _order(frame: Frame, sem: Any, scope: Any) -> dict[str, str]:
+    """How the atomic orders other accesses (default acq_rel), and among whom (default gpu)."""
+    names = {
+        "sem": ("acq_rel" if sem is None else sem, SEMANTICS),
+        "scope": ("gpu" if scope is None else scope, SCOPES),
+    }
+    for argument, (name, allowed) in names.items():
+        if name not in allowed:
+            raise Mismatch(f"unknown {argument} {name!r}", f"one of {', '.join(allowed)}", argument)
+    return {argument: name for argument, (name, _) in names.items()}
+
+
+def _check(kind: str, pointer: Any) -> None:
+    name = f"atomic_{kind}"
+    if not is_pointer(pointer):
+        hint = "pointers are array arguments of the kernel, moved by offsets: x_ptr + offsets"
+        raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
+    allowed, dtype = ATOMIC_DTYPES[kind], pointer.type.dtype.element_ty
+    if dtype not in allowed or isinstance(pointer.type.dtype, BoolPointer):
+        raise Mismatch(
+            f"`{name}` does not work on {dtype}",
+            f"hardware has it for {', '.join(map(str, allowed))}: keep the array in one of these",
+            "pointer",
+        )
+
+
+def _operand(frame: Frame, pointer: Value, x: Any, argument: str) -> Value:
+    """A value in the pointer's dtype and shape."""
+    emit, dtype = frame.emit, pointer.type.dtype.element
+    x = emit.constant(x)
+    if isinstance(x, NUMBERS):
+        return emit.number(x, dtype, pointer.type.shape)
+    if not isinstance(x, Value) or x.type.is_pointer:
+        raise Mismatch(f"`{argument}` must be a number or a tile, not {describe(x)}", None, argument)
+    return _spread(frame, pointer, emit.cast(x, dtype), argument)
+
+
+def _update(kind: str) -> None:
+    def handler(frame: Frame, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
+        _check(kind, pointer)
+        order = _order(frame, sem, scope)
+        pointer, mask_value = _with_mask(frame, pointer, mask)
+        args = [pointer, _operand(frame, pointer, val, "val")]
+        return frame.emit.value("atomic", *args, *([] if mask_value is None else [mask_value]), kind=kind, **order)
+
+    emits(f"atomic_{kind}")(handler)
+
+
+for _kind in ("add", "max", "min", "and", "or", "xor", "xchg"):
+    _update(_kind)
+
+
+@emits("atomic_cas")
+def atomic_cas(frame: Frame, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None) -> Value:
+    _check("cas", pointer)
+    operands = (_operand(frame, pointer, x, name) for x, name in ((cmp, "cmp"), (val, "val")))
+    return frame.emit.value("atomic_cas", pointer, *operands, **_order(frame, sem, scope))
+
+
+@emits("debug_barrier")
+def debug_barrier(frame: Frame) -> None:
+    frame.emit.op("barrier")

@@ -1,0 +1,154 @@
+"""What a kernel says of its accesses reaches PTX: cache operators, eviction, volatility, and promises that make accesses wide."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from kernels import Case
+
+import blocknb
+import blocknb.language as bl
+from blocknb.codegen import gpu, llvm
+from blocknb.target import Target
+
+ARGUMENTS = {
+    "table": np.zeros(1, np.int64),
+    "x": np.zeros(4096, np.float32),
+    "out": np.zeros(4096, np.float32),
+    "stride": 25,
+    "BLOCK": 1024,
+}
+
+
+def accesses(kernel) -> list[str]:
+    """The loads and stores of global memory in the PTX, in order and without repetitions."""
+    target = Target.parse("sm_90a")
+    given = {p.name: ARGUMENTS[p.name] for p in kernel.source.parameters}
+    func, _ = Case("hints", kernel, dict, dict).lower(given, "sm_90a")
+    job = {"kind": "ptx", "text": gpu.generate(func, target).text, "opt": 1, "llvm": False}
+    job |= {"arch": target.arch, "features": target.features}
+    ptx = llvm.shared().submit(job).result()["ptx"]
+    return list(dict.fromkeys(re.findall(r"\b(?:ld|st|atom|red)\.\S*global\S*", ptx)))
+
+
+@blocknb.kernel
+def told(x, out, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + i, cache_modifier=".cg")
+    v += bl.load(x + 1024 + i, eviction_policy="evict_first")
+    v += bl.load(x + 2048 + i, eviction_policy="evict_last", mask=i < 100, other=1.0)
+    v += bl.load(x + 3072 + i, volatile=True)
+    bl.store(out + i, v, cache_modifier=".cs")
+    bl.store(out + 1024 + i, v, eviction_policy="evict_first")
+    bl.store(out + 2048 + i, v, cache_modifier=".wt", mask=i < 1000)
+
+
+def test_cache_operators_eviction_and_volatility_reach_ptx():
+    assert accesses(told) == [
+        "ld.global.cg.v4.b32",
+        "ld.global.L1::evict_first.v4.b32",
+        "ld.global.L1::evict_last.v4.b32",
+        "ld.volatile.global.v4.b32",
+        "st.global.cs.v4.b32",
+        "st.global.L1::evict_first.v4.b32",
+        "st.global.wt.v4.b32",
+    ]
+
+
+@blocknb.kernel
+def no_promise(x, out, stride, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + bl.program_id(0) * stride + i))
+
+
+@blocknb.kernel
+def assumed_argument(x, out, stride, BLOCK: bl.constexpr):
+    bl.assume(stride % 8 == 0)
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + bl.program_id(0) * stride + i))
+
+
+@blocknb.kernel
+def assumed_value(x, out, stride, BLOCK: bl.constexpr):
+    start = bl.program_id(0) * stride
+    later = start * 3
+    bl.assume((later > 0) & (start % 4 == 0))
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + start + i))
+
+
+@blocknb.kernel
+def promised_offset(x, out, stride, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    at = bl.max_contiguous(bl.multiple_of((i + stride) % 4096, BLOCK), BLOCK)
+    bl.store(out + i, bl.load(x + at))
+
+
+@blocknb.kernel
+def promised_pointer(table, out, BLOCK: bl.constexpr):
+    p = bl.multiple_of(bl.load(table).to(bl.pointer_type(bl.float32)), 16)
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(p + i))
+
+
+@blocknb.kernel
+def promised_pointers(table, out, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    p = bl.load(table).to(bl.pointer_type(bl.float32)) + i
+    bl.store(out + i, bl.load(bl.multiple_of(p, [16])))
+
+
+@blocknb.kernel
+def chosen_pointer(x, out, stride, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    p = x
+    if stride > 3:
+        p = out + 2048
+    bl.store(out + i, bl.load(p + i))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [assumed_argument, assumed_value, promised_offset, promised_pointer, promised_pointers, chosen_pointer],
+    ids=lambda k: k.__name__,
+)
+def test_a_promise_makes_the_load_as_wide_as_it_allows(kernel):
+    assert "ld.global.v4.b32" in accesses(kernel)
+
+
+@pytest.mark.parametrize("without", [no_promise], ids=lambda k: k.__name__)
+def test_without_a_promise_the_load_stays_narrow(without):
+    assert accesses(without) == ["ld.global.b32", "st.global.v4.b32"]
+
+
+@blocknb.kernel
+def assumed_in_a_branch(x, out, stride, BLOCK: bl.constexpr):
+    start = bl.program_id(0) * stride
+    i = bl.arange(0, BLOCK)
+    if stride > 100:
+        bl.assume(start % 4 == 0)
+    bl.store(out + i, bl.load(x + start + i))
+
+
+def test_what_is_assumed_in_a_branch_does_not_hold_outside():
+    assert accesses(assumed_in_a_branch) == ["ld.global.b32", "st.global.v4.b32"]
+
+
+@blocknb.kernel
+def ordered(x, out, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    bl.atomic_add(out + i % 3, bl.load(x + i), sem="relaxed", scope="cta")
+    old = bl.atomic_xchg(out + 7, 1.0, sem="acquire", scope="sys")
+    bl.atomic_max(out + 8, old, sem="release")
+
+
+def test_order_and_scope_reach_ptx_and_unused_results_do_not_travel():
+    found = [a for a in accesses(ordered) if not a.startswith(("ld", "st"))]
+    assert found == [
+        "red.relaxed.cta.global.add.f32",
+        "atom.acquire.sys.global.exch.b32",
+        "red.relaxed.gpu.global.max.s32",
+        "red.relaxed.gpu.global.min.u32",
+    ]
