@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_control, microkernel
+from blocknb.codegen import cpu_control, cpu_moves, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
@@ -229,6 +229,8 @@ class Emitter:
                     microkernel.dot(self, op)
                 case "reshape":
                     self._reshape(op)
+                case "scan" | "flip" | "gather":
+                    cpu_moves.emit(self, op)
                 case "barrier":
                     pass  # a program is one thread
                 case "program_id":

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_warp
+from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_scan, gpu_warp
 from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
@@ -211,7 +212,7 @@ class Generator:
                 renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
                 assert renamed is not None, "a conversion that moves data is not lazy"
                 return self.reg(op.args[0], renamed[index])
-            case "load" | "local_load":
+            case "load" | "local_load" | "flip" | "gather":
                 return gpu_memory.unpack(self, value, index)
         names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)
         return self.elementwise(op, names)
@@ -306,6 +307,12 @@ class Generator:
                 gpu_memory.emit(self, op)
             case "reduce":
                 gpu_warp.reduce(self, op)
+            case "scan":
+                gpu_scan.scan(self, op)
+            case "flip" if not isinstance(op.args[0].type, Buffer):
+                gpu_warp.flip(self, op)
+            case "flip" | "gather":
+                gpu_memory.emit(self, op)
             case "dot":
                 gpu_dot.dot(self, op)
             case "program_id" | "num_programs":

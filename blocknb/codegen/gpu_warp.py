@@ -13,6 +13,7 @@ from blocknb.codegen.gpu_math import ElementType, constant, llvm_type
 from blocknb.codegen.gpu_memory import as_integer, memory_bits
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op
+from blocknb.layouts import gf2
 from blocknb.layouts.convert import Select, plan
 
 if TYPE_CHECKING:
@@ -46,6 +47,27 @@ def butterfly(g: Generator, name: str, dtype: ElementType, mask: int) -> str:
     return shuffled(g, name, dtype, exchange)
 
 
+def from_lane(g: Generator, name: str, dtype: ElementType, lane: str) -> str:
+    """What the lane of that number holds under this name."""
+
+    def exchange(word: str) -> str:
+        return g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", ("i32", "-1"), ("i32", word), ("i32", lane), ("i32", "31"))
+
+    return shuffled(g, name, dtype, exchange)
+
+
+def flip(g: Generator, op: Op) -> None:
+    """Element i ^ mask is in the place that differs by the hardware bits that add up to the mask: a register, a butterfly."""
+    x = op.args[0]
+    layout = x.type.layout
+    place = gf2.solve((*layout.reg, *layout.lane), op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start)
+    assert place is not None, "a flip across warps goes through shared memory"
+    register, lane = place & layout.num_registers - 1, place >> len(layout.reg)
+    names = g.regs(x)
+    names = [names[r ^ register] for r in range(len(names))]
+    g.set(op.result, [butterfly(g, name, x.type.dtype, lane) for name in names] if lane else names)
+
+
 def shuffle(g: Generator, op: Op) -> None:
     """A layout conversion within each warp, as `layouts.convert` planned it."""
     source, dtype = op.args[0], op.result.type.dtype
@@ -60,19 +82,8 @@ def shuffle(g: Generator, op: Op) -> None:
         elif steps.is_butterfly:
             arrived.append(butterfly(g, published[step.source], dtype, step.flip))
         else:
-            from_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
-
-            def exchange(word: str, from_lane: str = from_lane) -> str:
-                return g.call(
-                    "i32",
-                    "llvm.nvvm.shfl.sync.idx.i32",
-                    ("i32", "-1"),
-                    ("i32", word),
-                    ("i32", from_lane),
-                    ("i32", "31"),
-                )
-
-            arrived.append(shuffled(g, published[step.source], dtype, exchange))
+            source_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
+            arrived.append(from_lane(g, published[step.source], dtype, source_lane))
     g.set(op.result, select(g, arrived, dtype, steps.after))
 
 
