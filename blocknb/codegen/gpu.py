@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_scan, gpu_warp
+from blocknb.codegen import gpu_dot, gpu_math, gpu_memory, gpu_moves, gpu_scan, gpu_warp
 from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
-from blocknb.language.types import Buffer
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
@@ -309,10 +308,8 @@ class Generator:
                 gpu_warp.reduce(self, op)
             case "scan":
                 gpu_scan.scan(self, op)
-            case "flip" if not isinstance(op.args[0].type, Buffer):
-                gpu_warp.flip(self, op)
             case "flip" | "gather":
-                gpu_memory.emit(self, op)
+                gpu_moves.emit(self, op)
             case "dot":
                 gpu_dot.dot(self, op)
             case "program_id" | "num_programs":

@@ -36,10 +36,6 @@ def emit(g: Generator, op: Op) -> None:
             local_store(g, op)
         case "local_load":
             local_load(g, op)
-        case "flip":
-            flip(g, op)
-        case "gather":
-            gather(g, op)
         case "barrier":
             g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
 
@@ -377,43 +373,6 @@ class SharedAddress:
                 g.memo[key] = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {name}")
         constant = self.base + (offset & ~self.reach)
         return g.emit(f"getelementptr i8, ptr addrspace(3) {g.memo[key]}, i32 {constant}") if constant else g.memo[key]
-
-
-def flip(g: Generator, op: Op) -> None:
-    """From a buffer, each register of the element that lies `mask` away."""
-    buffer, layout = op.args[0], op.result.type.layout
-    bits = memory_bits(buffer.type.dtype)
-    where = SharedAddress(g, buffer, layout.lane, layout.warp)
-    mask = op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start
-    words = {}
-    for register, index in enumerate(layout.register_indices):
-        words[(register,)] = shared_load(g, where.pointer(index ^ mask), [(register,)], bits)[0]
-    arrive(g, op, words)
-
-
-def gather(g: Generator, op: Op) -> None:
-    """From a row-major buffer, the elements that an index names along an axis."""
-    buffer, index = op.args
-    layout, axis, bits = index.type.layout, op.attrs["axis"], memory_bits(buffer.type.dtype)
-    low, high = layout.dim_bits(axis).start, layout.dim_bits(axis).stop
-    size = buffer.type.shape[axis]
-    over = low + size.bit_length() - 1  # where the axes before this one begin in the buffer
-
-    def beside(place: int) -> int:
-        return place >> high << over | place & (1 << low) - 1
-
-    thread = g.thread_index([beside(b) for b in layout.lane], [beside(b) for b in layout.warp])
-    kind, words = llvm_type(index.type.dtype), {}
-    for register, place in enumerate(layout.register_indices):
-        wanted = g.reg(index, register)
-        if kind != "i32":
-            wanted = g.emit(f"{'trunc' if kind == 'i64' else 'zext'} {kind} {wanted} to i32")
-        at = g.emit(f"shl i32 {g.emit(f'and i32 {wanted}, {size - 1}')}, {low}")
-        at = g.emit(f"or i32 {at}, {g.emit(f'xor i32 {thread}, {beside(place)}')}")
-        pointer = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {g.offsets[buffer]}")
-        pointer = g.emit(f"getelementptr i{bits}, ptr addrspace(3) {pointer}, i32 {at}")
-        words[(register,)] = shared_load(g, pointer, [(register,)], bits)[0]
-    arrive(g, op, words)
 
 
 def local_store(g: Generator, op: Op) -> None:

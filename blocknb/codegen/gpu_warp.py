@@ -13,7 +13,6 @@ from blocknb.codegen.gpu_math import ElementType, constant, llvm_type
 from blocknb.codegen.gpu_memory import as_integer, memory_bits
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op
-from blocknb.layouts import gf2
 from blocknb.layouts.convert import Select, plan
 
 if TYPE_CHECKING:
@@ -54,18 +53,6 @@ def from_lane(g: Generator, name: str, dtype: ElementType, lane: str) -> str:
         return g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", ("i32", "-1"), ("i32", word), ("i32", lane), ("i32", "31"))
 
     return shuffled(g, name, dtype, exchange)
-
-
-def flip(g: Generator, op: Op) -> None:
-    """Element i ^ mask is in the place that differs by the hardware bits that add up to the mask: a register, a butterfly."""
-    x = op.args[0]
-    layout = x.type.layout
-    place = gf2.solve((*layout.reg, *layout.lane), op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start)
-    assert place is not None, "a flip across warps goes through shared memory"
-    register, lane = place & layout.num_registers - 1, place >> len(layout.reg)
-    names = g.regs(x)
-    names = [names[r ^ register] for r in range(len(names))]
-    g.set(op.result, [butterfly(g, name, x.type.dtype, lane) for name in names] if lane else names)
 
 
 def shuffle(g: Generator, op: Op) -> None:

@@ -13,6 +13,9 @@ from blocknb.language.constants import constexpr
 from blocknb.language.library import inline, inline_method
 from blocknb.language.types import int32
 
+# ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
+# mypy: disable-error-code="operator,assignment"
+
 
 def _log2(n):
     """Computed while compiling."""

@@ -20,6 +20,7 @@ from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
 from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
+from blocknb.passes.groups import Groups
 from blocknb.passes.tensorcore import operand_layouts
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -38,30 +39,6 @@ def assign(func: Func, target: Target, notes: Notes) -> Func:
     note says how it is done (register renaming, warp shuffles, shared memory) and about how many cycles that takes.
     """
     return Assignment(func, target, notes).run()
-
-
-class Groups:
-    """Union-find over values, with the proposals made to each group: (weight, layout)."""
-
-    def __init__(self) -> None:
-        self.parent: dict[Value, Value] = {}
-        self.proposals: dict[Value, list[tuple[float, Layout]]] = {}
-
-    def find(self, value: Value) -> Value:
-        self.parent.setdefault(value, value)
-        while self.parent[value] is not value:
-            self.parent[value] = self.parent[self.parent[value]]
-            value = self.parent[value]
-        return value
-
-    def union(self, a: Value, b: Value) -> None:
-        a, b = self.find(a), self.find(b)
-        if a is not b:
-            self.parent[b] = a
-            self.proposals.setdefault(a, []).extend(self.proposals.pop(b, []))
-
-    def propose(self, value: Value, weight: float, layout: Layout) -> None:
-        self.proposals.setdefault(self.find(value), []).append((weight, layout))
 
 
 class Assignment:

@@ -202,7 +202,7 @@ def tuple_reductions(x, value, place, bits, spread, whole, M: bl.constexpr, N: b
     bl.store(bits + j, bl.xor_sum(v, 0, keep_dims=True))
     bl.store(spread + i, bl.reduce_or(v, 1, keep_dims=True))
     top, where = bl.max(v, return_indices=True)
-    low, last = bl.min(v, 0, return_indices=True, return_indices_tie_break_left=False)
+    low, _ = bl.min(v, 0, return_indices=True, return_indices_tie_break_left=False)
     bl.store(whole, top * 10000 + where)
     bl.store(whole + 1 + bl.arange(0, N), low)
 
