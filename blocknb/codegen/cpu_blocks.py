@@ -308,7 +308,8 @@ class Emitter:
             home, argument = scope.targets[value]
             if home.strides == strides and self.free_home(home, argument, node.ops):
                 return home
-        if (panel := microkernel.panel_for(self, value, axis)) is not None:
+        reduced = self.program.definition[value].name == "reduce"  # accumulates in place, element by element
+        if not reduced and (panel := microkernel.panel_for(self, value, axis)) is not None:
             return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
         for op in node.ops:
             for operand in op.args:

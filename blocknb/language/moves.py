@@ -80,6 +80,20 @@ def cat(input, other, can_reorder=False, dim=0):
     return tl.reshape(both, input.shape[:axis] + (2 * input.shape[axis],) + input.shape[axis + 1 :])
 
 
+@inline
+def _stacked_dot(a, b, acc, input_precision, allow_tf32, max_num_imprecise_acc, out_dtype):
+    """The product of each matrix of a stack with that of another, one after another: so each of them may use tensor cores."""
+    dtype = acc.dtype if acc is not None and out_dtype is None else out_dtype
+    first = tl.dot(_pick(a, 0, 0), _pick(b, 0, 0), None, input_precision, allow_tf32, max_num_imprecise_acc, dtype)
+    total = tl.broadcast_to(tl.expand_dims(first, 0), (a.shape[0],) + first.shape)
+    for i in range(1, a.shape[0]):
+        product = tl.dot(
+            _pick(a, 0, i), _pick(b, 0, i), None, input_precision, allow_tf32, max_num_imprecise_acc, dtype
+        )
+        total = tl.where(_index(total.shape, 0) == i, tl.expand_dims(product, 0), total)
+    return total if acc is None else total + acc
+
+
 # -- sorting -----------------------------------------------------------------------------------------------------------------
 
 

@@ -230,3 +230,36 @@ for _m, _n in ((16, 64), (128, 4)):
         )
 
     case(f"tuple_reductions_{_m}x{_n}", tuple_reductions, _make, _tuple_reference)
+
+
+@blocknb.kernel
+def stacked_products(a, b, c, d, S: bl.constexpr, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr):
+    s = bl.arange(0, S)[:, None, None]
+    m, n = bl.arange(0, M)[None, :, None], bl.arange(0, N)[None, None, :]
+    ta = bl.load(a + (s * M + m) * K + bl.arange(0, K)[None, None, :])
+    tb = bl.load(b + (s * K + bl.arange(0, K)[None, :, None]) * N + n)
+    at = (s * M + m) * N + n
+    first = bl.dot(ta, tb, input_precision="ieee")
+    bl.store(c + at, first)
+    bl.store(d + at, bl.dot(ta, tb, acc=first, input_precision="ieee"))
+
+
+for _s, _dtype, _tolerance in ((4, np.float16, 2e-3), (2, np.float32, 1e-4), (1, np.float16, 2e-3)):
+
+    def _make(rng, s=_s, dtype=_dtype):
+        return {
+            "a": normal(rng, (s, 32, 16), dtype),
+            "b": normal(rng, (s, 16, 16), dtype),
+            "c": poison((s, 32, 16), np.float32),
+            "d": poison((s, 32, 16), np.float32),
+            **{"S": s, "M": 32, "N": 16, "K": 16},
+        }
+
+    case(
+        f"stacked_products_{_s}_{np.dtype(_dtype).name}",
+        stacked_products,
+        _make,
+        lambda a: {"c": wide(a["a"]) @ wide(a["b"]), "d": 2 * (wide(a["a"]) @ wide(a["b"]))},
+        rtol=_tolerance,
+        atol=_tolerance,
+    )
