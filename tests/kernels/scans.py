@@ -252,7 +252,10 @@ for _s, _dtype, _tolerance in ((4, np.float16, 2e-3), (2, np.float32, 1e-4), (1,
             "b": normal(rng, (s, 16, 16), dtype),
             "c": poison((s, 32, 16), np.float32),
             "d": poison((s, 32, 16), np.float32),
-            **{"S": s, "M": 32, "N": 16, "K": 16},
+            "S": s,
+            "M": 32,
+            "N": 16,
+            "K": 16,
         }
 
     case(
@@ -263,3 +266,33 @@ for _s, _dtype, _tolerance in ((4, np.float16, 2e-3), (2, np.float32, 1e-4), (1,
         rtol=_tolerance,
         atol=_tolerance,
     )
+
+
+@blocknb.kernel
+def long_states(x, decay, back, state, N: bl.constexpr):
+    i = bl.arange(0, N)
+    v, a = bl.load(x + i), bl.load(decay + i)
+    _, h = bl.associative_scan((a, v), 0, _combine_affine)
+    bl.store(state + i, h)
+    _, h = bl.associative_scan((a, v), 0, _combine_affine, reverse=True)
+    bl.store(back + i, h)
+
+
+def _long_states_reference(a):
+    x, decay = wide(a["x"]), wide(a["decay"])
+    found = {}
+    for name, order in (("state", range(len(x))), ("back", range(len(x) - 1, -1, -1))):
+        found[name], h = np.zeros_like(x), 0.0
+        for i in order:
+            found[name][i] = h = h * decay[i] + x[i]
+    return found
+
+
+case(
+    "long_states", long_states,
+    lambda rng: {
+        "x": normal(rng, 1024), "decay": rng.uniform(0.5, 1, 1024).astype(np.float32), "back": poison(1024, np.float32),
+        "state": poison(1024, np.float32), "N": 1024,
+    },
+    _long_states_reference, rtol=1e-4, atol=1e-4,
+)  # fmt: skip
