@@ -84,9 +84,11 @@ def execute(layout: Layout, build, *tiles: np.ndarray, text: list[str] | None = 
         text += lines
     results = []
     for result in op.results:
-        flat = np.full(layout.size, -1)
-        flat[layout.indices()[0]] = np.stack([warp.value(name) for name in generator.regs(result)], 1)
-        results.append(flat.reshape(layout.shape))
+        held, places = np.stack([warp.value(name) for name in generator.regs(result)], 1), result.type.layout
+        flat = np.full(places.size, -1)
+        flat[places.indices()[0]] = held
+        np.testing.assert_array_equal(flat[places.indices()[0]], held, err_msg="replicas differ")
+        results.append(flat.reshape(places.shape))
     return results
 
 
@@ -129,6 +131,27 @@ def test_a_scan_in_any_layout_of_a_warp_combines_in_order(layout, data):
         expected[1][i] = expected[1][i - 1] * scale[i] + shift[i]
     for actual, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(actual, np.moveaxis(wanted[:: -1 if reverse else 1], 0, axis))
+
+
+@pytest.mark.parametrize("registers", [0, 2])
+def test_a_reduction_gives_every_lane_one_result_also_where_the_order_matters(registers):
+    size = 32 << registers
+    low = [1 << i for i in range(registers + 5)]
+    layout = Layout((2, size), (*low[:registers], size), tuple(low[registers:]), ())
+    rng = np.random.default_rng(0)
+    scale, shift = rng.integers(-1, 2, (2, size)), rng.integers(-9, 10, (2, size))
+
+    def build(builder, operands):
+        args = tuple(Value(Tile(t.int32), name) for name in "abcd")
+        with builder.block(args) as block:
+            builder.op("yield", *affine(builder, args))
+        return builder.op("reduce", *operands, blocks=(block.done,), axis=1)
+
+    _, found = execute(layout, build, scale, shift)
+    expected = np.zeros(2, int)
+    for i in range(size):
+        expected = expected * scale[:, i] + shift[:, i]
+    np.testing.assert_array_equal(found, expected)
 
 
 @given(layouts(), st.data())
