@@ -42,7 +42,7 @@ def effects(op: Op) -> Effects:
     """The effects of an op with all that is nested in it."""
     spec = OPS[op.name]
     reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
-    if op.name == "dot" and any(isinstance(arg.type, Buffer) for arg in op.args):
+    if op.name in ("dot", "flip", "gather") and any(isinstance(arg.type, Buffer) for arg in op.args):
         reads.add("shared")
     orders = op.name == "barrier" or bool(op.attrs.get("volatile"))
     found = Effects(frozenset(reads), frozenset(writes), orders, op.name == "while")

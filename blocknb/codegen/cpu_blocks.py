@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_atomics, cpu_control, microkernel
+from blocknb.codegen import cpu_atomics, cpu_control, cpu_moves, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
@@ -229,6 +229,8 @@ class Emitter:
                     microkernel.dot(self, op)
                 case "reshape":
                     self._reshape(op)
+                case "scan" | "flip" | "gather":
+                    cpu_moves.emit(self, op)
                 case "barrier":
                     pass  # a program is one thread
                 case "program_id":
@@ -311,7 +313,8 @@ class Emitter:
             home, argument = scope.targets[value]
             if home.strides == strides and self.free_home(home, argument, node.ops):
                 return home
-        if (panel := microkernel.panel_for(self, value, axis)) is not None:
+        reduced = self.program.definition[value].name == "reduce"  # accumulates in place, element by element
+        if not reduced and (panel := microkernel.panel_for(self, value, axis)) is not None:
             return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
         for op in node.ops:
             for operand in op.args:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_atomics, gpu_dot, gpu_math, gpu_memory, gpu_warp
+from blocknb.codegen import gpu_atomics, gpu_dot, gpu_math, gpu_memory, gpu_moves, gpu_scan, gpu_warp
 from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
@@ -211,7 +211,7 @@ class Generator:
                 renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
                 assert renamed is not None, "a conversion that moves data is not lazy"
                 return self.reg(op.args[0], renamed[index])
-            case "load" | "local_load":
+            case "load" | "local_load" | "flip" | "gather":
                 return gpu_memory.unpack(self, value, index)
         names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)
         return self.elementwise(op, names)
@@ -308,6 +308,10 @@ class Generator:
                 gpu_atomics.emit(self, op)
             case "reduce":
                 gpu_warp.reduce(self, op)
+            case "scan":
+                gpu_scan.scan(self, op)
+            case "flip" | "gather":
+                gpu_moves.emit(self, op)
             case "dot":
                 gpu_dot.dot(self, op)
             case "program_id" | "num_programs":

@@ -46,6 +46,15 @@ def butterfly(g: Generator, name: str, dtype: ElementType, mask: int) -> str:
     return shuffled(g, name, dtype, exchange)
 
 
+def from_lane(g: Generator, name: str, dtype: ElementType, lane: str) -> str:
+    """What the lane of that number holds under this name."""
+
+    def exchange(word: str) -> str:
+        return g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", ("i32", "-1"), ("i32", word), ("i32", lane), ("i32", "31"))
+
+    return shuffled(g, name, dtype, exchange)
+
+
 def shuffle(g: Generator, op: Op) -> None:
     """A layout conversion within each warp, as `layouts.convert` planned it."""
     source, dtype = op.args[0], op.result.type.dtype
@@ -60,19 +69,8 @@ def shuffle(g: Generator, op: Op) -> None:
         elif steps.is_butterfly:
             arrived.append(butterfly(g, published[step.source], dtype, step.flip))
         else:
-            from_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
-
-            def exchange(word: str, from_lane: str = from_lane) -> str:
-                return g.call(
-                    "i32",
-                    "llvm.nvvm.shfl.sync.idx.i32",
-                    ("i32", "-1"),
-                    ("i32", word),
-                    ("i32", from_lane),
-                    ("i32", "31"),
-                )
-
-            arrived.append(shuffled(g, published[step.source], dtype, exchange))
+            source_lane = g.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
+            arrived.append(from_lane(g, published[step.source], dtype, source_lane))
     g.set(op.result, select(g, arrived, dtype, steps.after))
 
 
@@ -112,10 +110,28 @@ def reduce(g: Generator, op: Op) -> None:
         for bit in range(5):
             if lanes >> bit & 1:
                 other = tuple(butterfly(g, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True))
-                value = combined(g, op, value, other)
+                value = combined(g, op, *in_order(g, op, bit, value, other))
         results.append(value)
     for i, result in enumerate(op.results):
         g.set(result, [value[i] for value in results])
+
+
+def in_order(g: Generator, op: Op, bit: int, own: tuple, other: tuple) -> tuple[tuple, tuple]:
+    """The two sides of a butterfly, the lower lane's first, so that both lanes get one result whatever the combine is.
+
+    A combine of one op is commutative and needs no order."""
+    if len(op.blocks[0].ops) == 2:
+        return own, other
+    key = ("upper", bit)
+    if key not in g.memo:
+        with g.writing(g.entry, ""):
+            g.memo[key] = g.emit(f"icmp ne i32 {g.emit(f'and i32 %lane, {1 << bit}')}, 0")
+    kinds = [llvm_type(x.type.dtype) for x in op.args]
+    sides = []
+    for yes, no in ((other, own), (own, other)):
+        chosen = zip(kinds, yes, no, strict=True)
+        sides.append(tuple(g.emit(f"select i1 {g.memo[key]}, {kind} {a}, {kind} {b}") for kind, a, b in chosen))
+    return sides[0], sides[1]
 
 
 def combined(g: Generator, op: Op, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:

@@ -229,9 +229,8 @@ def inline(frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, 
     return returned.value if isinstance(returned, Returned) else None
 
 
-@emits("reduce")
-def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
-    """A reduction whose combine is a kernel function, inlined into the op's block."""
+def user_combine(frame: Frame, input: Any, combine_fn: Any) -> tuple[list[Value], numeric.Combine]:
+    """The operands of a reduction or scan in one shape, and its combine: a kernel function, inlined into the op's block."""
     inputs = input if isinstance(input, tuple) else (input,)
     tiles = [shapes.tile_of(frame, x) for x in inputs]
     shape = frame.emit.common_shape(*tiles)
@@ -246,6 +245,12 @@ def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any 
             )
         return [emit.cast(r, x.type.dtype) for r, x in zip(results, tiles, strict=True)]
 
+    return tiles, combine
+
+
+@emits("reduce")
+def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
+    tiles, combine = user_combine(frame, input, combine_fn)
     results = numeric.reduction(frame, tiles, axis, keep_dims, combine)
     return results if isinstance(input, tuple) else results[0]
 

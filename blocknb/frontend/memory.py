@@ -159,6 +159,8 @@ def dot(
     max_num_imprecise_acc: Any = None, out_dtype: Any = None,
 ) -> Value:  # fmt: skip
     emit = frame.emit
+    if all(isinstance(x, Value) and len(x.type.shape) == 3 for x in (input, other)):
+        return _stacked(frame, input, other, acc, (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype))
     for x, argument in ((input, "input"), (other, "other")):
         if not isinstance(x, Value) or len(x.type.shape) != 2:
             raise Mismatch(
@@ -195,6 +197,22 @@ def dot(
         )
     attrs = {"precision": _precision(input_precision, allow_tf32)} if dtype == t.float32 else {}
     return emit.value("dot", input, other, emit.broadcast(emit.cast(acc, result), (m, n)), **attrs)
+
+
+def _stacked(frame: Frame, input: Value, other: Value, acc: Any, options: tuple) -> Value:
+    """The products of two stacks of matrices, one after another."""
+    from blocknb.frontend import calls
+    from blocknb.language.moves import _stacked_dot
+
+    if input.type.shape[0] != other.type.shape[0]:
+        raise Mismatch(
+            f"dot of stacks of shapes {input.type.shape} and {other.type.shape}: {input.type.shape[0]} matrices against "
+            f"{other.type.shape[0]}",
+            "tl.broadcast_to repeats a matrix along the first axis",
+            "other",
+        )
+    acc = None if not isinstance(acc, Value) and not acc else acc
+    return calls.call(frame, _stacked_dot, [input, other, acc, *options], {})
 
 
 def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:

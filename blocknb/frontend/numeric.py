@@ -219,14 +219,19 @@ def _first_best(predicate: str, tie_break_left: bool) -> Combine:
     return combine
 
 
+def summed_dtype(own: t.DType, asked: Any = None) -> Any:
+    """The dtype in which a sum is made: the one asked for, else the operand's, at least 32 bits wide for integers."""
+    if asked is not None:
+        return dtype_of(asked)
+    if own.is_integer and own.bits < 32:
+        return t.uint32 if own.kind == "uint" else t.int32
+    return own
+
+
 @emits("sum")
 def sum_(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False, dtype: Any = None) -> Value:
     x = _number(frame, input, "input")
-    own = x.type.dtype
-    if dtype is not None:
-        own = dtype_of(dtype)
-    elif own.is_integer and own.bits < 32:
-        own = t.uint32 if own.kind == "uint" else t.int32
+    own = summed_dtype(x.type.dtype, dtype)
     return reduction(frame, [frame.emit.cast(x, own)], axis, keep_dims, _one_op("add"))[0]
 
 
@@ -240,9 +245,11 @@ def _best(
         if x.type.dtype.bits < 32:
             x = emit.cast(x, t.float32 if x.type.dtype.is_float else t.int32)
         return reduction(frame, [x], axis, keep_dims, _one_op(name))[0]
-    if axis is None:
-        x, keep_dims = shapes.ravel(frame, x), False
-    axis = 0 if axis is None else axis_of(frame, axis, len(x.type.shape))
+    rank = len(x.type.shape)
+    if axis is None:  # the index counts all elements, in row-major order
+        found = _best(frame, name, shapes.ravel(frame, x), 0, True, tie_break_left, False)
+        return tuple(emit.broadcast(v, (1,) * rank) for v in found) if flag(frame, keep_dims, "keep_dims") else found
+    axis = axis_of(frame, axis, rank)
     index = emit.value("arange", start=0, end=x.type.shape[axis])
     for other in range(len(x.type.shape)):
         if other != axis:

@@ -26,7 +26,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
-MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "dot")
+MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "dot", "flip", "gather")
 
 
 def run(
@@ -130,7 +130,7 @@ class Machine:
                 continue
             if self.implicit_barriers and op.name in MEMORY_ACCESS:
                 yield op
-            if op.blocks and op.name != "reduce":
+            if op.blocks and OPS[op.name].kind != "reduce":
                 results = yield from self.control(op, args, env)
             else:
                 results = self.guarded(op, args)
@@ -207,6 +207,8 @@ class Machine:
                 return (self.dot(op, args),)
             case "reduce":
                 return self.reduce(op, args)
+            case "scan":
+                return self.scan(op, args)
         return self.move(op, args)
 
     def full(self, op: Op, type: Tile, value: np.ndarray) -> np.ndarray:
@@ -233,6 +235,9 @@ class Machine:
     def reduce(self, op: Op, args: list) -> tuple:
         return self.combine_axis(op, args, op.attrs["axis"])
 
+    def scan(self, op: Op, args: list) -> tuple:
+        return self.scan_axis(op, args)
+
     def move(self, op: Op, args: list) -> tuple:
         """Ops that give elements another place or shape."""
         x, shape = args[0], op.results[0].type.shape
@@ -243,6 +248,8 @@ class Machine:
                 return (x.reshape(shape),)
             case "trans":
                 return (x.transpose(op.attrs["perm"]),)
+            case "flip" | "gather":
+                return (along_axis(op, *args),)
         raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
 
     def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:
@@ -252,6 +259,17 @@ class Machine:
             pairs = [x[..., side::2] for side in (0, 1) for x in values]
             values = self.combine(op.blocks[0], pairs)
         return tuple(x[..., 0] for x in values)
+
+    def scan_axis(self, op: Op, arrays: Sequence[np.ndarray]) -> tuple:
+        """The running combination along the axis, by doubling: after step d an element stands for the 2d up to it."""
+        axis, step = op.attrs["axis"], -1 if op.attrs.get("reverse") else 1
+        values, distance = [np.moveaxis(x, axis, -1)[..., ::step] for x in arrays], 1
+        while distance < values[0].shape[-1]:
+            before = [x[..., :-distance] for x in values]
+            later = self.combine(op.blocks[0], before + [x[..., distance:] for x in values])
+            values = [np.concatenate([x[..., :distance], y], -1) for x, y in zip(values, later, strict=True)]
+            distance *= 2
+        return tuple(np.moveaxis(x[..., ::step], -1, axis) for x in values)
 
     def combine(self, block: Block, values: list[np.ndarray]) -> list[np.ndarray]:
         """A block of scalar ops on whole arrays; element by element where it branches."""
@@ -277,6 +295,14 @@ class Machine:
                 results = scalar.step(op, [env[a] for a in op.args])
             env.update(zip(op.results, results, strict=True))
         raise ValueError("a combine without a yield")
+
+
+def along_axis(op: Op, x: np.ndarray, index: np.ndarray | None = None) -> np.ndarray:
+    """What `flip` and `gather` take from x, by an index or a mask."""
+    axis = op.attrs["axis"]
+    if index is None:
+        return np.take(x, np.arange(x.shape[axis]) ^ op.attrs["mask"], axis)
+    return np.take_along_axis(x, index.astype(np.int64) & (x.shape[axis] - 1), axis)
 
 
 def _drain(walk: Generator[Op, None, tuple]) -> tuple:

@@ -94,6 +94,8 @@ class LaidMachine(interp.Machine):
         source, target = op.args[0].type, op.results[0].type
         if op.name == "convert":
             return (self.deal(op, *self.gather(op, args[0], source), target),)
+        if op.name in ("flip", "gather"):
+            return (self.along_axis(op, args),)
         if op.name not in ("broadcast", "expand_dims", "reshape", "trans"):
             return super().move(op, args)
         if not source.shape:
@@ -112,6 +114,23 @@ class LaidMachine(interp.Machine):
         rows, columns = np.all(has_a, axis=1, keepdims=True), np.all(has_b, axis=0, keepdims=True)
         known = has_c & rows & columns
         return self.deal(op, interp.dot(op, a, b, c), known, op.result.type)
+
+    def along_axis(self, op: Op, args: list) -> np.ndarray:
+        """`flip` and `gather`: the elements wanted, of which the thread group must hold all."""
+        index, valid = self.gather(op, args[1], op.args[1].type) if len(args) > 1 else (None, np.True_)
+        x, known = self.source(op, args[0], index, valid)
+        moved = interp.along_axis(op, x, index)
+        return self.deal(op, moved, interp.along_axis(op, known, index) & valid, op.result.type)
+
+    def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The tile that is moved from, and which of it is at hand."""
+        return self.gather(op, value, op.args[0].type)
+
+    def scan(self, op: Op, args: list) -> tuple:
+        tiles = [self.gather(op, x, arg.type) for x, arg in zip(args, op.args, strict=True)]
+        known = np.broadcast_to(tiles[0][1].all(axis=op.attrs["axis"], keepdims=True), tiles[0][1].shape)
+        results = self.scan_axis(op, [tile for tile, _ in tiles])
+        return tuple(self.deal(op, x, known, r.type) for x, r in zip(results, op.results, strict=True))
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
         """An operand of a product, and which elements of it are at hand."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import CompilerBug
+from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Func, Op
 from blocknb.ir.interp_laid import LaidMachine
@@ -218,6 +219,19 @@ class Warp(LaidMachine):
         needed[self.places(op, result.layout)] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
         wanted = np.broadcast_to(lines, value.type.shape)
+        return self.read(op, value, wanted), wanted
+
+    def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Of a buffer the elements that this warp's part of the result is taken from."""
+        if not isinstance(value, Allocation):
+            return super().source(op, value, index, valid)
+        result = op.result.type
+        here: np.ndarray = np.zeros(result.size, bool)
+        here[self.places(op, result.layout)] = True
+        numbers = np.arange(np.prod(value.type.shape)).reshape(value.type.shape)
+        wanted = np.zeros(numbers.size, bool)
+        wanted[interp.along_axis(op, numbers, index)[here.reshape(result.shape)]] = True
+        wanted = wanted.reshape(value.type.shape)
         return self.read(op, value, wanted), wanted
 
     def complain(self, op: Op, trouble: str) -> None:

@@ -213,8 +213,8 @@ class _Reader(Tokens):
                 return self.while_(names)
             case "if":
                 return self.if_(names)
-            case "reduce":
-                return self.reduce(names)
+            case "reduce" | "scan":
+                return self.reduce(name, names)
         if name not in table.OPS:
             raise self.fail(f"no op is called {name}")
         attrs = {key: self.next("word") if key == "pred" else self.literal() for key in LEADING.get(name, ())}
@@ -335,7 +335,7 @@ class _Reader(Tokens):
         self.expect("{")
         return self.finish("if", args, names, attrs, (then, self.block(())), note, types or ())
 
-    def reduce(self, names: list[str]) -> Op:
+    def reduce(self, op: str, names: list[str]) -> Op:
         args = self.series(self.use)
         attrs = self.attrs()
         if self.accept("("):
@@ -343,7 +343,7 @@ class _Reader(Tokens):
             types = self.result_types()
             self.expect("{")
             note = self.note()
-            return self.finish("reduce", args, names, attrs, (self.block(inner),), note, types)
+            return self.finish(op, args, names, attrs, (self.block(inner),), note, types)
         name = self.next("word")
         extra = self.attrs()
         types = self.result_types()
@@ -356,7 +356,7 @@ class _Reader(Tokens):
             Op(name, (a, b), (c,), frozen, (), note.loc, note.origin, *combine),
             Op("yield", (c,), (), EMPTY, (), note.loc, note.origin, *end),
         )
-        return self.finish("reduce", args, names, attrs, (Block((a, b), ops),), note, types)
+        return self.finish(op, args, names, attrs, (Block((a, b), ops),), note, types)
 
 
 def parse_layout(text: str) -> Any:

@@ -119,7 +119,7 @@ class _Printer:
 
     def define(self, op: Op) -> str:
         """Names the results and then the block arguments of an op; the text of the results."""
-        inner = () if op.name == "reduce" and _simple(op) else op.blocks  # a short reduce shows no block
+        inner = () if _simple(op) else op.blocks  # a short reduce shows no block
         values = [*op.results, *(arg for block in inner for arg in block.args)]
         if not values:
             return ""
@@ -239,9 +239,9 @@ class _Printer:
                 self.block(op.blocks[0], inner)
                 self.put(indent, "} else {", None)
                 self.block(op.blocks[1], inner)
-            case "reduce" if _simple(op):
+            case "reduce" | "scan" if _simple(op):
                 combine = op.blocks[0].ops[0]
-                short = f"{left}reduce {self.use(op.args)}{attrs} {combine.name}{self.attrs(combine.attrs)}{types}"
+                short = f"{left}{op.name} {self.use(op.args)}{attrs} {combine.name}{self.attrs(combine.attrs)}{types}"
                 self.put(indent, short, op, note)
                 return
             case _:
@@ -264,7 +264,7 @@ class _Printer:
         if not self.ids:
             return f"  //{self.place(op)}" if self.locs else ""
         text = f"  // {_number(op)}"
-        if op.name == "reduce" and _simple(op):
+        if _simple(op):
             text += f" ({'; '.join(map(_number, op.blocks[0].ops))})"
         return text + self.place(op) if self.locs else text
 
@@ -281,7 +281,9 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _simple(op: Op) -> bool:
-    """One operand and a block of one op of its two arguments in order: the text is that op's name."""
+    """A reduce or scan of one operand with a block of one op of its two arguments in order: the text is that op's name."""
+    if op.name not in ("reduce", "scan"):
+        return False
     block = op.blocks[0]
     if len(op.args) != 1 or len(block.ops) != 2 or len(block.args) != 2:
         return False

@@ -152,7 +152,7 @@ class _Verifier:
                 for block in op.blocks:
                     self.agree(op, "block arguments", _types(block.args), ())
                     self.ends(op, block, "yield", results)
-            case "reduce":
+            case "reduce" | "scan":
                 (block,) = op.blocks
                 scalars = tuple(Tile(type.dtype) for type in args)
                 self.require(len({x.shape for x in args}) == 1, op, f"operands of different shapes: {_list(args)}")
@@ -163,7 +163,9 @@ class _Verifier:
                     scalar = all(value.type.shape == () for value in (*inner.args, *inner.results))
                     allowed = OPS[inner.name].kind in COMBINES and inner.name not in ("for", "while", "barrier")
                     self.require(
-                        scalar and allowed, inner, "the block of a reduction computes with scalars and has no effects"
+                        scalar and allowed,
+                        inner,
+                        "the block of a reduction or scan computes with scalars and has no effects",
                     )
 
     def agree(self, op: Op, what: str, actual: tuple, expected: tuple) -> None:
@@ -189,6 +191,10 @@ class _Verifier:
                 count = sum(1 for basis in source.warp if basis & source.dim_mask(axis))
                 message = f"keep={op.attrs['keep']} with {1 << count} warps along the axis"
                 self.require(op.attrs["keep"] == 1 << count, op, message)
+            case "scan":
+                source = op.args[0].type.layout
+                across = [basis for basis in source.warp if basis & source.dim_mask(op.attrs["axis"])]
+                self.require(not across, op, "a scan along an axis that several warps share")
 
     def memory(self, op: Op) -> None:
         """What crosses warps goes through shared memory, and buffers lie within it."""
@@ -207,6 +213,13 @@ class _Verifier:
                 kind = op.args[0].type
                 single = kind.shape and not kind.layout.is_replicated
                 self.require(single, op, "an atomic's result is used by threads that do not own it")
+            case "flip" if not isinstance(op.args[0].type, Buffer):
+                source = op.args[0].type.layout
+                mask = op.attrs["mask"] << source.dim_bits(op.attrs["axis"]).start
+                near = mask in gf2.Span((*source.reg, *source.lane))
+                self.require(near, op, "a flip between warps is left at the memory level")
+            case "gather":
+                self.require(isinstance(op.args[0].type, Buffer), op, "a gather is from a shared buffer")
             case "alloc":
                 total, offset, type = self.func.attrs.get("shared_bytes"), op.attrs.get("offset"), op.attrs["type"]
                 self.require(isinstance(offset, int) and offset >= 0, op, "a buffer without an offset")

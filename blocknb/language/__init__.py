@@ -9,11 +9,13 @@ language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains
 from blocknb.language import math
 from blocknb.language.constants import PropagateNan, constexpr
 from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
+from blocknb.language.moves import cat, histogram, interleave, join, sort, split, topk
 from blocknb.language.surface import (
     abs,
     arange,
     argmax,
     argmin,
+    associative_scan,
     assume,
     atomic_add,
     atomic_and,
@@ -29,6 +31,8 @@ from blocknb.language.surface import (
     ceil,
     clamp,
     cos,
+    cumprod,
+    cumsum,
     debug_barrier,
     div_rn,
     dot,
@@ -37,9 +41,11 @@ from blocknb.language.surface import (
     exp2,
     expand_dims,
     fdiv,
+    flip,
     floor,
     fma,
     full,
+    gather,
     load,
     log,
     log2,
@@ -72,6 +78,7 @@ from blocknb.language.surface import (
     trans,
     view,
     where,
+    xor_shuffle,
     xor_sum,
     zeros,
     zeros_like,
@@ -103,5 +110,5 @@ class tensor:
     """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
 
 
-_MODULES = {"constants", "library", "meaning", "ops", "rules", "surface", "types"}
+_MODULES = {"constants", "library", "meaning", "moves", "ops", "rules", "surface", "types"}
 __all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _MODULES)

@@ -18,7 +18,8 @@ LIBRARY: dict[str, Callable] = {}
 def inline(function: Callable) -> Callable:
     """Marks a function as one of the language, to be inlined by the front end."""
     function.inline = True
-    LIBRARY[function.__name__] = function
+    if not function.__name__.startswith("_"):
+        LIBRARY[function.__name__] = function
     return function
 
 

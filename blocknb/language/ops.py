@@ -23,7 +23,7 @@ __all__ = ["ACCESSES", "ATOMICS", "OPS", "PREDICATES", "TERMINATORS", "OpSpec", 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One row. `kind`: source, shape, elementwise, memory, dot, reduce, control, laid, shared.
+    """One row. `kind`: source, shape, elementwise, memory, dot, reduce, move, control, laid, shared.
 
     `infer(types, attrs)` gives the result types, `numpy(attrs, result dtype, *arrays)` the meaning of an elementwise op;
     `levels` are those at which the op may stand; `reads` and `writes` name the memory touched: "global", "shared" or "".
@@ -280,6 +280,31 @@ row(
     operands="x...",
     attrs=("axis", "keep", "layout"),
     blocks=1,
+)
+row(
+    "scan",
+    "reduce",
+    rules.scan,
+    "Along an axis, each element combined with all before it by the block (2n scalars to n); `reverse`: with all after it.",
+    operands="x...",
+    attrs=("axis", "reverse"),
+    blocks=1,
+)
+row(
+    "flip",
+    "move",
+    rules.flip,
+    "Element i along the axis is element i ^ mask of x: the size less one reverses the axis, a single bit swaps neighbours.",
+    operands="x",
+    attrs=("axis", "mask", "layout"),
+)
+row(
+    "gather",
+    "move",
+    rules.gather,
+    "Element i along the axis is element index[i] of x along it; an index is taken modulo the size.",
+    operands="x index",
+    attrs=("axis",),
 )
 
 row(

@@ -199,6 +199,29 @@ def reduce(types, attrs):
     return tuple(results)
 
 
+def scan(types, attrs):
+    for x in types:
+        need(0 <= attrs["axis"] < len(x.shape), f"axis {attrs['axis']} of rank {len(x.shape)}")
+    return tuple(types)
+
+
+def flip(types, attrs):
+    x, axis, mask = types[0], attrs["axis"], attrs["mask"]
+    need(0 <= axis < len(x.shape), f"axis {axis} of rank {len(x.shape)}")
+    need(0 <= mask < x.shape[axis], f"the mask {mask} of an axis of {x.shape[axis]}")
+    return (Tile(x.dtype, x.shape, attrs["layout"]),) if isinstance(x, Buffer) else (x,)
+
+
+def gather(types, attrs):
+    (x, index), axis = types, attrs["axis"]
+    need(0 <= axis < len(x.shape), f"axis {axis} of rank {len(x.shape)}")
+    need(index.dtype.is_integer and index.dtype.bits > 1, f"indices are integers, not {index.dtype}")
+    others = [(a, b) for i, (a, b) in enumerate(zip(x.shape, index.shape, strict=False)) if i != axis]
+    fits = len(x.shape) == len(index.shape) and all(a == b for a, b in others)
+    need(fits, f"an index of {index.shape} along axis {axis} of {x.shape}")
+    return (index.with_dtype(x.dtype),)
+
+
 def structured(types, attrs):
     return tuple(attrs["types"])
 

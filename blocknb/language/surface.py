@@ -302,6 +302,40 @@ def reduce(input, axis, combine_fn, keep_dims=False):
     """Combines along an axis with a kernel function of two elements (or of two tuples of elements)."""
 
 
+# -- scans and moves along an axis ---------------------------------------------------------------------------------------------
+
+
+@method
+def associative_scan(input, axis, combine_fn, reverse=False):
+    """Each element combined with all before it along an axis (`reverse`: after it), by a kernel function of two elements or
+    of two tuples of elements, which must be associative."""
+
+
+@method
+def cumsum(input, axis=0, reverse=False, dtype=None):
+    """The running sum along an axis. Integers narrower than 32 bits are summed in 32, bf16 in fp32."""
+
+
+@method
+def cumprod(input, axis=0, reverse=False):
+    """The running product along an axis. Integers narrower than 32 bits are multiplied in 32, bf16 in fp32."""
+
+
+@method
+def gather(src, index, axis):
+    """Element i along the axis is element index[i] of `src` along it. Other axes are equal; indices are taken modulo the size."""
+
+
+@method
+def flip(x, dim=-1):
+    """The tile reversed along an axis."""
+
+
+@builtin
+def xor_shuffle(x, axis, mask):
+    """Element i along the axis is element i ^ mask of `x`: a single bit as the mask swaps neighbours that far apart."""
+
+
 # -- loops, hints, compile time ----------------------------------------------------------------------------------------------
 
 

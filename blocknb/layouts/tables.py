@@ -80,6 +80,33 @@ def blocked(shape: Sequence[int], order: Sequence[int], vec: int, num_warps: int
     return deal.layout(order)
 
 
+def within_warp(layout: Layout, axis: int) -> Layout:
+    """The layout most like this one in which no line along `axis` is spread over warps, as a scan wants it.
+
+    A warp bit on the axis changes places with an idle lane bit, or with a register or lane bit of another axis; where the axis
+    takes all there is, every warp holds the whole line. Bits on the axis move along it alone, and no two by the same distance.
+    """
+    mask = layout.dim_mask(axis)
+    on_axis = [basis for _, _, basis in layout.bits() if basis & mask]
+    if any(basis & (basis - 1) for basis in on_axis) or len(set(on_axis)) < len(on_axis):
+        order = [axis, *(other for other in reversed(range(len(layout.shape))) if other != axis)]
+        layout = blocked(layout.shape, order, 1, layout.num_warps)
+    reg, lane, warp = list(layout.reg), list(layout.lane), list(layout.warp)
+    for position, basis in enumerate(warp):
+        if not basis & mask:
+            continue
+        idle = [i for i, other in enumerate(lane) if not other]
+        places = [(lane, i) for i in idle]
+        places += [(bits, i) for bits in (reg, lane) for i, other in enumerate(bits) if other and not other & mask]
+        if places:
+            bits, i = places[0]
+            warp[position], bits[i] = bits[i], basis
+        else:
+            warp[position] = 0
+            reg.append(basis)
+    return Layout(layout.shape, tuple(reg), tuple(lane), tuple(warp))
+
+
 # -- tensor cores
 
 

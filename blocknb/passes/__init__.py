@@ -30,7 +30,7 @@ class Pass:
 
 def pipeline(target: Target) -> tuple[Pass, ...]:
     """The passes for a target, in order. The order matters where a comment says so."""
-    from blocknb.passes import assign, barriers, coalesce, pointers, shared, simplify, tensorcore, unroll
+    from blocknb.passes import assign, barriers, coalesce, pointers, scans, shared, simplify, tensorcore, unroll
 
     common = (
         Pass("simplify", simplify.simplify, optional=True),
@@ -43,6 +43,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         return common  # the CPU leaves at the tile level
     return (
         *common,
+        Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
         Pass("coalesce", coalesce.coalesce, optional=True),
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout

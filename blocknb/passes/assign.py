@@ -20,6 +20,7 @@ from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
+from blocknb.passes.groups import Groups
 from blocknb.passes.tensorcore import operand_layouts
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -38,30 +39,6 @@ def assign(func: Func, target: Target, notes: Notes) -> Func:
     note says how it is done (register renaming, warp shuffles, shared memory) and about how many cycles that takes.
     """
     return Assignment(func, target, notes).run()
-
-
-class Groups:
-    """Union-find over values, with the proposals made to each group: (weight, layout)."""
-
-    def __init__(self) -> None:
-        self.parent: dict[Value, Value] = {}
-        self.proposals: dict[Value, list[tuple[float, Layout]]] = {}
-
-    def find(self, value: Value) -> Value:
-        self.parent.setdefault(value, value)
-        while self.parent[value] is not value:
-            self.parent[value] = self.parent[self.parent[value]]
-            value = self.parent[value]
-        return value
-
-    def union(self, a: Value, b: Value) -> None:
-        a, b = self.find(a), self.find(b)
-        if a is not b:
-            self.parent[b] = a
-            self.proposals.setdefault(a, []).extend(self.proposals.pop(b, []))
-
-    def propose(self, value: Value, weight: float, layout: Layout) -> None:
-        self.proposals.setdefault(self.find(value), []).append((weight, layout))
 
 
 class Assignment:
@@ -121,7 +98,7 @@ class Assignment:
     def tie(self, block: Block, trips: float) -> None:
         for op in block.ops:
             inner = trips * (TRIPS if op.name in ("for", "while") else 1)
-            for nested in op.blocks if op.name != "reduce" else ():
+            for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.tie(nested, inner)
             self.tie_op(op, trips)
 
@@ -157,6 +134,10 @@ class Assignment:
                 for value in (*op.results, *op.args):
                     if self.anchored(value):
                         self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
+            case "flip":
+                self.tie_all((op.result, *op.args))
+            case "gather":
+                self.tie_all((op.result, op.args[1]))
             case _ if OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
                 self.tie_all((op.result, *op.args))
 
@@ -192,6 +173,9 @@ class Assignment:
             if members[root] == 1 and (layout := self.asked_by_views(op.result, consumers)):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
+            if op.name == "scan":
+                for result in op.results:
+                    self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
             if op.name == "reduce":
                 layout = self.reduction_layout(op)
                 if op.results[0].type.shape:
@@ -240,6 +224,10 @@ class Assignment:
         anchored = [x for x in op.args if self.anchored(x)] or [x for x in op.args if self.is_view(x)]
         return self.natural(anchored[0] if anchored else op.args[0])
 
+    def scan_layout(self, op: Op) -> Layout:
+        """The layout of a scan's operands and results: that of the operand, but each line along the axis within one warp."""
+        return tables.within_warp(self.reduction_layout(op), op.attrs["axis"])
+
     # -- demands, backwards
 
     def demand(self, value: Value, layout: Layout) -> None:
@@ -261,9 +249,13 @@ class Assignment:
             case "dot":
                 for value, layout in zip(op.args, self.dot_layouts(op), strict=True):
                     self.demand(value, layout)
-            case "reduce":
+            case "reduce" | "scan":
+                layout = self.reduction_layout(op) if op.name == "reduce" else self.scan_layout(op)
                 for value in op.args:
-                    self.demand(value, self.reduction_layout(op))
+                    self.demand(value, layout)
+            case "gather":
+                self.demand(op.args[0], self.natural(op.args[0]))
+                self.demand(op.args[1], self.layout_of(op.result))
             case _ if op.results and op.results[0].type.shape:
                 own = [self.layout_of(op.result)] if self.anchored(op.result) else self.demands.get(op.result, ())
                 for layout in own:
@@ -383,6 +375,12 @@ class Assignment:
                 self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, layouts, strict=True)], [layouts[2]])
             case "reduce":
                 self.emit_reduce(op)
+            case "scan":
+                layout = self.scan_layout(op)
+                self.emit_in(op, [self.get(v, layout) for v in op.args], [layout])
+            case "gather":
+                source, layout = self.natural(op.args[0]), self.layout_of(op.result)
+                self.emit_in(op, [self.get(op.args[0], source), self.get(op.args[1], layout)], [layout])
             case _ if op.results and op.results[0].type.shape:
                 anchored = self.anchored(op.results[0])
                 for layout in [self.layout_of(op.result)] if anchored else list(self.demands.get(op.results[0], ())):

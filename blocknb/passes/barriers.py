@@ -16,6 +16,7 @@ from blocknb.analysis import affine
 from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import OPS
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -94,7 +95,7 @@ class Placement:
         match op.name:
             case "local_store" | "local_load":
                 return [self.shared_access(op, op.args[0], op.name == "local_store")]
-            case "dot":
+            case "dot" | "flip" | "gather":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
                 return [self.array_access(op, op.args[0])]
@@ -172,7 +173,7 @@ class Placement:
             for op in block.ops:
                 if op.id in self.before:
                     self.place(op)
-                if op.blocks and op.name != "reduce":
+                if op.blocks and OPS[op.name].kind != "reduce":
                     op = op.replace(blocks=tuple(self.insert(b) for b in op.blocks))
                 self.builder.append(op)
         return opened.done

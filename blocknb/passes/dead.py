@@ -30,7 +30,7 @@ def sweep(ops: Sequence[Op], needed: set[Value], removed: Callable[[Op], None]) 
                 op = _for(op, needed, removed)
             case "if":
                 op = _if(op, needed, removed)
-            case "while" | "reduce":
+            case "while" | "reduce" | "scan":
                 op = _whole(op, needed, removed)
         needed.update(op.args)
         kept.append(op)

@@ -15,9 +15,9 @@ from typing import Any
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, OPS
 from blocknb.language.types import Buffer
-from blocknb.layouts import convert
+from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, vector_access
 from blocknb.target import Target
@@ -155,6 +155,11 @@ class Lowering(Rebuild):
             kind = op.args[0].type
             if not kind.shape or kind.layout.is_replicated:
                 return self.share_result(op)
+        if op.name == "gather" or (op.name == "flip" and self.crosses_warps(op)):
+            buffer = self.store(op.args[0], row_major(op.args[0].type.shape), f"source of a {op.name}")
+            attrs = dict(op.attrs) if op.name == "gather" else {**op.attrs, "layout": op.result.type.layout}
+            self.builder.append(op.replace(args=(buffer, *op.args[1:]), attrs=attrs))
+            return op.results
         return NotImplemented
 
     def share_result(self, op: Op) -> Any:
@@ -167,6 +172,11 @@ class Lowering(Rebuild):
         loaded = b.op("local_load", buffer, layout=kind.layout)
         loaded.result.name = op.result.name
         return loaded.results
+
+    def crosses_warps(self, op: Op) -> bool:
+        layout = op.args[0].type.layout
+        mask = op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start
+        return mask not in gf2.Span((*layout.reg, *layout.lane))
 
     def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
         source = self.get(op.args[0])
@@ -282,7 +292,7 @@ def live_ranges(func: Func) -> list[Live]:
         for op in block.ops:
             position += 1
             start = at[op.id] = position
-            if op.name == "reduce":
+            if OPS[op.name].kind == "reduce":
                 continue
             inner = (*around, op.id) if op.name in ("for", "while") else around
             for nested in op.blocks:

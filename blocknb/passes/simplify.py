@@ -194,7 +194,7 @@ class Rewriter:
                 self.access(op)
             case "while":
                 self.repeat(op)
-            case "reduce":
+            case "reduce" | "scan":
                 op = self.with_blocks(op, [self.combine(block) for block in op.blocks])
                 self.replaced(op, self.place(op))
             case _ if self.theirs(op):
@@ -220,7 +220,7 @@ class Rewriter:
     def place(self, op: Op) -> tuple[Value, ...]:
         """Puts an op where it belongs: nowhere if there is an equal one, before the loops that it does not depend on, or here."""
         here = len(self.scopes) - 1
-        if not OPS[op.name].pure and op.name != "reduce":
+        if not OPS[op.name].pure and OPS[op.name].kind != "reduce":
             return self.append(op, here)
         key = None if op.blocks else _key(op)
         if key is not None:

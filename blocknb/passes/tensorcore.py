@@ -76,7 +76,7 @@ def operands_of_dots(func: Func) -> set[Value]:
             return
         if op.name == "dot":
             found.add(value)
-        elif op.name not in ("load", *ATOMICS, "for", "while", "if", "reduce", "broadcast"):
+        elif op.name not in ("load", *ATOMICS, "for", "while", "if", "reduce", "scan", "gather", "broadcast"):
             for arg in op.args:
                 trace_back(arg, depth + 1)
 

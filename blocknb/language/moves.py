@@ -1,0 +1,167 @@
+"""The part of the language that moves elements about, written in the language itself: join, split, sort, topk, histogram...
+
+Two axes of size two do most of it. `join` chooses between two tiles by the index on a new axis, and `pick` is the reduction that keeps
+one index of an axis; both cost nothing where the axis lies in a thread's registers. `sort` is a bitonic network: elements 2^k apart
+meet by `xor_shuffle` and change places or not, and both decide by the same comparison, so that no element is ever lost, NaN
+included.
+"""
+
+from __future__ import annotations
+
+from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
+from blocknb.language.library import inline, inline_method
+from blocknb.language.types import int32
+
+# ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
+# mypy: disable-error-code="operator,assignment"
+
+
+def _log2(n):
+    """Computed while compiling."""
+    return n.bit_length() - 1
+
+
+@inline
+def _index(shape, axis):
+    """The index along an axis, as a tile of the shape's rank that broadcasts to it."""
+    index = tl.arange(0, shape[axis])
+    for other in tl.static_range(len(shape)):
+        if other != axis:
+            index = tl.expand_dims(index, other)
+    return index
+
+
+@inline
+def _keep_marked(a, marked_a, b, marked_b):
+    return tl.where(marked_a, a, b), marked_a | marked_b
+
+
+@inline
+def _pick(x, axis, at):
+    """x at one index of an axis, which goes away."""
+    marked = tl.broadcast_to(_index(x.shape, axis) == at, x.shape)
+    picked, _ = tl.reduce((x, marked), axis, _keep_marked)
+    return picked
+
+
+@inline
+def join(a, b):
+    """The two tiles, of one shape after broadcasting, side by side along a new last axis of size two."""
+    a, b = tl.broadcast(a, b)
+    rank: constexpr = len(a.shape)
+    first = _index((1,) * rank + (2,), rank) == 0
+    return tl.where(first, tl.expand_dims(a, rank), tl.expand_dims(b, rank))
+
+
+@inline_method
+def split(a):
+    """The two halves of a tile along its last axis, which has size two; the inverse of `join`."""
+    tl.static_assert(a.shape[-1] == 2, "split takes a tile whose last axis has size two")
+    axis: constexpr = len(a.shape) - 1
+    return _pick(a, axis, 0), _pick(a, axis, 1)
+
+
+@inline
+def interleave(a, b):
+    """The elements of two tiles in turn along the last axis: a0, b0, a1, b1..."""
+    both = join(a, b)
+    if len(both.shape) == 1:
+        return both
+    return tl.reshape(both, both.shape[:-2] + (2 * both.shape[-2],))
+
+
+@inline
+def cat(input, other, can_reorder=False, dim=0):
+    """The two tiles, of one shape, one after the other along an axis (in order, whatever `can_reorder` allows)."""
+    rank: constexpr = len(input.shape)
+    axis: constexpr = dim % rank
+    both = tl.permute(join(input, other), tuple(range(axis)) + (rank,) + tuple(range(axis, rank)))
+    return tl.reshape(both, input.shape[:axis] + (2 * input.shape[axis],) + input.shape[axis + 1 :])
+
+
+@inline
+def _stacked_dot(a, b, acc, input_precision, allow_tf32, max_num_imprecise_acc, out_dtype):
+    """The product of each matrix of a stack with that of another, one after another: so each of them may use tensor cores."""
+    dtype = acc.dtype if acc is not None and out_dtype is None else out_dtype
+    first = tl.dot(_pick(a, 0, 0), _pick(b, 0, 0), None, input_precision, allow_tf32, max_num_imprecise_acc, dtype)
+    total = tl.broadcast_to(tl.expand_dims(first, 0), (a.shape[0],) + first.shape)
+    for i in range(1, a.shape[0]):
+        product = tl.dot(
+            _pick(a, 0, i), _pick(b, 0, i), None, input_precision, allow_tf32, max_num_imprecise_acc, dtype
+        )
+        total = tl.where(_index(total.shape, 0) == i, tl.expand_dims(product, 0), total)
+    return total if acc is None else total + acc
+
+
+# -- sorting -----------------------------------------------------------------------------------------------------------------
+
+
+@inline
+def _exchange(x, axis, distance, falls):
+    """Elements `distance` apart in order: rising, or falling where the mask `falls` holds."""
+    other = tl.xor_shuffle(x, axis, distance)
+    late = (_index(x.shape, axis) & distance) != 0
+    wants_less = late == falls
+    swap = (wants_less & (other < x)) | ((late ^ falls) & (other > x))
+    return tl.where(swap, other, x)
+
+
+@inline
+def _merge(x, axis, size, falls):
+    """Sorts aligned groups of `size` that rise and then fall (or the other way round)."""
+    for step in tl.static_range(_log2(size)):
+        x = _exchange(x, axis, size >> (step + 1), falls)
+    return x
+
+
+@inline
+def _sort_groups(x, axis, size, falls):
+    """Sorts aligned groups of `size` elements along the axis."""
+    for level in tl.static_range(1, _log2(size)):
+        x = _merge(x, axis, 2**level, (_index(x.shape, axis) & 2**level) != 0)
+    return _merge(x, axis, size, falls)
+
+
+@inline_method
+def sort(x, dim=None, descending=False):
+    """The elements along an axis (by default the last) in rising order, or falling with `descending`; NaN may come anywhere."""
+    axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
+    bits = x.to(int32) if x.dtype.is_bool() else x
+    falls = (_index(x.shape, axis) < 0) ^ descending
+    return _sort_groups(bits, axis, x.shape[axis], falls).to(x.dtype)
+
+
+@inline
+def topk(x, k, dim=None):
+    """The k largest elements along an axis (by default the last), in falling order; k is a power of two."""
+    axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
+    tl.static_assert(k > 0 and k & (k - 1) == 0 and k <= x.shape[axis], "k is a power of two, at most the axis's size")
+    before: constexpr = x.shape[:axis]
+    after: constexpr = x.shape[axis + 1 :]
+    groups: constexpr = x.shape[axis] // k
+    x = tl.reshape(x, before + (groups, k) + after)
+    x = _sort_groups(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ True)
+    for level in tl.static_range(_log2(groups)):
+        pairs = tl.reshape(x, before + (groups >> (level + 1), 2, k) + after)
+        a, b = _pick(pairs, axis + 1, 0), tl.flip(_pick(pairs, axis + 1, 1), axis + 1)
+        x = tl.where(a > b, a, b)  # the k largest of both; they fall and then rise
+        x = _merge(x, axis + 1, k, (_index(x.shape, axis + 1) < 0) ^ True)
+    return tl.reshape(x, before + (k,) + after)
+
+
+# -- histogram -----------------------------------------------------------------------------------------------------------------
+
+
+@inline_method
+def histogram(input, num_bins, mask=None):
+    """How many elements of a row of integers equal 0, 1, ... num_bins - 1 (where the mask holds), as int32."""
+    tl.static_assert(len(input.shape) == 1, "histogram takes a tile with one axis")
+    group: constexpr = min(num_bins, 16)
+    x = tl.where(mask, input, -1) if mask is not None else input
+    counts = tl.zeros((num_bins // group, group), int32)
+    row = tl.arange(0, num_bins // group)[:, None]
+    for start in range(0, num_bins, group):
+        found = x[:, None] == start + tl.arange(0, group)[None, :]
+        counts = tl.where(row == start // group, tl.sum(found.to(int32), 0)[None, :], counts)
+    return tl.reshape(counts, (num_bins,))
