@@ -13,14 +13,15 @@ from dataclasses import replace
 
 from blocknb.language import types as t
 from blocknb.language.types import DType
-from fuzz.program import Line, Program
-from fuzz.writer import DIGITS, LARGEST, MAX_SIZE, Refused, Var, Writer, epsilon, int_bound, spelled
+from fuzz.flow import Flow
+from fuzz.program import Program
+from fuzz.writer import DIGITS, LARGEST, MAX_SIZE, Refused, Var, epsilon, int_bound, spelled
 
 PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
 DOT_DTYPES = [t.float16, t.float16, t.bfloat16, t.float32, t.float32, t.int8, t.float64]
 
 
-class Generator(Writer):
+class Generator(Flow):
     """Builds one program from a seed."""
 
     def program(self) -> Program:
@@ -189,7 +190,7 @@ class Generator(Writer):
 
     def compare(self) -> None:
         x = self.pick(lambda v: v.dtype.bits > 1 and v.exact)
-        y, text = self.fitting(x.shape, lambda v: v.dtype == x.dtype and v.exact)
+        _, text = self.fitting(x.shape, lambda v: v.dtype == x.dtype and v.exact)
         if self.rng.random() < 0.4:
             text = str(self.rng.randint(0, 4))
         self.define(f"{x.name} {self.rng.choice(PREDICATES)} {text}", dtype=t.int1, shape=x.shape, bound=1)
@@ -374,196 +375,6 @@ class Generator(Writer):
         self.define(text, shape=(m, n), **facts)
 
     # -- control flow --------------------------------------------------------------------------------------------------
-
-    def nested(self, steps: int) -> list[Line]:
-        """Random lines of their own scope, with the last of them still open: see `close`."""
-        self.blocks.append([])
-        self.scopes.append([])
-        self.depth += 1
-        self.steps(steps)
-        return self.blocks[-1]
-
-    def close(self) -> list[Line]:
-        self.depth -= 1
-        self.scopes.pop()
-        return self.blocks.pop() or [Line("pass")]
-
-    def condition(self) -> str:
-        rng = self.rng
-        scalars = [v for v in self.visible() if not v.shape and v.exact]
-        x = rng.choice(scalars)
-        if x.dtype == t.int1:
-            return x.name
-        return f"{x.name} {rng.choice(PREDICATES)} {rng.choice(['0', '1', '2', '3'])}"
-
-    def changeable(self, count: int) -> list[Var]:
-        found = [v for v in self.visible() if v.name not in ("pid",) and not v.name.startswith("k")]
-        return self.rng.sample(found, min(count, len(found)))
-
-    def carried(self, trips: int) -> list[tuple[Var, Var]]:
-        """(before the loop, in it) for some names a loop will carry: in it their bounds hold on every trip."""
-        names: list[tuple[Var, Var]] = []
-        if self.rng.random() < 0.6:
-            dtype, shape = self.rng.choice(self.dtypes), self.shape()
-            text = f"bl.zeros({shape}, {spelled(dtype)})"
-            self.define(text, dtype=dtype, shape=shape, bound=0, whole=True, nonnegative=True)
-        for var in self.changeable(self.rng.randint(1, 3)):
-            if var.dtype.is_float:
-                bound = (
-                    2.0 ** min(DIGITS[var.dtype], 13) if var.whole else min(LARGEST[var.dtype] / 4, 64 + 8 * var.bound)
-                )
-                if var.bound > bound:
-                    continue
-                error = 0.0 if var.whole else 64 * epsilon(var.dtype) * bound + 4 * var.error
-                inside = replace(var, bound=bound, error=error, nonnegative=False)
-            else:
-                inside = replace(var, bound=int_bound(var.dtype, math.inf), nonnegative=False)
-            names.append((var, inside))
-        return names
-
-    def assume(self, names: list[tuple[Var, Var]]) -> None:
-        """From here on the names mean what they mean inside the loop (and after it)."""
-        for before, inside in names:
-            for scope in self.scopes:
-                if before in scope:
-                    scope[scope.index(before)] = inside
-
-    def update(self, before: Var, inside: Var, trips: int) -> None:
-        """A new value for a carried name, within the bounds that were promised."""
-        rng, dtype = self.rng, inside.dtype
-        fitting = []
-        for v in self.visible():
-            if v.dtype == dtype and v.name != inside.name and (text := self.fit(v.name, v.shape, inside.shape)):
-                fitting.append((v, text))
-        rng.shuffle(fitting)
-        for v, text in fitting:
-            same = v.shape == inside.shape
-            whole = v.whole or not inside.whole
-            way = rng.choice(["add", "add", "set", "max", "where"])
-            sum_error = (
-                before.error + trips * (v.error + 4 * (0 if inside.whole else epsilon(dtype)) * inside.bound)
-                if dtype.is_float
-                else 0
-            )
-            fits = not dtype.is_float or (v.bound <= inside.bound and v.error <= inside.error and whole)
-            sums = not dtype.is_float or (
-                before.bound + trips * v.bound <= inside.bound and sum_error <= inside.error and whole
-            )
-            if way == "add" and sums and dtype.bits > 1:
-                self.line(
-                    f"{inside.name} = {inside.name} + {text}" if rng.random() < 0.7 else f"{inside.name} += {text}"
-                )
-            elif way == "set" and fits and same:
-                self.line(f"{inside.name} = {text}")
-            elif way == "max" and fits and dtype.bits > 1 and dtype != t.bfloat16:
-                self.line(f"{inside.name} = bl.maximum({inside.name}, {text})")
-            elif way == "where" and fits and same:
-                self.line(f"{inside.name} = bl.where({self.condition()}, {text}, {inside.name})")
-            else:
-                continue
-            return
-
-    def loop(self) -> None:
-        """A counted loop that carries names, perhaps a pointer."""
-        rng = self.rng
-        trips, step = rng.choice([0, 1, 2, 3, 4]), rng.choice([1, 1, 1, 2, 16, -1, -3])
-        start = rng.choice([0, 0, 0, 1, 16])
-        names = self.carried(trips)
-        pointer = self.pointer(trips) if rng.random() < 0.5 else None
-        self.assume(names)
-        stop = start + trips * step
-        i = self.fresh("k")
-        if (start, step) == (0, 1) and rng.random() < 0.7:
-            head = f"range({self.maybe_number(stop)})"
-        elif step == 1 and rng.random() < 0.5:
-            head = f"range({self.maybe_number(start)}, {self.maybe_number(stop)})"
-        else:
-            head = f"range({self.maybe_number(start)}, {self.maybe_number(stop)}, {self.maybe_number(step)})"
-        if rng.random() < 0.2:
-            head = f"bl.static_range({start}, {stop}, {step})"
-        self.nested(0)
-        if "static" not in head:
-            self.keep(Var(i, t.int32, (), 80, nonnegative=step > 0))
-        if pointer:
-            pointer()
-        self.steps(rng.randint(1, 4))
-        for before, inside in names:
-            self.update(before, inside, max(trips, 1))
-        if len(names) > 1 and rng.random() < 0.1:
-            (_, a), (_, b) = rng.sample(names, 2)
-            if a == replace(b, name=a.name):
-                self.line(f"{a.name}, {b.name} = {b.name}, {a.name}")
-        self.line(f"for {i} in {head}:", self.close())
-
-    def pointer(self, trips: int) -> Callable[[], None]:
-        """A tile of pointers before the loop; in it (what is returned): a load through it, and its step."""
-        rng = self.rng
-        dtype, shape = rng.choice(self.dtypes), self.shape()
-        array = self.array(dtype, "whole")
-        offsets, parts, reach = self.offsets(shape, injective=False)
-        stride = rng.choice([1, 16, 32, shape[-1]])
-        self.reach(array, reach + stride * trips)
-        name, scalar = self.fresh("p"), rng.random() < 0.4
-        self.line(f"{name} = {array}" if scalar else f"{name} = {array} + {offsets}")
-        step = self.maybe_number(stride)
-
-        def inside() -> None:
-            mask = self.mask(shape)
-            where = f"{name} + {offsets}" if scalar else name
-            text = f"bl.load({where}{f', mask={mask}' if mask else ''})"
-            self.define(text, dtype=dtype, shape=shape, bound=6, whole=True)
-            self.line(f"{name} += {step}")
-
-        return inside
-
-    def repeat(self) -> None:
-        """A while loop."""
-        rng, k = self.rng, self.fresh("k")
-        trips = rng.randint(0, 3)
-        names = self.carried(trips)
-        self.assume(names)
-        self.line(f"{k} = {rng.choice(['pid * 0', 'bl.program_id(1)'])}")
-        self.nested(0)
-        self.keep(Var(k, t.int32, (), 10, nonnegative=True))
-        self.steps(rng.randint(1, 3))
-        for before, inside in names:
-            self.update(before, inside, max(trips, 1))
-        self.line(f"{k} += 1")
-        self.line(f"while {k} < {self.maybe_number(trips)}:", self.close())
-
-    def branch(self) -> None:
-        """An `if` that gives some names other values, in one arm or both."""
-        rng = self.rng
-        names = self.changeable(rng.randint(1, 3))
-        condition = self.condition()
-        after = {var.name: var for var in names}
-        arms = []
-        for arm in range(rng.choice([1, 2])):
-            self.nested(rng.randint(1, 3))
-            for var in names:
-                found = [
-                    v for v in self.visible() if (v.dtype, v.shape) == (var.dtype, var.shape) and v.name != var.name
-                ]
-                if found:
-                    v, old = rng.choice(found), after[var.name]
-                    self.line(f"{var.name} = {v.name}")
-                    after[var.name] = replace(
-                        old, bound=max(old.bound, v.bound), error=max(old.error, v.error), whole=old.whole and v.whole,
-                        nonnegative=old.nonnegative and v.nonnegative,
-                    )  # fmt: skip
-                    for scope in self.scopes:  # a later copy in this arm takes what the name may hold now
-                        scope[:] = [after.get(x.name, x) for x in scope]
-            arms.append(self.close())
-        self.line(f"if {condition}:", arms[0])
-        if len(arms) == 2:
-            self.line("else:", arms[1])
-        for scope in self.scopes:
-            scope[:] = [after.get(v.name, v) for v in scope]
-
-    def leave(self) -> None:
-        """An early return."""
-        if self.depth == 0:
-            self.line(f"if {self.condition()}:", [Line("return")])
 
 
 def generate(seed: int) -> Program:
