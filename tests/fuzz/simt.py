@@ -1,0 +1,450 @@
+"""Runs the LLVM text of a GPU kernel in NumPy, all threads of a CTA in step: what the GPU code generator wrote, without a GPU.
+
+A value is an array with one row a thread. Control flow of a block program is uniform, so that a branch is taken by all threads or
+none (anything else is an error), and what threads say to each other is a permutation of rows. Fragments of the tensor-core
+instructions stand here as the PTX ISA has them, apart from the compiler's own tables. Every access must lie inside an array and be
+aligned to what the instruction asks, as on hardware. A barrier does nothing: races are the interpreter's business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from blocknb.codegen.gpu import Module
+
+TYPES = {
+    "i1": np.dtype(bool), "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64), "half": np.dtype(np.float16), "bfloat": np.dtype(ml_dtypes.bfloat16),
+    "float": np.dtype(np.float32), "double": np.dtype(np.float64), "ptr": np.dtype(np.int64),
+}  # fmt: skip
+GUARD = 256  # bytes between arrays that nobody may touch
+Env = dict[str, Any]
+Get = Callable[[Env], Any]
+
+
+class Memory:
+    """Device memory: every array between guards, as far off a multiple of 256 as it is here. `owned`: the arrays' bytes."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self.raw, self.starts, end = [], [], GUARD
+        for array in arrays:
+            low, high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
+            self.raw.append(np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8))
+            self.starts.append(end + low % GUARD)
+            end = -(-(self.starts[-1] + high - low) // GUARD) * GUARD + GUARD
+        self.bytes, self.owned = np.full(end, 0xA5, np.uint8), np.zeros(end, bool)
+        for raw, start in zip(self.raw, self.starts, strict=True):
+            self.bytes[start : start + raw.size] = raw
+            self.owned[start : start + raw.size] = True
+
+    def write_back(self) -> None:
+        for raw, start in zip(self.raw, self.starts, strict=True):
+            raw[:] = self.bytes[start : start + raw.size]
+
+    def places(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
+        if (addresses % align).any():
+            raise ValueError(f"an access of {align} bytes at an address that is no multiple of it: {where}")
+        places = addresses[:, None] + np.arange(size)
+        if ((places < 0) | (places >= len(self.bytes))).any() or not self.owned[places].all():
+            raise ValueError(f"an access outside the arrays: {where}")
+        return places
+
+    def load(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
+        """[threads, size] bytes."""
+        return self.bytes[self.places(addresses, size, align, where)]
+
+    def store(self, addresses: np.ndarray, data: np.ndarray, align: int, where: str) -> None:
+        places = self.places(addresses, data.shape[1], align, where)
+        self.bytes[places] = data
+        if (self.bytes[places] != data).any():
+            raise ValueError(f"two threads store different values to one place: {where}")
+
+
+def run(module: Module, arguments: Sequence[Any], grid: Sequence[int]) -> None:
+    """Runs all programs of a grid, one after another, on NumPy arrays (for pointers) and numbers; in place."""
+    memory = Memory([a for a in arguments if isinstance(a, np.ndarray)])
+    starts = iter(memory.starts)
+    values = [next(starts) if isinstance(a, np.ndarray) else a for a in arguments]
+    functions = {f.name: f for f in parse(module.text, module.threads)}
+    kernel, sizes = functions[module.entry], (*grid, 1, 1)[:3]
+    kinds = [TYPES[kind] for kind, _ in kernel.parameters]
+    with np.errstate(all="ignore"):
+        threads = [np.full(module.threads, v).astype(kind) for v, kind in zip(values, kinds, strict=True)]
+        for program in np.ndindex(*sizes):
+            Machine(functions, memory, module, program, sizes).call(kernel, threads)
+    memory.write_back()
+
+
+class Machine:
+    """One CTA: its shared memory, and where it stands in the grid."""
+
+    def __init__(self, functions: Mapping[str, Function], memory: Memory, module: Module, program: tuple, sizes: tuple):
+        self.functions, self.memory, self.threads = functions, memory, module.threads
+        self.program, self.sizes = program, sizes
+        buffer = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
+        self.shared = Memory([buffer[-buffer.ctypes.data % 1024 :][: module.shared_bytes]])
+        self.base = self.shared.starts[0]
+
+    def call(self, function: Function, values: Sequence[Any]) -> Any:
+        env: Env = {name: v for (_, name), v in zip(function.parameters, values, strict=True)}
+        env["@"] = self
+        label, before = "entry", ""
+        while True:
+            phis, body, end = function.blocks[label]
+            env.update({name: arms[before](env) for name, arms in phis})  # all at once
+            for name, step in body:
+                value = step(env)
+                if name:
+                    env[name] = value
+            if end[0] == "ret":
+                return end[1](env) if end[1] else None
+            before = label
+            label = end[2] if len(end) < 4 or uniform(end[1](env)) else end[3]
+
+
+def uniform(condition: np.ndarray) -> bool:
+    if (condition != condition[0]).any():
+        raise ValueError("threads of a program take different branches")
+    return bool(condition[0])
+
+
+# -- parsing -------------------------------------------------------------------------------------------------------------
+
+TYPE = re.compile(r"<\d+ x \w+>|ptr(?: addrspace\(\d+\))?|\{.*?\}|\w+")
+ARGUMENT = re.compile(r"^(<\d+ x \w+>|ptr(?: addrspace\(\d+\))?(?: align \d+)?|\{.*?\}|\w+)\s+(.*)$")
+
+
+class Function:
+    """A function: parameters as (type, name), and for each label (phis, straight code, terminator)."""
+
+    def __init__(self, name: str, parameters: list[tuple[str, str]], threads: int):
+        self.name, self.parameters, self.threads = name, parameters, threads
+        self.blocks: dict[str, tuple[list, list, tuple]] = {}
+
+
+def parse(text: str, threads: int) -> list[Function]:
+    found: list[Function] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if not line.startswith("define") or ".reduce(" in line:  # that reduces large angles, in 128-bit integers
+            continue
+        head = re.match(r"define .*?@([\w.]+)\((.*?)\)(?: #| nounwind| !| \{)", line)
+        assert head, line
+        parameters = []
+        for p in pieces(head[2]):
+            parameters.append((p.split()[0], p.split()[-1]))
+        function = Function(head[1], parameters, threads)
+        label, phis, body = "entry", [], []
+        for raw in lines:
+            code = re.sub(r", !dbg !\d+$", "", raw.rstrip()).strip()
+            if code == "}":
+                break
+            if code.endswith(":"):
+                label, phis, body = code[:-1], [], []
+            elif code.startswith(("br ", "ret")):
+                function.blocks[label] = (phis, body, terminator(code, threads))
+            elif code:
+                name, _, expression = code.partition(" = ") if code.startswith("%") else ("", "", code)
+                if expression.startswith("phi"):
+                    phis.append((name, phi(expression, threads)))
+                else:
+                    body.append((name, instruction(expression, threads)))
+        found.append(function)
+    return found
+
+
+def pieces(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    found, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "<({[":
+            depth += 1
+        elif c in ">)}]":
+            depth -= 1
+        elif c == "," and depth == 0:
+            found.append(text[start:i].strip())
+            start = i + 1
+    last = text[start:].strip()
+    return [*found, last] if last else found
+
+
+def terminator(code: str, threads: int) -> tuple:
+    if code.startswith("ret"):
+        rest = code[4:].strip()
+        return ("ret", None if rest == "void" else typed(rest, threads))
+    targets = re.findall(r"label %([\w.]+)", code)
+    if len(targets) == 1:
+        return ("br", None, targets[0])
+    condition = re.match(r"br i1 (\S+),", code)
+    assert condition
+    return ("br", operand("i1", condition[1], threads), *targets)
+
+
+def phi(code: str, threads: int) -> dict[str, Get]:
+    kind = TYPE.match(code, 4)
+    assert kind
+    arms = re.findall(r"\[ (.*?), %([\w.]+) \]", code)
+    return {label: operand(kind[0], value, threads) for value, label in arms}
+
+
+def typed(text: str, threads: int) -> Get:
+    """`i32 %x`."""
+    found = ARGUMENT.match(text)
+    assert found, text
+    return operand(found[1], found[2], threads)
+
+
+def operand(kind: str, text: str, threads: int) -> Get:
+    if text.startswith("%"):
+        return lambda env: env[text]
+    if text == "@shared":
+        return lambda env: np.full(threads, env["@"].base, np.int64)
+    if kind.startswith("<"):
+        n, element = kind[1:-1].split(" x ")
+        inner = re.match(r"splat \(\w+ (.*)\)", text)
+        if text.startswith("<"):
+            columns = [literal(element, x.split()[-1]) for x in pieces(text[1:-1])]
+            vector = np.stack([np.full(threads, c) for c in columns], 1)
+        else:
+            vector = np.full((threads, int(n)), literal(element, inner[1] if inner else text))
+        return lambda env: vector
+    if kind.startswith("{"):
+        assert text in ("undef", "poison"), text
+        return lambda env: [None] * len(pieces(kind[1:-1]))
+    value = np.full(threads, literal(kind, text))
+    return lambda env: value
+
+
+def literal(kind: str, text: str) -> Any:
+    dtype = TYPES[kind.split()[0]]
+    if text in ("undef", "poison"):
+        return np.full(1, 0x5A, np.uint8).repeat(dtype.itemsize).view(dtype)[0] if dtype != bool else np.bool_(True)
+    if text in ("zeroinitializer", "null", "false"):
+        return dtype.type(0)
+    if text == "true":
+        return np.bool_(True)
+    if text.startswith("0xH") or text.startswith("0xR"):
+        return np.array([int(text[3:], 16)], np.uint16).view(dtype)[0]
+    if text.startswith("0x"):
+        return np.array([int(text[2:], 16)], np.uint64).view(np.float64)[0].astype(dtype)
+    if dtype.kind == "i":
+        return np.array([int(text) & (1 << 8 * dtype.itemsize) - 1], f"u{dtype.itemsize}").view(dtype)[0]
+    if dtype == bool:
+        return np.bool_(int(text) & 1)
+    return dtype.type(float(text))
+
+
+# -- instructions ----------------------------------------------------------------------------------------------------------
+
+
+def unsigned(x: np.ndarray) -> np.ndarray:
+    return x.view(np.uint8) if x.dtype == bool else x.view(f"u{x.dtype.itemsize}")
+
+
+def signed_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    quotient = a // b
+    return (quotient + ((a - quotient * b != 0) & ((a < 0) != (b < 0)))).astype(a.dtype)
+
+
+def shift(function: Callable) -> Callable:
+    """By the amount modulo the width; beyond it LLVM leaves the result open."""
+    return lambda a, b: function(a, (unsigned(b) % (8 * a.dtype.itemsize)).astype(a.dtype))
+
+
+def modular(function: Callable) -> Callable:
+    return lambda a, b: function(unsigned(a), unsigned(b)).astype(unsigned(a).dtype).view(a.dtype)
+
+
+BINARY: dict[str, Callable] = {
+    "add": modular(np.add), "sub": modular(np.subtract), "mul": modular(np.multiply), "and": np.bitwise_and,
+    "or": np.bitwise_or, "xor": np.bitwise_xor, "sdiv": signed_divide, "srem": np.fmod,
+    "udiv": modular(np.floor_divide), "urem": modular(np.fmod), "ashr": shift(np.right_shift),
+    "lshr": lambda a, b: shift(np.right_shift)(unsigned(a), b).view(a.dtype),
+    "shl": lambda a, b: shift(np.left_shift)(unsigned(a), b).view(a.dtype),
+    "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide,
+}  # fmt: skip
+COMPARE: dict[str, Callable] = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+CASTS = (
+    "trunc",
+    "zext",
+    "sext",
+    "fptrunc",
+    "fpext",
+    "sitofp",
+    "uitofp",
+    "fptosi",
+    "fptoui",
+    "bitcast",
+    "ptrtoint",
+    "inttoptr",
+)
+FLAGS = {
+    "nsw",
+    "nuw",
+    "contract",
+    "exact",
+    "disjoint",
+    "afn",
+    "fast",
+    "reassoc",
+    "nnan",
+    "ninf",
+    "nsz",
+    "arcp",
+    "nneg",
+    "volatile",
+}
+
+
+def instruction(code: str, threads: int) -> Get:
+    code = re.sub(r"^tail ", "", code)
+    name, _, rest = code.partition(" ")
+    while rest.split(" ", 1)[0] in FLAGS:
+        rest = rest.split(" ", 1)[1]
+    if name in BINARY:
+        first, second = pieces(rest)
+        kind, a = split_type(first)
+        x, y, function = operand(kind, a, threads), operand(kind, second, threads), BINARY[name]
+        return lambda env: function(x(env), y(env))
+    if name in CASTS:
+        source, _, target = rest.rpartition(" to ")
+        x = typed(source, threads)
+        return lambda env: cast(name, x(env), target)
+    return OTHERS[name](rest, threads)
+
+
+def split_type(text: str) -> tuple[str, str]:
+    found = ARGUMENT.match(text)
+    assert found, text
+    return found[1], found[2]
+
+
+def cast(name: str, x: np.ndarray, target: str) -> np.ndarray:
+    if target.startswith("<"):
+        dtype = TYPES[target[1:-1].split(" x ")[1]]
+    else:
+        dtype = TYPES[target.split()[0]]
+    if name == "bitcast":
+        columns = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8).view(dtype)
+        return columns if target.startswith("<") else columns[:, 0]
+    if name == "zext" or name == "uitofp":
+        x = unsigned(x)
+    if dtype == bool:
+        return (x & 1).astype(bool)
+    if name == "sext" and x.dtype == bool:
+        return -x.astype(dtype)
+    if name == "fptoui":
+        return x.astype(f"u{dtype.itemsize}").view(dtype)
+    return x.astype(dtype)
+
+
+def comparison(rest: str, threads: int) -> Get:
+    predicate, _, rest = rest.partition(" ")
+    first, second = pieces(rest)
+    kind, a = split_type(first)
+    x, y = operand(kind, a, threads), operand(kind, second, threads)
+    floats = TYPES[kind.split()[0]].kind == "f" or kind == "bfloat"
+    if predicate in ("uno", "ord"):
+        return lambda env: (np.isnan(x(env)) | np.isnan(y(env))) == (predicate == "uno")
+    base = COMPARE[predicate if predicate in COMPARE else predicate[1:]]
+    if floats:
+        ordered = predicate[0] == "o"
+
+        def compare(env: Env) -> np.ndarray:
+            a, b = x(env), y(env)
+            nan = np.isnan(a) | np.isnan(b)
+            return base(a, b) & ~nan if ordered else base(a, b) | nan
+
+        return compare
+    if predicate[0] == "u" or kind == "i1":
+        return lambda env: base(unsigned(x(env)), unsigned(y(env)))
+    return lambda env: base(x(env), y(env))
+
+
+def select(rest: str, threads: int) -> Get:
+    c, x, y = (typed(p, threads) for p in pieces(rest))
+    return lambda env: np.where(c(env), x(env), y(env))
+
+
+def pointer(rest: str, threads: int) -> Get:
+    rest = rest.removeprefix("inbounds ")
+    element, base, index = pieces(rest)
+    p, i, size = typed(base, threads), typed(index, threads), TYPES[element.split()[0]].itemsize
+    return lambda env: p(env) + i(env).astype(np.int64) * size
+
+
+def memory_of(text: str) -> Callable[[Env], Memory]:
+    return (lambda env: env["@"].shared) if "addrspace(3)" in text else (lambda env: env["@"].memory)
+
+
+def load(rest: str, threads: int) -> Get:
+    kind, address, align = pieces(rest)
+    p, where, alignment = typed(address, threads), memory_of(address), int(align.split()[1])
+    n, element = kind[1:-1].split(" x ") if kind.startswith("<") else ("1", kind)
+    dtype, count = TYPES[element], int(n)
+
+    def step(env: Env) -> np.ndarray:
+        got = where(env).load(p(env), dtype.itemsize * count, alignment, rest).view(dtype)
+        return got if kind.startswith("<") else got[:, 0]
+
+    return step
+
+
+def store(rest: str, threads: int) -> Get:
+    value, address, align = pieces(rest)
+    x, p, where, alignment = typed(value, threads), typed(address, threads), memory_of(address), int(align.split()[1])
+
+    def step(env: Env) -> None:
+        data = np.ascontiguousarray(x(env)).reshape(threads, -1).view(np.uint8)
+        where(env).store(p(env), data, alignment, rest)
+
+    return step
+
+
+def extract(rest: str, threads: int) -> Get:
+    aggregate, index = pieces(rest)
+    x, i = typed(aggregate, threads), int(index.split()[-1])
+    return lambda env: x(env)[:, i]
+
+
+def insert(rest: str, threads: int) -> Get:
+    aggregate, value, index = pieces(rest)
+    x, v, i = typed(aggregate, threads), typed(value, threads), int(index.split()[-1])
+
+    def step(env: Env) -> np.ndarray:
+        result = x(env).copy()
+        result[:, i] = v(env)
+        return result
+
+    return step
+
+
+def extract_value(rest: str, threads: int) -> Get:
+    aggregate, index = pieces(rest)
+    x, i = typed(aggregate, threads), int(index)
+    return lambda env: x(env)[i]
+
+
+def negate(rest: str, threads: int) -> Get:
+    x = typed(rest, threads)
+    return lambda env: -x(env)
+
+
+def call(rest: str, threads: int) -> Get:
+    from fuzz import simt_calls
+
+    return simt_calls.call(rest, threads)
+
+
+OTHERS: dict[str, Callable[[str, int], Get]] = {
+    "icmp": comparison, "fcmp": comparison, "select": select, "getelementptr": pointer, "load": load, "store": store,
+    "extractelement": extract, "insertelement": insert, "extractvalue": extract_value, "fneg": negate, "call": call,
+}  # fmt: skip

@@ -1,0 +1,210 @@
+"""The calls in GPU code, for `simt`: intrinsics, inline PTX, tensor cores.
+
+Fragments are written out by hand from the PTX ISA ("Matrix fragments for mma.m16n8k..."), so that a mistake in the compiler's
+tables does not repeat here. g is the lane's group (lane / 4), t its place in it (lane % 4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fuzz.simt import Env, Get, pieces, typed, unsigned
+
+Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+# (row, column) of element i in A, (k, n) in B.
+FRAGMENTS: dict[str, tuple[Indices, Indices, int, int, int]] = {
+    # name: A, B, elements of A and of B a thread, K
+    "m16n8k16": (
+        lambda g, t, i: (g + 8 * (i >> 1 & 1), 2 * t + (i & 1) + 8 * (i >> 2)),
+        lambda g, t, i: (2 * t + (i & 1) + 8 * (i >> 1), g), 8, 4, 16,
+    ),
+    "m16n8k8": (
+        lambda g, t, i: (g + 8 * (i >> 1), 2 * t + (i & 1)),
+        lambda g, t, i: (2 * t + i, g), 4, 2, 8,
+    ),
+    "m16n8k8.tf32": (
+        lambda g, t, i: (g + 8 * (i & 1), t + 4 * (i >> 1)),
+        lambda g, t, i: (t + 4 * i, g), 4, 2, 8,
+    ),
+    "m16n8k32": (
+        lambda g, t, i: (g + 8 * (i >> 2 & 1), 4 * t + (i & 3) + 16 * (i >> 3)),
+        lambda g, t, i: (4 * t + (i & 3) + 16 * (i >> 2), g), 16, 8, 32,
+    ),
+}  # fmt: skip
+ELEMENTS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "tf32": np.float32, "s8": np.int8}
+
+
+def call(rest: str, threads: int) -> Get:
+    kind = r"(?:<\d+ x \w+>|\{.*?\}|[\w ]+?)"
+    if found := re.match(kind + r' asm (?:sideeffect )?"(.*?)", "(.*?)"\((.*)\)(?: #\d+)?$', rest):
+        return assembly(found[1], found[2], [typed(p, threads) for p in pieces(found[3])], threads)
+    found = re.match(kind + r" @([\w.]+)\((.*)\)(?: #\d+)?$", rest)
+    assert found, rest
+    name, args = found[1], [typed(p, threads) for p in pieces(found[2])]
+    for pattern, function in INTRINSICS.items():
+        if match := re.fullmatch(pattern, name):
+            return lambda env: function(env, match, *(a(env) for a in args))
+    assert not name.startswith("llvm."), f"simt does not know {name}"
+    return lambda env: env["@"].call(env["@"].functions[name], [a(env) for a in args])
+
+
+# -- intrinsics ------------------------------------------------------------------------------------------------------------
+
+
+def plain(function: Callable) -> Callable:
+    return lambda env, match, *args: np.asarray(function(*args)).astype(args[0].dtype)
+
+
+def wide(function: Callable) -> Callable:
+    """Computed in float64 and rounded."""
+    return lambda env, match, x, *rest: function(x.astype(np.float64), *(r.astype(np.float64) for r in rest)).astype(
+        x.dtype
+    )
+
+
+def register(env: Env, match: re.Match, *_: Any) -> np.ndarray:
+    machine = env["@"]
+    name, _, axis = match[1].partition(".")
+    values = {"tid": (np.arange(machine.threads), 0, 0), "ctaid": machine.program, "nctaid": machine.sizes}
+    return np.broadcast_to(np.asarray(values[name]["xyz".index(axis)], np.int32), machine.threads)
+
+
+def shuffle(env: Env, match: re.Match, mask: Any, x: np.ndarray, other: np.ndarray, clamp: Any) -> np.ndarray:
+    thread = np.arange(len(x))
+    lane = thread % 32 ^ other if match[1] == "bfly" else other % 32
+    return x[thread // 32 * 32 + lane]
+
+
+def matrix(env: Env, match: re.Match, address: np.ndarray) -> Any:
+    """ldmatrix: matrix i has its rows at the addresses of lanes 8 i to 8 i + 7."""
+    count, transposed = int(match[1]), bool(match[2])
+    lane, first = np.arange(len(address)) % 32, np.arange(len(address)) // 32 * 32
+    results = []
+    for i in range(count):
+        if transposed:  # elements of rows 2 t and 2 t + 1 in column g
+            halves = []
+            for half in range(2):
+                row = address[first + 8 * i + 2 * (lane % 4) + half]
+                whole = env["@"].shared.load(row, 16, 16, match[0]).view(np.int16)
+                halves.append(whole[np.arange(len(lane)), lane // 4])
+            results.append(np.stack(halves, 1).view(np.int32)[:, 0])
+        else:
+            whole = env["@"].shared.load(address[first + 8 * i + lane // 4], 16, 16, match[0]).view(np.int32)
+            results.append(whole[np.arange(len(lane)), lane % 4])
+    return results[0] if count == 1 else results
+
+
+def leading_zeros(env: Env, match: re.Match, x: np.ndarray, *_: Any) -> np.ndarray:
+    return np.array([8 * x.itemsize - int(v).bit_length() for v in unsigned(x)], x.dtype)
+
+
+def extremum(function: Callable) -> Callable:
+    return lambda env, match, a, b: function(unsigned(a), unsigned(b)).view(a.dtype)
+
+
+INTRINSICS: dict[str, Callable] = {
+    r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
+    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: None,
+    r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
+    r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": matrix,
+    r"llvm\.smin\..*": plain(np.minimum), r"llvm\.smax\..*": plain(np.maximum),
+    r"llvm\.umin\..*": extremum(np.minimum), r"llvm\.umax\..*": extremum(np.maximum),
+    r"llvm\.abs\..*": lambda env, match, x, _: np.abs(x),
+    r"llvm\.fabs\..*": plain(np.abs), r"llvm\.floor\..*": plain(np.floor), r"llvm\.ceil\..*": plain(np.ceil),
+    r"llvm\.trunc\..*": plain(np.trunc), r"llvm\.rint\..*": plain(np.rint), r"llvm\.sqrt\..*": wide(np.sqrt),
+    r"llvm\.maxnum\..*": plain(np.fmax), r"llvm\.minnum\..*": plain(np.fmin), r"llvm\.copysign\..*": plain(np.copysign),
+    r"llvm\.maximum\..*": plain(np.maximum), r"llvm\.minimum\..*": plain(np.minimum),
+    r"llvm\.fma\..*": wide(lambda a, b, c: a * b + c), r"llvm\.nvvm\.div\.full": plain(np.divide),
+    r"llvm\.nvvm\.ex2\.approx\.f": wide(np.exp2), r"llvm\.nvvm\.rsqrt\.approx\.f": wide(lambda x: 1 / np.sqrt(x)),
+    r"llvm\.nvvm\.lg2\.approx\.f": wide(np.log2), r"llvm\.ctlz\..*": leading_zeros,
+    r"llvm\.roundeven\..*": plain(np.rint), r"llvm\.nvvm\.rcp\.approx\.ftz\.f": wide(lambda x: 1 / x),
+}  # fmt: skip
+
+
+# -- inline PTX ------------------------------------------------------------------------------------------------------------
+
+
+def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
+    if text.startswith("mma.sync"):
+        return multiply(text, args)
+    if text.startswith("cvt.rna.tf32.f32"):
+        return lambda env: nearest_tf32(args[0](env))
+    found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
+    assert found, f"simt does not know {text}"
+    outputs = constraints.count("=")
+    address = re.search(r"\[\$(\d+)(?:\+(-?\d+))?\]", text)
+    assert address
+    where, offset = args[int(address[1]) - outputs], int(address[2] or 0)
+    guard = args[int(found[1]) - outputs] if found[1] else None
+    count, size = int(found[3] or 1), int(found[4]) // 8
+
+    def active(env: Env) -> np.ndarray:
+        return np.ones(threads, bool) if guard is None else guard(env)
+
+    if found[2] == "ld":
+        defaults = args[len(args) - outputs :] if guard else []
+        return lambda env: read(env, text, where(env) + offset, active(env), [d(env) for d in defaults], count, size)
+    numbers = [int(n) for n in re.findall(r"\$(\d+)", found[5].split("],")[1])]
+    values = [args[n] for n in numbers]
+
+    def write(env: Env) -> None:
+        on = active(env)
+        columns = [np.ascontiguousarray(v(env)).reshape(threads, 1).view(np.uint8)[:, :size] for v in values]
+        data = np.concatenate(columns, 1)
+        env["@"].memory.store((where(env) + offset)[on], data[on], size * count, text)
+
+    return write
+
+
+def read(
+    env: Env, text: str, address: np.ndarray, on: np.ndarray, defaults: Sequence[np.ndarray], count: int, size: int
+) -> Any:
+    data = env["@"].memory.load(address[on], size * count, size * count, text)
+    dtype = {1: np.int32, 2: np.int16, 4: np.int32, 8: np.int64}[size]
+    results = []
+    for i in range(count):
+        value = defaults[i].copy() if defaults else np.full(len(on), 0x5A5A, dtype)
+        value[on] = np.ascontiguousarray(data[:, i * size : (i + 1) * size]).view(f"u{size}")[:, 0].astype(dtype)
+        results.append(value)
+    return results[0] if count == 1 else results
+
+
+def nearest_tf32(x: np.ndarray) -> np.ndarray:
+    """To nearest, ties away from zero; infinities and NaN stay."""
+    rounded = (x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(x), rounded, x.view(np.uint32)).view(np.int32)
+
+
+def multiply(text: str, args: list[Get]) -> Get:
+    found = re.match(r"mma\.sync\.aligned\.(m\d+n8k\d+)\.row\.col\.(\w+)\.(\w+)\.\w+\.\w+ ", text)
+    assert found, text
+    name = found[1] + (".tf32" if found[3] == "tf32" else "")
+    in_a, in_b, size_a, size_b, depth = FRAGMENTS[name]
+    element = np.dtype(ELEMENTS[found[3]])
+    words_a, words_b = size_a * element.itemsize // 4, size_b * element.itemsize // 4
+    dtype = np.int32 if found[2] == "s32" else np.float32
+
+    def step(env: Env) -> list[np.ndarray]:
+        values = [a(env) for a in args]
+        threads = len(values[0])
+        warp, lane = np.arange(threads) // 32, np.arange(threads) % 32
+        g, t = lane // 4, lane % 4
+        a, b, c = (np.zeros((threads // 32, *shape)) for shape in ((16, depth), (depth, 8), (16, 8)))
+        first = np.stack(values[:words_a], 1).view(element)
+        second = np.stack(values[words_a : words_a + words_b], 1).view(element)
+        for i in range(size_a):
+            a[(warp, *in_a(g, t, i))] = first[:, i]
+        for i in range(size_b):
+            b[(warp, *in_b(g, t, i))] = second[:, i]
+        places = [(warp, g + 8 * (i >> 1), 2 * t + (i & 1)) for i in range(4)]
+        for place, value in zip(places, values[words_a + words_b :], strict=True):
+            c[place] = value
+        product = a @ b + c
+        return [product[place].astype(dtype) for place in places]
+
+    return step
