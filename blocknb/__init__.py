@@ -20,10 +20,16 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blocknb import compat as compat
     from blocknb import errors as errors
     from blocknb import language as language
+    from blocknb import testing as testing
+    from blocknb.compat.loading import load as load
     from blocknb.errors import (
         AccessError as AccessError,
+    )
+    from blocknb.errors import (
+        CompilationError as CompilationError,
     )
     from blocknb.errors import (
         CompilerBug as CompilerBug,
@@ -52,9 +58,13 @@ if TYPE_CHECKING:
     from blocknb.runtime.kernel import kernel as kernel
     from blocknb.target import Target as Target
     from blocknb.trace import Trace as Trace
+    from blocknb.tune import Config as Config
+    from blocknb.tune import autotune as autotune
+    from blocknb.tune import heuristics as heuristics
 
 _ERRORS = (
     "AccessError",
+    "CompilationError",
     "CompilerBug",
     "KernelError",
     "LaunchError",
@@ -73,6 +83,12 @@ _WHERE = {
     "errors": ("errors", ""),
     "Target": ("target", "Target"),
     "Trace": ("trace", "Trace"),
+    "autotune": ("tune", "autotune"),
+    "heuristics": ("tune", "heuristics"),
+    "Config": ("tune", "Config"),
+    "testing": ("testing", ""),
+    "compat": ("compat", ""),
+    "load": ("compat", "load"),
     **{name: ("errors", name) for name in _ERRORS},
 }
 __all__ = sorted([*_WHERE, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])

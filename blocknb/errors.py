@@ -93,19 +93,29 @@ class KernelError(Exception):
         return "\n".join(lines)
 
 
-class SyntaxUnsupported(KernelError):
+class CompilationError(KernelError):
+    """The kernel cannot be compiled as it is written, or not for this target; the classes below say why."""
+
+    title = "compilation error"
+
+
+class SyntaxUnsupported(CompilationError):
     """The kernel uses Python that a block program cannot hold (a class, `try`, recursion...)."""
 
     title = "unsupported syntax"
 
 
-class TypeMismatch(KernelError):
+class TypeMismatch(CompilationError):
     """Types, shapes or constants do not fit together, or a name is unknown."""
 
     title = "type mismatch"
 
 
-class Unsupported(KernelError):
+class StaticAssertionFailed(TypeMismatch):
+    """A `static_assert` of the kernel does not hold."""
+
+
+class Unsupported(CompilationError):
     """The kernel is right, but the target cannot do it."""
 
     title = "unsupported by the target"

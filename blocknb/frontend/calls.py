@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blocknb.errors import KernelError, SyntaxUnsupported
+from blocknb.errors import KernelError, StaticAssertionFailed, SyntaxUnsupported
 from blocknb.frontend import atomics, memory, numeric, shapes  # noqa: F401 (some only register their handlers)
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, printable
@@ -306,7 +306,7 @@ def static_assert(frame: Frame, cond: Any, msg: Any = "") -> None:
             "static_assert needs a condition known at compile time", "it can test constexprs, shapes and dtypes", "cond"
         )
     if not cond:
-        raise Mismatch(f"static_assert failed{': ' + str(msg) if msg else ''}")
+        raise StaticAssertionFailed(f"static_assert failed{': ' + str(msg) if msg else ''}")
 
 
 @emits("static_print")

@@ -2,10 +2,10 @@
 
 The body must behave like any cell: last expression, `%` and `!` lines, top-level await, `_`, line numbers. So it *is* one. The one
 trick: an input transformer turns the first line into a plain statement, which starts an Observation, and leaves every other
-line where it is; the shell runs the result as it runs any cell, and the shell's own event at the end of the cell stops the
-Observation and shows the cards, also after an error. `import blocknb` inside IPython comes here, so the compiler and the card are
-loaded when the first cell needs them. Only where `%%blockkernel` is called from code (`run_cell_magic`, exported
-scripts) does the magic run the body itself.
+line where it is; an AST transformer makes imports of Triton mean blocknb; the shell runs the result as it runs any cell, and the
+shell's own event at the end of the cell stops the Observation and shows the cards, also after an error. `import blocknb` inside
+IPython comes here, so the compiler and the card are loaded when the first cell needs them. Only where `%%blockkernel` is called
+from code (`run_cell_magic`, exported scripts) does the magic run the body itself.
 """
 
 from __future__ import annotations
@@ -50,6 +50,24 @@ def start_line(lines: list[str]) -> list[str]:
     ):
         return lines
     return [f"get_ipython().run_line_magic('blockkernel', {found[1]!r})\n", *lines[1:]]
+
+
+class TritonImports(ast.NodeTransformer):
+    """The AST transformer: in a `%%blockkernel` cell, which its first statement tells, imports of Triton mean blocknb."""
+
+    def visit(self, tree: ast.AST) -> ast.AST:
+        match tree:
+            case ast.Module(
+                [ast.Expr(ast.Call(ast.Attribute(attr="run_line_magic"), [ast.Constant("blockkernel"), _])), *_]
+            ):
+                return _without_triton(tree)
+        return tree
+
+
+def _without_triton(tree: Any) -> Any:
+    from blocknb.compat import rewrite
+
+    return rewrite(tree)
 
 
 @magics_class
@@ -193,9 +211,15 @@ class BlockMagics(Magics):
         return f"Defined {names}, launched nothing. To launch: `{example(defined[-1])}`, grid being the number of programs."
 
     def _kernels(self) -> list[Kernel]:
+        from blocknb.runtime.interface import KernelInterface
         from blocknb.runtime.kernel import Kernel
 
-        found = {id(v): v for v in list(self.shell.user_ns.values()) if isinstance(v, Kernel)}
+        found = {}
+        for value in list(self.shell.user_ns.values()):
+            while isinstance(value, KernelInterface) and not isinstance(value, Kernel):  # an autotuner, heuristics
+                value = vars(value).get("fn")
+            if isinstance(value, Kernel):
+                found[id(value)] = value
         return list(found.values())
 
     # ---- called from code ----
@@ -215,7 +239,7 @@ class BlockMagics(Magics):
         """The body as a cell's body, in the user's namespace; its lines are numbered from the magic's own line."""
         shell, source = self.shell, "\n" + self.shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=source)
-        body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
+        body = _without_triton(shell.transform_ast(shell.compile.ast_parse(source, name))).body
         last = [body.pop()] if body and isinstance(body[-1], ast.Expr) else []
         flags = shell.compile.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         parts = [compile(ast.Module(body, []), name, "exec", flags, True)]
@@ -247,6 +271,11 @@ def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dic
     return bundle_of(kernel)
 
 
+def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """The same for an autotuner or heuristics: the card of the kernel inside."""
+    return show_kernel(wrapper.kernel)
+
+
 def register(shell: Any) -> None:
     """Gives a shell the magic, its completion, the look of errors, and cards for kernels; a second time changes nothing."""
     if "blockkernel" in shell.magics_manager.magics["cell"]:
@@ -256,9 +285,13 @@ def register(shell: Any) -> None:
     shell.events.register("pre_run_cell", magics.pre_run_cell)
     shell.events.register("post_run_cell", magics.post_run_cell)
     transforms = shell.input_transformers_cleanup
+    shell.ast_transformers.append(TritonImports())
     names = [getattr(t, "__name__", "") for t in transforms]
     transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
-    shell.display_formatter.mimebundle_formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
+    for module, name in (("autotuner", "Autotuner"), ("derived", "Heuristics")):
+        formatter.for_type_by_name(f"blocknb.tune.{module}", name, show_tuned)
     completion.install(shell)
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page

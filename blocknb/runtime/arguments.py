@@ -21,6 +21,7 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
+from blocknb.runtime.interface import MockTensor, TensorWrapper
 
 HOST = -1  # the device number of host memory; GPUs count from 0
 ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
@@ -313,6 +314,16 @@ def _addressed(value: Any) -> tuple[Kind, int]:
     return pointer_kind(dtype_of(value.dtype), address % 16 == 0, places[name]), address
 
 
+def _reinterpreted(wrapper: TensorWrapper) -> tuple[Kind, int]:
+    kind, address = describer(wrapper.base)(wrapper.base)
+    place = HOST if kind.device is None else kind.device
+    return pointer_kind(dtype_of(wrapper.dtype), address % 16 == 0, place, kind.readonly, kind.library), address
+
+
+def _mock(tensor: MockTensor) -> tuple[Kind, int]:
+    return pointer_kind(dtype_of(tensor.dtype), True, ANYWHERE), 0
+
+
 def _refuse(value: Any) -> tuple[Kind, Any]:
     name = type(value).__name__
     hint = "pass an array or a number"
@@ -335,6 +346,8 @@ DESCRIBE: dict[type, Describe] = {
     np.ndarray: _numpy,
     t.DType: _fixed,
     Kind: _given,
+    MockTensor: _mock,
+    TensorWrapper: _reinterpreted,
 }
 _BY_NAME: dict[tuple[str, str], Describe] = {
     ("torch", "Tensor"): _torch,
@@ -384,6 +397,8 @@ def _find(value: Any) -> Describe:
 
 def extent(value: Any, address: int) -> tuple[int, int]:
     """The lowest address and the one behind the highest byte of an array on the host; UNBOUNDED where nobody knows."""
+    if isinstance(value, TensorWrapper):
+        return extent(value.base, address)
     if isinstance(value, np.ndarray):
         if value.flags.c_contiguous:
             return address, address + value.nbytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from blocknb.frontend.parse import ArgType, Argument, Constant, parse
 from blocknb.frontend.source import Source, source_of
 from blocknb.ir.core import Func
 from blocknb.language.types import Tile
-from blocknb.runtime import cache, record
+from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.arguments import Kind
 from blocknb.runtime.binding import definition
 from blocknb.runtime.effects import memory_use
@@ -62,7 +62,9 @@ class Code:
 class Compiled:
     """A kernel compiled for the kinds of its arguments (`kinds`, by parameter), options and one target.
 
-    `trace` holds every stage and text; for kernels that read what Triton's carry there are `asm`, `n_regs`, `n_spills`.
+    `trace` holds every stage and text; for wrappers that read what Triton's kernels carry there are `asm`, `metadata`, `n_regs` (on
+    the CPU a nominal figure, see `readback`), `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches as the kernel
+    does, with the constants and options this was compiled for. `kernel` is the Kernel that asked for it.
     """
 
     source: Source
@@ -72,6 +74,7 @@ class Compiled:
     code: Code
     trace: Trace
     reached: tuple[Dependencies, ...]
+    kernel: Any = None
 
     def __repr__(self) -> str:
         return f"<{self.name} compiled for {self.target}>"
@@ -104,15 +107,46 @@ class Compiled:
 
     @property
     def asm(self) -> Mapping[str, Any]:
-        return self.trace.artifacts
+        return readback.Texts(self.trace)
 
     @property
     def n_regs(self) -> int | None:
-        return self.trace.resources.registers
+        return self.trace.resources.registers if self.target.is_gpu else readback.CPU_REGISTERS
 
     @property
-    def n_spills(self) -> int | None:
-        return self.trace.resources.spill_bytes
+    def n_spills(self) -> int:
+        return (self.trace.resources.spill_bytes or 0) // 4
+
+    @property
+    def metadata(self) -> readback.Metadata:
+        shared = self.code.shared_bytes if self.target.is_gpu else readback.CPU_SHARED
+        warps, stages = self.options["num_warps"], self.options["num_stages"]
+        return readback.Metadata(self.title, machine.describe(self.target), shared, warps, stages)
+
+    @property
+    def title(self) -> str:
+        """The kernel's name, or what `@jit(repr=...)` makes of the constants."""
+        rename = getattr(self.kernel, "rename", None)
+        if rename is None:
+            return self.name
+        constants = {n: k.constant[0] for n, k in self.kinds.items() if k.type is None}
+        signature = {n: str(k) for n, k in self.kinds.items() if k.type is not None}
+        return str(rename(readback.Specialization(self.kernel, constants, signature)))
+
+    def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
+        """`compiled[grid](*args)`: a launch of the kernel with the constants and options of this compilation."""
+        names = [p.name for p in self.source.parameters]
+
+        def launch(*args: Any) -> Compiled:
+            given = dict(zip(names, args, strict=False))
+            constants = {n: k.constant[0] for n, k in self.kinds.items() if k.constant and n not in given}
+            options = {n: value for n, value in self.options.items() if n not in names}
+            return self.kernel.launch(grid, **given, **constants, **options)
+
+        return launch
+
+    def _init_handles(self) -> None:
+        """Triton's older wrappers call this before they read `n_regs`, which here is known already."""
 
     def stale(self) -> bool:
         """Whether a helper or a captured value has been redefined since."""
@@ -124,7 +158,9 @@ class Compiled:
     def retarget(self, target: str | Target, without: Iterable[str] = ()) -> Compiled:
         """The same kernel, kinds and options for another target."""
         options = {**self.options, "without": tuple(sorted(without))}
-        return compile(self.source, self.kinds, options, Target.parse(target))
+        found = compile(self.source, self.kinds, options, Target.parse(target))
+        found.kernel = self.kernel
+        return found
 
 
 def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target) -> Compiled:

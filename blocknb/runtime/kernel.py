@@ -9,19 +9,23 @@ none. Errors of a launch point at the parameter they concern and name the line t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import LaunchError
-from blocknb.frontend.source import Source
+from blocknb.frontend.source import MISSING, Source
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind
 from blocknb.runtime.binding import OPTIONS, Binding, bind, launch_error, normal_grid, place, unspecialized_names
+from blocknb.runtime.interface import KernelInterface, MockTensor
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -69,6 +73,21 @@ class Launch:
 observers: list[Callable[[Launch], None]] = []
 
 
+@dataclass(frozen=True)
+class KernelParam:
+    """A parameter as `kernel.params` lists it."""
+
+    num: int
+    name: str
+    is_constexpr: bool
+    default: Any
+    do_not_specialize: bool
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not MISSING
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
@@ -79,11 +98,32 @@ class Plan:
     start: Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
-class Kernel:
+class _Recent(threading.local):
+    """Of this thread: the device of the last launch (None: no launch since somebody cleared it), and whether its launches are
+    kept from the observers."""
+
+    device: int | None = None
+    unobserved: bool = False
+
+
+recent = _Recent()
+
+
+@contextlib.contextmanager
+def unobserved() -> Iterator[None]:
+    """Keeps this thread's launches from the observers: trials of an autotuner, repetitions of a benchmark."""
+    before, recent.unobserved = recent.unobserved, True
+    try:
+        yield
+    finally:
+        recent.unobserved = before
+
+
+class Kernel(KernelInterface):
     """A block program. `kernel[grid](*args, **constants_and_options)` launches it; see `trace` to look without launching.
 
     `source` is the front end's view of the function, `latest` the last Compiled that was launched or traced, `last_launch` the
-    last observed Launch.
+    last observed Launch. Triton's names for what host code asks of a kernel: `fn` (the function), `arg_names`, `params`, `src`.
     """
 
     __name__: str
@@ -102,6 +142,7 @@ class Kernel:
         self.latest: Compiled | None = None
         self.last_launch: Launch | None = None
         self._do_not_specialize = options.get("do_not_specialize")
+        self.rename: Callable[[Any], Any] | None = options.get("repr")
         self._bindings: dict[Any, Binding] = {}
         self._lock = threading.RLock()
 
@@ -110,13 +151,39 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
         """`kernel[grid]`: an int, up to three ints, or a function of the bound arguments."""
-        return functools.partial(self.run, grid)
+        return functools.partial(self.launch, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only inside another kernel is a plain call right"
         raise LaunchError(f"the kernel {self.__name__} was called without a grid", place(self.source), hint)
 
-    def run(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
+    @property
+    def fn(self) -> FunctionType:
+        return self.source.function
+
+    @property
+    def arg_names(self) -> list[str]:
+        return [p.name for p in self.source.parameters]
+
+    @property
+    def params(self) -> list[KernelParam]:
+        plain = unspecialized_names(self.source.parameters, self._do_not_specialize)
+        return [
+            KernelParam(i, p.name, p.constexpr, p.default, p.name in plain)
+            for i, p in enumerate(self.source.parameters)
+        ]
+
+    @property
+    def src(self) -> str:
+        """The text from `def` on, as Triton has it."""
+        text = inspect.cleandoc(self.source.text)
+        return text[re.search(r"^def\s", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Compiled:
+        """`kernel[grid](*args, **kwargs)` in the form that wrappers call; with `warmup` it compiles and launches nothing."""
+        return self.warmup(*args, **kwargs) if warmup else self.launch(grid, *args, **kwargs)
+
+    def launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
         """Launches the kernel on a grid and returns what was compiled for it. Raises KernelError."""
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
@@ -128,10 +195,10 @@ class Kernel:
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
-        self.latest = plan.compiled
+        self.latest, recent.device = plan.compiled, plan.device
         if 0 in grid:
             return plan.compiled
-        if observers:
+        if observers and not recent.unobserved:
             self._observed(plan, binding, grid, raws, values)
         else:
             plan.start(grid, raws, values)
@@ -157,8 +224,13 @@ class Kernel:
         return self.latest
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
-        """Compiles and loads for these arguments, and launches nothing."""
+        """Compiles and loads for these arguments, and launches nothing. A dtype of torch or NumPy, or a type text ("*fp32"), stands for
+        an array where kernels run by default: on the current GPU, else on the CPU."""
         binding, values = self._called(args, kwargs)
+        values = tuple(
+            v if fixed else MockTensor.wrap_dtype(_typed(v, fixed))
+            for v, fixed in zip(values, binding.fixed, strict=True)
+        )
         kinds, _ = self._describe(binding, values)
         return self._plan(binding, kinds, values).compiled
 
@@ -225,7 +297,10 @@ class Kernel:
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         self._check_options(options)
-        return compiler.compile(self.source, {p.name: given[p.name] for p in self.source.parameters}, options, target)
+        by_parameter = {p.name: given[p.name] for p in self.source.parameters}
+        compiled = compiler.compile(self.source, by_parameter, options, target)
+        compiled.kernel = self
+        return compiled
 
     def _check_options(self, options: dict[str, Any]) -> None:
         warps, stages = options["num_warps"], options["num_stages"]
@@ -235,13 +310,18 @@ class Kernel:
             raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
 
     def _device(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> int:
-        """The device all arrays agree on; HOST when there are none."""
+        """The device all arrays agree on; for arrays that are not there the current GPU; HOST when there is neither."""
         places = [
             (name, kind.device, value)
             for name, kind, value in zip(binding.names, kinds, values, strict=True)
             if kind.device is not None
         ]
         devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
+        if not devices and places:
+            from blocknb.runtime import machine
+
+            gpu = machine.current_gpu()
+            return HOST if gpu is None else gpu
         if len(devices) <= 1:
             return next(iter(devices), HOST)
         if HOST in devices:
@@ -253,8 +333,8 @@ class Kernel:
                 else f"a {'NumPy array' if type(value).__module__ == 'numpy' else type(value).__name__} in the CPU's memory"
             )
             fix = f"{name}.cuda()" if torch else f"cupy.asarray({name})"
-            gpu = next(n for d, n in devices.items() if d >= 0)
-            raise launch_error(self.source, name, f"`{name}` is {what}, while `{gpu}` lies on a GPU", f"pass {fix}")
+            other = next(n for d, n in devices.items() if d >= 0)
+            raise launch_error(self.source, name, f"`{name}` is {what}, while `{other}` lies on a GPU", f"pass {fix}")
         (a, first), (b, second) = sorted(devices.items())[:2]
         raise launch_error(
             self.source,

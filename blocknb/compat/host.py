@@ -1,0 +1,153 @@
+"""The parts of Triton's host side that have no other home in blocknb: the driver's questions, `compile`, and small decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from blocknb.errors import LaunchError
+from blocknb.runtime import machine
+from blocknb.runtime.compile import Compiled
+from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.machine import GPUTarget
+from blocknb.target import known
+
+
+class Utils:
+    """`driver.active.utils`."""
+
+    @staticmethod
+    def get_device_properties(device: int | None = None) -> dict[str, int]:
+        """multiprocessor_count, max_num_regs, max_shared_mem, warpSize... of a GPU; without one nominal figures for the CPU."""
+        return machine.properties(device)
+
+
+class Driver:
+    """`triton.runtime.driver.active`: what wrappers ask about the machine. Without a GPU the answers are those of the CPU."""
+
+    utils = Utils()
+
+    def get_current_target(self) -> GPUTarget:
+        return machine.current_target()
+
+    def get_current_device(self) -> int:
+        """The number of the current GPU; 0 without one, as for Triton's own CPU backends."""
+        return machine.current_gpu() or 0
+
+    def set_current_device(self, device: int) -> None:
+        if machine.has_gpu():
+            import cupy
+
+            cupy.cuda.Device(device).use()
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        """The handle of the current stream; 0 without a GPU."""
+        if not machine.has_gpu():
+            return 0
+        from blocknb.testing.benching import current_stream
+
+        return current_stream()
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        """(9, 0) for an H200; (0, 0) without a GPU."""
+        return divmod(machine.current_target().arch, 10)
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        """torch.cuda, or torch.cpu without a GPU."""
+        import torch
+
+        return torch.cuda if torch.cuda.is_available() else torch.cpu
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        from blocknb.testing import do_bench
+
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        """A tensor larger than the L2 cache."""
+        import torch
+
+        return torch.empty(64 << 20, dtype=torch.int32, device=self.get_active_torch_device())
+
+    def clear_cache(self, cache: Any) -> None:
+        cache.zero_()
+
+
+class DriverConfig:
+    """`triton.runtime.driver`. The arrays of a launch decide where it runs, so there is one driver, always active."""
+
+    active = default = Driver()
+
+    def set_active(self, driver: Any) -> None:
+        raise LaunchError(
+            "blocknb has one driver for CPU and GPU",
+            hint="the arrays of a launch decide where it runs; drop set_active",
+        )
+
+    def reset_active(self) -> None:
+        """Changes nothing: the one driver is active."""
+
+
+driver = DriverConfig()
+
+
+class ASTSource:
+    """What `compile` takes: a kernel, the types of its run-time arguments ("*fp32", "i32") and its constants, by name or position.
+
+    `attrs` is {(position,): [["tt.divisibility", 16]]}, for arguments that are multiples of 16.
+    """
+
+    def __init__(
+        self,
+        fn: Kernel,
+        signature: Mapping[Any, str],
+        constexprs: Mapping[Any, Any] | None = None,
+        attrs: Mapping[Any, Any] | None = None,
+    ):
+        names = fn.arg_names
+
+        def name(key: Any) -> str:
+            key = key[0] if isinstance(key, tuple) else key
+            return names[key] if isinstance(key, int) else key
+
+        self.fn = fn
+        self.constants = {name(key): value for key, value in (constexprs or {}).items()}
+        divisible = {
+            name(key) for key, facts in (attrs or {}).items() if ["tt.divisibility", 16] in list(map(list, facts))
+        }
+        self.signature = {
+            name(key): text + (":16" if name(key) in divisible else "")
+            for key, text in signature.items()
+            if text != "constexpr" and name(key) not in self.constants
+        }
+
+
+def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None) -> Compiled:
+    """Compiles a kernel without launching it, by default for the machine that kernels run on."""
+    if not isinstance(src, ASTSource):
+        raise LaunchError(
+            f"compile takes an ASTSource, not a {type(src).__name__}", hint="ASTSource(kernel, signature, constexprs)"
+        )
+    backend, arch, _ = target or machine.current_target()
+    names = ("cpu",) if backend == "cpu" else (f"sm_{arch}a", f"sm_{arch}")
+    chosen = next((n for n in names if n in known()), names[-1])
+    return src.fn.compile(target=chosen, **src.signature, **src.constants, **(options or {}))
+
+
+def constexpr_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a plain function as one that kernels call on constants; here every plain function may be called so."""
+    return function
+
+
+def must_use_result(function: Any, *_: Any) -> Any:
+    """Changes nothing: results that nobody uses are allowed."""
+    return function if callable(function) else (lambda decorated: decorated)
+
+
+def set_allocator(allocator: Callable[[int, int, int | None], Any]) -> None:
+    """Accepted and not called: tensor descriptors need no memory of the caller's here."""

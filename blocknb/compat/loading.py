@@ -1,0 +1,63 @@
+"""Files and processes in which Triton means blocknb: `load` for one file, `install` for all that is imported from now on."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import sys
+import types
+
+from blocknb.compat.facade import PREFIX, Facade
+from blocknb.compat.rewrite import MODULES, rewrite, translate
+
+
+def load(path: str | os.PathLike[str]) -> types.ModuleType:
+    """Runs a Python file written for Triton and returns it as a module; its imports of Triton mean blocknb.
+
+    The module is not entered in sys.modules. What the file imports from other files is imported as it stands there.
+    """
+    file = os.path.abspath(os.fspath(path))
+    with open(file, "rb") as source:
+        text = source.read()
+    module = types.ModuleType(os.path.splitext(os.path.basename(file))[0])
+    module.__file__ = file
+    code = compile(rewrite(ast.parse(text, file)), file, "exec", dont_inherit=True)
+    exec(code, vars(module))
+    return module
+
+
+def install() -> None:
+    """Makes `import triton` mean blocknb in this process. Raises ImportError where Triton itself has been imported already."""
+    present = sys.modules.get("triton")
+    if present is not None and not isinstance(present, Facade):
+        raise ImportError("triton has been imported already; call blocknb.compat.install() before anything imports it")
+    for name, module in _modules().items():
+        sys.modules[name] = module
+
+
+def uninstall() -> None:
+    """Takes back `install`; modules that have imported blocknb as triton keep it."""
+    for name, module in _modules().items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+def _modules() -> dict[str, types.ModuleType]:
+    """Every module of Triton's that there is here, by its name there."""
+    found: dict[str, types.ModuleType] = {
+        name.removeprefix(PREFIX): module
+        for name, module in list(sys.modules.items())
+        if isinstance(module, Facade) and name.startswith(PREFIX)
+    }
+    for theirs in MODULES:
+        ours = translate(theirs)
+        if ours is None or theirs == "triton":
+            continue
+        module = importlib.import_module(ours)
+        found[theirs] = module
+        if theirs == "triton.language":
+            for below in pkgutil.walk_packages(module.__path__, ours + "."):
+                found[theirs + below.name.removeprefix(ours)] = importlib.import_module(below.name)
+    return found

@@ -1,0 +1,135 @@
+"""Triton's host side, as a table: every module with its names, and where each of them is at home in blocknb.
+
+A name not in the table but in `MISSING` exists in Triton and not here: it can be imported, and says at its first use what to write
+instead. Names in neither are an ImportError or AttributeError, as in any module.
+"""
+
+from __future__ import annotations
+
+VERSION = "3.6.0"
+
+_JIT = {
+    "JITFunction": "blocknb.runtime.kernel:Kernel",
+    "KernelInterface": "blocknb.runtime.interface:KernelInterface",
+    "MockTensor": "blocknb.runtime.interface:MockTensor",
+    "TensorWrapper": "blocknb.runtime.interface:TensorWrapper",
+    "reinterpret": "blocknb.runtime.interface:reinterpret",
+}
+_TUNE = {
+    "Config": "blocknb.tune:Config",
+    "autotune": "blocknb.tune:autotune",
+    "heuristics": "blocknb.tune:heuristics",
+}
+_TUNERS = {"Autotuner": "blocknb.tune:Autotuner", "Heuristics": "blocknb.tune:Heuristics"}
+_LIMITS = {
+    "OutOfResources": "blocknb.errors:OutOfResources",
+    "InterpreterError": "blocknb.errors:KernelError",
+}
+_COMPILE = {
+    "ASTSource": "blocknb.compat.host:ASTSource",
+    "CompilationError": "blocknb.errors:CompilationError",
+    "CompiledKernel": "blocknb.runtime.compile:Compiled",
+    "OutOfResources": "blocknb.errors:OutOfResources",
+    "compile": "blocknb.compat.host:compile",
+}
+_TARGET = {"GPUTarget": "blocknb.runtime.machine:GPUTarget"}
+_DRIVER = {"driver": "blocknb.compat.host:driver"}
+_CONSTEXPR = {"constexpr_function": "blocknb.compat.host:constexpr_function"}
+
+#: Module -> name -> "module:attribute" (":" alone at the end: the module itself).
+NAMES: dict[str, dict[str, str]] = {
+    "triton": {
+        **_JIT,
+        **_TUNE,
+        **_LIMITS,
+        **_CONSTEXPR,
+        "CompilationError": "blocknb.errors:CompilationError",
+        "TritonError": "blocknb.errors:KernelError",
+        "cdiv": "blocknb:cdiv",
+        "compile": "blocknb.compat.host:compile",
+        "jit": "blocknb.runtime.kernel:jit",
+        "language": "blocknb.language:",
+        "must_use_result": "blocknb.compat.host:must_use_result",
+        "next_power_of_2": "blocknb:next_power_of_2",
+        "set_allocator": "blocknb.compat.host:set_allocator",
+        "testing": "blocknb.testing:",
+    },
+    "triton.runtime": {**_JIT, **_TUNE, **_TUNERS, **_LIMITS, **_DRIVER},
+    "triton.runtime.jit": {
+        **_JIT,
+        **_CONSTEXPR,
+        "KernelParam": "blocknb.runtime.kernel:KernelParam",
+        "jit": "blocknb:jit",
+    },
+    "triton.runtime.autotuner": {**_TUNE, **_TUNERS, **_LIMITS, **_DRIVER, "KernelInterface": _JIT["KernelInterface"]},
+    "triton.runtime.driver": _DRIVER,
+    "triton.runtime.errors": {**_LIMITS, "PTXASError": "blocknb.errors:CompilerBug"},
+    "triton.compiler": _COMPILE,
+    "triton.compiler.compiler": _COMPILE,
+    "triton.compiler.errors": {
+        "CompilationError": "blocknb.errors:CompilationError",
+        "CompileTimeAssertionFailure": "blocknb.errors:StaticAssertionFailed",
+        "UnsupportedLanguageConstruct": "blocknb.errors:SyntaxUnsupported",
+    },
+    "triton.backends": {},
+    "triton.backends.compiler": _TARGET,
+    "triton.errors": {"TritonError": "blocknb.errors:KernelError"},
+    "triton.tools": {},
+    "triton.tools.tensor_descriptor": {},
+}
+
+_ONE_PROCESS = "compiled kernels are kept by blocknb's own cache; BLOCKNB_CACHE_DIR says where"
+_TRACE = "kernel.trace(*args) shows every stage of a compilation"
+#: What Triton has and blocknb has not, names and whole modules -> what to use.
+MISSING: dict[str, str] = {
+    "triton.aggregate": "pass the fields as a tuple",
+    "triton.knobs": "options are given at the launch (num_warps=8), or on the decorator",
+    "triton.AsyncCompileMode": "kernels compile when they are first launched, or by kernel.warmup",
+    "triton.FutureKernel": "kernels compile when they are first launched, or by kernel.warmup",
+    "triton.ops": "Triton itself has dropped it; blocknb.kernels has ready-made kernels",
+    "triton.profiler": "%%blockkernel shows times and what bounds them",
+    "triton.experimental": "Gluon is another language; write the kernel in Triton's",
+    "triton.experimental.gluon": "Gluon is another language; write the kernel in Triton's",
+    "triton.instrumentation": _TRACE,
+    "triton.runtime.cache": _ONE_PROCESS,
+    "triton.runtime.RedisRemoteCacheBackend": _ONE_PROCESS,
+    "triton.runtime.RemoteCacheBackend": _ONE_PROCESS,
+    "triton.runtime.build": "kernels run without a C compiler here",
+    "triton.runtime.interpreter": "kernel.interpret runs a kernel as Python",
+    "triton.compiler.IRSource": "compile the kernel itself: kernel.compile(*args, target='sm_90a')",
+    "triton.compiler.LazyDict": _TRACE,
+    "triton.compiler.make_backend": "kernel.compile(*args, target='sm_90a') compiles for any target",
+    "triton.compiler.get_cache_key": _ONE_PROCESS,
+    "triton.compiler.code_generator": _TRACE,
+    "triton.backends.nvidia": "kernel.compile(*args, target='sm_90a') compiles for any NVIDIA target",
+    "triton.backends.amd": "targets are NVIDIA's GPUs and the CPU",
+    "triton.backends.driver": "triton.runtime.driver.active tells about the machine",
+    "triton.tools.compile": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
+    "triton.tools.disasm": "kernel.trace(*args).sass",
+    "triton.tools.link": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
+    "triton.tools.mxfp": "ml_dtypes has the formats of microscaling",
+    "triton.tools.tensor_descriptor.TensorDescriptor": "tl.make_tensor_descriptor in the kernel",
+    "triton._C": "there is no C++ part",
+}
+MISSING_MODULES = frozenset(
+    {
+        "triton.knobs",
+        "triton.ops",
+        "triton.profiler",
+        "triton.experimental",
+        "triton.experimental.gluon",
+        "triton.instrumentation",
+        "triton.runtime.cache",
+        "triton.runtime.build",
+        "triton.runtime.interpreter",
+        "triton.compiler.code_generator",
+        "triton.backends.nvidia",
+        "triton.backends.amd",
+        "triton.backends.driver",
+        "triton.tools.compile",
+        "triton.tools.disasm",
+        "triton.tools.link",
+        "triton.tools.mxfp",
+        "triton._C",
+    }
+)

@@ -1,0 +1,91 @@
+"""Which machine kernels run on when nobody has said: the current GPU, or this CPU; and its properties under Triton's names.
+
+Wrappers ask for the number of multiprocessors or for the registers of one, and compute a grid or an occupancy from the answer. A CPU
+answers, too: its cores are the multiprocessors. What it does not have gets nominal figures, chosen so that such formulas give at least
+one program a core for any number of warps: registers and shared memory of a small GPU here, and in `Compiled.n_regs` and
+`metadata.shared` (see `readback`) what a program of 32 warps may take of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, NamedTuple
+
+from blocknb.target import Target
+
+#: The figures of a "multiprocessor" of the CPU: 32-bit registers, bytes of shared memory, threads of a warp.
+NOMINAL_REGISTERS, NOMINAL_SHARED, NOMINAL_WARP = 65536, 48 << 10, 32
+
+# Triton's name -> the name of CUDA's device attribute, as CuPy spells it.
+_ATTRIBUTES = {
+    "multiprocessor_count": "MultiProcessorCount",
+    "max_shared_mem": "MaxSharedMemoryPerBlockOptin",
+    "max_num_regs": "MaxRegistersPerBlock",
+    "warpSize": "WarpSize",
+    "sm_clock_rate": "ClockRate",
+    "mem_clock_rate": "MemoryClockRate",
+    "mem_bus_width": "GlobalMemoryBusWidth",
+}
+
+
+class GPUTarget(NamedTuple):
+    """What code is compiled for, in Triton's terms: GPUTarget("cuda", 90, 32), or GPUTarget("cpu", 0, 32)."""
+
+    backend: str
+    arch: int
+    warp_size: int
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether CuPy is installed and sees a GPU."""
+    try:
+        import cupy
+
+        return cupy.cuda.runtime.getDeviceCount() > 0
+    except Exception:  # no CuPy, no driver, or none that fits: whatever it is, there is no GPU to launch on
+        return False
+
+
+def current_gpu() -> int | None:
+    """The number of the current GPU, None where there is none."""
+    if not has_gpu():
+        return None
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
+
+
+def current_target() -> GPUTarget:
+    """The machine that kernels run on by default."""
+    device = current_gpu()
+    if device is None:
+        return GPUTarget("cpu", 0, NOMINAL_WARP)
+    from blocknb.runtime import driver
+
+    return describe(driver.target(device))
+
+
+def describe(target: Target) -> GPUTarget:
+    """A target in Triton's terms."""
+    return GPUTarget("cuda", target.capability, 32) if target.is_gpu else GPUTarget("cpu", 0, NOMINAL_WARP)
+
+
+def properties(device: int | None = None) -> dict[str, int]:
+    """What Triton's get_device_properties tells of a GPU (by default the current one); nominal figures where there is none."""
+    if not has_gpu():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return {
+            "multiprocessor_count": cores,
+            "max_shared_mem": NOMINAL_SHARED,
+            "max_num_regs": NOMINAL_REGISTERS,
+            "warpSize": NOMINAL_WARP,
+            "sm_clock_rate": 0,
+            "mem_clock_rate": 0,
+            "mem_bus_width": 0,
+        }
+    import cupy
+
+    found: dict[str, Any] = cupy.cuda.Device(device).attributes
+    return {name: int(found.get(attribute, 0)) for name, attribute in _ATTRIBUTES.items()}

@@ -1,0 +1,7 @@
+"""Choosing launch constants: by measuring (`autotune`) or by computing them from the arguments (`heuristics`)."""
+
+from blocknb.tune.autotuner import Autotuner, AutotunerError, autotune
+from blocknb.tune.config import Config
+from blocknb.tune.derived import Heuristics, heuristics
+
+__all__ = ["Autotuner", "AutotunerError", "Config", "Heuristics", "autotune", "heuristics"]

@@ -1,0 +1,47 @@
+"""`Config`: one candidate of an autotuner, the constants and launch options that a kernel is tried with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Config:
+    """Constants (`kwargs`, by parameter) and launch options; `pre_hook(arguments)` is called before each launch with them.
+
+    Equal configurations hold equal constants and options, and the same hook.
+    """
+
+    def __init__(
+        self,
+        kwargs: dict[str, Any],
+        num_warps: int = 4,
+        num_stages: int = 3,
+        num_ctas: int = 1,
+        maxnreg: int | None = None,
+        pre_hook: Callable[[dict[str, Any]], Any] | None = None,
+    ):
+        self.kwargs = kwargs
+        self.num_warps, self.num_stages, self.num_ctas, self.maxnreg = num_warps, num_stages, num_ctas, maxnreg
+        self.pre_hook = pre_hook
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """Everything a launch with this configuration gets by keyword."""
+        options = {name: getattr(self, name) for name in ("num_warps", "num_ctas", "num_stages", "maxnreg")}
+        return {**self.kwargs, **{name: value for name, value in options.items() if value is not None}}
+
+    def __str__(self) -> str:
+        options = {name: getattr(self, name) for name in ("num_warps", "num_ctas", "num_stages", "maxnreg")}
+        return ", ".join(f"{name}: {value}" for name, value in {**self.kwargs, **options}.items())
+
+    def __repr__(self) -> str:
+        return f"Config({self})"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*self.all_kwargs().items(), self.pre_hook)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())

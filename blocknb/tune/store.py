@@ -1,0 +1,64 @@
+"""Where an autotuner with `cache_results` keeps its times: in the disk cache, by everything that decides them.
+
+That is the kernel and all that it reaches, the configurations, the tuning key, the machine, and the versions of compiler and LLVM. A key
+that holds anything but numbers, texts and dtypes is not stored, because nothing would find it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.frontend.dependencies import ATOMS, dependencies
+from blocknb.runtime import cache, machine
+from blocknb.runtime.arguments import describer
+from blocknb.runtime.kernel import Kernel
+from blocknb.tune.config import Config
+
+
+@dataclass(frozen=True)
+class Place:
+    """One entry: the times of `configs`, in their order."""
+
+    digest: str
+    configs: tuple[Config, ...]
+
+    @staticmethod
+    def of(
+        kernel: Kernel,
+        names: Sequence[str],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        configs: Sequence[Config],
+        key: tuple[Any, ...],
+    ) -> Place | None:
+        """The place for this tuning; None when it has none."""
+        reached = dependencies(kernel.source)
+        if not reached.persistent or not all(isinstance(k, ATOMS) for k in key):
+            return None
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        arrays = [v for n, v in given.items() if n in names and hasattr(v, "dtype") and hasattr(v, "shape")]
+        on_gpu = any((describer(v)(v)[0].device or 0) >= 0 for v in arrays if describer(v)(v)[0].is_pointer)
+        where = _machine(on_gpu)
+        parts = (reached.key, [str(c) for c in configs], list(map(repr, key)), where, cache.environment_parts(None))
+        return Place(cache.key("autotune", *parts), tuple(configs))
+
+    def read(self) -> dict[Config, list[float]] | None:
+        entry = cache.shared().get(self.digest)
+        return None if entry is None else dict(zip(self.configs, entry.meta["times"], strict=True))
+
+    def write(self, timings: Mapping[Config, Any]) -> None:
+        times = [list(t) if isinstance(t, (list, tuple)) else [t] for t in map(timings.__getitem__, self.configs)]
+        cache.shared().put(self.digest, {"times": times}, {})
+
+
+def _machine(on_gpu: bool) -> list[Any]:
+    """What times depend on: the model of the GPU; on the CPU its name and the number of cores."""
+    if on_gpu and machine.has_gpu():
+        import cupy
+
+        return [str(machine.current_target()), cupy.cuda.runtime.getDeviceProperties(machine.current_gpu())["name"]]
+    from blocknb.target import Target
+
+    return [str(Target.parse("cpu")), machine.properties()["multiprocessor_count"]]
