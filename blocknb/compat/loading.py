@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import os
 import pkgutil
 import sys
 import types
 
 from blocknb.compat.facade import PREFIX, Facade
-from blocknb.compat.rewrite import MODULES, rewrite, translate
+from blocknb.compat.rewrite import MODULES, rewrite
 
 
 def load(path: str | os.PathLike[str]) -> types.ModuleType:
@@ -51,13 +52,10 @@ def _modules() -> dict[str, types.ModuleType]:
         for name, module in list(sys.modules.items())
         if isinstance(module, Facade) and name.startswith(PREFIX)
     }
-    for theirs in MODULES:
-        ours = translate(theirs)
-        if ours is None or theirs == "triton":
-            continue
-        module = importlib.import_module(ours)
-        found[theirs] = module
-        if theirs == "triton.language":
-            for below in pkgutil.walk_packages(module.__path__, ours + "."):
-                found[theirs + below.name.removeprefix(ours)] = importlib.import_module(below.name)
+    language = importlib.import_module("blocknb.language")
+    below = [m.name for m in pkgutil.walk_packages(language.__path__, "blocknb.language.")]
+    found |= {name.replace("blocknb", "triton", 1): importlib.import_module(name) for name in below}
+    for theirs, ours in MODULES.items():
+        if importlib.util.find_spec(ours) is not None:
+            found[theirs] = importlib.import_module(ours)
     return found

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ast
 
-#: Triton's module -> ours, for those that are real modules of blocknb; whatever lies below goes along. The rest are facades.
+#: Triton's module -> ours, the longer names first; whatever lies below goes along. What is not a real module here is a facade.
 MODULES = {
+    "triton.language.extra.cuda.libdevice": "blocknb.language.libdevice",
+    "triton.language.extra.libdevice": "blocknb.language.libdevice",
+    "triton.language.extra": "blocknb.compat.triton.language.extra",
     "triton.language.core": "blocknb.language",
     "triton.language.standard": "blocknb.language",
     "triton.language": "blocknb.language",
