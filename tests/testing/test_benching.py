@@ -113,7 +113,7 @@ def test_another_shape_is_not_close() -> None:
 
 
 def report(**changes: Any) -> testing.Mark:
-    given: dict[str, Any] = dict(
+    given = dict(  # noqa: C408
         x_names=["M", "N"], x_vals=[2, (4, 8)], line_arg="by", line_vals=["a", "b"], line_names=["A", "B"],
         plot_name="speed", args={"scale": 10.0}, ylabel="GB/s", x_log=True, styles=[("blue", "-"), ("green", "--")],
     )  # fmt: skip
