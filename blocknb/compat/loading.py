@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import os
 import pkgutil
 import sys
@@ -56,6 +55,5 @@ def _modules() -> dict[str, types.ModuleType]:
     below = [m.name for m in pkgutil.walk_packages(language.__path__, "blocknb.language.")]
     found |= {name.replace("blocknb", "triton", 1): importlib.import_module(name) for name in below}
     for theirs, ours in MODULES.items():
-        if importlib.util.find_spec(ours) is not None:
-            found[theirs] = importlib.import_module(ours)
+        found[theirs] = importlib.import_module(ours)
     return found

@@ -54,9 +54,6 @@ NAMES: dict[str, dict[str, str]] = {
         "set_allocator": "blocknb.compat.host:set_allocator",
         "testing": "blocknb.testing:",
     },
-    "triton.language": {},  # the parent of the next two; the language itself is blocknb.language
-    "triton.language.extra": {"libdevice": "blocknb.language.libdevice:"},
-    "triton.language.extra.cuda": {"libdevice": "blocknb.language.libdevice:"},
     "triton.runtime": {**_JIT, **_TUNE, **_TUNERS, **_LIMITS, **_DRIVER},
     "triton.runtime.jit": {
         **_JIT,

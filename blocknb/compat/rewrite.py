@@ -11,9 +11,6 @@ import ast
 
 #: Triton's module -> ours, the longer names first; whatever lies below goes along. What is not a real module here is a facade.
 MODULES = {
-    "triton.language.extra.cuda.libdevice": "blocknb.language.libdevice",
-    "triton.language.extra.libdevice": "blocknb.language.libdevice",
-    "triton.language.extra": "blocknb.compat.triton.language.extra",
     "triton.language.core": "blocknb.language",
     "triton.language.standard": "blocknb.language",
     "triton.language": "blocknb.language",
