@@ -119,7 +119,7 @@ class Compiled:
 
     @property
     def metadata(self) -> readback.Metadata:
-        shared = self.code.shared_bytes if self.target.is_gpu else readback.CPU_SHARED
+        shared = max(self.code.shared_bytes, readback.LEAST_SHARED)
         warps, stages = self.options["num_warps"], self.options["num_stages"]
         return readback.Metadata(self.title, machine.describe(self.target), shared, warps, stages)
 

@@ -13,9 +13,11 @@ from typing import Any
 from blocknb.runtime.machine import NOMINAL_REGISTERS, NOMINAL_WARP, GPUTarget
 from blocknb.trace import Trace
 
-#: What a program on the CPU is said to need: a 32nd part of a nominal multiprocessor's registers a warp, and next to no shared
-#: memory, so that formulas of occupancy give at least one program a core.
-CPU_REGISTERS, CPU_SHARED = NOMINAL_REGISTERS // NOMINAL_WARP // 32, 1
+#: What a thread on the CPU is said to need of registers: a 32nd part of a warp's share of a nominal multiprocessor, so that formulas of
+#: occupancy give at least one program a core.
+CPU_REGISTERS = NOMINAL_REGISTERS // NOMINAL_WARP // 32
+#: What `metadata.shared` tells of a program that uses no shared memory: such formulas divide by it.
+LEAST_SHARED = 1
 
 
 class Texts(Mapping[str, Any]):
@@ -59,7 +61,7 @@ class Texts(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class Metadata:
-    """Triton's record of a compiled kernel. `shared` is bytes of shared memory a program."""
+    """Triton's record of a compiled kernel. `shared` is bytes of shared memory a program, and at least 1."""
 
     name: str
     target: GPUTarget
