@@ -2,8 +2,8 @@
 
 Wrappers ask for the number of multiprocessors or for the registers of one, and compute a grid or an occupancy from the answer. A CPU
 answers, too: its cores are the multiprocessors. What it does not have gets nominal figures, chosen so that such formulas give at least
-one program a core for any number of warps: registers and shared memory of a small GPU here, and in `Compiled.n_regs` and
-`metadata.shared` (see `readback`) what a program of 32 warps may take of them.
+one program a core for any number of warps: registers and shared memory of a small GPU here, and in `Compiled.n_regs` (see `readback`)
+what a thread may take of them when 32 warps share.
 """
 
 from __future__ import annotations
