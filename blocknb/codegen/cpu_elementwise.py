@@ -31,6 +31,7 @@ COSTS = {
     "erf": 30,
     "div": 6,
     "rem": 8,
+    "mulhi": 3,
     "sqrt": 8,
     "rsqrt": 10,
     "min": 2,
@@ -145,6 +146,11 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
     match op.name:
         case "add" | "sub" | "mul":
             return code.binary(op.name, a, b, element, width)
+        case "mulhi":
+            wide, grow = f"i{2 * dtype.bits}", "sext" if dtype.is_signed else "zext"
+            product = code.binary("mul", *(code.convert(grow, x, element, wide, width) for x in (a, b)), wide, width)
+            count = str(dtype.bits) if width == 1 else f"splat ({wide} {dtype.bits})"
+            return code.convert("trunc", code.binary("lshr", product, count, wide, width), wide, element, width)
         case "and" | "or" | "xor":
             return code.binary(op.name, a, b, element, width)
         case "shl" | "shr":

@@ -96,6 +96,11 @@ def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) ->
             return g.emit(f"{INTEGER[op.name]} {kind} {names[0]}, {names[1]}")
         case "shr":
             return g.emit(f"{'ashr' if signed else 'lshr'} {kind} {names[0]}, {names[1]}")
+        case "mulhi":  # LLVM has the multiplication by its upper half for 32 and 64 bits
+            wide, grow = f"i{2 * dtype.bits}", "sext" if signed else "zext"
+            factors = [g.emit(f"{grow} {kind} {x} to {wide}") for x in names]
+            product = g.emit(f"mul {wide} {factors[0]}, {factors[1]}")
+            return g.emit(f"trunc {wide} {g.emit(f'lshr {wide} {product}, {dtype.bits}')} to {kind}")
         case "div" | "rem":
             divisor = names[1]
             if (
@@ -137,7 +142,7 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "add" | "sub" | "mul":
             return g.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
         case "div":
-            if fp32:  # two units in the last place over the whole range, at a third of the cost of IEEE division
+            if fp32 and not op.attrs.get("nearest"):  # two units in the last place over the whole range, at a third of the cost of IEEE division
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
             return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
         case "rem":

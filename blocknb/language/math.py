@@ -18,6 +18,7 @@ from blocknb.language.surface import (
     sqrt,
     sqrt_rn,
     tanh,
+    umulhi,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "sqrt",
     "sqrt_rn",
     "tanh",
+    "umulhi",
 ]

@@ -52,6 +52,22 @@ def remainder(attrs, dtype, a, b):
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
 
 
+def multiply_high(a, b):
+    """The upper half of a product, by halves of the factors where no wider integer holds it."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        wide = np.int64 if a.dtype.kind == "i" else np.uint64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(bits)).astype(a.dtype)
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    x, y = a.astype(np.uint64), b.astype(np.uint64)
+    low, cross = (x & mask) * (y & mask), (x >> half) * (y & mask)
+    middle = (x & mask) * (y >> half) + (cross & mask) + (low >> half)
+    high = (x >> half) * (y >> half) + (cross >> half) + (middle >> half)
+    if a.dtype.kind == "i":  # a negative factor counted as one larger by 2^64
+        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
+    return high.astype(a.dtype)
+
+
 def minmax(plain: Callable, propagating: Callable) -> Callable:
     """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
     return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
