@@ -148,7 +148,8 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
             return code.binary(op.name, a, b, element, width)
         case "mulhi":
             wide, grow = f"i{2 * dtype.bits}", "sext" if dtype.is_signed else "zext"
-            product = code.binary("mul", *(code.convert(grow, x, element, wide, width) for x in (a, b)), wide, width)
+            x, y = (code.convert(grow, factor, element, wide, width) for factor in (a, b))
+            product = code.binary("mul", x, y, wide, width)
             count = str(dtype.bits) if width == 1 else f"splat ({wide} {dtype.bits})"
             return code.convert("trunc", code.binary("lshr", product, count, wide, width), wide, element, width)
         case "and" | "or" | "xor":

@@ -142,7 +142,8 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "add" | "sub" | "mul":
             return g.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
         case "div":
-            if fp32 and not op.attrs.get("nearest"):  # two units in the last place over the whole range, at a third of the cost of IEEE division
+            if fp32 and not op.attrs.get("nearest"):
+                # Two units in the last place over the whole range, at a third of the cost of IEEE division.
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
             return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
         case "rem":

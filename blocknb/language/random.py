@@ -86,11 +86,10 @@ def uint_to_uniform_float(x):
     """Random bits of 32 or 64 as an fp32 in [0, 1): the sign folds over, so that the largest word stays below one."""
     if x.dtype.primitive_bitwidth == 32:
         x = x.to(int32)
-        scale: constexpr = 4.6566127342e-10
     else:
         tl.static_assert(x.dtype.primitive_bitwidth == 64, "uint_to_uniform_float takes words of 32 or 64 bits")
         x = x.to(int64)
-        scale: constexpr = 1.0842020432385337e-19
+    scale = 4.6566127342e-10 if x.dtype == int32 else 1.0842020432385337e-19
     return tl.where(x < 0, -x - 1, x) * scale
 
 
