@@ -6,7 +6,7 @@ language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains
 
 # ruff: noqa: F401 (the imports are the namespace)
 
-from blocknb.language import math
+from blocknb.language import extra, libdevice, math
 from blocknb.language.constants import PropagateNan, constexpr
 from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
 from blocknb.language.moves import cat, histogram, interleave, join, sort, split, topk

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -71,6 +72,57 @@ def multiply_high(a, b):
 def minmax(plain: Callable, propagating: Callable) -> Callable:
     """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
     return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
+
+
+def fma(attrs, dtype, a, b, c):
+    """a * b + c rounded once: the sum of exact parts in fp64, rounded to odd before the last addition (Boldo and Melquiond, 2008)."""
+    a, b, c = (x.astype(np.float64) for x in np.broadcast_arrays(a, b, c))
+    plain = a * b + c
+    if dtype.bits == 16:
+        return plain
+    high, low = _exact_product(a, b)
+    t, t_low = _exact_sum(c, low)
+    v, v_low = _exact_sum(high, t)
+    z = _to_odd(*_exact_sum(t_low, v_low))
+    exact = v + z if dtype.bits == 64 else _to_odd(*_exact_sum(v, z))
+    ordinary = np.isfinite(exact) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990)
+    small = np.isfinite(plain) & (plain != 0) & (a * b != 0) & ~(ordinary & (np.abs(a * b) > 2.0**-960))
+    result = np.where(ordinary & (a * b != 0), exact, plain)
+    for i in zip(*np.nonzero(small | ((a * b == 0) & (a != 0) & (b != 0))), strict=True):
+        result[i] = _fraction_fma(a[i], b[i], c[i])
+    return result
+
+
+def _fraction_fma(a, b, c):
+    """Where parts of the product are below the smallest number: in fractions, which Python rounds once."""
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    return float(exact) if exact or float(c) else a * b + c
+
+
+def _exact_sum(x, y):
+    s = x + y
+    back = s - x
+    return s, (x - (s - back)) + (y - back)
+
+
+def _exact_product(x, y):
+    def halves(value):
+        big = value * 134217729.0
+        high = big - (big - value)
+        return high, value - high
+
+    p = x * y
+    (x1, x2), (y1, y2) = halves(x), halves(y)
+    return p, ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2
+
+
+def _to_odd(s, error):
+    """The sum s + error rounded to the neighbour whose last bit is one, when it is no float."""
+    bits = np.ascontiguousarray(s).view(np.int64).reshape(s.shape)
+    even = (bits & 1) == 0
+    toward = np.where((error > 0) == (s > 0), bits + 1, bits - 1)
+    moved = np.where(even & (error != 0) & np.isfinite(s) & (s != 0), toward, bits)
+    return np.ascontiguousarray(moved).view(np.float64).reshape(s.shape)
 
 
 def compare(attrs, dtype, a, b):
