@@ -85,18 +85,22 @@ def fma(attrs, dtype, a, b, c):
     v, v_low = _exact_sum(high, t)
     z = _to_odd(*_exact_sum(t_low, v_low))
     exact = v + z if dtype.bits == 64 else _to_odd(*_exact_sum(v, z))
-    ordinary = np.isfinite(exact) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990)
-    small = np.isfinite(plain) & (plain != 0) & (a * b != 0) & ~(ordinary & (np.abs(a * b) > 2.0**-960))
-    result = np.where(ordinary & (a * b != 0), exact, plain)
-    for i in zip(*np.nonzero(small | ((a * b == 0) & (a != 0) & (b != 0))), strict=True):
+    size = np.abs(a * b)
+    simple = (size > 2.0**-960) & (size < 2.0**1000) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990) & np.isfinite(exact)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    result = np.where(simple & finite, exact, plain)
+    for i in zip(*np.nonzero(finite & ~simple & (a != 0) & (b != 0)), strict=True):
         result[i] = _fraction_fma(a[i], b[i], c[i])
     return result
 
 
 def _fraction_fma(a, b, c):
-    """Where parts of the product are below the smallest number: in fractions, which Python rounds once."""
+    """Where parts of the product are out of range: in fractions, which Python rounds once."""
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-    return float(exact) if exact or float(c) else a * b + c
+    try:
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return np.copysign(np.inf, float(a) * float(b))
 
 
 def _exact_sum(x, y):

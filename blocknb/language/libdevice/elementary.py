@@ -8,6 +8,7 @@ carried as a sum of two floats. Errors are within two units in the last place, s
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.parts import (
     INF,
@@ -63,7 +64,7 @@ def clipped(x, bounds):
 @helper
 def exp_reduced(h, l):
     """m and an integer n with e^(h + l) = 2^n (1 + m), for h within EXP_RANGE and a small l."""
-    w = h.dtype.primitive_bitwidth
+    w: constexpr = h.dtype.primitive_bitwidth
     n_float, n = nearest(h * c.LOG2_E[w][0])
     r = tl.fma(n_float, number(-LN2_HIGH[w], h), h)
     r = tl.fma(n_float, number(-LN2_LOW[w], h), r) + l
@@ -80,7 +81,7 @@ def exp_sum(h, l):
 @helper
 def exp2_sum(h, l):
     """2^(h + l) for a small l."""
-    w = h.dtype.primitive_bitwidth
+    w: constexpr = h.dtype.primitive_bitwidth
     h = clipped(h, EXP2_RANGE[w])
     n_float, n = nearest(h)
     r = (h - n_float) + l
@@ -98,7 +99,7 @@ def exp(x):
 def exp10(x):
     """10 to the x."""
     v = wide(x)
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     inside = clipped(v, (-330.0, 310.0) if w == 64 else (-46.0, 39.0))
     h, l = scaled_pair(inside, number(0.0, v), c.LOG2_10[w])
     return narrow(exp2_sum(h, l), x)
@@ -106,7 +107,7 @@ def exp10(x):
 
 @helper
 def expm1_wide(v):
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     m, n = exp_reduced(clipped(v, (-40.0, EXP_RANGE[w][1])), number(0.0, v))
     # 2^n (1 + m) - 1 = 2^n (m + (1 - 2^-n))
     ones = 1.0 - power_of_two(tl.maximum(-n, -100), v)
@@ -151,7 +152,7 @@ def cosh(x):
 @helper
 def log_parts(x):
     """The logarithm of m as a sum of two floats, and e as a float, for x = 2^e m positive and finite, m around 1."""
-    w = x.dtype.primitive_bitwidth
+    w: constexpr = x.dtype.primitive_bitwidth
     tiny = x < LEAST_NORMAL[w]
     bits = to_bits(tl.where(tiny, x * LIFT[w], x))
     e = (bits - SQRT_HALF_BITS[w]) >> MANTISSA[w]
@@ -192,7 +193,7 @@ def log_limits(result, v):
 def log10(x):
     """Logarithm to base 10."""
     v = wide(x)
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     h, l, e = log_parts(tl.where((v > 0) & (v < INF), v, 1.0))
     p, p_low = scaled_pair(h, l, c.LOG10_E[w])
     q, q_low = scaled_pair(e, number(0.0, v), c.LOG10_2[w])
@@ -255,7 +256,7 @@ def power(a, y):
     h, l = log2_parts(a)
     p, rest = two_product(y, h)
     rest = rest + y * l
-    bound = 4000.0
+    bound: constexpr = 4000.0
     large = ~(tl.abs(p) < bound)
     return exp2_sum(tl.where(large, with_sign(number(bound, p), p), p), tl.where(large, 0.0, rest))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.parts import (
     INF,
@@ -159,12 +160,13 @@ def binary_exponent(v):
 def ldexp(x, n):
     """x * 2^n, rounded once."""
     v = wide(x)
-    limit = 280 if v.dtype == float32 else 2200
+    limit: constexpr = 280 if v.dtype == float32 else 2200
     n = tl.minimum(tl.maximum(tl.cast(n, int32), -limit), limit).to(to_bits(v).dtype)
     # In three steps, of which only the last that leaves the normal numbers rounds: the largest steps come first.
-    bound = 126 if v.dtype == float32 else 1022
-    first = tl.minimum(tl.maximum(n, -bound + 24 * (v.dtype == float32) + 53 * (v.dtype == float64)), bound)
-    second = tl.minimum(tl.maximum(n - first, -bound + 24 * (v.dtype == float32) + 53 * (v.dtype == float64)), bound)
+    bound: constexpr = 126 if v.dtype == float32 else 1022
+    low: constexpr = -102 if v.dtype == float32 else -969
+    first = tl.minimum(tl.maximum(n, low), bound)
+    second = tl.minimum(tl.maximum(n - first, low), bound)
     third = tl.minimum(tl.maximum(n - first - second, -bound), bound)
     return narrow(v * power_of_two(first, v) * power_of_two(second, v) * power_of_two(third, v), x)
 

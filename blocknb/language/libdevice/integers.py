@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice.parts import device, helper
 from blocknb.language.types import float32, float64, int32, int64, uint32, uint64
 
@@ -22,7 +23,7 @@ def unsigned(x):
 
 @helper
 def bits_set(u):
-    w = u.dtype.primitive_bitwidth
+    w: constexpr = u.dtype.primitive_bitwidth
     u = u - ((u >> 1) & EVEN[w])
     u = (u & PAIRS[w]) + ((u >> 2) & PAIRS[w])
     u = (u + (u >> 4)) & NIBBLES[w]
@@ -57,7 +58,7 @@ def ffs(x):
 def brev(x):
     """The bits in reverse order."""
     u = unsigned(x)
-    w = u.dtype.primitive_bitwidth
+    w: constexpr = u.dtype.primitive_bitwidth
     u = ((u >> 1) & EVEN[w]) | ((u & EVEN[w]) << 1)
     u = ((u >> 2) & PAIRS[w]) | ((u & PAIRS[w]) << 2)
     u = ((u >> 4) & NIBBLES[w]) | ((u & NIBBLES[w]) << 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.floats import binary_exponent
 from blocknb.language.libdevice.parts import (
@@ -92,7 +93,7 @@ def rcbrt(x):
 def norm(x, y, z, w):
     """The length of a vector and the power of two it is to be multiplied with: nothing overflows on the way."""
     largest = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.maximum(tl.abs(z), tl.abs(w)))
-    limit = 126 if largest.dtype == float32 else 1022
+    limit: constexpr = 126 if largest.dtype == float32 else 1022
     e = tl.minimum(tl.maximum(exponent_of(largest), -limit), limit)
     down = power_of_two(-e, largest)
     x = x * down

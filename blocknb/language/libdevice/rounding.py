@@ -3,7 +3,7 @@
 No room of the compiler knows rounding modes. The trick is that the nearest result is at most one float away from any of the others,
 and the sign of its exact error says on which side: so a directed operation is the nearest one, its error by an exact sum or product
 (Muller et al., "Handbook of Floating-Point Arithmetic", chapter 4), and a step of one unit in the last place. In fp32 the error is
-taken in fp64 and covers every number; fp64 results below 2^-969 of `fma_*` may be one unit off.
+taken in fp64; in fp64 operands whose error would underflow are scaled first. So the results are right for all numbers.
 """
 
 from __future__ import annotations
@@ -137,13 +137,18 @@ def fused(x, y, z, mode: constexpr):
         s, e = two_sum(p, z.to(float64))
         return zero_sum(settle(s, tl.where(tl.abs(s) < INF, e, 0.0), mode), p, z, mode)
     # The error of a fused multiply-add is a sum of two floats: Boldo and Muller, "Exact and approximated error of the FMA", 2011.
+    # A product too small for that is taken 2^1200 as large; against a z that is not small it is itself the error.
     r = tl.fma(x, y, z)
-    u, low = two_product(x, y)
-    a, rest = two_sum(z, low)
+    small = tl.abs(x * y) < 2.0**-900
+    alone = small & (tl.abs(z) > 2.0**-800)
+    lift = tl.where(small & ~alone, 2.0**600, tl.full((), 1.0, float64))
+    u, low = two_product(x * lift, y * lift)
+    a, rest = two_sum(z * lift * lift, low)
     b, c = two_sum(u, a)
-    error, _ = fast_two_sum((b - r) + c, rest)
-    error = tl.where(tl.abs(u) < INF, error, 0.0)
-    return zero_sum(step(r, overflowed(r, error, finite2(x, y) & (tl.abs(z) < INF)), mode), u, z, mode)
+    error, _ = fast_two_sum((b - r * lift * lift) + c, rest)
+    signs = tl.where(x == 0, 0.0, tl.where(negative(x) != negative(y), -1.0, 1.0))
+    error = tl.where(alone, tl.where(y == 0, 0.0, signs), tl.where(tl.abs(u) < INF, error, 0.0))
+    return zero_sum(step(r, overflowed(r, error, finite2(x, y) & (tl.abs(z) < INF)), mode), product(x, y), z, mode)
 
 
 # -- the functions -----------------------------------------------------------------------------------------------------------

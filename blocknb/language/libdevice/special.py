@@ -8,6 +8,7 @@ erfc(x) e^(x^2) is one polynomial in (x - 4) / (x + 4) for all positive x (Sheph
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.elementary import exp_sum, log_parts
 from blocknb.language.libdevice.parts import (
@@ -68,7 +69,7 @@ def erfcx(x):
 def normcdf(x):
     """The probability that a standard normal number is at most x."""
     v = wide(x)
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     a = tl.minimum(tl.abs(v), 40.0)
     h, l = two_product(a, a)
     tail = 0.5 * exp_sum(-0.5 * h, -0.5 * l) * scaled_complement(a * c.SQRT_HALF[w][0])

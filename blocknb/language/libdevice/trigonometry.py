@@ -7,6 +7,7 @@ through a square root beyond 1/2. The `fast_` functions are what the GPU has in 
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
 from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.parts import (
     INF,
@@ -45,7 +46,7 @@ def turns(v):
 
 @helper
 def quarter_sine(f):
-    w = f.dtype.primitive_bitwidth
+    w: constexpr = f.dtype.primitive_bitwidth
     z = f * f
     low = tl.fma(z * f, horner(z, c.SINPI[w]), f * c.PI[w][1])
     return tl.fma(f, number(c.PI[w][0], f), low)
@@ -83,8 +84,8 @@ def cospi(x):
 @helper
 def angle(a, b):
     """The angle, between 0 and pi/2, whose tangent is a / b, for a and b not negative."""
-    w = a.dtype.primitive_bitwidth
-    low = a < b * 0.4142135623730951
+    w: constexpr = a.dtype.primitive_bitwidth
+    low = a <= b * 0.4142135623730951
     high = a > b * 2.414213562373095
     top = tl.where(low, a, tl.where(high, -b, a - b))
     bottom = tl.where(low, b, tl.where(high, a, a + b))
@@ -111,7 +112,7 @@ def atan(x):
 def atan2(y, x):
     """The angle of the point (x, y), between -pi and pi."""
     b, a = wide2(y, x)
-    w = a.dtype.primitive_bitwidth
+    w: constexpr = a.dtype.primitive_bitwidth
     size_y = tl.abs(b)
     size_x = tl.abs(a)
     # Infinities by the angles they stand for; sums of large numbers must not overflow.
@@ -143,7 +144,7 @@ def half_angle(a):
 def asin(x):
     """Inverse sine of numbers between -1 and 1."""
     v = wide(x)
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     a = tl.abs(v)
     s, rest = half_angle(a)
     large = c.HALF_PI[w][0] - (2.0 * s - (c.HALF_PI[w][1] - 2.0 * (rest + small_arcsine(s))))
@@ -155,7 +156,7 @@ def asin(x):
 def acos(x):
     """Inverse cosine of numbers between -1 and 1."""
     v = wide(x)
-    w = v.dtype.primitive_bitwidth
+    w: constexpr = v.dtype.primitive_bitwidth
     a = tl.abs(v)
     middle = c.HALF_PI[w][0] - (v - (c.HALF_PI[w][1] - small_arcsine(v)))
     s, rest = half_angle(a)
