@@ -147,7 +147,7 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
             return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
         case "rem":
-            return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), *names, kind, 1)
+            return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1)
         case "min" | "max":
             plain = g.call(kind, f"llvm.{op.name}num.{suffix}", (kind, names[0]), (kind, names[1]))
             return nan_wins(g, kind, names, plain) if op.attrs.get("nan") else plain

@@ -86,7 +86,9 @@ def fma(attrs, dtype, a, b, c):
     z = _to_odd(*_exact_sum(t_low, v_low))
     exact = v + z if dtype.bits == 64 else _to_odd(*_exact_sum(v, z))
     size = np.abs(a * b)
-    simple = (size > 2.0**-960) & (size < 2.0**1000) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990) & np.isfinite(exact)
+    simple = (
+        (size > 2.0**-960) & (size < 2.0**1000) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990) & np.isfinite(exact)
+    )
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     result = np.where(simple & finite, exact, plain)
     for i in zip(*np.nonzero(finite & ~simple & (a != 0) & (b != 0)), strict=True):

@@ -79,7 +79,15 @@ def _elementary_reference(a):
     p = np.abs(v) + 0.25
     inside = wide(a["x"] / (1 + np.abs(a["x"])))
     rows = [p**v, np.log1p(p), np.expm1(v), np.arctan2(v, p), np.arcsin(inside), np.arccos(inside), np.sinh(v)]
-    rows += [np.arcsinh(v) + np.arctanh(inside), np.log10(p), 10**v, np.cbrt(v), np.hypot(v, p), np.tan(v), np.sin(np.pi * v)]
+    rows += [
+        np.arcsinh(v) + np.arctanh(inside),
+        np.log10(p),
+        10**v,
+        np.cbrt(v),
+        np.hypot(v, p),
+        np.tan(v),
+        np.sin(np.pi * v),
+    ]
     return {"out": np.concatenate(rows)}
 
 
@@ -107,7 +115,13 @@ def _special_reference(a):
     v = wide(a["x"])
     erfc = np.vectorize(math.erfc)
     t = (np.arange(512) + 0.5) * np.pi / 512
-    rows = [erfc(v), erfc(-v / np.sqrt(2)) / 2, v, np.vectorize(math.gamma)(np.abs(v) + 0.5), np.vectorize(math.lgamma)(v)]
+    rows = [
+        erfc(v),
+        erfc(-v / np.sqrt(2)) / 2,
+        v,
+        np.vectorize(math.gamma)(np.abs(v) + 0.5),
+        np.vectorize(math.lgamma)(v),
+    ]
     rows += [bessel(0, 5 * v) + bessel(3, 5 * v), np.exp(v[:, None] * np.cos(t)).mean(1)]
     return {"out": np.concatenate(rows)}
 
@@ -167,7 +181,10 @@ def _exact_reference(a):
     leading = [32 - (int(v) & 0xFFFFFFFF).bit_length() for v in single_y]
     integers = [[int(v).bit_count() for v in wide(x).view(np.uint64)], np.array(leading) + (np.isnan(x / (y - y)) * 1)]
     integers += [np.rint(x * x.dtype.type(100)) + np.floor(y), (single_x.astype(np.int64) * single_y) >> 32]
-    return {"out": np.concatenate([wide(np.asarray(r)) for r in rows]), "whole": np.concatenate(integers).astype(np.int64)}
+    return {
+        "out": np.concatenate([wide(np.asarray(r)) for r in rows]),
+        "whole": np.concatenate(integers).astype(np.int64),
+    }
 
 
 for _dtype in (np.float32, np.float64):
@@ -198,7 +215,13 @@ def integer_functions(x, y, out, n, BLOCK: bl.constexpr):
 for _dtype in (np.int32, np.uint32, np.int64, np.uint64):
 
     def _make(rng, dtype=_dtype):
-        return {"x": integers(rng, N, dtype), "y": integers(rng, N, dtype), "out": poison(3 * N, dtype), "n": N, "BLOCK": 128}
+        return {
+            "x": integers(rng, N, dtype),
+            "y": integers(rng, N, dtype),
+            "out": poison(3 * N, dtype),
+            "n": N,
+            "BLOCK": 128,
+        }
 
     def _reference(a):
         width = a["x"].itemsize * 8

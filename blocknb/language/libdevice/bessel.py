@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from blocknb.language import surface as tl
 from blocknb.language.libdevice import coefficients as c
-from blocknb.language.libdevice.elementary import exp_sum, half_exp
+from blocknb.language.libdevice.elementary import exp_sum
 from blocknb.language.libdevice.parts import INF, NAN, device, helper, horner, narrow, number, wide
 from blocknb.language.types import float64, int32
 

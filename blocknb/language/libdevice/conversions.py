@@ -89,7 +89,9 @@ for _mode, _words in DIRECTIONS.items():
         for _f, _real in FLOATS.items():
             _bits = " (its bits as a signed integer)" if _i.startswith("u") else ""
             named(
-                f"{_f}2{_i}_{_mode}", f"{_real} to {_whole}{_bits}, rounded {_words} and clamped.", _integer(_real, _whole, _mode)
+                f"{_f}2{_i}_{_mode}",
+                f"{_real} to {_whole}{_bits}, rounded {_words} and clamped.",
+                _integer(_real, _whole, _mode),
             )
             if _mode == "rn" or (_i, _f) not in (("int", "double"), ("uint", "double")):
                 named(f"{_i}2{_f}_{_mode}", f"{_whole} to {_real}, rounded {_words}.", _float(_whole, _real, _mode))

@@ -16,33 +16,27 @@ from blocknb.language.libdevice.parts import (
     LIFT,
     MANTISSA,
     NAN,
-    away,
     device,
-    exponent_of,
     fast_two_sum,
     from_bits,
     helper,
     horner,
-    inward,
     narrow,
     narrow2,
     nearest,
     negative,
     number,
     power_of_two,
-    product,
     scale,
     scaled_pair,
     to_bits,
-    toward_zero,
     two_product,
     two_sum,
-    whole,
     wide,
     wide2,
     with_sign,
 )
-from blocknb.language.types import float32, float64, int32, int64
+from blocknb.language.types import float32, float64, int32
 
 LN2_HIGH = {32: 0.693145751953125, 64: 0.6931471803691238}  # few enough bits that n * LN2_HIGH is exact
 LN2_LOW = {32: 1.428606765330187e-06, 64: 1.9082149292705877e-10}
@@ -236,7 +230,8 @@ def acosh(x):
     large = v > LIFT[v.dtype.primitive_bitwidth]
     t = tl.where(large, 1.0, v) - 1.0
     small = log1p_wide(t + tl.sqrt_rn(2.0 * t + t * t))
-    return narrow(tl.where(large, tl.log(v) + c.LN_2[v.dtype.primitive_bitwidth][0], small), x)
+    result = tl.where(large, tl.log(v) + c.LN_2[v.dtype.primitive_bitwidth][0], small)
+    return narrow(tl.where(v >= 1, result, NAN), x)
 
 
 @device

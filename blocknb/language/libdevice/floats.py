@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
-from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.parts import (
     INF,
     LEAST_NORMAL,
@@ -14,31 +13,21 @@ from blocknb.language.libdevice.parts import (
     away,
     device,
     exponent_of,
-    fast_two_sum,
     from_bits,
     helper,
-    horner,
     inward,
     narrow,
     narrow2,
-    nearest,
     negative,
-    number,
     power_of_two,
-    product,
-    scale,
-    scaled_pair,
     to_bits,
     toward_zero,
-    two_product,
-    two_sum,
     whole,
     wide,
     wide2,
     with_sign,
 )
-from blocknb.language.types import float32, float64, int32, int64
-
+from blocknb.language.types import float32, int32, int64
 
 # -- whole numbers ---------------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,9 @@ def mul24(x, y):
 @device
 def sad(x, y, z):
     """|x - y| + z."""
-    return tl.where(x < y, y - x, x - y).to(uint32).to(tl.to_tensor(x).dtype) + tl.to_tensor(z).to(tl.to_tensor(x).dtype)
+    return tl.where(x < y, y - x, x - y).to(uint32).to(tl.to_tensor(x).dtype) + tl.to_tensor(z).to(
+        tl.to_tensor(x).dtype
+    )
 
 
 @device

@@ -8,38 +8,24 @@ from blocknb.language.libdevice import coefficients as c
 from blocknb.language.libdevice.floats import binary_exponent
 from blocknb.language.libdevice.parts import (
     INF,
-    LEAST_NORMAL,
-    LIFT,
-    MANTISSA,
-    NAN,
-    away,
     device,
     exponent_of,
-    fast_two_sum,
     from_bits,
     helper,
     horner,
-    inward,
     narrow,
     narrow2,
-    nearest,
-    negative,
     number,
     power_of_two,
-    product,
     scale,
-    scaled_pair,
     to_bits,
-    toward_zero,
     two_product,
     two_sum,
-    whole,
     wide,
     wide2,
     with_sign,
 )
-from blocknb.language.types import float32, float64, int32, int64
-
+from blocknb.language.types import float32
 
 # -- roots and norms ---------------------------------------------------------------------------------------------------------
 

@@ -103,10 +103,10 @@ def erf_root(x, q):
 def erf_inverse(x, q):
     """The root for x of either sign, with the values at the ends and outside."""
     size = tl.abs(x)
-    inside = (size < 1) & (q > 0) & (q < 2)
+    inside = (q > 0) & (q < 2)
     tail = tl.where(x < 0, 2.0 - q, q)
     y = erf_root(tl.where(inside, size, 0.0), tl.where(inside, tail, 1.0))
-    y = tl.where(inside, y, tl.where((size == 1) | (q == 0) | (q == 2), INF, NAN))
+    y = tl.where(inside, y, tl.where((q == 0) | (q == 2), INF, NAN))
     return tl.where(x < 0, -y, y)
 
 
