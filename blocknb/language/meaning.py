@@ -76,10 +76,11 @@ def minmax(plain: Callable, propagating: Callable) -> Callable:
 
 def fma(attrs, dtype, a, b, c):
     """a * b + c rounded once: the sum of exact parts in fp64, rounded to odd before the last addition (Boldo and Melquiond, 2008)."""
-    a, b, c = (x.astype(np.float64) for x in np.broadcast_arrays(a, b, c))
+    shape = np.shape(a)
+    a, b, c = (np.atleast_1d(x).astype(np.float64) for x in (a, b, c))
     plain = a * b + c
     if dtype.bits == 16:
-        return plain
+        return plain.reshape(shape)
     high, low = _exact_product(a, b)
     t, t_low = _exact_sum(c, low)
     v, v_low = _exact_sum(high, t)
@@ -93,7 +94,7 @@ def fma(attrs, dtype, a, b, c):
     result = np.where(simple & finite, exact, plain)
     for i in zip(*np.nonzero(finite & ~simple & (a != 0) & (b != 0)), strict=True):
         result[i] = _fraction_fma(a[i], b[i], c[i])
-    return result
+    return result.reshape(shape)
 
 
 def _fraction_fma(a, b, c):
