@@ -31,6 +31,7 @@ COSTS = {
     "erf": 30,
     "div": 6,
     "rem": 8,
+    "mulhi": 3,
     "sqrt": 8,
     "rsqrt": 10,
     "min": 2,
@@ -145,6 +146,12 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
     match op.name:
         case "add" | "sub" | "mul":
             return code.binary(op.name, a, b, element, width)
+        case "mulhi":
+            wide, grow = f"i{2 * dtype.bits}", "sext" if dtype.is_signed else "zext"
+            x, y = (code.convert(grow, factor, element, wide, width) for factor in (a, b))
+            product = code.binary("mul", x, y, wide, width)
+            count = str(dtype.bits) if width == 1 else f"splat ({wide} {dtype.bits})"
+            return code.convert("trunc", code.binary("lshr", product, count, wide, width), wide, element, width)
         case "and" | "or" | "xor":
             return code.binary(op.name, a, b, element, width)
         case "shl" | "shr":

@@ -305,6 +305,10 @@ def fma_double(code: Code, args: list[str], width: int) -> str:
         high = big - (big - x)
         return high, x - high
 
+    # A factor too large to be halved gives some of its exponent to the other, which is small if the product is finite.
+    for _ in range(2):
+        big = f.absolute(a) > 2.0**970
+        a, b = f.select(big, b * 2.0**60, b), f.select(big, a * 2.0**-60, a)
     product = a * b
     (a1, a2), (b1, b2) = halves(a), halves(b)
     error = ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2

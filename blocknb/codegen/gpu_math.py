@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_math, gpu_trig
+from blocknb.codegen import cpu_exact, cpu_math, gpu_trig
 from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
@@ -96,6 +96,11 @@ def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) ->
             return g.emit(f"{INTEGER[op.name]} {kind} {names[0]}, {names[1]}")
         case "shr":
             return g.emit(f"{'ashr' if signed else 'lshr'} {kind} {names[0]}, {names[1]}")
+        case "mulhi":  # LLVM has the multiplication by its upper half for 32 and 64 bits
+            wide, grow = f"i{2 * dtype.bits}", "sext" if signed else "zext"
+            factors = [g.emit(f"{grow} {kind} {x} to {wide}") for x in names]
+            product = g.emit(f"mul {wide} {factors[0]}, {factors[1]}")
+            return g.emit(f"trunc {wide} {g.emit(f'lshr {wide} {product}, {dtype.bits}')} to {kind}")
         case "div" | "rem":
             divisor = names[1]
             if (
@@ -137,11 +142,12 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "add" | "sub" | "mul":
             return g.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
         case "div":
-            if fp32:  # two units in the last place over the whole range, at a third of the cost of IEEE division
+            if fp32 and not op.attrs.get("nearest"):
+                # Two units in the last place over the whole range, at a third of the cost of IEEE division.
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
             return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
         case "rem":
-            return remainder(g, kind, suffix, names)
+            return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1)
         case "min" | "max":
             plain = g.call(kind, f"llvm.{op.name}num.{suffix}", (kind, names[0]), (kind, names[1]))
             return nan_wins(g, kind, names, plain) if op.attrs.get("nan") else plain
@@ -168,14 +174,6 @@ def nan_wins(g: Generator, kind: str, names: tuple[str, ...], plain: str) -> str
     unordered = g.emit(f"fcmp uno {kind} {names[0]}, {names[1]}")
     poisoned = g.emit(f"fadd {kind} {names[0]}, {names[1]}")
     return g.emit(f"select i1 {unordered}, {kind} {poisoned}, {kind} {plain}")
-
-
-def remainder(g: Generator, kind: str, suffix: str, names: tuple[str, ...]) -> str:
-    """a - trunc(a / b) * b by one fused step: exact while the quotient is (up to 2^24 for fp32)."""
-    quotient = g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
-    whole = g.call(kind, f"llvm.trunc.{suffix}", (kind, quotient))
-    minus = g.emit(f"fneg {kind} {whole}")
-    return g.call(kind, f"llvm.fma.{suffix}", (kind, minus), (kind, names[1]), (kind, names[0]))
 
 
 class Inline(Writer):

@@ -116,14 +116,34 @@ def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
     return emit.value("fma", *emit.agree(dtype, *values))
 
 
+@emits("umulhi")
+def umulhi(frame: Frame, x: Any, y: Any) -> Value:
+    emit = frame.emit
+    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
+    if dtype not in (t.int32, t.uint32, t.int64, t.uint64):
+        raise Mismatch(f"`umulhi` multiplies integers of 32 or 64 bits, not {dtype}", "convert with .to(tl.uint32)")
+    unsigned = t.uint32 if dtype.bits == 32 else t.uint64
+    return emit.cast(emit.value("mulhi", *(emit.cast(x, unsigned) for x in emit.agree(dtype, *values))), dtype)
+
+
 @emits("fdiv")
 def fdiv(frame: Frame, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
-    return div_rn(frame, x, y)
+    return _quotient(frame, "fdiv", x, y, flag(frame, ieee_rounding, "ieee_rounding"))
 
 
 @emits("div_rn")
 def div_rn(frame: Frame, x: Any, y: Any) -> Any:
-    return frame.emit.binary("/", _operand(x, "x"), _operand(y, "y"))
+    return _quotient(frame, "div_rn", x, y, True)
+
+
+def _quotient(frame: Frame, name: str, x: Any, y: Any, nearest: bool) -> Value:
+    emit = frame.emit
+    dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
+    if not dtype.is_float:
+        raise Mismatch(f"`{name}` divides floats, not {dtype}", "x / y divides integers in fp32, x // y whole")
+    wide = t.float32 if dtype.bits < 32 else dtype
+    result = emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
+    return emit.cast(result, dtype)
 
 
 @emits("where")

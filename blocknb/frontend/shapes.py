@@ -263,17 +263,35 @@ def trans(frame: Frame, input: Any, *dims: Any) -> Value:
     return x if perm == tuple(range(rank)) else frame.emit.value("trans", x, perm=perm)
 
 
+def toward_zero(emit: Emitter, x: Value, nearest: Value) -> Value:
+    """x rounded toward zero, from x rounded to nearest: where that went up, the float before it."""
+    dtype = nearest.type.dtype
+    integer = {8: t.int8, 16: t.int16, 32: t.int32}[dtype.bits]
+    up = emit.value("cmp", emit.value("abs", emit.cast(nearest, x.type.dtype)), emit.value("abs", x), pred="gt")
+    bits = emit.value("bitcast", nearest, dtype=integer)
+    before = emit.value("sub", bits, emit.number(1, integer, bits.type.shape))
+    return emit.value("select", up, emit.value("bitcast", before, dtype=dtype), nearest)
+
+
 @emits("cast", "to")
 def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Value:
     x, dtype, emit = tile_of(frame, input), dtype_of(dtype), frame.emit
-    if fp_downcast_rounding not in (None, "rtne"):
+    if fp_downcast_rounding not in (None, "rtne", "rtz"):
         raise Mismatch(
-            f"rounding {fp_downcast_rounding!r} is not available",
-            "leave it out: floats are rounded to the nearest, ties to even",
+            f"rounding {fp_downcast_rounding!r} does not exist",
+            '"rtne" rounds to the nearest, ties to even; "rtz" toward zero',
             "fp_downcast_rounding",
         )
     if not flag(frame, bitcast, "bitcast"):
-        return emit.cast(x, dtype)
+        narrower = x.type.dtype.is_float and dtype.is_float and dtype.bits < x.type.dtype.bits
+        if fp_downcast_rounding is not None and not narrower:
+            raise Mismatch(
+                f"fp_downcast_rounding is for casts to a narrower float, not from {x.type.dtype} to {dtype}",
+                "leave it out",
+                "fp_downcast_rounding",
+            )
+        nearest = emit.cast(x, dtype)
+        return toward_zero(emit, x, nearest) if fp_downcast_rounding == "rtz" else nearest
     if x.type.dtype == dtype:
         return x
     if x.type.dtype.bits != dtype.bits:

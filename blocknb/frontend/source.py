@@ -100,7 +100,7 @@ class Source:
         node = statement.body[0] if isinstance(statement, ast.If) and indented else statement
         if isinstance(node, ast.AsyncFunctionDef):
             raise SyntaxUnsupported("a kernel cannot be async", self.loc(), "write `def` instead of `async def`")
-        if not isinstance(node, ast.FunctionDef) or node.name != self.name:
+        if not isinstance(node, ast.FunctionDef) or node.name != self.function.__code__.co_name:
             raise self._changed()
         return node
 

@@ -6,10 +6,22 @@ language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains
 
 # ruff: noqa: F401 (the imports are the namespace)
 
-from blocknb.language import math
+from blocknb.language import extra, libdevice, math
 from blocknb.language.constants import PropagateNan, constexpr
 from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
 from blocknb.language.moves import cat, histogram, interleave, join, sort, split, topk
+from blocknb.language.random import (
+    pair_uniform_to_normal,
+    philox,
+    philox_impl,
+    rand,
+    rand4x,
+    randint,
+    randint4x,
+    randn,
+    randn4x,
+    uint_to_uniform_float,
+)
 from blocknb.language.surface import (
     abs,
     arange,
@@ -76,6 +88,7 @@ from blocknb.language.surface import (
     tanh,
     to_tensor,
     trans,
+    umulhi,
     view,
     where,
     xor_shuffle,
@@ -110,5 +123,5 @@ class tensor:
     """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
 
 
-_MODULES = {"constants", "library", "meaning", "moves", "ops", "rules", "surface", "types"}
+_MODULES = {"constants", "library", "meaning", "moves", "ops", "random", "rules", "surface", "types"}
 __all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _MODULES)

@@ -1,5 +1,8 @@
-"""The mathematical functions under Triton's second name for them: `tl.math.exp` is `tl.exp`."""
+"""The mathematical functions under Triton's second name for them: `tl.math.exp` is `tl.exp`, and libdevice's are here as well."""
 
+# ruff: noqa: F401 (the imports are the namespace)
+
+from blocknb.language import libdevice
 from blocknb.language.surface import (
     abs,
     ceil,
@@ -18,24 +21,8 @@ from blocknb.language.surface import (
     sqrt,
     sqrt_rn,
     tanh,
+    umulhi,
 )
 
-__all__ = [
-    "abs",
-    "ceil",
-    "cos",
-    "div_rn",
-    "erf",
-    "exp",
-    "exp2",
-    "fdiv",
-    "floor",
-    "fma",
-    "log",
-    "log2",
-    "rsqrt",
-    "sin",
-    "sqrt",
-    "sqrt_rn",
-    "tanh",
-]
+globals().update({name: function for name, function in libdevice.FUNCTIONS.items() if name not in globals()})
+__all__ = sorted({name for name in dict(vars()) if not name.startswith("_")} - {"libdevice"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
@@ -52,9 +53,83 @@ def remainder(attrs, dtype, a, b):
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
 
 
+def multiply_high(a, b):
+    """The upper half of a product, by halves of the factors where no wider integer holds it."""
+    bits = a.dtype.itemsize * 8
+    if bits < 64:
+        wide = np.int64 if a.dtype.kind == "i" else np.uint64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(bits)).astype(a.dtype)
+    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    x, y = a.astype(np.uint64), b.astype(np.uint64)
+    low, cross = (x & mask) * (y & mask), (x >> half) * (y & mask)
+    middle = (x & mask) * (y >> half) + (cross & mask) + (low >> half)
+    high = (x >> half) * (y >> half) + (cross >> half) + (middle >> half)
+    if a.dtype.kind == "i":  # a negative factor counted as one larger by 2^64
+        high = high - np.where(a < 0, y, np.uint64(0)) - np.where(b < 0, x, np.uint64(0))
+    return high.astype(a.dtype)
+
+
 def minmax(plain: Callable, propagating: Callable) -> Callable:
     """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
     return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
+
+
+def fma(attrs, dtype, a, b, c):
+    """a * b + c rounded once: the sum of exact parts in fp64, rounded to odd before the last addition (Boldo and Melquiond, 2008)."""
+    shape = np.shape(a)
+    a, b, c = (np.atleast_1d(x).astype(np.float64) for x in (a, b, c))
+    plain = a * b + c
+    if dtype.bits == 16:
+        return plain.reshape(shape)
+    high, low = _exact_product(a, b)
+    t, t_low = _exact_sum(c, low)
+    v, v_low = _exact_sum(high, t)
+    z = _to_odd(*_exact_sum(t_low, v_low))
+    exact = v + z if dtype.bits == 64 else _to_odd(*_exact_sum(v, z))
+    size = np.abs(a * b)
+    simple = (
+        (size > 2.0**-960) & (size < 2.0**1000) & (np.maximum(np.abs(a), np.abs(b)) < 2.0**990) & np.isfinite(exact)
+    )
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    result = np.where(simple & finite, exact, plain)
+    for i in zip(*np.nonzero(finite & ~simple & (a != 0) & (b != 0)), strict=True):
+        result[i] = _fraction_fma(a[i], b[i], c[i])
+    return result.reshape(shape)
+
+
+def _fraction_fma(a, b, c):
+    """Where parts of the product are out of range: in fractions, which Python rounds once."""
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    try:
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return np.copysign(np.inf, float(a) * float(b))
+
+
+def _exact_sum(x, y):
+    s = x + y
+    back = s - x
+    return s, (x - (s - back)) + (y - back)
+
+
+def _exact_product(x, y):
+    def halves(value):
+        big = value * 134217729.0
+        high = big - (big - value)
+        return high, value - high
+
+    p = x * y
+    (x1, x2), (y1, y2) = halves(x), halves(y)
+    return p, ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2
+
+
+def _to_odd(s, error):
+    """The sum s + error rounded to the neighbour whose last bit is one, when it is no float."""
+    bits = np.ascontiguousarray(s).view(np.int64).reshape(s.shape)
+    even = (bits & 1) == 0
+    toward = np.where((error > 0) == (s > 0), bits + 1, bits - 1)
+    moved = np.where(even & (error != 0) & np.isfinite(s) & (s != 0), toward, bits)
+    return np.ascontiguousarray(moved).view(np.float64).reshape(s.shape)
 
 
 def compare(attrs, dtype, a, b):

@@ -109,7 +109,7 @@ for _name, _kinds, _doc, _fn in (
     (
         "div",
         NUMBERS,
-        "Quotient: IEEE for floats, truncated for integers (by zero: undefined, but no trap).",
+        "Quotient: for floats within 2 ulp (`nearest`: as IEEE rounds), for integers truncated (by zero: undefined, but no trap).",
         meaning.quiet(meaning.divide),
     ),
     ("rem", NUMBERS, "Remainder with the dividend's sign.", meaning.quiet(meaning.remainder)),
@@ -125,6 +125,7 @@ for _name, _kinds, _doc, _fn in (
         "The larger operand; a NaN loses unless `nan` is set.",
         meaning.quiet(meaning.minmax(np.fmax, np.maximum)),
     ),
+    ("mulhi", "int uint", "The upper half of the product of twice the width.", meaning.plain(meaning.multiply_high)),
     ("and", "bool int uint", "Bitwise and.", meaning.plain(np.bitwise_and)),
     ("or", "bool int uint", "Bitwise or.", meaning.plain(np.bitwise_or)),
     ("xor", "bool int uint", "Bitwise exclusive or.", meaning.plain(np.bitwise_xor)),
@@ -142,7 +143,7 @@ for _name, _kinds, _doc, _fn in (
         rules.same(_kinds),
         _doc,
         operands="a b",
-        attrs=("nan",) if _name in ("min", "max") else (),
+        attrs={"min": ("nan",), "max": ("nan",), "div": ("nearest",)}.get(_name, ()),
         numpy=_fn,
     )
 
@@ -188,7 +189,7 @@ row(
     rules.same("float"),
     "a * b + c, rounded once.",
     operands="a b c",
-    numpy=meaning.wide(lambda a, b, c: a * b + c),
+    numpy=meaning.quiet(meaning.fma),
 )
 row(
     "neg",

@@ -228,6 +228,11 @@ def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
 
 
 @builtin
+def umulhi(x, y):
+    """The upper half of the product of two integers of 32 or 64 bits, taken as unsigned."""
+
+
+@builtin
 def fma(x, y, z): ...
 
 

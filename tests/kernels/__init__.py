@@ -5,6 +5,7 @@ from kernels import (  # noqa: F401 - filling CASES
     atomics,
     control,
     elementwise,
+    functions,
     inplace,
     networks,
     products,

@@ -400,3 +400,35 @@ def test_masks_may_be_scalars_constants_or_smaller_tiles():
         tl.store(at, 3, mask=j < 2)
 
     assert evaluate(k, np.int32, (2, 4), n=5).tolist() == [[3, 3, 1, 1]] * 2
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_casts_round_toward_zero_when_asked(dtype):
+    narrow = tl.float16 if dtype == np.float16 else tl.bfloat16
+
+    @kernel
+    def k(out, x, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + i).to(narrow, fp_downcast_rounding="rtz"))
+
+    x = (RNG.standard_normal(256) * np.exp2(RNG.uniform(-20, 14, 256))).astype(np.float32)
+    x[:6] = [0.0, -0.0, np.inf, np.nan, 3.4e38, -3.4e38]
+    found = evaluate(k, dtype, (256,), x=x, BLOCK=256).astype(np.float64)
+    with np.errstate(all="ignore"):
+        nearest = x.astype(dtype)
+        inward = np.nextafter(nearest, dtype(0)).astype(np.float64)
+        expected = np.where(np.abs(nearest.astype(np.float64)) > np.abs(x), inward, nearest.astype(np.float64))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_rounding_that_does_not_exist_or_does_not_apply_is_refused():
+    @kernel
+    def unknown(out, x):
+        tl.store(out, tl.load(x).to(tl.float16, fp_downcast_rounding="up"))
+
+    @kernel
+    def wider(out, x):
+        tl.store(out, tl.load(x).to(tl.float64, fp_downcast_rounding="rtz"))
+
+    assert "'up' does not exist" in str(failure(unknown, TypeMismatch, out="*f32", x="*f32"))
+    assert "narrower float" in str(failure(wider, TypeMismatch, out="*f32", x="*f32"))

@@ -1,0 +1,5 @@
+"""CUDA's extras: libdevice."""
+
+from blocknb.language.extra.cuda import libdevice
+
+__all__ = ["libdevice"]

@@ -1,0 +1,43 @@
+"""libdevice, under the names that CUDA's and Triton's have, written in the block language itself.
+
+The functions take any float (fp16 and bf16 are computed in fp32) and broadcast like operators; they run wherever a kernel runs: on
+the GPU, on the CPU and in the interpreter, with one meaning. `FUNCTIONS` is the registry that the reference is printed from. Names
+that are builtins of the language (`sqrt`, `fma`, `erf`...) are those builtins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blocknb.language import surface
+from blocknb.language.libdevice import (  # noqa: F401 (they fill FUNCTIONS)
+    bessel,
+    conversions,
+    elementary,
+    floats,
+    integers,
+    roots,
+    rounding,
+    special,
+    trigonometry,
+)
+from blocknb.language.libdevice.parts import FUNCTIONS
+
+#: Functions of libdevice that the language has as builtins.
+BUILTINS = (
+    "abs", "floor", "rsqrt", "ceil", "exp2", "fma", "div_rn", "sqrt_rn", "sqrt", "sin", "cos", "log2", "tanh", "log", "erf",
+)  # fmt: skip
+
+for _name in BUILTINS:
+    FUNCTIONS[_name] = getattr(surface, _name)
+
+globals().update(FUNCTIONS)
+__all__ = sorted(FUNCTIONS)
+
+
+def __getattr__(name: str) -> Callable:
+    raise AttributeError(f"libdevice has no `{name}`")
+
+
+def __dir__() -> list[str]:
+    return __all__

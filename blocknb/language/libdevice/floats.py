@@ -1,0 +1,211 @@
+"""libdevice's functions that take floats apart: rounding to whole numbers, signs, classes, exponents, neighbours."""
+
+from __future__ import annotations
+
+from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
+from blocknb.language.libdevice.parts import (
+    INF,
+    LEAST_NORMAL,
+    LIFT,
+    MANTISSA,
+    NAN,
+    away,
+    device,
+    exponent_of,
+    from_bits,
+    helper,
+    inward,
+    narrow,
+    narrow2,
+    negative,
+    power_of_two,
+    to_bits,
+    toward_zero,
+    whole,
+    wide,
+    wide2,
+    with_sign,
+)
+from blocknb.language.types import float32, int32, int64
+
+# -- whole numbers ---------------------------------------------------------------------------------------------------------
+
+
+@device
+def trunc(x):
+    """Rounded toward zero to a whole number."""
+    return narrow(toward_zero(wide(x)), x)
+
+
+@device
+def rint(x):
+    """Rounded to the nearest whole number, halves to even."""
+    return narrow(whole(wide(x)), x)
+
+
+@device
+def nearbyint(x):
+    """Rounded to the nearest whole number, halves to even."""
+    return rint(x)
+
+
+@device
+def round(x):
+    """Rounded to the nearest whole number, halves away from zero."""
+    v = wide(x)
+    t = toward_zero(v)
+    up = tl.abs(v - t) >= 0.5
+    return narrow(with_sign(tl.where(up, tl.abs(t) + 1.0, tl.abs(t)), v), x)
+
+
+@device
+def llrint(x):
+    """The nearest whole number as int64, halves to even."""
+    return whole(wide(x)).to(int64)
+
+
+@device
+def llround(x):
+    """The nearest whole number as int64, halves away from zero."""
+    return round(wide(x)).to(int64)
+
+
+# -- signs and classes -------------------------------------------------------------------------------------------------------
+
+
+@device
+def isnan(x):
+    """Whether x is not a number."""
+    return wide(x) != wide(x)
+
+
+@device
+def isinf(x):
+    """Whether x is an infinity."""
+    return tl.abs(wide(x)) == INF
+
+
+@device
+def finitef(x):
+    """Whether x is neither infinite nor NaN."""
+    return tl.abs(wide(x)) < INF
+
+
+@device
+def isfinited(x):
+    """Whether x is neither infinite nor NaN."""
+    return tl.abs(wide(x)) < INF
+
+
+@device
+def signbit(x):
+    """The sign bit, as int32: 1 for negative numbers, -0 and NaNs with it."""
+    return negative(wide(x)).to(int32)
+
+
+@device
+def copysign(x, y):
+    """|x| with the sign of y."""
+    a, b = wide2(x, y)
+    return narrow2(with_sign(a, b), x, y)
+
+
+@device
+def saturatef(x):
+    """x kept between 0 and 1; NaN becomes 0."""
+    v = wide(x)
+    return narrow(tl.where(v > 0, tl.where(v < 1, v, 1.0), 0.0), x)
+
+
+@device
+def fdim(x, y):
+    """x - y where that is positive, else zero; NaN of a NaN."""
+    a, b = wide2(x, y)
+    return narrow2(tl.where(a <= b, 0.0, a - b), x, y)
+
+
+@device
+def nextafter(x, y):
+    """The next float after x toward y."""
+    a, b = wide2(x, y)
+    least = with_sign(from_bits(to_bits(a) * 0 + 1, a), b)
+    moved = tl.where(a == 0, least, tl.where((a < b) == (a > 0), away(a), inward(a)))
+    return narrow2(tl.where(a == b, b, tl.where((a == a) & (b == b), moved, a + b)), x, y)
+
+
+# -- exponents -------------------------------------------------------------------------------------------------------------
+
+
+@helper
+def binary_exponent(v):
+    """The exponent of a finite positive number, as an integer of its width."""
+    tiny = v < LEAST_NORMAL[v.dtype.primitive_bitwidth]
+    lifted = exponent_of(tl.where(tiny, v * LIFT[v.dtype.primitive_bitwidth], v))
+    return lifted - tl.where(tiny, MANTISSA[v.dtype.primitive_bitwidth] + 1, 0)
+
+
+@device
+def ldexp(x, n):
+    """x * 2^n, rounded once."""
+    v = wide(x)
+    limit: constexpr = 280 if v.dtype == float32 else 2200
+    n = tl.minimum(tl.maximum(tl.cast(n, int32), -limit), limit).to(to_bits(v).dtype)
+    # In three steps, of which only the last that leaves the normal numbers rounds: the largest steps come first.
+    bound: constexpr = 126 if v.dtype == float32 else 1022
+    low: constexpr = -102 if v.dtype == float32 else -969
+    first = tl.minimum(tl.maximum(n, low), bound)
+    second = tl.minimum(tl.maximum(n - first, low), bound)
+    third = tl.minimum(tl.maximum(n - first - second, -bound), bound)
+    return narrow(v * power_of_two(first, v) * power_of_two(second, v) * power_of_two(third, v), x)
+
+
+@device
+def scalbn(x, n):
+    """x * 2^n, rounded once."""
+    return ldexp(x, n)
+
+
+@device
+def ilogb(x):
+    """The exponent of x as int32; of 0 and NaN the smallest int32, of infinity the largest."""
+    v = tl.abs(wide(x))
+    finite = (v > 0) & (v < INF)
+    e = binary_exponent(tl.where(finite, v, 1.0)).to(int32)
+    return tl.where(finite, e, tl.where(v == INF, 2147483647, -2147483648))
+
+
+@device
+def logb(x):
+    """The exponent of x as a float; -infinity of 0."""
+    v = tl.abs(wide(x))
+    finite = (v > 0) & (v < INF)
+    e = binary_exponent(tl.where(finite, v, 1.0)).to(v.dtype)
+    return narrow(tl.where(finite, e, tl.where(v == 0, -INF, v)), x)
+
+
+# -- remainders --------------------------------------------------------------------------------------------------------------
+
+
+@device
+def fmod(x, y):
+    """The exact remainder of x / y rounded toward zero: it has the sign of x."""
+    a, b = wide2(x, y)
+    return narrow2(a % b, x, y)
+
+
+@device
+def remainder(x, y):
+    """The exact remainder of x / y rounded to nearest, halves to even: at most |y| / 2."""
+    a, b = wide2(x, y)
+    size = tl.abs(b)
+    # Less than twice |y|, where that is a float: the quotient's last bit is then known.
+    doubled = size + size
+    r = tl.abs(a)
+    r = tl.where(doubled < INF, r % tl.where(doubled < INF, doubled, 1.0), r)
+    over = tl.where(size < LEAST_NORMAL[size.dtype.primitive_bitwidth] * 2, r + r > size, r > 0.5 * size)
+    first = tl.where(over, r - size, r)
+    again = tl.where(size < LEAST_NORMAL[size.dtype.primitive_bitwidth] * 2, first + first >= size, first >= 0.5 * size)
+    result = tl.where(over & again, first - size, first)
+    result = tl.where(negative(a), -result, result)
+    return narrow2(tl.where((b == 0) | (tl.abs(a) == INF) | (b != b) | (a != a), NAN, result), x, y)

@@ -1,0 +1,160 @@
+"""libdevice's cube roots and norms. What a square or a sum loses is kept in a second float, so the results are within an ulp."""
+
+from __future__ import annotations
+
+from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
+from blocknb.language.libdevice import coefficients as c
+from blocknb.language.libdevice.floats import binary_exponent
+from blocknb.language.libdevice.parts import (
+    INF,
+    device,
+    exponent_of,
+    from_bits,
+    helper,
+    horner,
+    narrow,
+    narrow2,
+    number,
+    power_of_two,
+    scale,
+    to_bits,
+    two_product,
+    two_sum,
+    wide,
+    wide2,
+    with_sign,
+)
+from blocknb.language.types import float32
+
+# -- roots and norms ---------------------------------------------------------------------------------------------------------
+
+
+@helper
+def cube_root(m):
+    """The cube root of a number between 1 and 8, a little better than its precision: Halley twice, and a step on the exact error."""
+    t = horner(m, c.CBRT[m.dtype.primitive_bitwidth])
+    for _ in tl.static_range(2):
+        cube = t * t * t
+        t = t * tl.div_rn(cube + 2.0 * m, 2.0 * cube + m)
+    square, low = two_product(t, t)
+    return t, tl.div_rn(tl.fma(-square, t, m) - low * t, 3.0 * square)
+
+
+@helper
+def cube_parts(v):
+    """m between 1 and 8 and k with |v| = 8^k m, for finite v that is not zero."""
+    e = binary_exponent(v)
+    k = (e + 3000) // 3 - 1000
+    # In two steps: 2^(3 k) may not be a normal number.
+    n = -3 * k
+    return scale(v, n), k
+
+
+@device
+def cbrt(x):
+    """Cube root."""
+    v = wide(x)
+    a = tl.abs(v)
+    ordinary = (a > 0) & (a < INF)
+    m, k = cube_parts(tl.where(ordinary, a, 1.0))
+    t, rest = cube_root(m)
+    return narrow(tl.where(ordinary, with_sign((t + rest) * power_of_two(k, v), v), v), x)
+
+
+@device
+def rcbrt(x):
+    """1 / cbrt(x)."""
+    v = wide(x)
+    a = tl.abs(v)
+    ordinary = (a > 0) & (a < INF)
+    m, k = cube_parts(tl.where(ordinary, a, 1.0))
+    t, rest = cube_root(m)
+    r = tl.div_rn(number(1.0, v), t)
+    r = r + r * (tl.fma(-r, t, number(1.0, v)) - r * rest)
+    return narrow(tl.where(ordinary, with_sign(r * power_of_two(-k, v), v), tl.div_rn(number(1.0, v), v)), x)
+
+
+@helper
+def norm(x, y, z, w):
+    """The length of a vector and the power of two it is to be multiplied with: nothing overflows on the way."""
+    largest = tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.maximum(tl.abs(z), tl.abs(w)))
+    limit: constexpr = 126 if largest.dtype == float32 else 1022
+    e = tl.minimum(tl.maximum(exponent_of(largest), -limit), limit)
+    down = power_of_two(-e, largest)
+    x = x * down
+    y = y * down
+    z = z * down
+    w = w * down
+    # The sum of squares in two parts: what each square and each sum loses is added at the end.
+    a, a_low = two_product(x, x)
+    b, b_low = two_product(y, y)
+    d, d_low = two_product(z, z)
+    f, f_low = two_product(w, w)
+    s, s_low = two_sum(a, b)
+    t, t_low = two_sum(d, f)
+    u, u_low = two_sum(s, t)
+    return tl.sqrt_rn(u + (u_low + s_low + t_low + (a_low + b_low) + (d_low + f_low))), power_of_two(e, largest)
+
+
+@helper
+def length(x, y, z, w):
+    r, up = norm(x, y, z, w)
+    infinite = (tl.abs(x) == INF) | (tl.abs(y) == INF) | (tl.abs(z) == INF) | (tl.abs(w) == INF)
+    return tl.where(infinite, INF, r * up)
+
+
+@helper
+def inverse_length(x, y, z, w):
+    r, up = norm(x, y, z, w)
+    infinite = (tl.abs(x) == INF) | (tl.abs(y) == INF) | (tl.abs(z) == INF) | (tl.abs(w) == INF)
+    down = from_bits(to_bits(number(1.0, r)) * 2 - to_bits(up), r)
+    return tl.where(infinite, 0.0, tl.div_rn(number(1.0, r), r) * down)
+
+
+@device
+def hypot(x, y):
+    """sqrt(x^2 + y^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    return narrow2(length(a, b, a * 0.0, a * 0.0), x, y)
+
+
+@device
+def rhypot(x, y):
+    """1 / sqrt(x^2 + y^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    return narrow2(inverse_length(a, b, a * 0.0, a * 0.0), x, y)
+
+
+@device
+def norm3d(x, y, z):
+    """sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    a, d = wide2(a, z)
+    return narrow2(length(a, b.to(a.dtype), d, a * 0.0), x, y)
+
+
+@device
+def rnorm3d(x, y, z):
+    """1 / sqrt(x^2 + y^2 + z^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    a, d = wide2(a, z)
+    return narrow2(inverse_length(a, b.to(a.dtype), d, a * 0.0), x, y)
+
+
+@device
+def norm4d(x, y, z, w):
+    """sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    d, f = wide2(z, w)
+    a, d = wide2(a, d)
+    return narrow2(length(a, b.to(a.dtype), d, f.to(a.dtype)), x, y)
+
+
+@device
+def rnorm4d(x, y, z, w):
+    """1 / sqrt(x^2 + y^2 + z^2 + w^2), without overflow on the way."""
+    a, b = wide2(x, y)
+    d, f = wide2(z, w)
+    a, d = wide2(a, d)
+    return narrow2(inverse_length(a, b.to(a.dtype), d, f.to(a.dtype)), x, y)

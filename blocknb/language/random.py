@@ -1,0 +1,131 @@
+"""Random numbers by counting: `rand(seed, offsets)` is a function of its arguments, with no state to keep between programs.
+
+The generator is Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a counter of four words
+is multiplied and mixed in ten rounds under a key of two, the halves of the seed. The numbers are those of Triton bit for bit: the
+offset counts in the first two words, and a float in [0, 1) comes from a word by folding negative ones over.
+"""
+
+from __future__ import annotations
+
+from blocknb.language import surface as tl
+from blocknb.language.constants import constexpr
+from blocknb.language.library import inline
+from blocknb.language.types import int32, int64, uint32, uint64
+
+ROUNDS: constexpr = 10
+
+# (round multipliers, key increments) for words of 32 and 64 bits: the paper's constants.
+MULTIPLIERS_32 = (0xD2511F53, 0xCD9E8D57)
+WEYL_32 = (0x9E3779B9, 0xBB67AE85)
+MULTIPLIERS_64 = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+WEYL_64 = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+
+
+@inline
+def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
+    """Rounds of Philox on a counter of four words under a key of two, all uint32 or all uint64; returns the four words."""
+    tl.static_assert(c0.dtype == uint32 or c0.dtype == uint64, "the words of philox_impl are uint32 or uint64")
+    multipliers = MULTIPLIERS_32 if c0.dtype == uint32 else MULTIPLIERS_64
+    weyl = WEYL_32 if c0.dtype == uint32 else WEYL_64
+    for _ in tl.static_range(n_rounds):
+        first, third = c0, c2
+        c0 = tl.umulhi(third, multipliers[1]) ^ c1 ^ k0
+        c1 = third * multipliers[1]
+        c2 = tl.umulhi(first, multipliers[0]) ^ c3 ^ k1
+        c3 = first * multipliers[0]
+        k0 = k0 + weyl[0]
+        k1 = k1 + weyl[1]
+    return c0, c1, c2, c3
+
+
+@inline
+def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
+    """Four words of random bits for a seed (its two halves are the key) and a counter of four words of 32 or 64 bits."""
+    seed = tl.to_tensor(seed).to(uint64)
+    c0 = tl.to_tensor(c0)
+    c1 = tl.to_tensor(c1)
+    c2 = tl.to_tensor(c2)
+    c3 = tl.to_tensor(c3)
+    if c0.dtype.primitive_bitwidth == 32:
+        words = philox_impl(
+            c0.to(uint32),
+            c1.to(uint32),
+            c2.to(uint32),
+            c3.to(uint32),
+            seed.to(uint32),
+            (seed >> 32).to(uint32),
+            n_rounds,
+        )
+    else:
+        tl.static_assert(c0.dtype.primitive_bitwidth == 64, "the words of philox have 32 or 64 bits")
+        words = philox_impl(
+            c0.to(uint64), c1.to(uint64), c2.to(uint64), c3.to(uint64), seed, tl.full((), 0, uint64), n_rounds
+        )
+    return words
+
+
+@inline
+def randint4x(seed, offset, n_rounds: constexpr = ROUNDS):
+    """Four tiles of random uint32, the cheapest way to many: one run of Philox gives all four."""
+    offset = tl.to_tensor(offset)
+    low = offset.to(uint32)
+    zero = low * 0
+    high = (offset >> 32).to(uint32) if offset.dtype.primitive_bitwidth > 32 else zero
+    return philox(seed, low, high, zero, zero, n_rounds)
+
+
+@inline
+def randint(seed, offset, n_rounds: constexpr = ROUNDS):
+    """A tile of random uint32, one for each offset."""
+    words = randint4x(seed, offset, n_rounds)
+    return words[0]
+
+
+@inline
+def uint_to_uniform_float(x):
+    """Random bits of 32 or 64 as an fp32 in [0, 1): the sign folds over, so that the largest word stays below one."""
+    if x.dtype.primitive_bitwidth == 32:
+        x = x.to(int32)
+    else:
+        tl.static_assert(x.dtype.primitive_bitwidth == 64, "uint_to_uniform_float takes words of 32 or 64 bits")
+        x = x.to(int64)
+    scale = 4.6566127342e-10 if x.dtype == int32 else 1.0842020432385337e-19
+    return tl.where(x < 0, -x - 1, x) * scale
+
+
+@inline
+def rand(seed, offset, n_rounds: constexpr = ROUNDS):
+    """A tile of fp32 uniform in [0, 1), one for each offset."""
+    return uint_to_uniform_float(randint(seed, offset, n_rounds))
+
+
+@inline
+def rand4x(seed, offsets, n_rounds: constexpr = ROUNDS):
+    """Four tiles of fp32 uniform in [0, 1)."""
+    i1, i2, i3, i4 = randint4x(seed, offsets, n_rounds)
+    return uint_to_uniform_float(i1), uint_to_uniform_float(i2), uint_to_uniform_float(i3), uint_to_uniform_float(i4)
+
+
+@inline
+def pair_uniform_to_normal(u1, u2):
+    """Two independent normal numbers from two uniform ones (Box and Muller's transform)."""
+    radius = tl.sqrt(-2.0 * tl.log(tl.maximum(1.0e-7, u1)))
+    angle = 6.283185307179586 * u2
+    return radius * tl.cos(angle), radius * tl.sin(angle)
+
+
+@inline
+def randn(seed, offset, n_rounds: constexpr = ROUNDS):
+    """A tile of fp32 from the normal distribution of mean 0 and variance 1, one for each offset."""
+    i1, i2, _, _ = randint4x(seed, offset, n_rounds)
+    n1, _ = pair_uniform_to_normal(uint_to_uniform_float(i1), uint_to_uniform_float(i2))
+    return n1
+
+
+@inline
+def randn4x(seed, offset, n_rounds: constexpr = ROUNDS):
+    """Four tiles of fp32 from the normal distribution of mean 0 and variance 1."""
+    u1, u2, u3, u4 = rand4x(seed, offset, n_rounds)
+    n1, n2 = pair_uniform_to_normal(u1, u2)
+    n3, n4 = pair_uniform_to_normal(u3, u4)
+    return n1, n2, n3, n4
