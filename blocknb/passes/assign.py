@@ -126,7 +126,8 @@ class Assignment:
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
-                self.groups.propose(op.result, 1e12 * trips * op.result.type.size, layout)
+                weight = 1e15 if "instr" in op.attrs else 1e12  # plain multiply-adds take any layout
+                self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving an address is no cheaper than moving what it points to
                     self.tie_all((op.result, *op.args[:2]))
@@ -312,8 +313,8 @@ class Assignment:
         )
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
-        if "instr" in op.attrs:
-            return (*operand_layouts(op), self.layout_of(op.result))
+        if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs
+            return (*operand_layouts(op), op.attrs["layout"])
         # Plain multiply-adds read both operands from shared memory, so that any layout will do.
         return self.natural(op.args[0]), self.natural(op.args[1]), self.layout_of(op.result)
 
