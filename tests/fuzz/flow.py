@@ -11,7 +11,6 @@ from fuzz.program import Line
 from fuzz.writer import DIGITS, LARGEST, Var, Writer, epsilon, int_bound, spelled
 
 PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
-DOT_DTYPES = [t.float16, t.float16, t.bfloat16, t.float32, t.float32, t.int8, t.float64]
 
 
 class Flow(Writer):

@@ -14,14 +14,14 @@ from dataclasses import replace
 from blocknb.language import types as t
 from blocknb.language.types import DType
 from fuzz.flow import Flow
+from fuzz.products import Products
 from fuzz.program import Program
-from fuzz.writer import DIGITS, LARGEST, MAX_SIZE, Refused, Var, epsilon, int_bound, spelled
+from fuzz.writer import DIGITS, LARGEST, Refused, Var, epsilon, int_bound, spelled
 
 PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
-DOT_DTYPES = [t.float16, t.float16, t.bfloat16, t.float32, t.float32, t.int8, t.float64]
 
 
-class Generator(Flow):
+class Generator(Products, Flow):
     """Builds one program from a seed."""
 
     def program(self) -> Program:
@@ -42,7 +42,7 @@ class Generator(Flow):
         simple: list[tuple[int, Callable]] = [
             (3, self.load), (5, self.binary), (2, self.unary), (2, self.compare), (2, self.select), (2, self.cast),
             (3, self.reduce), (2, self.locate), (3, self.view), (2, self.store_any), (2, self.exchange), (2, self.dot),
-            (1, self.make), (1, self.float_function), (1, self.scalar_load),
+            (1, self.follow), (1, self.matmul), (1, self.make), (1, self.float_function), (1, self.scalar_load),
         ]  # fmt: skip
         nested: list[tuple[int, Callable]] = [(4, self.loop), (2, self.branch), (1, self.repeat), (1, self.leave)]
         for _ in range(count):
@@ -51,14 +51,6 @@ class Generator(Flow):
             self.attempt(step)
 
     # -- arithmetic ----------------------------------------------------------------------------------------------------
-
-    def rounded(self, dtype: DType, bound: float, error: float, whole: bool) -> dict:
-        """Bound, error and wholeness of a float result, given the error that its operands bring and whether they are whole."""
-        if bound > LARGEST[dtype]:
-            raise Refused
-        if whole and bound <= 2 ** DIGITS[dtype]:
-            return {"dtype": dtype, "bound": bound, "whole": True, "error": 0.0}
-        return {"dtype": dtype, "bound": bound, "error": error + 4 * epsilon(dtype) * bound}
 
     def binary(self) -> None:
         rng = self.rng
@@ -134,7 +126,7 @@ class Generator(Flow):
                 self.define(text, dtype=dtype, shape=x.shape, bound=max(x.bound, y.bound), error=error, whole=whole)
                 return
             case "/":
-                if dtype in (t.float16, t.bfloat16) or not y.name:
+                if dtype in (t.float16, t.bfloat16) or not y.name or y.bound == math.inf:
                     raise Refused
                 facts = self.rounded(dtype, x.bound, x.error + x.bound * y.error, False)
                 self.define(f"{x.name} / (bl.abs({text}) + 1)", shape=x.shape, **facts)
@@ -213,7 +205,7 @@ class Generator(Flow):
                 raise Refused
             self.define(text, dtype=dtype, shape=x.shape, bound=1)
         elif dtype.is_float and x.dtype.is_float:
-            if x.bound > LARGEST[dtype]:
+            if x.bound > LARGEST[dtype] and not (x.exact and x.bound == math.inf):
                 raise Refused
             keeps = x.bound <= 2 ** DIGITS[dtype]
             wider = DIGITS[dtype] >= DIGITS[x.dtype] and dtype.bits >= x.dtype.bits
@@ -313,7 +305,7 @@ class Generator(Flow):
 
     def locate(self) -> None:
         """Where the largest or smallest is, and what."""
-        x = self.pick(lambda v: bool(v.shape) and v.dtype.bits > 1 and v.exact)
+        x = self.pick(lambda v: bool(v.shape) and v.dtype.bits > 1 and v.exact and v.bound < math.inf)  # no NaN
         axis, name = self.rng.randrange(len(x.shape)), self.rng.choice(["max", "min"])
         shape = x.shape[:axis] + x.shape[axis + 1 :]
         if self.rng.random() < 0.5:
@@ -325,56 +317,6 @@ class Generator(Flow):
         dtype = t.float32 if x.dtype == t.bfloat16 else x.dtype
         self.keep(Var(best, dtype, shape, x.bound, x.error, x.whole, x.nonnegative))
         self.keep(Var(where, t.int32, shape, x.shape[axis], nonnegative=True))
-
-    def dot(self) -> None:
-        """A product of fresh operands, or with one that is there; sometimes a second one on top."""
-        rng = self.rng
-        dtype = rng.choice(DOT_DTYPES)
-        m, n, k = (rng.choice([16, 16, 32, 64]) for _ in range(3))
-        if rng.random() < 0.1:
-            m = rng.choice([1, 2, 8])
-        if rng.random() < 0.1:
-            n = rng.choice([1, 4, 8])
-        here = [v for v in self.visible() if v.dtype == dtype and len(v.shape) == 2 and 16 <= v.shape[1] <= 128]
-        if here and rng.random() < 0.6:
-            a = rng.choice(here)
-            m, k = a.shape
-        else:
-            a = self.operand(dtype, (m, k))
-        if m * n > MAX_SIZE or k * n > MAX_SIZE:
-            raise Refused
-        b = self.operand(dtype, (k, n))
-        self.product(a, b, m, n, k)
-
-    def operand(self, dtype: DType, shape: tuple[int, int]) -> Var:
-        content = "normal" if dtype.is_float and self.rng.random() < 0.3 else "whole"
-        return self.read(self.array(dtype, content), dtype, shape, content)
-
-    def product(self, a: Var, b: Var, m: int, n: int, k: int) -> None:
-        rng, dtype = self.rng, a.dtype
-        result = {t.int8: t.int32, t.float64: t.float64}.get(dtype, t.float32)
-        precision, options = dtype, ""
-        if dtype == t.float32:
-            mode = rng.choice(["", ', input_precision="ieee"', ', input_precision="tf32"'])
-            options, precision = mode, t.float32 if "ieee" in mode else t.float16  # tf32 has as many digits as fp16
-        bound, error = k * a.bound * b.bound, k * (a.error * b.bound + b.error * a.bound)
-        accumulators = [v for v in self.visible() if v.dtype == result and v.shape == (m, n)]
-        acc = rng.choice(accumulators) if accumulators and rng.random() < 0.5 else None
-        if acc:
-            bound, error = bound + acc.bound, error + acc.error
-        text = f"bl.dot({a.name}, {b.name}{f', {acc.name}' if acc else ''}{options})"
-        if result == t.int32:
-            self.define(text, dtype=result, shape=(m, n), bound=int_bound(result, bound))
-            return
-        whole = a.whole and b.whole and (acc is None or acc.whole)
-        whole = whole and max(a.bound, b.bound) <= 2 ** DIGITS[precision]
-        facts = self.rounded(result, bound, error, whole)
-        if facts["error"]:  # tensor cores cut off rather than round; operands may be rounded to fewer digits
-            lost = 2.0**-9 if precision != dtype else 0.0
-            facts["error"] += bound * (64 * epsilon(result) + lost)
-        self.define(text, shape=(m, n), **facts)
-
-    # -- control flow --------------------------------------------------------------------------------------------------
 
 
 def generate(seed: int) -> Program:

@@ -8,6 +8,7 @@ pass for every target, of machine code on the CPU, and (tests/gpu) of a GPU.
 from __future__ import annotations
 
 import linecache
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from blocknb.ir import interp
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
-from blocknb.language.types import DType, bfloat16
+from blocknb.language.types import BY_SHORT, DType, bfloat16
 from blocknb.target import Target
 from fuzz import simt
 
@@ -51,8 +52,8 @@ class Line:
 class Array:
     """An array argument: `shift` elements of it lie before the first, so that its address is not a multiple of 16.
 
-    `content`: "whole" (small integers, in any dtype), "normal" (floats around zero) or "poison" (an output). `error`: what the
-    kernel leaves in it is exact when 0, else right to within this.
+    `content`: "whole" (small integers, in any dtype), "normal" (floats around zero), "special" (with infinities and NaN) or
+    "poison" (an output). `error`: what the kernel leaves in it is exact when 0, else right to within this.
     """
 
     name: str
@@ -64,7 +65,9 @@ class Array:
 
     def make(self, rng: np.random.Generator) -> np.ndarray:
         dtype, size = self.dtype.numpy, self.size + self.shift
-        if self.content == "normal":
+        if self.content == "special":
+            whole = rng.choice([0.0, 1.5, -2.0, 3.0, -1.0, 7.0, np.nan, np.inf, -np.inf], size).astype(dtype)
+        elif self.content == "normal":
             whole = rng.standard_normal(size).clip(-4, 4).astype(dtype)
         elif self.content == "whole":
             low = 0 if self.dtype.kind in ("uint", "bool") else -6
@@ -149,8 +152,37 @@ class Program:
 
     def __str__(self) -> str:
         lines = [f"# seed {self.seed}: grid {self.grid}, {self.num_warps} warps", self.source]
-        lines += [f"# {a.name}: {a.size} x {a.dtype.short}, {a.content}, shifted by {a.shift}" for a in self.arrays]
+        lines += [
+            f"# {a.name}: {a.size} x {a.dtype.short}, {a.content}, shifted by {a.shift}, within {a.error}"
+            for a in self.arrays
+        ]
         return "\n".join([*lines, *(f"# {name} = {value}" for name, value in self.numbers.items())])
+
+
+def read(text: str) -> Program:
+    """The program that `str` printed."""
+    head = re.search(r"^# seed (\d+): grid (\d+), (\d+) warps$", text, re.MULTILINE)
+    assert head, "no program"
+    seed, grid, warps = map(int, head.groups())
+    lines = [line for line in text[text.index("def random_") :].splitlines()[1:] if line.startswith("    ")]
+    arrays = re.findall(r"^# (\w+): (\d+) x (\w+), (\w+), shifted by (\d+), within (\S+)$", text, re.MULTILINE)
+    return Program(
+        seed,
+        _tree(lines, 4),
+        tuple(Array(n, BY_SHORT[d], int(size), c, int(shift), float(e)) for n, size, d, c, shift, e in arrays),
+        {name: int(value) for name, value in re.findall(r"^# (\w+) = (-?\d+)$", text, re.MULTILINE)},
+        grid,
+        warps,
+    )
+
+
+def _tree(lines: list[str], indent: int) -> tuple[Line, ...]:
+    """Takes the leading lines that are indented by so much, and what is nested under them, off the list."""
+    found = []
+    while lines and len(lines[0]) - len(lines[0].lstrip()) == indent:
+        text = lines.pop(0).strip()
+        found.append(Line(text, _tree(lines, indent + 4)))
+    return tuple(found)
 
 
 # -- what must hold ----------------------------------------------------------------------------------------------------

@@ -224,18 +224,18 @@ def operand(kind: str, text: str, threads: int) -> Get:
 def literal(kind: str, text: str) -> Any:
     dtype = TYPES[kind.split()[0]]
     if text in ("undef", "poison"):
-        return np.full(1, 0x5A, np.uint8).repeat(dtype.itemsize).view(dtype)[0] if dtype != bool else np.bool_(True)
+        return np.full(1, 0x5A, np.uint8).repeat(dtype.itemsize).view(dtype)[0] if dtype.kind != "b" else np.bool_(True)
     if text in ("zeroinitializer", "null", "false"):
         return dtype.type(0)
     if text == "true":
         return np.bool_(True)
-    if text.startswith("0xH") or text.startswith("0xR"):
+    if text.startswith(("0xH", "0xR")):
         return np.array([int(text[3:], 16)], np.uint16).view(dtype)[0]
     if text.startswith("0x"):
         return np.array([int(text[2:], 16)], np.uint64).view(np.float64)[0].astype(dtype)
     if dtype.kind == "i":
         return np.array([int(text) & (1 << 8 * dtype.itemsize) - 1], f"u{dtype.itemsize}").view(dtype)[0]
-    if dtype == bool:
+    if dtype.kind == "b":
         return np.bool_(int(text) & 1)
     return dtype.type(float(text))
 
@@ -244,7 +244,7 @@ def literal(kind: str, text: str) -> Any:
 
 
 def unsigned(x: np.ndarray) -> np.ndarray:
-    return x.view(np.uint8) if x.dtype == bool else x.view(f"u{x.dtype.itemsize}")
+    return x.view(np.uint8) if x.dtype.kind == "b" else x.view(f"u{x.dtype.itemsize}")
 
 
 def signed_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -337,9 +337,9 @@ def cast(name: str, x: np.ndarray, target: str) -> np.ndarray:
         return columns if target.startswith("<") else columns[:, 0]
     if name == "zext" or name == "uitofp":
         x = unsigned(x)
-    if dtype == bool:
+    if dtype.kind == "b":
         return (x & 1).astype(bool)
-    if name == "sext" and x.dtype == bool:
+    if name == "sext" and x.dtype.kind == "b":
         return -x.astype(dtype)
     if name == "fptoui":
         return x.astype(f"u{dtype.itemsize}").view(dtype)
