@@ -23,37 +23,34 @@ TYPES = {
     "i64": np.dtype(np.int64), "half": np.dtype(np.float16), "bfloat": np.dtype(ml_dtypes.bfloat16),
     "float": np.dtype(np.float32), "double": np.dtype(np.float64), "ptr": np.dtype(np.int64),
 }  # fmt: skip
-GUARD = 256  # bytes between arrays that nobody may touch
 Env = dict[str, Any]
 Get = Callable[[Env], Any]
 
 
 class Memory:
-    """Device memory: every array between guards, as far off a multiple of 256 as it is here. `owned`: the arrays' bytes."""
+    """Arrays at their own addresses, of which kernels may find more in memory; nothing may be touched outside them."""
 
     def __init__(self, arrays: Sequence[np.ndarray]):
-        self.raw, self.starts, end = [], [], GUARD
-        for array in arrays:
-            low, high = np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
-            self.raw.append(np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8))
-            self.starts.append(end + low % GUARD)
-            end = -(-(self.starts[-1] + high - low) // GUARD) * GUARD + GUARD
-        self.bytes, self.owned = np.full(end, 0xA5, np.uint8), np.zeros(end, bool)
-        for raw, start in zip(self.raw, self.starts, strict=True):
-            self.bytes[start : start + raw.size] = raw
-            self.owned[start : start + raw.size] = True
+        ranges = sorted({np.lib.array_utils.byte_bounds(array) for array in arrays if array.size})
+        self.lows = np.array([low for low, _ in ranges], np.int64)
+        self.sizes = np.array([high - low for low, high in ranges], np.int64)
+        self.first = np.cumsum(self.sizes) - self.sizes
+        self.raw = [np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8) for low, high in ranges]
+        self.bytes = np.concatenate(self.raw) if ranges else np.empty(0, np.uint8)
 
     def write_back(self) -> None:
-        for raw, start in zip(self.raw, self.starts, strict=True):
+        for raw, start in zip(self.raw, self.first, strict=True):
             raw[:] = self.bytes[start : start + raw.size]
 
     def places(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
+        """Where in `bytes` the bytes of each access lie, [threads, size]."""
         if (addresses % align).any():
             raise ValueError(f"an access of {align} bytes at an address that is no multiple of it: {where}")
-        places = addresses[:, None] + np.arange(size)
-        if ((places < 0) | (places >= len(self.bytes))).any() or not self.owned[places].all():
+        owner = np.searchsorted(self.lows, addresses, "right") - 1
+        offsets = addresses - self.lows[owner] if len(self.lows) else addresses
+        if len(addresses) and ((owner < 0) | (offsets + size > self.sizes[owner])).any():
             raise ValueError(f"an access outside the arrays: {where}")
-        return places
+        return (self.first[owner] + offsets)[:, None] + np.arange(size)
 
     def load(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
         """[threads, size] bytes."""
@@ -66,11 +63,13 @@ class Memory:
             raise ValueError(f"two threads store different values to one place: {where}")
 
 
-def run(module: Module, arguments: Sequence[Any], grid: Sequence[int]) -> None:
-    """Runs all programs of a grid, one after another, on NumPy arrays (for pointers) and numbers; in place."""
-    memory = Memory([a for a in arguments if isinstance(a, np.ndarray)])
-    starts = iter(memory.starts)
-    values = [next(starts) if isinstance(a, np.ndarray) else a for a in arguments]
+def run(module: Module, arguments: Sequence[Any], grid: Sequence[int], reachable: Sequence[np.ndarray] = ()) -> None:
+    """Runs all programs of a grid, one after another, on NumPy arrays (for pointers) and numbers; in place.
+
+    `reachable` are arrays whose addresses the kernel finds in memory.
+    """
+    memory = Memory([a for a in (*arguments, *reachable) if isinstance(a, np.ndarray)])
+    values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
     functions = {f.name: f for f in parse(module.text, module.threads)}
     kernel, sizes = functions[module.entry], (*grid, 1, 1)[:3]
     kinds = [TYPES[kind] for kind, _ in kernel.parameters]
@@ -87,9 +86,10 @@ class Machine:
     def __init__(self, functions: Mapping[str, Function], memory: Memory, module: Module, program: tuple, sizes: tuple):
         self.functions, self.memory, self.threads = functions, memory, module.threads
         self.program, self.sizes = program, sizes
-        buffer = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
-        self.shared = Memory([buffer[-buffer.ctypes.data % 1024 :][: module.shared_bytes]])
-        self.base = self.shared.starts[0]
+        whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
+        self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
+        self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
+        self.active = np.ones(self.threads, bool)  # the threads that store now
 
     def call(self, function: Function, values: Sequence[Any]) -> Any:
         env: Env = {name: v for (_, name), v in zip(function.parameters, values, strict=True)}
@@ -105,13 +105,22 @@ class Machine:
             if end[0] == "ret":
                 return end[1](env) if end[1] else None
             before = label
-            label = end[2] if len(end) < 4 or uniform(end[1](env)) else end[3]
+            label = end[2] if len(end) < 4 else self.choose(function, env, end)
 
-
-def uniform(condition: np.ndarray) -> bool:
-    if (condition != condition[0]).any():
-        raise ValueError("threads of a program take different branches")
-    return bool(condition[0])
+    def choose(self, function: Function, env: Env, branch: tuple) -> str:
+        """The label all threads go on at; where only some take a short way round, it is walked here, for them alone."""
+        _, condition, yes, no = branch
+        taken = condition(env)
+        if (taken == taken[0]).all():
+            return yes if taken[0] else no
+        phis, body, end = function.blocks[yes]
+        if phis or end != ("br", None, no) or function.blocks[no][0]:
+            raise ValueError("threads of a program take different branches")
+        self.active = taken
+        for name, step in body:
+            env[name or "-"] = step(env)
+        self.active = np.ones(self.threads, bool)
+        return no
 
 
 # -- parsing -------------------------------------------------------------------------------------------------------------
@@ -132,9 +141,9 @@ def parse(text: str, threads: int) -> list[Function]:
     found: list[Function] = []
     lines = iter(text.splitlines())
     for line in lines:
-        if not line.startswith("define") or ".reduce(" in line:  # that reduces large angles, in 128-bit integers
+        if not line.startswith("define") or ".reduce(" in line:  # that one reduces large angles, in 128-bit integers
             continue
-        head = re.match(r"define .*?@([\w.]+)\((.*?)\)(?: #| nounwind| !| \{)", line)
+        head = re.match(r"define .*?@([\w.]+)\((.*?)\)[^()]*\{$", line)
         assert head, line
         parameters = []
         for p in pieces(head[2]):
@@ -404,7 +413,8 @@ def store(rest: str, threads: int) -> Get:
 
     def step(env: Env) -> None:
         data = np.ascontiguousarray(x(env)).reshape(threads, -1).view(np.uint8)
-        where(env).store(p(env), data, alignment, rest)
+        on = env["@"].active
+        where(env).store(p(env)[on], data[on], alignment, rest)
 
     return step
 

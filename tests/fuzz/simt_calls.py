@@ -134,6 +134,10 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return multiply(text, args)
     if text.startswith("cvt.rna.tf32.f32"):
         return lambda env: nearest_tf32(args[0](env))
+    if text.startswith("fence."):
+        return lambda env: None
+    if re.match(r"(@\$\d+ )?(red|atom)\.", text):
+        return atomic(text, constraints, args, threads)
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
     assert found, f"simt does not know {text}"
     outputs = constraints.count("=")
@@ -159,6 +163,43 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         env["@"].memory.store((where(env) + offset)[on], data[on], size * count, text)
 
     return write
+
+
+UPDATES: dict[str, Callable] = {
+    "add": lambda a, b: a + b, "min": min, "max": max, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b, "exch": lambda a, b: b,
+}  # fmt: skip
+
+
+def atomic(text: str, constraints: str, args: list[Get], threads: int) -> Get:
+    """`red` and `atom`, one thread after another."""
+    found = re.search(r"\.global\.(\w+)(?:\.noftz)?\.(\w)(\w*?)(\d+) (?:\$0, )?\[\$\d+(?:\+(-?\d+))?\]", text)
+    assert found, f"simt does not know {text}"
+    letters = {"s": f"int{found[4]}", "u": f"uint{found[4]}", "b": f"int{found[4]}", "f": f"float{found[4]}"}
+    bfloat = found[2] + found[3] == "bf"
+    dtype = np.dtype(ml_dtypes.bfloat16) if bfloat else np.dtype(letters[found[2]])
+    guarded, returns = text.startswith("@"), constraints.startswith("=")
+    operands = 2 if found[1] == "cas" else 1
+
+    def step(env: Env) -> np.ndarray | None:
+        values = [a(env) for a in args]
+        address = values[0] + int(found[5] or 0)
+        on = values[1 + operands] if guarded else np.ones(threads, bool)
+        old = values[2 + operands].copy() if guarded and returns else values[1].copy()
+        new = [np.ascontiguousarray(v).view(dtype) for v in values[1 : 1 + operands]]
+        memory = env["@"].memory
+        for i in np.flatnonzero(on):
+            place = memory.places(address[i : i + 1], dtype.itemsize, dtype.itemsize, text)[0]
+            before = memory.bytes[place].view(dtype)[0]
+            if found[1] == "cas":
+                after = new[1][i] if before == new[0][i] else before
+            else:
+                after = UPDATES[found[1]](before, new[0][i])
+            memory.bytes[place] = np.array([after], dtype).view(np.uint8)
+            old[i] = np.array([before]).view(old.dtype)[0]
+        return old if returns else None
+
+    return step
 
 
 def read(

@@ -1,9 +1,12 @@
-"""Random kernels: the interpreter after every pass, the CPU, and ptxas agree with the front end's IR.
+"""Random kernels: the IR after every pass, machine code of the CPU, and the GPU's LLVM text compute what the front end's IR says.
 
-A failure prints its seed and the program; `python -m fuzz` makes it small. `--full` runs many more.
+A failure prints its seed and the program; `python -m fuzz` makes it small, and what it prints then belongs into found/, where every
+program once failed. `--full` runs many more.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +14,22 @@ from blocknb.codegen import toolchain
 from blocknb.passes import barriers
 from blocknb.target import Target
 from fuzz.generator import generate
-from fuzz.program import Line, Program, check_native, check_passes, checked, ptx
+from fuzz.program import Line, Program, check_native, check_passes, check_simt, checked, ptx, read
 from fuzz.shrink import shrink
 
-SAMPLE = range(28)
+SAMPLE = range(20)
 MANY = range(1000, 1600)
 TARGETS = ["sm_90a", "sm_75", "sm_80"]
+FOUND = {file.stem: file.read_text() for file in sorted((Path(__file__).parent / "found").glob("*.txt"))}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_once_failed_does_so_no_more(name):
+    program = read(FOUND[name])
+    for target in ("sm_90a", "sm_75"):
+        checked(program, lambda program, target=target: check_passes(program, target))
+        checked(program, lambda program, target=target: check_simt(program, target))
+    checked(program, check_native)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -29,6 +42,11 @@ def test_a_random_kernel_computes_the_same_on_the_cpu(seed):
     checked(generate(seed), check_native)
 
 
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_random_kernel_computes_the_same_as_gpu_code(seed):
+    checked(generate(seed), lambda program: check_simt(program, TARGETS[seed % 3]))
+
+
 def assemble(seeds: range, target: str) -> None:
     programs = [generate(seed) for seed in seeds]
     waiting = [checked(program, lambda p: ptx(p, target)) for program in programs]
@@ -39,6 +57,8 @@ def assemble(seeds: range, target: str) -> None:
 
 def test_random_kernels_assemble():
     assemble(SAMPLE, "sm_90a")
+    found = [checked(read(text), lambda p: ptx(p, "sm_90a"))() for text in FOUND.values()]
+    toolchain.assemble_many(found, Target.parse("sm_90a"))
 
 
 @pytest.mark.full
@@ -65,12 +85,25 @@ def test_many_random_kernels_compute_the_same_on_the_cpu(start):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("target", [*TARGETS, "sm_70"])
+@pytest.mark.parametrize("start", MANY[::50])
+def test_many_random_kernels_compute_the_same_as_gpu_code(start, target):
+    for seed in range(start, start + 50):
+        checked(generate(seed), lambda program: check_simt(program, target))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("target", [*TARGETS, "sm_70", "sm_120a"])
 def test_many_random_kernels_assemble(target):
     assemble(MANY[:200], target)
 
 
 # -- the instrument itself ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_read_as_it_was_printed():
+    for seed in SAMPLE:
+        assert read(str(generate(seed))) == generate(seed)
 
 
 def test_a_seed_gives_one_program():
@@ -84,7 +117,8 @@ def test_missing_barriers_are_noticed_and_the_program_that_shows_it_is_small(mon
     def check(program: Program) -> None:
         check_passes(program, "sm_90a")
 
-    failing = next(program for program in map(generate, SAMPLE) if fails(program, check))
+    shortest_first = sorted(map(generate, SAMPLE), key=lambda program: len(program.source))
+    failing = next(program for program in shortest_first if fails(program, check))
     small = shrink(failing, check)
     assert fails(small, check)
     assert count(small.body) < min(20, count(failing.body))
