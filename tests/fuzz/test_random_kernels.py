@@ -17,7 +17,7 @@ from fuzz.generator import generate
 from fuzz.program import Line, Program, check_native, check_passes, check_simt, checked, ptx, read
 from fuzz.shrink import shrink
 
-SAMPLE = range(20)
+SAMPLE = range(16)
 MANY = range(1000, 1600)
 TARGETS = ["sm_90a", "sm_75", "sm_80"]
 FOUND = {file.stem: file.read_text() for file in sorted((Path(__file__).parent / "found").glob("*.txt"))}
