@@ -17,7 +17,7 @@ class Products(Writer):
         """A product of fresh operands, or with one that is there; sometimes a second one on top."""
         rng = self.rng
         dtype = rng.choice(DOT_DTYPES)
-        m, n, k = (rng.choice([16, 16, 32, 64]) for _ in range(3))
+        m, n, k = (rng.choice(self.sizes(dtype)) for _ in range(3))
         if rng.random() < 0.1:
             m = rng.choice([1, 2, 8])
         if rng.random() < 0.1:
@@ -32,6 +32,11 @@ class Products(Writer):
             raise Refused
         b = self.operand(dtype, (k, n))
         self.product(a, b, m, n, k)
+
+    @staticmethod
+    def sizes(dtype: DType) -> list[int]:
+        """What both operands of a product may measure and still fit into the shared memory of every target."""
+        return [16, 16, 32] if dtype == t.float64 else [16, 16, 32, 64]
 
     def operand(self, dtype: DType, shape: tuple[int, int]) -> Var:
         content = "normal" if dtype.is_float and self.rng.random() < 0.3 else "whole"
@@ -83,7 +88,7 @@ class Products(Writer):
         rng = self.rng
         dtype, content = rng.choice(DOT_DTYPES), rng.choice(["whole", "whole", "normal"])
         content = "whole" if dtype == t.int8 else content
-        (m, n, k), trips = (rng.choice([16, 32, 64]) for _ in range(3)), rng.randint(1, 3)
+        (m, n, k), trips = (rng.choice(self.sizes(dtype)) for _ in range(3)), rng.randint(1, 3)
         pointers, steps = [], []
         for shape, axis in (((m, k), 1), ((k, n), 0)):
             array = self.array(dtype, content)
