@@ -254,6 +254,7 @@ def check_gpu(program: Program) -> None:
             memory = cupy.empty(array.shift + len(data), data.dtype)[array.shift :]
             memory.set(data)
         on_device[array.name] = memory
+    cupy.cuda.Device().synchronize()  # two libraries, perhaps two streams
     program.case.kernel[program.grid,](**on_device, num_warps=program.num_warps)
     cupy.cuda.Device().synchronize()
     found: dict[str, Any] = {}
