@@ -250,13 +250,10 @@ def _together(own: Iterable[None], done: queue.SimpleQueue, others: int, status:
         ctypes.c_int64.from_address(status + 8 * STOP).value = 1
     while others:
         try:
-            # With a timeout, since an interrupt that is not a signal (`_thread.interrupt_main`) does not end a wait without one.
-            failure = done.get(timeout=0.1)
+            failure = done.get()  # no timeout: a signal at the moment it ran out was lost
             others -= 1
             if failure is not None:
                 failures.append(failure)
-        except queue.Empty:
-            continue
         except BaseException as error:
             interrupted = error
             ctypes.c_int64.from_address(status + 8 * STOP).value = 1
