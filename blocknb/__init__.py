@@ -35,6 +35,9 @@ if TYPE_CHECKING:
         CompilerBug as CompilerBug,
     )
     from blocknb.errors import (
+        DeviceAssertionFailed as DeviceAssertionFailed,
+    )
+    from blocknb.errors import (
         KernelError as KernelError,
     )
     from blocknb.errors import (
@@ -53,6 +56,9 @@ if TYPE_CHECKING:
         Unsupported as Unsupported,
     )
     from blocknb.language.constants import constexpr as constexpr
+    from blocknb.notebook.export import export_html as export_html
+    from blocknb.notebook.roofline import roofline as roofline
+    from blocknb.runtime.descriptor import TensorDescriptor as TensorDescriptor
     from blocknb.runtime.kernel import Kernel as Kernel
     from blocknb.runtime.kernel import jit as jit
     from blocknb.runtime.kernel import kernel as kernel
@@ -66,6 +72,7 @@ _ERRORS = (
     "AccessError",
     "CompilationError",
     "CompilerBug",
+    "DeviceAssertionFailed",
     "KernelError",
     "LaunchError",
     "OutOfResources",
@@ -78,6 +85,7 @@ _WHERE = {
     "kernel": ("runtime.kernel", "kernel"),
     "jit": ("runtime.kernel", "jit"),
     "Kernel": ("runtime.kernel", "Kernel"),
+    "TensorDescriptor": ("runtime.descriptor", "TensorDescriptor"),
     "constexpr": ("language.constants", "constexpr"),
     "language": ("language", ""),
     "errors": ("errors", ""),
@@ -89,6 +97,9 @@ _WHERE = {
     "testing": ("testing", ""),
     "compat": ("compat", ""),
     "load": ("compat", "load"),
+    "reinterpret": ("runtime.interface", "reinterpret"),
+    "roofline": ("notebook.roofline", "roofline"),
+    "export_html": ("notebook.export", "export_html"),
     **{name: ("errors", name) for name in _ERRORS},
 }
 __all__ = sorted([*_WHERE, "__version__", "cdiv", "load_ipython_extension", "next_power_of_2"])
@@ -125,9 +136,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: Any) -> None:
     """Registers the magics: `%load_ext blocknb`."""
-    from blocknb.notebook import magics
+    from blocknb.notebook.register import register
 
-    magics.register(shell)
+    register(shell)
 
 
 def _inside_ipython() -> Any:

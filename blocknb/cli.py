@@ -19,13 +19,24 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `cpu`, `compile`; all without a name."""
+    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `cpu`, `compile`, `scaling`; all without a name."""
     from blocknb.profile.bench import run
 
     return run(options.names)
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench}
+def reference(options: argparse.Namespace) -> int:
+    """Writes docs/language.md, the table of the language: runs every name's example in the interpreter and on the CPU (`--gpu`: on this
+    machine's GPU, into docs/language_gpu.json, before)."""
+    from blocknb.testing import reference as table
+
+    if options.gpu:
+        table.record()
+    print(table.write())
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench, "reference": reference}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,5 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(run=run)
         if run is bench:
             command.add_argument("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
+        if run is reference:
+            command.add_argument("--gpu", action="store_true", help="run the examples on the GPU, too")
     options = parser.parse_args(arguments)
     return int(options.run(options))

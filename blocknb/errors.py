@@ -121,6 +121,24 @@ class Unsupported(CompilationError):
     title = "unsupported by the target"
 
 
+def no_assembly(where: str, loc: Loc | None) -> Unsupported:
+    """The error for inline PTX where there is no GPU."""
+    hint = "launch with arrays on a GPU; or write the same with the language's own functions, for which `tl.math` is a start"
+    return Unsupported(f"inline PTX needs a GPU, and {where} is none", loc, hint)
+
+
+class AssemblyError(CompilationError):
+    """The text of an inline assembly is wrong: ptxas's words. `line` and `column` of the call, until `loc` is known."""
+
+    title = "inline assembly"
+
+    def __init__(
+        self, message: str, loc: Loc | None = None, hint: str | None = None, *, line: int = 0, column: int = 0
+    ):
+        super().__init__(message, loc, hint)
+        self.line, self.column = line, column
+
+
 class OutOfResources(KernelError):
     """The kernel needs more than the target has; the message says how much of what, in numbers."""
 
@@ -141,6 +159,27 @@ class AccessError(KernelError):
     """
 
     title = "access outside an array"
+
+    def __init__(
+        self,
+        message: str,
+        loc: Loc | None = None,
+        hint: str | None = None,
+        *,
+        program: tuple[int, int, int] = (0, 0, 0),
+        index: int = 0,
+    ):
+        super().__init__(message, loc, hint)
+        self.program, self.index = program, index
+
+
+class DeviceAssertionFailed(KernelError):
+    """A `device_assert` (or `assert`) of a running kernel does not hold.
+
+    Carries `program` (the program ids, a tuple of three ints) and `index` (the number of the element, in row-major order).
+    """
+
+    title = "assertion failed"
 
     def __init__(
         self,

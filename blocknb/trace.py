@@ -158,5 +158,10 @@ class Trace:
         return self.disassemble(cubin) if cubin and self.disassemble else None
 
     @property
+    def disassembles(self) -> bool:
+        """Whether asking for `sass` runs a disassembler."""
+        return bool(self.artifacts.get("cubin") and self.disassemble)
+
+    @property
     def total_milliseconds(self) -> float:
         return sum(self.milliseconds.values())

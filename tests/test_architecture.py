@@ -23,7 +23,7 @@ ROWS = (
     ("ir",),
     ("trace",),
     ("frontend", "analysis"),
-    ("passes",),
+    ("passes", "eager"),
     ("codegen",),
     ("runtime", "blocknb"),
     ("kernels",),

@@ -7,7 +7,7 @@ offset in elements from its base. A value carried by a loop whose yield is itsel
 
 Assumptions, somewhat weaker than Triton's: signed 32- and 64-bit arithmetic that feeds addresses and masks does not overflow, and
 what such arithmetic divides by is positive. Narrow and unsigned arithmetic may wrap, and then has no form unless its range proves
-that it does not. `range` and `truth` never rest on the assumptions.
+that it does not. `range` and `truth` never rest on the assumptions, but on what the author promises (`assume`) they do.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Facts:
     def __init__(self, func: Func):
         self.func, self.memo = func, Memo()
         self.hints = {p: h.divisibility for p, h in zip(func.params, func.hints, strict=False)}
+        self.limits = {p: (h.least, h.most) for p, h in zip(func.params, func.hints, strict=False)}
         self.definition: dict[Value, Op] = {}
         self.argument: dict[Value, tuple[Op, int, int]] = {}
         self.home: dict[Value, Op | None] = dict.fromkeys(func.params)
@@ -93,6 +94,8 @@ class Facts:
     def root(self, pointer: Value) -> Value | None:
         """The pointer parameter that a pointer comes from, when there is exactly one."""
         base = self.base(pointer)
+        while base is not None and (op := self.definition.get(base)) is not None and op.name == "promise":
+            base = self.base(op.args[0])
         return base if base in self.hints or base in self.func.params else None
 
     def contiguity(self, value: Value, axis: int) -> int:
@@ -123,7 +126,7 @@ class Facts:
             return self.hints.get(base, 1)
         promise = groups.promised_multiple(op, None)
         match op.name:
-            case "bitcast":
+            case "bitcast" | "promise":
                 return max(promise, self.divisibility(op.args[0]))
             case "select":
                 return max(promise, min(self.divisibility(a) for a in op.args[1:]))
@@ -208,7 +211,7 @@ class Facts:
             case "arange":
                 dim = Form.symbol(Dim(0)) if attrs["end"] - attrs["start"] > 1 else Form.of(0)
                 return dim + Form.of(attrs["start"])
-            case "splat" | "broadcast" | "convert":
+            case "splat" | "broadcast" | "convert" | "promise":
                 return self.form(args[0])
             case "expand_dims" | "trans" | "reshape":
                 return self._shaped(op, self.form(args[0]))
@@ -359,6 +362,8 @@ class Facts:
         op = self.definition[pointer]
         match op.name:
             case "ptradd" | "splat" | "broadcast" | "convert" | "expand_dims" | "trans" | "reshape":
+                return self.base(op.args[0])
+            case "promise" if not pointer.type.is_scalar:  # a scalar one is a base of its own, with its alignment
                 return self.base(op.args[0])
             case "select":
                 a, b = self.base(op.args[1]), self.base(op.args[2])

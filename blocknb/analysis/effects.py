@@ -18,7 +18,7 @@ NOTHING: frozenset[str] = frozenset()
 @dataclass(frozen=True)
 class Effects:
     """`reads`, `writes`: the memories touched, of "global" and "shared". `orders`: accesses may not move across (a barrier, a
-    volatile load). `may_hang`: a `while` may never end."""
+    volatile load, assembly). `may_hang`: a `while` may never end."""
 
     reads: frozenset[str] = NOTHING
     writes: frozenset[str] = NOTHING
@@ -44,7 +44,7 @@ def effects(op: Op) -> Effects:
     reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
     if op.name in ("dot", "flip", "gather") and any(isinstance(arg.type, Buffer) for arg in op.args):
         reads.add("shared")
-    orders = op.name == "barrier" or bool(op.attrs.get("volatile"))
+    orders = op.name == "barrier" or bool(op.attrs.get("volatile")) or (op.name == "asm" and not op.attrs["pure"])
     found = Effects(frozenset(reads), frozenset(writes), orders, op.name == "while")
     for block in op.blocks:
         for inner in block.ops:
@@ -59,7 +59,7 @@ def global_operands(op: Op) -> tuple[Value, ...]:
 
 def mask_of(op: Op) -> Value | None:
     """The mask of a load, store or atomic."""
-    position = {"load": 1, "store": 2, "atomic": 2}.get(op.name)
+    position = {"load": 1, "store": 2, "atomic": 2, "atomic_cas": 3}.get(op.name)
     args = global_operands(op)
     return args[position] if position is not None and len(args) > position else None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blocknb.analysis import ranges
 from blocknb.analysis.forms import BIG, DIM, VALUE, Form, Symbol, power_of_two
+from blocknb.analysis.order import operands_first
 from blocknb.analysis.regroup import pieces
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
@@ -135,8 +136,10 @@ def info(facts: Facts, value: Value) -> Info:
     """The Info of a value that stands for itself: an opaque symbol, a boolean, a float."""
     memo = facts.memo.infos
     if value not in memo:
-        found = _info(facts, value)
-        memo[value] = with_promises(found, facts.definition.get(value))
+        for known in operands_first(facts, value, memo):
+            ranges.bounds(facts, known)
+            if known not in memo and (known is value or facts.form(known) is None):
+                memo[known] = with_promises(_info(facts, known), facts.definition.get(known))
     return memo[value]
 
 
@@ -171,6 +174,8 @@ def _info(facts: Facts, value: Value) -> Info:
             return Info(tuple(Group(1, 1, n) for n in value.type.shape))
         case "splat":
             return Info(tuple(Group(1, 1, n) for n in value.type.shape), snapshot(facts, op.args[0]).every)
+        case "promise":
+            return snapshot(facts, op.args[0])
         case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert":
             return _moved(op, snapshot(facts, op.args[0]))
         case "if":

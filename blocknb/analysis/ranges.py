@@ -83,10 +83,17 @@ def bounds(facts: Facts, value: Value) -> Interval:
 
 
 def own_bounds(facts: Facts, value: Value) -> Interval:
-    """Bounds by the rule of the defining op, for a value that stands for itself in a form."""
-    whole = limits(value.type.dtype)
+    """Bounds by the rule of the defining op and by what the author promised, for a value that stands for itself in a form."""
     if value.type.is_pointer:
-        return whole
+        return limits(value.type.dtype)
+    low, high = _by_rule(facts, value)
+    op = facts.definition.get(value)
+    least, most = facts.limits.get(value, (None, None)) if op is None else map(op.attrs.get, ("least", "most"))
+    return low if least is None else max(low, least), high if most is None else min(high, most)
+
+
+def _by_rule(facts: Facts, value: Value) -> Interval:
+    whole = limits(value.type.dtype)
     if value in facts.argument:
         return _index(facts, *facts.argument[value][::2], whole)
     op = facts.definition.get(value)
@@ -114,12 +121,14 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
         case "num_programs":
             return 1, MAX_INT
         case "const":
+            if not op.result.type.dtype.is_integer:
+                return None
             return int(op.attrs["value"]), int(op.attrs["value"])
     if op.blocks or not op.args or not all(a.type.dtype.is_integer for a in op.args):
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:
-        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast"), [a]):
+        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast" | "promise"), [a]):
             return a
         case "min", [a, b]:
             return min(a[0], b[0]), min(a[1], b[1])

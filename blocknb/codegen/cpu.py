@@ -17,16 +17,20 @@ from dataclasses import dataclass
 
 from blocknb.codegen.cpu_blocks import Emitter
 from blocknb.codegen.cpu_graph import Program
-from blocknb.codegen.cpu_memory import LINE, Site
+from blocknb.codegen.cpu_memory import LINE
 from blocknb.codegen.cpu_ops import Code, Machine, register_type
-from blocknb.codegen.text import DebugInfo, Writer
+from blocknb.codegen.report import Site
+from blocknb.codegen.text import DebugInfo, Writer, symbol
+from blocknb.errors import no_assembly
+from blocknb.ir.build import rebuild
 from blocknb.ir.core import Func, Value
 from blocknb.language.types import Pointer
 from blocknb.target import Target
 from blocknb.trace import Note
 
-#: Words of the status block (i64): a stop flag, then what went wrong, then, on a line of its own, the next program to run.
-STOP, SITE, OFFSET, PROGRAM, NEXT, STATUS_WORDS = 0, 1, 2, 3, 8, 16
+#: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
+#: on a line of its own, the next program to run.
+STOP, SITE, OFFSET, PROGRAM, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 6, 8, 16
 POINTER_WORDS = 3
 
 
@@ -72,13 +76,17 @@ done:
 
 
 def generate(func: Func, target: Target, checked: bool = True) -> Module:
-    """LLVM text for a Func of the tile level. `checked`: accesses to arguments are bounds-checked."""
+    """LLVM text for a Func of the tile level. `checked`: accesses to arguments are bounds-checked. Raises Unsupported for what only
+    a GPU does."""
+    for op in func.ops():
+        if op.name == "asm":
+            raise no_assembly("a CPU", op.loc)
     machine = Machine.of(target)
-    program = Program(func)
+    program = Program(without_promises(func))
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=1) if func.loc else None
     plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
-    entry, made = f"blocknb_{func.name}", [plain]
+    entry, made = f"blocknb_{symbol(func.name)}", [plain]
     bodies = [_function("run", plain.code.w, debug)]
     if plain.assumptions:
         careful = Emitter(program, machine, helpers, None, checked, alias=True)
@@ -93,6 +101,13 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     scratch = max(LINE, *(e.scratch.bytes for e in made))
     sites = tuple(site for e in made for site in e.sites)
     return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
+
+
+def without_promises(func: Func) -> Func:
+    """What an author promises of a value has served its purpose when the passes have run."""
+    if not any(op.name == "promise" for op in func.ops()):
+        return func
+    return rebuild(func, "codegen", lambda op, _: [op.args[0]] if op.name == "promise" else NotImplemented)
 
 
 SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_atomics, cpu_control, cpu_moves, microkernel
+from blocknb.codegen import cpu_atomics, cpu_control, cpu_moves, cpu_report, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
 from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
-from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, Site, strides_along
+from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
+from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value, walk
@@ -231,6 +232,8 @@ class Emitter:
                     self._reshape(op)
                 case "scan" | "flip" | "gather":
                     cpu_moves.emit(self, op)
+                case "print" | "assert":
+                    cpu_report.emit(self, op)
                 case "barrier":
                     pass  # a program is one thread
                 case "program_id":

@@ -24,6 +24,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
+OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
 VIEWS = ("expand_dims", "broadcast", "trans", "reshape", "convert")
 
 
@@ -248,9 +249,12 @@ class Graph:
     def __post_init__(self) -> None:
         self._ancestors: list[int] = []
         self._accesses: list[Access] = []
+        self._closed = 0
         for op in self.block.ops:
             if op.name not in TERMINATORS:
                 self._add(op)
+                if len(self._accesses) >= OPEN or len(self.nodes) - self._closed >= OPEN:
+                    self._close()
 
     # -- building --------------------------------------------------------------------------------------------------------
 
@@ -277,6 +281,11 @@ class Graph:
             self.nodes.append(node)
             self._ancestors.append(0)
         self._join(node, op, edges, pairs)
+
+    def _close(self) -> None:
+        """From here on nothing joins the nodes there are, and nothing needs to be ordered after one of them: they get no inputs
+        any more, so `order`, which takes the lowest number that is ready, takes all of them before any later one."""
+        self._closed, self._accesses = len(self.nodes), []
 
     def _reads(self, op: Op) -> Iterator[tuple[Value, Index]]:
         for leaf, _, index in self.program.needs(op):
@@ -309,7 +318,7 @@ class Graph:
 
     def _may_share(self, earlier: Access, second: Op, pairs: list) -> bool:
         first = earlier.op
-        if first.name in ATOMICS or second.name in ATOMICS:
+        if not {first.name, second.name} <= {"load", "store"}:
             return False
         a, b = self.program.root(first.args[0]), self.program.root(second.args[0])
         if a is None or b is None or not first.args[0].type.shape:
@@ -359,11 +368,14 @@ class Graph:
 
     def _find_group(self, op: Op, shape: tuple[int, ...], edges: list[tuple[Node, bool]]) -> Node | None:
         axes = self._axes(op)
-        for node in reversed(self.nodes[-64:]):
+        for node in reversed(self.nodes[max(self._closed, len(self.nodes) - 64) :]):
             if node.shape != shape or (axes and node.axes and not axes & node.axes) or node.ops[0].name in ATOMICS:
                 continue
-            bit = 1 << node.number
-            if all(together if other is node else not self._ancestors[other.number] & bit for other, together in edges):
+            bit = 1 << node.number - self._closed
+            if all(
+                together if other is node else other.number < self._closed or not self._ancestors[other.number] & bit
+                for other, together in edges
+            ):
                 return node
         return None
 
@@ -381,13 +393,13 @@ class Graph:
             self._accesses.append(Access(access, node, op))
         above = 0
         for other, _ in edges:
-            if other is not node:
+            if other is not node and other.number >= self._closed:
                 node.inputs.add(other.number)
-                above |= self._ancestors[other.number] | 1 << other.number
+                above |= self._ancestors[other.number] | 1 << other.number - self._closed
         self._ancestors[node.number] |= above
-        bit = 1 << node.number
-        for i, ancestors in enumerate(self._ancestors):
-            if ancestors & bit:
+        bit = 1 << node.number - self._closed
+        for i in range(self._closed, len(self.nodes)):
+            if self._ancestors[i] & bit:
                 self._ancestors[i] |= above
         for other, a, b, same in pairs:
             if other is node:

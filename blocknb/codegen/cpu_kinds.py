@@ -4,7 +4,8 @@ Index arithmetic is not computed in vectors. Along the innermost loop most offse
 masks are true up to some bound; they are kept in this form, worked out once a row, and that is where contiguous accesses and
 trip counts come from. Signed index arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
 `analysis.affine`. The remainder of a progression by `n` (the wrap-around of a matmul's offsets) stays a progression as long as the
-row does not wrap: that is an assumption (`conditions`) that the caller tests at run time, with a general loop for when it fails.
+row does not wrap, and so does a progression as unsigned numbers as long as none is negative: these are assumptions (`conditions`)
+that the caller tests at run time, with a general loop for when one fails.
 """
 
 from __future__ import annotations
@@ -174,6 +175,10 @@ class Kinds:
             return VARYING
         if target.bits > source.bits and not source.is_signed:
             return VARYING
+        if source.is_signed and not target.is_signed:  # the bounds test of block pointers: one step past -1 is 0
+            if not self.speculate or a.step < 0:
+                return VARYING
+            self.conditions.append(self.code.w.value(f"icmp sge {register_type(source)} {a.base}, 0"))
         return Progression(self.code.cast(a.base, source, target, 1), a.step)
 
     def _move(self, op: Op, a: Kind, b: Kind) -> Kind:

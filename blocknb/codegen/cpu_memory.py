@@ -14,27 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register_type, scratch_type
 from blocknb.codegen.text import vector_type
-from blocknb.errors import Loc
 from blocknb.ir.core import Op
+from blocknb.ir.report import access
 from blocknb.language import types as t
 
 if TYPE_CHECKING:
     from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.report import Site
 
 LINE = 64  # bytes of a cache line, and of the widest vector
-
-
-@dataclass(frozen=True)
-class Site:
-    """An access that is checked, and what is said if it fails.
-
-    `action` is "load", "store" or the name of an atomic, `argument` the index of the pointer's parameter, `bytes` the size of an element.
-    """
-
-    loc: Loc | None
-    action: str
-    argument: int
-    bytes: int
 
 
 @dataclass(eq=False)
@@ -116,9 +104,18 @@ class Checks:
         argument = self.e.program.func.params.index(root)
         if op not in self._numbers:
             self._numbers[op] = self.e.first_site + len(self.e.sites)
-            action = f"atomic_{op.attrs['kind']}" if op.name == "atomic" else op.name
-            self.e.sites.append(Site(op.loc, action, argument, op.args[0].type.dtype.element.bytes))
+            self.e.sites.append(access(op, argument))
         return (self._numbers[op], *self.e.bounds[argument])
+
+    def number(self, site: Site) -> int:
+        """A number for a site that is not an access."""
+        self.e.sites.append(site)
+        return self.e.first_site + len(self.e.sites) - 1
+
+    def fail(self, bad: str, number: int, index: str) -> None:
+        """Leaves the kernel if the i1 `bad` holds, which the site of that number tells of element `index` (an i64)."""
+        _, on = self._guard(bad)
+        self._leave(number, index, on)
 
     def _guard(self, bad: str) -> tuple[str, str]:
         w = self.e.code.w
@@ -131,11 +128,13 @@ class Checks:
         """Ends the cold block: the address is outside."""
         c = self.e.code
         offset = c.binary("ashr", c.binary("sub", address, start, "i64", 1), str(size.bit_length() - 1), "i64", 1)
-        c.w.do(
-            f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {offset}, i32 {', i32 '.join(self.e.program_ids())})"
-        )
-        c.w.jump("leave")
-        c.w.place(on)
+        self._leave(number, offset, on)
+
+    def _leave(self, number: int, index: str, on: str) -> None:
+        w, ids = self.e.code.w, ", i32 ".join(self.e.program_ids())
+        w.do(f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {index}, i32 {ids})")
+        w.jump("leave")
+        w.place(on)
 
     def scalar(self, op: Op, address: str, mask: str | None) -> None:
         """Checks one element at an i64 address."""

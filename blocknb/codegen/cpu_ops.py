@@ -1,9 +1,9 @@
 """Elementwise operations as LLVM instructions on `<W x T>`, for any W including 1.
 
 The registers of the CPU backend hold fp16 and bf16 as fp32 that has been rounded to the narrow type after every operation, bools
-as i1 and pointers as i64. So no instruction needs a half type, and nothing is left to a run-time library that is not there:
-conversions without a machine instruction are written out here (or in cpu_math), division is guarded against the operands that
-trap, shifts are masked. What each operation means stands in the op table.
+as i1, fp8 as its bits and pointers as i64. So no instruction needs a half type, and nothing is left to a run-time library that is
+not there: conversions without a machine instruction are written out here (or in cpu_math; those of fp8 by the pass `narrow`),
+division is guarded against the operands that trap, shifts are masked. What each operation means stands in the op table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def register_type(dtype: DType | Pointer) -> str:
     """The LLVM type of one element in a register."""
     if isinstance(dtype, Pointer):
         return "i64"
-    if dtype.is_float:
+    if dtype.is_float and dtype.bits > 8:
         return "double" if dtype.bits == 64 else "float"
     return f"i{dtype.bits}"
 
@@ -93,7 +93,7 @@ def constant(value: Any, dtype: DType | Pointer, width: int = 1) -> str:
     """A constant as an operand (without its type), splatted to `width` lanes."""
     if isinstance(dtype, Pointer):
         literal = str(int(value))
-    elif dtype.is_float:
+    elif dtype.is_float and dtype.bits > 8:
         literal = float_literal(float(round_constant(value, dtype)), register_type(dtype))
     else:
         literal = text.literal(value, dtype)

@@ -12,14 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_atomics, gpu_dot, gpu_math, gpu_memory, gpu_moves, gpu_scan, gpu_warp
+from blocknb.codegen import (
+    gpu_assembly,
+    gpu_atomics,
+    gpu_dot,
+    gpu_float8,
+    gpu_math,
+    gpu_memory,
+    gpu_moves,
+    gpu_report,
+    gpu_scan,
+    gpu_warp,
+)
 from blocknb.codegen.gpu_math import constant, llvm_type
-from blocknb.codegen.text import DebugInfo
+from blocknb.codegen.report import Site
+from blocknb.codegen.text import DebugInfo, symbol
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.ir.report import REPORTS
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
@@ -29,12 +43,19 @@ from blocknb.target import Target
 
 @dataclass(frozen=True)
 class Module:
-    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a CTA."""
+    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a CTA.
+
+    Behind the kernel's own parameters come, if it `reports`, the report (see `report`), and for each argument in `extents` the lowest
+    address of its array and in how many bytes from there an element may begin. `sites` are what records refer to.
+    """
 
     text: str
     entry: str
     shared_bytes: int
     threads: int
+    reports: bool = False
+    extents: tuple[int, ...] = ()
+    sites: tuple[Site, ...] = ()
 
 
 def generate(func: Func, target: Target) -> Module:
@@ -63,12 +84,15 @@ class Generator:
         self.registers: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}
         self.deferred: dict[Value, Callable[[tuple[int, ...]], None]] = {}
-        self.following: Sequence[Op] = ()
+        self.following: tuple[Sequence[Op], int] = (), 0
         self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
         self.memo: dict[tuple, str] = {}
         self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
+        self.sites: list[Site] = []
+        self.reports = False
+        self.extents: dict[int, None] = {}  # arguments whose extents the code asks for
         self.open_chunk()
 
     # -- text
@@ -180,10 +204,24 @@ class Generator:
         """The LLVM value in a register of a tile (register 0 of a scalar), computed now if nobody asked before."""
         known = self.registers.setdefault(value, {})
         if index not in known:
-            op, chunk, dbg = self.lazy[value]
-            with self.writing(chunk, dbg):
-                known[index] = self.compute(op, value, index)
+            self.fill(value, index)
         return known[index]
+
+    def fill(self, value: Value, index: int) -> None:
+        """Computes a register, the registers it is made from first: from a list, since expressions go deeper than Python's calls."""
+        todo = [(value, index)]
+        while todo:
+            value, index = todo[-1]
+            if index in self.registers.setdefault(value, {}):
+                todo.pop()
+                continue
+            op, chunk, dbg = self.lazy[value]
+            missing = [(v, i) for v, i in self.sources(op, value, index) if i not in self.registers.get(v, ())]
+            if missing:
+                todo += reversed(missing)
+                continue
+            with self.writing(chunk, dbg):
+                self.registers[value][index] = self.compute(op, value, index)
 
     def regs(self, value: Value) -> list[str]:
         return [self.reg(value, r) for r in range(self.num_registers(value))]
@@ -194,27 +232,34 @@ class Generator:
     def set(self, value: Value, names: Sequence[str]) -> None:
         self.registers[value] = dict(enumerate(names))
 
+    def sources(self, op: Op, value: Value, index: int) -> list[tuple[Value, int]]:
+        """The registers that a register of a lazy op is made from."""
+        match op.name:
+            case "broadcast":
+                return [(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])]
+            case "convert":
+                renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
+                assert renamed is not None, "a conversion that moves data is not lazy"
+                return [(op.args[0], renamed[index])]
+            case "load" | "local_load" | "flip" | "gather":
+                return []
+        return [(arg, index if arg.type.shape else 0) for arg in op.args]
+
     def compute(self, op: Op, value: Value, index: int) -> str:
-        """One register of a lazy op."""
+        """One register of a lazy op, from registers that are there."""
         match op.name:
             case "const":
                 return constant(op.attrs["value"], value.type.dtype)
             case "arange":
                 return self.arange(op, value.type.layout, index)
-            case "splat":
-                return self.reg(op.args[0])
-            case "broadcast":
-                return self.reg(op.args[0], value.type.layout.broadcast_registers(op.args[0].type.shape)[index])
-            case "expand_dims" | "reshape" | "trans":
-                return self.reg(op.args[0], index if op.args[0].type.shape else 0)
-            case "convert":
-                renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
-                assert renamed is not None, "a conversion that moves data is not lazy"
-                return self.reg(op.args[0], renamed[index])
             case "load" | "local_load" | "flip" | "gather":
                 return gpu_memory.unpack(self, value, index)
-        names = tuple(self.reg(arg, index if arg.type.shape else 0) for arg in op.args)
-        return self.elementwise(op, names)
+            case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
+                return gpu_float8.convert(self, op, value, index)
+        names = tuple(self.registers[v][i] for v, i in self.sources(op, value, index))
+        if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert"):
+            return names[0]
+        return gpu_report.inside(self, op, names[0]) if op.name == "inside" else self.elementwise(op, names)
 
     def elementwise(self, op: Op, names: tuple[str, ...]) -> str:
         """An elementwise op on single values; equal operands give the same result again."""
@@ -256,8 +301,9 @@ class Generator:
             self.header(threads) + body + ["}", *self.declared, *self.helpers.values(), *self.footer(threads)]
         )
         # The functions it calls are the kernel's own, also where several kernels are linked into one file.
-        text = text.replace("@blocknb.", f"@{self.func.name}.")
-        return Module(text + "\n", self.func.name, self.func.attrs.get("shared_bytes", 0), threads)
+        entry, shared = symbol(self.func.name), self.func.attrs.get("shared_bytes", 0)
+        text = text.replace("@blocknb.", f"@{entry}.") + "\n"
+        return Module(text, entry, shared, threads, self.reports, tuple(sorted(self.extents)), tuple(self.sites))
 
     def header(self, threads: int) -> list[str]:
         params = []
@@ -265,10 +311,11 @@ class Generator:
             kind = "i8" if value.type.dtype == t.int1 else llvm_type(value.type.dtype)
             align = f" align {hint.divisibility}" if value.type.is_pointer and hint.divisibility > 1 else ""
             params.append(f"{kind}{align} %p{i}")
+        params += gpu_report.parameters(self)
         return [
             'target triple = "nvptx64-nvidia-cuda"',
             "@shared = external addrspace(3) global [0 x i8], align 1024",
-            f"define ptx_kernel void @{self.func.name}({', '.join(params)}) #0 !dbg {self.debug.subprogram} {{",
+            f"define ptx_kernel void @{symbol(self.func.name)}({', '.join(params)}) #0 !dbg {self.debug.subprogram} {{",
             "entry:",
         ]
 
@@ -286,7 +333,7 @@ class Generator:
     def block(self, block: Block) -> None:
         self.scopes.append([])
         for position, op in enumerate(block.ops):
-            self.following = block.ops[position + 1 :]
+            self.following = block.ops, position + 1
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             self.op(op)
         for known, key in self.scopes.pop():  # after this block these names are not defined on every path
@@ -306,6 +353,8 @@ class Generator:
                 gpu_memory.emit(self, op)
             case "atomic" | "atomic_cas":
                 gpu_atomics.emit(self, op)
+            case name if name in REPORTS:
+                gpu_report.emit(self, op)
             case "reduce":
                 gpu_warp.reduce(self, op)
             case "scan":
@@ -314,6 +363,8 @@ class Generator:
                 gpu_moves.emit(self, op)
             case "dot":
                 gpu_dot.dot(self, op)
+            case "asm":
+                gpu_assembly.emit(self, op)
             case "program_id" | "num_programs":
                 sreg = "ctaid" if op.name == "program_id" else "nctaid"
                 self.set(op.result, [self.call("i32", f"llvm.nvvm.read.ptx.sreg.{sreg}.{'xyz'[op.attrs['axis']]}")])
@@ -330,7 +381,7 @@ class Generator:
 
     def consumed_by_next_dot(self, op: Op) -> bool:
         """Whether a tensor-core dot is the only user of `op` and nothing but reads and arithmetic stand in between."""
-        for later in self.following:
+        for later in islice(*self.following, None):
             if later.name == "dot":
                 sole = self.users[op.result] == [(later, 0)] or self.users[op.result] == [(later, 1)]
                 return sole and later.args[0].type.dtype.bits == 16 and "instr" in later.attrs

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_exact, cpu_math, gpu_trig
+from blocknb.codegen import cpu_exact, cpu_math, gpu_float8, gpu_trig
 from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
@@ -204,6 +204,8 @@ def polynomial(g: Generator, name: str, dtype: ElementType, names: tuple[str, ..
 def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> str:
     if source == result:
         return name
+    if source.is_fp8() or result.is_fp8():
+        return gpu_float8.pair(g, source, result, (name, name))[0]
     a, b = llvm_type(source), llvm_type(result)
     if result == t.int1:
         return compare(g, "ne", source, (name, constant(0, source)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
 from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.errors import CompilerBug
@@ -18,6 +19,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import MatrixAccess, MatrixStep, ldmatrix_plan, vector_access
+from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -152,7 +154,7 @@ def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str]) -> None:
 # -- global memory
 
 
-def accesses(g: Generator, op: Op) -> list[tuple[int, ...]]:
+def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
     """The registers of each access of a load or store, as wide as layout, addresses and mask allow."""
     pointer = op.args[0]
     if not pointer.type.shape:
@@ -163,13 +165,13 @@ def accesses(g: Generator, op: Op) -> list[tuple[int, ...]]:
         bytes = pointer.type.dtype.element.bytes
         width = min(
             layout.contiguous_registers(axis),
-            g.facts.contiguity(pointer, axis),
-            g.facts.divisibility(pointer, axis) // bytes,
+            facts.contiguity(pointer, axis),
+            facts.divisibility(pointer, axis) // bytes,
             16 // bytes,
         )
         mask = mask_of(op)
         if mask is not None:
-            width = min(width, g.facts.constancy(mask, axis))
+            width = min(width, facts.constancy(mask, axis))
         width = max(1, width)
     return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
 
@@ -224,7 +226,7 @@ def load(g: Generator, op: Op) -> None:
     mask = mask_of(op)
     words: dict[tuple[int, ...], str] = {}
     other = op.args[2] if len(op.args) > 2 else None
-    for registers in accesses(g, op):
+    for registers in accesses(g.facts, op):
         name, distance = address(g, op.args[0], registers[0])
         pieces = split(registers, memory_bits(dtype))
         predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
@@ -299,7 +301,7 @@ def store(g: Generator, op: Op) -> None:
     pointer, value = op.args[:2]
     mask, owner = mask_of(op), g.owner(pointer.type.layout if pointer.type.shape else None)
     bits = memory_bits(value.type.dtype)
-    for registers in accesses(g, op):
+    for registers in accesses(g.facts, op):
         name, distance = address(g, pointer, registers[0])
         pieces = split(registers, bits)
         words = [word(g, value, piece) for piece in pieces]
@@ -389,9 +391,9 @@ def local_load(g: Generator, op: Op) -> None:
         name = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {g.offsets[buffer]}")
         arrive(g, op, {(0,): shared_load(g, name, [(0,)], bits)[0]})
         return
-    matrix = ldmatrix_plan(layout, buffer.type.layout, bits) if g.target.capability >= 75 else None
+    matrix = matrix_access(op, g.target)
     words: dict[tuple[int, ...], str] = {}
-    if matrix is not None and bits * len(matrix.steps[0].registers[0]) == 32:
+    if matrix is not None:
         where = SharedAddress(g, buffer, matrix.lane, matrix.warp)
         fetch = MatrixFetch(g, where, matrix, words)
         # What the tensor core takes are words of neighbouring registers; a buffer that runs the other way gives others.
@@ -409,6 +411,16 @@ def local_load(g: Generator, op: Op) -> None:
             pointer = where.pointer(layout.register_indices[registers[0]])
             words.update(zip(pieces, shared_load(g, pointer, pieces, bits), strict=True))
     arrive(g, op, words)
+
+
+def matrix_access(op: Op, target: Target) -> MatrixAccess | None:
+    """How a local_load goes through ldmatrix, or None when it is plain loads."""
+    buffer, layout = op.args[0].type, op.attrs["layout"]
+    if layout is None or target.capability < 75:
+        return None
+    bits = memory_bits(buffer.dtype)
+    matrix = ldmatrix_plan(layout, buffer.layout, bits)
+    return matrix if matrix is not None and bits * len(matrix.steps[0].registers[0]) == 32 else None
 
 
 class MatrixFetch:

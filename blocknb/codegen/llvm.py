@@ -30,7 +30,7 @@ from typing import Any
 
 from blocknb.codegen import worker
 from blocknb.codegen.toolchain import Resources, Tool, find_ptxas, read_ptxas_log
-from blocknb.errors import CompilerBug, KernelError, OutOfResources, Unsupported
+from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
 
 
@@ -370,12 +370,36 @@ def _ptxas_error(log: str, target: str, ptx: str) -> KernelError:
         needs, has = int(found[2], 0), int(found[3], 0)
         return OutOfResources(f"the kernel needs {needs} bytes of {found[1].strip()}, and {target} has {has}")
     if found := re.search(r"(?:Feature|Instruction|Modifier) '(.*?)'.* requires \.target (\S+)", first):
-        return Unsupported(f"{target} cannot do {found[1]}: it needs {found[2]}")
+        message = f"{target} cannot do {found[1]}: it needs {found[2]}"
+        place = re.search(r"line (\d+)", first)
+        if place and (inline := inline_place(ptx, int(place[1]))):
+            return AssemblyError(message, line=inline[0], column=inline[1])
+        return Unsupported(message)
     place = re.search(r"line (\d+)", first)
+    if place and (inline := inline_place(ptx, int(place[1]))):
+        said = re.sub(r"^.*?line \d+; *(?:error|fatal) *: *", "", first).strip()
+        hint = "each instruction ends with `;`, and names made with .reg live in braces: { .reg .b32 t; ... }"
+        return AssemblyError(f"ptxas refuses the assembly: {said}", hint=hint, line=inline[0], column=inline[1])
     source = ptx.split("\n")[int(place[1]) - 1].strip() if place and ptx else ""
     return CompilerBug(
         f"ptxas refuses the code for {target}: " + "\n".join(lines[:8] or [first]) + f"\n    {source}".rstrip()
     )
+
+
+def inline_place(ptx: str, line: int) -> tuple[int, int] | None:
+    """Line and column in the kernel of the inline assembly that stands at a line of PTX, or right above: a text without its last
+    semicolon is refused where the next instruction begins."""
+    lines = ptx.split("\n")[:line]
+    begin = max((i for i, text in enumerate(lines) if text.strip() == "// begin inline asm"), default=-1)
+    if begin < 0:
+        return None
+    ended = [i for i, text in enumerate(lines) if i > begin and text.strip() == "// end inline asm"]
+    between = lines[ended[0] + 1 : -1] if ended else []
+    if any(text.strip() and not re.match(r"\s*(//|\.loc\b|\$\w+:)", text) for text in between):
+        return None
+    found = (re.match(r"\s*\.loc\s+\d+\s+(\d+)\s+(\d+)", text) for text in reversed(lines[:begin]))
+    loc = next((match for match in found if match), None)
+    return (int(loc[1]), int(loc[2])) if loc else (0, 0)
 
 
 @functools.cache

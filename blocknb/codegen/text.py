@@ -13,16 +13,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from blocknb.errors import Loc
-from blocknb.language.types import DType, Pointer
+from blocknb.language.float8 import FORMATS
+from blocknb.language.types import DType, Pointer, int8
 
 _FLOATS = {"fp16": "half", "bf16": "bfloat", "fp32": "float", "fp64": "double"}
 
 
+def symbol(name: str) -> str:
+    """The name of a kernel in LLVM text and PTX, which know ASCII only, take no lone `_`, and have some names of their own."""
+    plain = "".join(c if c.isascii() else f"${ord(c):x}" for c in name)
+    return f"{plain}$" if plain in ("_", "llvm", "shared") else plain
+
+
 def scalar_type(dtype: DType | Pointer) -> str:
-    """LLVM's name of an element type: i32, half, bfloat, double, ptr."""
+    """LLVM's name of an element type: i32, half, bfloat, double, ptr. It has no floats of 8 bits: they are i8."""
     if isinstance(dtype, Pointer):
         return "ptr"
-    return _FLOATS[dtype.name] if dtype.is_float else f"i{dtype.bits}"
+    return _FLOATS[dtype.name] if dtype.is_float and dtype.bits > 8 else f"i{dtype.bits}"
 
 
 def vector_type(element: str, count: int) -> str:
@@ -72,6 +79,9 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     """A scalar constant of a dtype in LLVM's native type for it; integers wrap to the width."""
     if dtype.kind == "bool":
         return "true" if value else "false"
+    if dtype.is_float and dtype.bits == 8:
+        kind = FORMATS[dtype.name]
+        value, dtype = kind.pattern(float(value)) if kind.numpy else value, int8
     if dtype.is_float:
         return float_literal(float(value), scalar_type(dtype))
     bits = int(value) & ((1 << dtype.bits) - 1)

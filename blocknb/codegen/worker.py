@@ -202,11 +202,33 @@ def _optimise_lightly(module: Any, machine: Any) -> None:
     passes.run(module, builder)
 
 
+def _optimise_for_host(module: Any, machine: Any) -> None:
+    """What is left to do for loops that were written as vectors, several an iteration, with what does not change before them.
+
+    The O2 pipeline unrolls and turns loops once more, and takes a time that grows with the square of their number: 19 s for 250
+    loads and stores, where this takes 1.7 and leaves code of the same size.
+    """
+    binding = _binding()
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=2))
+    passes = binding.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_new_gvn_pass()
+    passes.add_aggressive_dce_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, builder)
+
+
 def _optimise(module: Any, machine: Any, opt: int) -> None:
     if opt == 0:
         return
     if opt == 1:
         _optimise_lightly(module, machine)
+        return
+    if "nvptx" not in machine.triple:
+        _optimise_for_host(module, machine)
         return
     binding = _binding()
     options = binding.create_pipeline_tuning_options(speed_level=opt)

@@ -75,7 +75,11 @@ NAMES: dict[str, dict[str, str]] = {
     "triton.backends.compiler": _TARGET,
     "triton.errors": {"TritonError": "blocknb.errors:KernelError"},
     "triton.tools": {},
-    "triton.tools.tensor_descriptor": {},
+    "triton.tools.experimental_descriptor": {
+        "create_1d_tma_descriptor": "blocknb.compat.descriptors:create_1d_tma_descriptor",
+        "create_2d_tma_descriptor": "blocknb.compat.descriptors:create_2d_tma_descriptor",
+    },
+    "triton.tools.tensor_descriptor": {"TensorDescriptor": "blocknb.runtime.descriptor:TensorDescriptor"},
 }
 
 _ONE_PROCESS = "compiled kernels are kept by blocknb's own cache; BLOCKNB_CACHE_DIR says where"
@@ -108,7 +112,6 @@ MISSING: dict[str, str] = {
     "triton.tools.disasm": "kernel.trace(*args).sass",
     "triton.tools.link": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
     "triton.tools.mxfp": "ml_dtypes has the formats of microscaling",
-    "triton.tools.tensor_descriptor.TensorDescriptor": "tl.make_tensor_descriptor in the kernel",
     "triton._C": "there is no C++ part",
 }
 MISSING_MODULES = frozenset(

@@ -11,8 +11,6 @@ import ast
 
 #: Triton's module -> ours, the longer names first; whatever lies below goes along. What is not a real module here is a facade.
 MODULES = {
-    "triton.language.core": "blocknb.language",
-    "triton.language.standard": "blocknb.language",
     "triton.language": "blocknb.language",
     "triton.testing": "blocknb.testing",
     "triton": "blocknb.compat.triton",

@@ -31,11 +31,10 @@ def _check(kind: str, pointer: Any) -> None:
         raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
     allowed, dtype = ATOMIC_DTYPES[kind], pointer.type.dtype.element_ty
     if dtype not in allowed or isinstance(pointer.type.dtype, BoolPointer):
-        raise Mismatch(
-            f"`{name}` does not work on {dtype}",
-            f"hardware has it for {', '.join(map(str, allowed))}: keep the array in one of these",
-            "pointer",
-        )
+        hint = f"hardware has it for {', '.join(map(str, allowed))}: keep the array in one of these"
+        if kind == "xchg" and dtype in ATOMIC_DTYPES["cas"]:
+            hint += ", or repeat tl.atomic_cas, which takes 16 bits, until it returns what it compared with"
+        raise Mismatch(f"`{name}` does not work on {dtype}", hint, "pointer")
 
 
 def _operand(frame: Frame, pointer: Value, x: Any, argument: str) -> Value:

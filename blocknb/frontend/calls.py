@@ -9,13 +9,28 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blocknb.errors import KernelError, StaticAssertionFailed, SyntaxUnsupported
-from blocknb.frontend import atomics, memory, numeric, shapes  # noqa: F401 (some only register their handlers)
+from blocknb import language
+from blocknb.errors import KernelError, Loc, StaticAssertionFailed, SyntaxUnsupported
+from blocknb.frontend import (  # noqa: F401 (some only register their handlers)
+    assembly,
+    atomics,
+    debug,
+    descriptors,
+    machine,
+    memory,
+    numeric,
+    shapes,
+)
+from blocknb.frontend.dependencies import of_library
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
-from blocknb.frontend.expressions import Method, printable
+from blocknb.frontend.expressions import Method, Operator, printable
+from blocknb.frontend.hints import instead_of_function
+from blocknb.frontend.merge import leaves
+from blocknb.frontend.records import Record
 from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
 from blocknb.frontend.source import MISSING, Parameter, Source, source_of
 from blocknb.ir.core import Value
@@ -23,6 +38,8 @@ from blocknb.language import surface
 from blocknb.language import types as t
 from blocknb.language.constants import constexpr, unwrap
 from blocknb.language.library import LIBRARY
+
+LANGUAGE = os.path.dirname(language.__file__) + os.sep
 
 # -- signatures ----------------------------------------------------------------------------------------------------------------
 
@@ -79,7 +96,7 @@ def bind(
 
 def call_builtin(frame: Frame, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     parameters, star = signature(name)
-    handler = HANDLERS.get(name)
+    handler = frame.handlers.get(name)
     if handler is None:
         raise Mismatch(f"`{name}` cannot be called here", "tl.range and tl.static_range stand only in `for ... in`")
     if star is None:
@@ -105,12 +122,24 @@ def visit_call(frame: Frame, node: ast.Call) -> Any:
             )
     args = [frame.expr(a) for a in node.args]
     kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg and k.arg not in LEFTOVERS}
+    if isinstance(function, Value):
+        raise shadowed(frame, node.func, function)
     try:
         return call(frame, function, args, kwargs, node)
     except Mismatch as error:
         if error.loc is None and error.argument is not None:
             error.loc = argument_loc(frame, node, function, error.argument)
         raise
+
+
+def shadowed(frame: Frame, node: ast.expr, value: Value) -> Mismatch:
+    """A call of a value, most often because a name that was a function has been assigned."""
+    hint = None
+    if isinstance(node, ast.Name) and (where := frame.where.get(node.id)):
+        hint = f"`{node.id}` was assigned at line {getattr(where, 'lineno', 0)}; give that another name"
+    error = Mismatch(f"`{ast.unparse(node)}` is a value here ({describe(value)}), not a function", hint)
+    error.loc = frame.loc(node)
+    return error
 
 
 LEFTOVERS = ("_builder", "_semantic", "_generator")  # internals of old Triton that kernels in the wild still pass
@@ -141,6 +170,10 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
     """Calls whatever a name referred to."""
     if isinstance(function, Method):
         function, args = function.function, [function.receiver, *args]
+    if isinstance(function, Operator):
+        if len(args) != 1 or kwargs:
+            raise Mismatch(f"the operator `{function.symbol}` takes one value, not {len(args) + len(kwargs)}")
+        return function(frame, args[0])
     if name := getattr(function, "builtin", None):
         return call_builtin(frame, name, args, kwargs)
     if (source := source_of(function)) is not None:
@@ -149,6 +182,8 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
         if len(args) != 1 or kwargs:
             raise Mismatch(f"the dtype {function} converts one value, not {len(args) + len(kwargs)}")
         return shapes.cast(frame, args[0], function)
+    if function is t.DType:
+        return shapes.dtype_of(*args, **kwargs)  # tl.dtype("uint16"), of a name put together while compiling
     if function is constexpr:
         return compile_time(args[0], frame) if args else None
     try:
@@ -188,8 +223,8 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
         own = inspect.isfunction(function)
         hint = (
             "decorate it with @blocknb.kernel, and it is inlined here"
-            if own
-            else "use the function of the same meaning in blocknb.language"
+            if own and not of_library(function)
+            else instead_of_function(name)
         )
         raise Mismatch(
             f"`{name}` is a plain Python function, and this call gives it values known only at run time", hint
@@ -205,7 +240,7 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
 
 
 def contains_value(x: Any) -> bool:
-    return any(map(contains_value, x)) if isinstance(x, tuple) else isinstance(x, Value)
+    return any(isinstance(leaf, Value) for leaf in leaves(x))
 
 
 # -- inlining --------------------------------------------------------------------------------------------------------------------
@@ -213,6 +248,14 @@ def contains_value(x: Any) -> bool:
 
 def inline(frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, Any], node: ast.AST | None) -> Any:
     """Visits the body of a helper in place of the call; its ops keep their own lines, with the call as `caller`."""
+    if frame.emit.runs is not None:
+        return frame.emit.runs(frame, source, args, kwargs)
+    return visit_helper(frame, source, args, kwargs, node)
+
+
+def visit_helper(
+    frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, Any], node: ast.AST | None
+) -> Any:
     caller = frame.loc(node) if node is not None else frame.emit.loc
     above: Frame | None = frame
     while above is not None:
@@ -225,34 +268,22 @@ def inline(frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, 
         above = above.parent
     inner = Frame(source, frame.emit, caller, frame)
     inner.names.update(bind(source.name, source.parameters, args, kwargs))
-    returned = inner.run(source.node.body)
+    try:
+        returned = inner.run(source.node.body)
+    except KernelError as error:
+        if getattr(source.function, "inline", False) and error.loc is not None and in_language(error.loc):
+            # The lines of the library say nothing to its user; the call does.
+            error.loc = caller
+            if not in_language(caller):
+                what, _, instead = error.message.removeprefix("static_assert failed: ").partition("; ")
+                error.message, error.hint = f"in `{source.name}`: {what}", error.hint or instead or None
+        raise
     return returned.value if isinstance(returned, Returned) else None
 
 
-def user_combine(frame: Frame, input: Any, combine_fn: Any) -> tuple[list[Value], numeric.Combine]:
-    """The operands of a reduction or scan in one shape, and its combine: a kernel function, inlined into the op's block."""
-    inputs = input if isinstance(input, tuple) else (input,)
-    tiles = [shapes.tile_of(frame, x) for x in inputs]
-    shape = frame.emit.common_shape(*tiles)
-    tiles = [frame.emit.broadcast(x, shape) for x in tiles]
-
-    def combine(emit: Emitter, args: Sequence[Value]) -> Sequence[Value]:
-        result = call(frame, combine_fn, list(args), {})
-        results = result if isinstance(result, tuple) else (result,)
-        if len(results) != len(tiles):
-            raise Mismatch(
-                f"the combine function returns {len(results)} values for {len(tiles)} operands", None, "combine_fn"
-            )
-        return [emit.cast(r, x.type.dtype) for r, x in zip(results, tiles, strict=True)]
-
-    return tiles, combine
-
-
-@emits("reduce")
-def reduce(frame: Frame, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
-    tiles, combine = user_combine(frame, input, combine_fn)
-    results = numeric.reduction(frame, tiles, axis, keep_dims, combine)
-    return results if isinstance(input, tuple) else results[0]
+def in_language(loc: Loc | None) -> bool:
+    """Whether a place lies in the part of the language that is written in itself."""
+    return loc is not None and loc.file.startswith(LANGUAGE)
 
 
 # -- hints and compile-time output ---------------------------------------------------------------------------------------------
@@ -266,8 +297,8 @@ def _promise(name: str) -> None:
         numbers = tuple(shapes.constant_int(frame, n, "values") for n in divisors)
         if any(n <= 0 for n in numbers):
             raise Mismatch(f"{name} takes positive numbers, not {numbers}", None, "values")
-        if isinstance(input, Value):
-            frame.emit.promise(input, name, numbers)
+        if isinstance(input, Value) and not frame.emit.promise(input, **{name: numbers}):
+            return frame.emit.value("promise", input, **{name: numbers})
         return input
 
     emits(name)(handler)
@@ -279,11 +310,17 @@ for _name in ("multiple_of", "max_contiguous", "max_constancy"):
 
 @emits("assume")
 def assume(frame: Frame, cond: Any) -> None:
-    """`x % n == 0`, alone or joined by `&`, says what `multiple_of` says. Other conditions are true without being of use."""
+    """What is joined by `&` is assumed piece by piece; a comparison with a constant bounds the other side, and `x % n == 0` says what
+    `multiple_of` says. Other conditions are true without being of use."""
+    cond = frame.emit.constant(cond)
     if isinstance(cond, Value):
+        frame.emit.hold(frame.emit.truth(cond))
         _assume(frame.emit, cond)
     elif not cond:
         raise Mismatch("the assumption is false", None, "cond")
+
+
+MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq"}
 
 
 def _assume(emit: Emitter, cond: Value) -> None:
@@ -291,11 +328,31 @@ def _assume(emit: Emitter, cond: Value) -> None:
     if made is not None and made.name == "and":
         for part in made.args:
             _assume(emit, part)
-    if made is None or made.name != "cmp" or made.attrs["pred"] != "eq" or emit.known.get(made.args[1]) != 0:
+    if made is None or made.name != "cmp" or made.attrs["pred"] == "ne":
         return
-    rest = emit.maker(made.args[0])
-    if rest is not None and rest.name == "rem" and isinstance(n := emit.known.get(rest.args[1]), int) and n > 0:
-        emit.promise(rest.args[0], "multiple_of", (n,) * max(1, len(cond.type.shape)))
+    (a, b), predicate = made.args, made.attrs["pred"]
+    if a in emit.known:
+        a, b, predicate = b, a, MIRRORED[predicate]
+    number = emit.known.get(b)
+    if not isinstance(number, int) or a in emit.known or a.type.is_pointer or a.type.dtype.kind not in ("int", "uint"):
+        return
+    rest = emit.maker(a)
+    if predicate == "eq" and number == 0 and rest is not None and rest.name == "rem":
+        divisor = emit.known.get(rest.args[1])
+        if isinstance(divisor, int) and divisor > 0:
+            emit.promise(rest.args[0], multiple_of=(divisor,) * max(1, len(cond.type.shape)))
+    bounds = {
+        "lt": {"most": number - 1}, "le": {"most": number}, "gt": {"least": number + 1}, "ge": {"least": number},
+        "eq": {"least": number, "most": number},
+    }[predicate]  # fmt: skip
+    while True:
+        emit.promise(a, **bounds)
+        if rest is None or rest.name != "cast" or rest.args[0].type.dtype.kind not in ("int", "uint"):
+            return
+        if rest.args[0].type.dtype.bits > a.type.dtype.bits or rest.args[0].type.dtype.kind != a.type.dtype.kind:
+            return
+        a = rest.args[0]  # a wider copy is the same number
+        rest = emit.maker(a)
 
 
 @emits("static_assert")
@@ -353,16 +410,20 @@ def _length(frame: Frame, x: Any) -> int:
         if not x.type.shape:
             raise Mismatch(f"{describe(x)} has no length", "pass the number of elements as an argument")
         return x.type.shape[0]
-    return call_python(frame, len, [x], {})
+    return len(x) if isinstance(x, tuple) else call_python(frame, len, [x], {})
 
 
 def _isinstance(frame: Frame, x: Any, kinds: Any) -> bool:
     """A run-time value is a tl.tensor, and nothing else; a constant is what it is, and a tl.constexpr too."""
-    from blocknb.language import tensor
+    from blocknb import language
 
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(x, Value):
-        return tensor in kinds
+        return language.tensor in kinds
+    if (t.block_type in kinds and isinstance(x, t.Tile) and x.shape) or (t.DType in kinds and isinstance(x, t.Pointer)):
+        return True
+    if isinstance(x, Record):
+        return any(getattr(language, name) in kinds for name in x.CLASSES)
     return constexpr in kinds or isinstance(x, tuple(k for k in kinds if isinstance(k, type)))
 
 
@@ -373,18 +434,28 @@ def _attribute(frame: Frame, x: Any, name: str, *default: Any) -> Any:
 
 
 def _print(frame: Frame, *values: Any, **kwargs: Any) -> None:
-    if any(map(contains_value, values)):
+    """Constants are shown while compiling, run-time values by the running kernel; a label may come first."""
+    if not any(map(contains_value, values)):
+        static_print(frame, *values, **kwargs)
+        return
+    if unknown := sorted(kwargs.keys() - {"hex"}):
         raise Mismatch(
-            "`print` cannot show values that exist only at run time",
-            "store them to an array and print that; tl.static_print shows types and constants",
+            f"`print` of run-time values takes no `{unknown[0]}`", "each element is printed on a line of its own"
         )
-    static_print(frame, *values)
+    labelled = isinstance(values[0], str)
+    debug.device_print(frame, values[0] if labelled else "", *values[labelled:], **kwargs)
 
 
 def _range(frame: Frame, *args: Any) -> Any:
     if any(map(contains_value, args)):
         raise Mismatch("a range with run-time bounds stands only in `for ... in`")
     return call_python(frame, range, args, {})
+
+
+def _tuple(frame: Frame, x: Any = ()) -> tuple:
+    if isinstance(x, Value):
+        raise Mismatch(f"{describe(x)} is no sequence", "write the elements out: (a, b)")
+    return x if isinstance(x, tuple) else call_python(frame, tuple, [x], {})
 
 
 PYTHON: dict[Any, Callable] = {
@@ -399,4 +470,6 @@ PYTHON: dict[Any, Callable] = {
     builtins.getattr: _attribute,
     builtins.print: _print,
     builtins.range: _range,
+    builtins.tuple: _tuple,
+    builtins.list: _tuple,
 }

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from blocknb.errors import TypeMismatch
+from blocknb.frontend import float8
+from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype
+from blocknb.frontend.records import Record
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType, Pointer, Tile
+from blocknb.target import Target
 
 NUMBERS = (bool, int, float)
 ARITHMETIC = {
@@ -42,24 +47,27 @@ PYTHON = {
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
 
-class Mismatch(TypeMismatch):
-    """A TypeMismatch that may name the argument of the call at fault, so that the carets go there."""
-
-    title = TypeMismatch.title
-
-    def __init__(self, message: str, hint: str | None = None, argument: str | None = None):
-        super().__init__(message, hint=hint)
-        self.argument = argument
-
-
 class Emitter(Builder):
     """A Builder that remembers which values are constants, and that can take back what it emitted."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target | None = None, options: Mapping[str, Any] | None = None) -> None:
         super().__init__("parse")
+        self.target, self.options = target, options or {}  # what the kernel may ask for
         self.known: dict[Value, Any] = {}
         self.printed: list[str] = []
+        self.elements = 0  # how many functions on elements (of a reduction, a scan, a map) are being visited
         self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
+        self.limits: dict[
+            Value, tuple[int | None, int | None]
+        ] = {}  # parameters -> the least and the most that it promises
+        self.counters: dict[Value, int] = {}  # indices of open loops -> divisors promised of them
+        self.runs: Callable[..., Any] | None = None  # (frame, source, args, kwargs): helpers are run, and not visited
+        self._places: dict[Value, tuple[list[Op], int]] = {}  # value -> the block it was made in, and where
+
+    @property
+    def depth(self) -> int:
+        """How many blocks are open."""
+        return len(self._open)
 
     def mark(self) -> tuple[int, int, int]:
         return self.next_id, len(self._open[-1]), len(self.printed)
@@ -70,27 +78,51 @@ class Emitter(Builder):
         del self._open[-1][length:]
         del self.printed[printed:]
 
+    def append(self, op: Op) -> Op:
+        ops = self._open[-1]
+        self._places.update((value, (ops, len(ops))) for value in op.results)
+        return super().append(op)
+
+    def _place(self, x: Value) -> int | None:
+        """Where in the open block the op stands that made a value."""
+        ops, at = self._places.get(x, (None, 0))
+        return at if ops is self._open[-1] and at < len(ops) and x in ops[at].results else None
+
     def maker(self, x: Value) -> Op | None:
         """The op of this block that made a value."""
-        return next((op for op in reversed(self._open[-1]) if x in op.results), None)
+        at = self._place(x)
+        return None if at is None else self._open[-1][at]
 
-    def promise(self, x: Value, name: str, values: tuple[int, ...]) -> None:
+    def promise(self, x: Value, **promises: Any) -> bool:
         """Keeps a promise of the author's about x: on the op that made it, if that stands in this very block (where the promise is
-        made whenever the op runs), or on the parameter it is."""
-        for i, made in enumerate(reversed(self._open[-1])):
-            if made.results == (x,):
-                self._open[-1][-1 - i] = made.replace(attrs=MappingProxyType({**made.attrs, name: values}))
-                return
-        if name == "multiple_of" and len(self._open) == 1 and x in self.promised:
-            self.promised[x] = max(self.promised[x], values[0] & -values[0])
+        made whenever the op runs), on the parameter it is, or on the loop whose index it is. False if there is no such place."""
+        at, ops = self._place(x), self._open[-1]
+        if at is not None and ops[at].results == (x,):
+            attrs = {**ops[at].attrs, **joined(ops[at].attrs, promises)}
+            ops[at] = ops[at].replace(attrs=MappingProxyType(attrs))
+            return True
+        divisor = promises.get("multiple_of", (1,))[0]
+        if x in self.counters and len(promises) == 1 and "multiple_of" in promises:
+            self.counters[x] = max(self.counters[x], divisor & -divisor)
+            return True
+        if len(self._open) > 1 or x not in self.promised:
+            return False
+        self.promised[x] = max(self.promised[x], divisor & -divisor)
+        found = joined(dict(zip(("least", "most"), self.limits.get(x, (None, None)), strict=True)), promises)
+        self.limits[x] = found.get("least"), found.get("most")
+        return True
+
+    def hold(self, condition: Value) -> None:
+        """What to do about a condition that the author says holds: whoever only emits cannot tell."""
 
     # -- constants and conversions -------------------------------------------------------------------------------------
 
     def number(self, value: bool | int | float, dtype: DType, shape: tuple[int, ...] = ()) -> Value:
         """A constant of a dtype; floats are truncated for integers, integers must fit."""
         converted = convert_number(value, dtype)
-        made = self.const(converted, Tile(dtype, shape))
-        self.known[made] = converted
+        bits = FORMATS[dtype.name].pattern(converted) if dtype == t.float8e4b15 else converted
+        made = self.const(bits, Tile(dtype, shape))
+        self.known[made] = held(converted, dtype)
         return made
 
     def value(self, name: str, *args: Value, **attrs: Any) -> Value:
@@ -117,7 +149,13 @@ class Emitter(Builder):
             return self._cast_pointer(x, dtype)
         if x in self.known:
             return self.number(self.known[x], dtype, x.type.shape)
+        if t.float8e4b15 in (x.type.dtype, dtype):
+            return float8.convert(self, x, dtype)
         return self.value("cast", x, dtype=dtype)
+
+    def widened(self, x: Any) -> Any:
+        """fp8, in which nothing is computed, in fp16, which holds every number of every fp8 format; anything else as it is."""
+        return self.cast(x, t.float16) if isinstance(x, Value) and x.type.dtype.is_fp8() else x
 
     def _cast_pointer(self, x: Value, dtype: Any) -> Value:
         if isinstance(dtype, Pointer) and dtype.element == t.int1:
@@ -128,7 +166,12 @@ class Emitter(Builder):
         elif not (
             x.type.is_pointer and (isinstance(dtype, Pointer) or dtype in (t.int64, t.uint64))
         ) and source not in (t.int64, t.uint64):
-            raise Mismatch(f"{source} cannot become {dtype}", "pointers convert to int64 and to other pointers only")
+            raise Mismatch(
+                f"{describe(x)} cannot become {describe(dtype)}",
+                "for the numbers a pointer points to, load first: tl.load(pointer); an address converts to int64 and to other pointers"
+                if x.type.is_pointer
+                else "addresses are integers of 64 bits",
+            )
         return self.value("bitcast", x, dtype=dtype)
 
     def broadcast(self, x: Value, shape: tuple[int, ...]) -> Value:
@@ -183,6 +226,9 @@ class Emitter(Builder):
                 "use tl.dot for matrices" if symbol == "@" else "write x * x, or tl.exp2(y * tl.log2(x))",
             )
         dtype = result_dtype(x, y, division=symbol in ("/", "//", "%"))
+        if symbol in ("//", "%") and not dtype.is_float and type(y) is int and y == 0:
+            raise Mismatch(f"{describe(x)} {symbol} 0 divides by zero")
+        refuse_float8(f"`{symbol}`", dtype)
         if symbol == "/" and not dtype.is_float:
             dtype = t.float32
         a, b = self.agree(dtype, x, y)
@@ -190,8 +236,9 @@ class Emitter(Builder):
             return self._bits(symbol, a, b)
         if dtype.kind == "bool":
             return self._bool_arithmetic(symbol, a, b)
-        result = self.value(ARITHMETIC[symbol], a, b)
-        return self.value("floor", result) if symbol == "//" and dtype.is_float else result
+        if symbol == "//" and dtype.is_float:  # 6.0 // 3.0 is 2, so the quotient may not be an approximation from below
+            return self.value("floor", self.value("div", a, b, nearest=True))
+        return self.value(ARITHMETIC[symbol], a, b)
 
     def _bits(self, symbol: str, a: Value, b: Value) -> Value:
         if a.type.dtype.is_float:
@@ -214,7 +261,7 @@ class Emitter(Builder):
         if symbol not in ("+", "-") or (symbol == "-" and pointer is y) or is_pointer(offset):
             raise Mismatch(
                 f"`{symbol}` between {describe(x)} and {describe(y)}",
-                "a pointer takes `+ integer` and `- integer` only",
+                "a pointer takes `+ integer` and `- integer` only; for the numbers it points to, load first: tl.load(pointer)",
             )
         dtype = offset.type.dtype if isinstance(offset, Value) else own_dtype(offset)
         if dtype.is_float:
@@ -240,6 +287,7 @@ class Emitter(Builder):
         check_operands(symbol, x, y)
         if is_pointer(x) or is_pointer(y):
             x, y = (self.cast(v, t.int64) if isinstance(v, Value) else v for v in (x, y))
+        x, y = self.widened(x), self.widened(y)
         a, b = self.agree(result_dtype(x, y), x, y)
         return self.value("cmp", a, b, pred=COMPARISONS[symbol])
 
@@ -247,10 +295,11 @@ class Emitter(Builder):
         """x as a condition: a Python bool or an int1 Value."""
         if not isinstance(x, Value):
             return bool(x)
-        if x.type.is_pointer:
-            raise Mismatch("a pointer is not a condition", "compare with `is not None`")
+        if x.type.is_pointer:  # the null pointer is false
+            x = self.cast(x, t.int64)
         if x.type.dtype == t.int1:
             return x
+        x = self.widened(x)
         return self.value("cmp", x, self.number(0, x.type.dtype, x.type.shape), pred="ne")
 
     def unary(self, symbol: str, x: Any) -> Any:
@@ -271,11 +320,26 @@ class Emitter(Builder):
             raise Mismatch(f"`{symbol}` does not take a pointer")
         if symbol == "~":
             if x.type.dtype.is_float:
-                raise Mismatch(f"`~` works on integers and conditions, not on {x.type.dtype}")
+                raise Mismatch(
+                    f"`~` works on integers and conditions, not on {x.type.dtype}",
+                    "convert with .to(tl.int32), or bitcast=True for the bits",
+                )
             return self.value("not", x)
         if symbol == "+":
             return x
+        if x.type.dtype.is_fp8():
+            return float8.signed(self, x, "xor", 0x80)
         return self.value("neg", self.cast(x, t.int32) if x.type.dtype.kind == "bool" else x)
+
+
+def joined(known: Mapping[str, Any], promises: Mapping[str, Any]) -> dict[str, Any]:
+    """Promises beside those that were made before: of bounds the tighter."""
+    found = dict(promises)
+    for name, tighter in (("least", max), ("most", min)):
+        given = [x for x in (known.get(name), promises.get(name)) if x is not None]
+        if given:
+            found[name] = tighter(given)
+    return found
 
 
 # -- rules that emit nothing -------------------------------------------------------------------------------------------------
@@ -283,30 +347,6 @@ class Emitter(Builder):
 
 def is_pointer(x: Any) -> bool:
     return isinstance(x, Value) and x.type.is_pointer
-
-
-def own_dtype(x: bool | int | float) -> DType:
-    try:
-        return t.literal_dtype(x)
-    except OverflowError as error:
-        raise Mismatch(str(error)) from None
-
-
-def convert_number(value: bool | int | float, dtype: DType) -> bool | int | float:
-    """A Python number as the Python number a constant of the dtype holds."""
-    if dtype.is_float:
-        return float(value)
-    if dtype.kind == "bool":
-        return bool(value)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise Mismatch(
-                f"{value} cannot become {dtype}",
-                "integers have no infinity; take the smallest or largest integer instead",
-            )
-        value = int(value)
-    value = int(value) & ((1 << dtype.bits) - 1)
-    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
 
 
 def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
@@ -328,6 +368,16 @@ def result_dtype(x: Any, y: Any, division: bool = False) -> DType:
     return t.float32 if division and dtype in (t.float16, t.bfloat16) else dtype
 
 
+def refuse_float8(what: str, dtype: Any, argument: str | None = None) -> None:
+    """Raises Mismatch for what would compute in fp8, whose few bits a sum or a product does not survive."""
+    if dtype.is_fp8():
+        raise Mismatch(
+            f"{what} does not compute in {dtype}: floats of 8 bits are for memory and for tl.dot",
+            "convert first: x.to(tl.float16) or x.to(tl.float32)",
+            argument,
+        )
+
+
 def _check_literal(value: Any, dtype: DType) -> None:
     if dtype.is_float or dtype.kind == "bool":
         return
@@ -335,9 +385,10 @@ def _check_literal(value: Any, dtype: DType) -> None:
         (0, 2**dtype.bits - 1) if dtype.kind == "uint" else (-(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1)
     )
     if not low <= value <= high:
+        wider = t.int64 if dtype.bits >= 32 else t.int32
         raise Mismatch(
             f"the number {value} does not fit in {dtype} (from {low} to {high})",
-            "cast the tile to a wider dtype first, for example .to(tl.int32)",
+            f"cast the tile to a {'signed' if value < 0 else 'wider'} dtype first: .to({spelled(wider)})",
         )
 
 
@@ -381,8 +432,12 @@ def describe(x: Any) -> str:
         return "None"
     if isinstance(x, tuple):
         return "a tuple"
+    if isinstance(x, Record):
+        return str(x)
     if isinstance(x, (*NUMBERS, str)):
         return f"the constant {x!r}"
+    if isinstance(x, type):
+        return f"the class `{x.__name__}`"
     if callable(x) and hasattr(x, "__name__"):
         return f"the function `{x.__name__}`"
     if isinstance(x, (DType, Pointer)):
@@ -392,8 +447,8 @@ def describe(x: Any) -> str:
 
 def spelled(dtype: Any) -> str:
     """A dtype as one writes it in a kernel: tl.float32."""
-    name = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}.get(getattr(dtype, "name", ""))
-    return f"tl.{name or dtype}"
+    name = str(getattr(dtype, "name", dtype)).replace("bf16", "bfloat16")
+    return f"tl.{'float' + name[2:] if name.startswith('fp') else name}"
 
 
 def check_size(shape: tuple[int, ...]) -> None:
@@ -410,4 +465,7 @@ def _shape_hint(a: tuple[int, ...], b: tuple[int, ...]) -> str | None:
         return "to combine every element of one with every element of the other, write x[:, None] and y[None, :]"
     if len(a) != len(b) and a and b:
         return "add the missing axis by hand: x[:, None] makes a column, x[None, :] a row"
+    for axis, (m, n) in enumerate(zip(a, b, strict=False)):
+        if len(a) == len(b) and m != n and 1 not in (m, n):
+            return f"axis {axis} has {m} elements in one and {n} in the other; sizes meet where they are equal or one of them is 1"
     return None

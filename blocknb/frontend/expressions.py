@@ -11,14 +11,18 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.errors import KernelError
+from blocknb.errors import KernelError, SyntaxUnsupported
 from blocknb.frontend import shapes
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.hints import instead_of
 from blocknb.frontend.merge import merge_arms
+from blocknb.frontend.records import BlockPointer, Record, TensorDescriptor
 from blocknb.frontend.scope import Frame, as_constant, did_you_mean, expression
+from blocknb.frontend.source import source_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.library import LIBRARY
+from blocknb.language.refused import REFUSED
 from blocknb.language.surface import BUILTINS, MEMBERS
 
 SYMBOLS: dict[type, str] = {
@@ -34,7 +38,27 @@ class Method:
     """A builtin or library function looked up on a tile: `x.sum`."""
 
     function: Any
+    receiver: Any
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator looked up on a value by the name of its method: `x.__lshift__`."""
+
+    symbol: str
     receiver: Value
+
+    def __call__(self, frame: Frame, other: Any) -> Any:
+        compares = self.symbol in COMPARISONS
+        return (frame.emit.compare if compares else frame.emit.binary)(self.symbol, self.receiver, other)
+
+
+#: What kernels call by name where an operator would bind less tightly: `x.__lshift__(4).to(tl.int8)`.
+OPERATORS = {
+    "__add__": "+", "__sub__": "-", "__mul__": "*", "__truediv__": "/", "__floordiv__": "//", "__mod__": "%",
+    "__and__": "&", "__or__": "|", "__xor__": "^", "__lshift__": "<<", "__rshift__": ">>",
+    "__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">=",
+}  # fmt: skip
 
 
 @expression(ast.Name)
@@ -133,22 +157,28 @@ def visit_ternary(frame: Frame, node: ast.IfExp) -> Any:
 
 def condition(frame: Frame, node: ast.expr) -> Any:
     """The condition of an `if`, a ternary or a `while`: a Python bool or a scalar int1 Value."""
-    test = frame.emit.constant(frame.expr(node))
+    test = frame.expr(node)
+    try:
+        return one_answer(frame, test)
+    except KernelError as error:
+        error.loc = error.loc or frame.loc(node)
+        raise
+
+
+def one_answer(frame: Frame, test: Any) -> Any:
+    """What a branch on `test` goes by: a Python bool or a scalar int1 Value. Raises Mismatch for tiles of several elements."""
+    test = frame.emit.constant(test)
     if not isinstance(test, Value):
         if hasattr(test, "__array__"):
             raise Mismatch("an array cannot be a condition")
         return bool(test)
-    try:
-        test = frame.emit.truth(test)
-        if test.type.size == 1:
-            return shapes.to_scalar(frame.emit, test)
-        raise Mismatch(
-            f"the condition is a tile of shape {test.type.shape}, but a branch needs one answer for the whole program",
-            "choose element by element with tl.where(condition, a, b), or reduce the condition with tl.max or tl.sum",
-        )
-    except KernelError as error:
-        error.loc = error.loc or frame.loc(node)
-        raise
+    test = frame.emit.truth(test)
+    if test.type.size == 1:
+        return shapes.to_scalar(frame.emit, test)
+    raise Mismatch(
+        f"the condition is a tile of shape {test.type.shape}, but a branch needs one answer for the whole program",
+        "choose element by element with tl.where(condition, a, b), or reduce the condition with tl.max or tl.sum",
+    )
 
 
 @expression(ast.JoinedStr)
@@ -170,7 +200,7 @@ def printable(x: Any) -> Any:
     """What static_print and f-strings show: constants themselves, run-time values by their type."""
     if isinstance(x, tuple):
         return tuple(printable(element) for element in x)
-    return str(x.type) if isinstance(x, Value) else x
+    return str(x.type) if isinstance(x, (Value, Record)) else x
 
 
 # -- subscripts ------------------------------------------------------------------------------------------------------------
@@ -179,6 +209,12 @@ def printable(x: Any) -> Any:
 @expression(ast.Subscript)
 def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
     base = frame.expr(node.value)
+    if source_of(base) is not None:
+        raise SyntaxUnsupported(
+            f"a kernel cannot launch `{base.__name__}`",
+            frame.loc(node),
+            f"inside a kernel it is called without a grid, and inlined: {base.__name__}(...)",
+        )
     if isinstance(base, Value):
         return index_tile(frame, base, node.slice)
     index = subscript_constant(frame, node.slice)
@@ -201,7 +237,11 @@ def subscript_constant(frame: Frame, node: ast.expr) -> Any:
 def index_tile(frame: Frame, x: Value, node: ast.expr) -> Value:
     """`x[:, None]` and the like: None makes an axis of size one, `:` keeps one, `...` keeps the rest."""
     parts = list(node.elts) if isinstance(node, ast.Tuple) else [node]
-    entries = [Ellipsis if is_ellipsis(p) else slice_or_none(frame, x, p) for p in parts]
+    return new_axes(frame, x, [Ellipsis if is_ellipsis(p) else slice_or_none(frame, x, p) for p in parts])
+
+
+def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
+    """What stands in the brackets of a tile, done: None makes an axis, slice(None) keeps one, ... the rest."""
     kept = sum(e is not None and e is not Ellipsis for e in entries)
     rank = len(x.type.shape)
     if Ellipsis not in entries:
@@ -226,17 +266,21 @@ def is_ellipsis(node: ast.expr) -> bool:
 def slice_or_none(frame: Frame, x: Value, node: ast.expr) -> Any:
     if isinstance(node, ast.Slice) and node.lower is node.upper is node.step is None:
         return slice(None)
-    if not isinstance(node, ast.Slice) and frame.expr(node) is None:
-        return None
+    if not isinstance(node, ast.Slice) and (entry := frame.expr(node)) in (None, slice(None)):
+        return entry
+    error = no_elements(x)
+    error.loc = frame.loc(node)
+    raise error
+
+
+def no_elements(x: Value) -> Mismatch:
     what = "a pointer" if is_pointer(x) and not x.type.shape else "a tile"
     hint = (
         "load the element with tl.load(pointer + index)"
         if is_pointer(x)
         else "a tile has no element access: mask with tl.where and reduce, or load the part from memory"
     )
-    error = Mismatch(f"{what} cannot be indexed with numbers or slices; only `:` and None stand in its brackets", hint)
-    error.loc = frame.loc(node)
-    raise error
+    return Mismatch(f"{what} cannot be indexed with numbers or slices; only `:` and None stand in its brackets", hint)
 
 
 # -- attributes --------------------------------------------------------------------------------------------------------------
@@ -244,9 +288,15 @@ def slice_or_none(frame: Frame, x: Value, node: ast.expr) -> Any:
 
 @expression(ast.Attribute)
 def visit_attribute(frame: Frame, node: ast.Attribute) -> Any:
-    base, name = frame.expr(node.value), node.attr
+    return attribute(frame, frame.expr(node.value), node.attr)
+
+
+def attribute(frame: Frame, base: Any, name: str) -> Any:
+    """`base.name` of whatever stands in a kernel."""
     if isinstance(base, Value):
         return value_attribute(frame, base, name)
+    if isinstance(base, Record):
+        return record_attribute(base, name)
     if name == "value" and isinstance(base, (*NUMBERS, str, tuple, types.NoneType)):
         return base  # constexpr.value, where the constexpr was unwrapped already
     if isinstance(base, (*NUMBERS, types.NoneType)):
@@ -254,8 +304,11 @@ def visit_attribute(frame: Frame, node: ast.Attribute) -> Any:
     try:
         return as_constant(name, getattr(base, name))
     except AttributeError:
+        if isinstance(base, types.ModuleType) and name in REFUSED and base.__name__.startswith("blocknb.language"):
+            raise Mismatch(f"blocknb does not have `{name}`", REFUSED[name]) from None
         what = f"module `{base.__name__}`" if isinstance(base, types.ModuleType) else describe(base)
-        raise Mismatch(f"{what} has no `{name}`", did_you_mean(name, dir(base)) or _none_hint(base)) from None
+        hint = instead_of(name) or did_you_mean(name, dir(base)) or _none_hint(base)
+        raise Mismatch(f"{what} has no `{name}`", hint) from None
 
 
 def _none_hint(base: Any) -> str | None:
@@ -281,8 +334,30 @@ def value_attribute(frame: Frame, x: Value, name: str) -> Any:
             return x.type.size
         case "T":
             return shapes.trans(frame, x)
+    if name in OPERATORS:
+        return Operator(OPERATORS[name], x)
     if name in MEMBERS:
         return Method(BUILTINS.get(name) or LIBRARY[name], x)
-    raise Mismatch(
-        f"{describe(x)} has no `{name}`", did_you_mean(name, ["dtype", "shape", "type", "numel", "T", *MEMBERS])
-    )
+    hint = instead_of(name) or did_you_mean(name, ["dtype", "shape", "type", "numel", "T", *MEMBERS])
+    raise Mismatch(f"{describe(x)} has no `{name}`", hint)
+
+
+ATTRIBUTES: dict[type[Record], tuple[str, ...]] = {
+    BlockPointer: ("type", "dtype"),
+    TensorDescriptor: ("type", "dtype", "shape", "strides", "block_shape", "block_type"),
+}
+METHODS: dict[type[Record], dict[str, Any]] = {
+    BlockPointer: {name: BUILTINS[name] for name in ("advance", "store")},
+    TensorDescriptor: {
+        n.removeprefix("tensor_descriptor."): f for n, f in BUILTINS.items() if "tensor_descriptor." in n
+    },
+}
+
+
+def record_attribute(x: Record, name: str) -> Any:
+    attributes, methods = ATTRIBUTES[type(x)], METHODS[type(x)]
+    if name in methods:
+        return Method(methods[name], x)
+    if name not in attributes:
+        raise Mismatch(f"{x} has no `{name}`", did_you_mean(name, [*attributes, *methods]))
+    return x.type if isinstance(x, BlockPointer) else getattr(x, name)

@@ -8,23 +8,35 @@ dead; so the body is visited with every candidate carried, and again with only t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from blocknb.errors import SyntaxUnsupported, TypeMismatch
+from blocknb.errors import Loc, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.calls import bind, signature
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, spelled
 from blocknb.frontend.expressions import condition
-from blocknb.frontend.merge import close, identical, is_runtime, leaves, literal_fits, rebuild, same_shape
+from blocknb.frontend.merge import (
+    Role,
+    close,
+    identical,
+    is_runtime,
+    leaves,
+    literal_fits,
+    placed_leaves,
+    rebuild,
+    same_shape,
+)
 from blocknb.frontend.scope import Frame, Returned, Undefined, statement
 from blocknb.frontend.shapes import constant_int
-from blocknb.frontend.statements import assign_target, is_constexpr
+from blocknb.frontend.statements import assign_target, contains_return, is_constexpr
 from blocknb.ir.core import Block, Value
 from blocknb.language import types as t
 from blocknb.language.surface import BUILTINS
 from blocknb.language.types import Tile
 
 MAX_UNROLLED = 10_000
+MAX_RETURNING = 64  # turns, each of which nests in the one before
 ROUNDS = 3
 
 
@@ -42,16 +54,13 @@ def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
             return None
         if function is BUILTINS["static_range"]:
             (lower, upper, step), _ = range_arguments(frame, iterator, "static_range")
-            numbers = [
-                constant_int(frame, x, name, f"the {name} of static_range")
-                for x, name in ((lower, "start"), (upper, "end"), (step, "step"))
-            ]
+            numbers = [static_bound(frame, iterator, x, i) for i, x in enumerate((lower, upper, step))]
             if numbers[2] == 0:
                 raise Mismatch("the step of static_range is zero")
-            return unroll(frame, node, range(*numbers))
+            return unroll(frame, node, range(*numbers), rest)
     elements = frame.expr(iterator)
     if isinstance(elements, (tuple, range)):
-        return unroll(frame, node, elements)
+        return unroll(frame, node, elements, rest)
     raise SyntaxUnsupported(
         f"a `for` over {describe(elements)} cannot stand in a kernel",
         frame.loc(iterator),
@@ -59,10 +68,24 @@ def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
     )
 
 
+def static_bound(frame: Frame, node: ast.Call, x: Any, position: int) -> int:
+    """A bound of static_range: 0 the start, 1 the end, 2 the step."""
+    name = ("start", "end", "step")[position]
+    try:
+        return constant_int(frame, x, name, f"the {name} of static_range")
+    except Mismatch as error:
+        if node.args:
+            error.loc = frame.loc(node.args[min(position, len(node.args) - 1)])
+        raise
+
+
 def range_arguments(frame: Frame, node: ast.Call, name: str) -> tuple[list[Any], dict[str, Any]]:
     """(lower, upper, step) and the hints of a range."""
     args = [frame.expr(a) for a in node.args]
-    kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg}
+    return range_bounds(name, args, {k.arg: frame.expr(k.value) for k in node.keywords if k.arg})
+
+
+def range_bounds(name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     bound = bind(name, signature(name)[0], args, kwargs)
     lower, upper, step = bound.pop("arg1"), bound.pop("arg2"), bound.pop("step")
     if upper is None:
@@ -70,28 +93,53 @@ def range_arguments(frame: Frame, node: ast.Call, name: str) -> tuple[list[Any],
     return [lower, upper, 1 if step is None else step], bound
 
 
-def unroll(frame: Frame, node: ast.For, elements: Iterable[Any]) -> Returned | None:
+def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: list[ast.stmt]) -> Returned | None:
     """The body once for every element, each a constant."""
-    for count, element in enumerate(elements):
-        if count >= MAX_UNROLLED:
-            raise TypeMismatch(
-                f"the loop unrolls to more than {MAX_UNROLLED} copies of its body",
-                frame.loc(node.iter),
-                "use range(...), which stays a loop",
+    items = list(itertools.islice(elements, MAX_UNROLLED + 1))
+    if len(items) > MAX_UNROLLED:
+        raise TypeMismatch(
+            f"the loop unrolls to more than {MAX_UNROLLED} copies of its body",
+            frame.loc(node.iter),
+            "use range(...), which stays a loop",
+        )
+    if any(map(contains_return, node.body)) and not frame.loops:
+        if len(items) > MAX_RETURNING:
+            raise SyntaxUnsupported(
+                f"a `return` in a loop that unrolls to more than {MAX_RETURNING} copies of its body",
+                frame.loc(node),
+                "count with a `while` whose condition ends it, and return after it",
             )
+        return frame.run([Turn(node, items), *rest]) or Returned(None)
+    for element in items:
         assign_target(frame, node.target, element)
-        returned = frame.run(node.body)
-        if returned is not None:
-            return returned
+        frame.run(node.body)
     return None
+
+
+class Turn(ast.stmt):
+    """The turns of an unrolled loop that are still to come, as a statement: what follows a `return` under a run-time branch in one
+    turn, and so moves into the arms of that branch."""
+
+    def __init__(self, loop: ast.For, elements: Sequence[Any]):
+        super().__init__()
+        ast.copy_location(self, loop)
+        self.loop, self.elements = loop, elements
+
+
+@statement(Turn)
+def visit_turn(frame: Frame, turn: Turn, rest: list[ast.stmt]) -> Returned | None:
+    if not turn.elements:
+        return None
+    assign_target(frame, turn.loop.target, turn.elements[0])
+    return frame.run([*turn.loop.body, Turn(turn.loop, turn.elements[1:]), *rest]) or Returned(None)
 
 
 # -- carried names -----------------------------------------------------------------------------------------------------------
 
 
-def assigned_names(frame: Frame, body: Iterable[ast.stmt]) -> list[str]:
-    """Names that the statements may assign, in order; constexprs made by annotation are none of them."""
-    found: dict[str, None] = {}
+def assigned_names(frame: Frame, body: Iterable[ast.stmt]) -> dict[str, bool]:
+    """Names that the statements may assign, in order; True where not every assignment is that of a constexpr by annotation."""
+    found: dict[str, bool] = {}
     constants = set()
     for root in body:
         for node in ast.walk(root):
@@ -101,18 +149,42 @@ def assigned_names(frame: Frame, body: Iterable[ast.stmt]) -> list[str]:
                 and is_constexpr(frame, node.annotation)
             ):
                 constants.add(id(node.target))
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in constants:
-                found[node.id] = None
-    return list(found)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[node.id] = found.get(node.id, False) or id(node) not in constants
+    return found
+
+
+def changeable(frame: Frame, assigned: Iterable[str], before: dict[str, Any], index: str | None = None) -> list[str]:
+    """The assigned names that have a meaning before the loop, without the loop's variable."""
+    return frame.ordered(n for n in assigned if n in before and n != index and not isinstance(before[n], Undefined))
 
 
 class Carried:
-    """The names a loop carries: their trees before it, the run-time leaves of those, and the block arguments for them."""
+    """The names a loop carries: their trees before it, the run-time leaves of those, and the block arguments for them.
 
-    def __init__(self, frame: Frame, names: Iterable[str]):
-        self.frame, self.trees = frame, {n: frame.names[n] for n in names}
-        self.slots = [(name, leaf) for name, tree in self.trees.items() for leaf in leaves(tree) if is_runtime(leaf)]
+    Of a record only the moving leaves are carried, unless its name is among the `loose` ones.
+    """
+
+    def __init__(self, frame: Frame, names: Iterable[str], loose: Iterable[str] = ()):
+        self.frame, self.trees, self.loose = frame, {n: frame.names[n] for n in names}, set(loose)
+        self.slots = [(n, leaf) for n, tree in self.trees.items() for leaf, carried in self.leaves(n, tree) if carried]
         self.initial = [frame.emit.runtime(leaf) for _, leaf in self.slots]
+
+    def leaves(self, name: str, tree: Any) -> Iterator[tuple[Any, bool]]:
+        """The leaves of a name's tree, each with whether it is carried."""
+        for leaf, role in placed_leaves(tree):
+            yield leaf, is_runtime(leaf) and (role != Role.FIXED or name in self.loose)
+
+    def loosened(self) -> set[str]:
+        """The names of which a leaf that is not carried changed in the body, and all that were loose already."""
+        found = set(self.loose)
+        for name, tree in self.trees.items():
+            now = self.frame.names[name]
+            if not isinstance(now, Undefined) and same_shape(tree, now):
+                pairs = zip(self.leaves(name, tree), leaves(now), strict=True)
+                if any(not carried and is_runtime(x) and not identical(x, y) for (x, carried), y in pairs):
+                    found.add(name)
+        return found
 
     def fresh(self) -> list[Value]:
         return [Value(v.type, name) for v, (name, _) in zip(self.initial, self.slots, strict=True)]
@@ -122,7 +194,7 @@ class Carried:
         values = iter(values)
         for name, tree in self.trees.items():
             self.frame.names[name] = rebuild(
-                tree, iter([next(values) if is_runtime(leaf) else leaf for leaf in leaves(tree)])
+                tree, iter([next(values) if carried else leaf for leaf, carried in self.leaves(name, tree)])
             )
 
     def yielded(self) -> list[tuple[Any, Tile]]:
@@ -134,8 +206,8 @@ class Carried:
                 raise TypeMismatch(f"`{name}` {now.why}", self.frame.loc(self.frame.where[name]), now.hint)
             if not same_shape(tree, now):
                 self.changed_type(name, tree, now)
-            for before, after in zip(leaves(tree), leaves(now), strict=True):
-                if not is_runtime(before):
+            for (before, carried), after in zip(self.leaves(name, tree), leaves(now), strict=True):
+                if not carried:
                     if not identical(before, after):
                         self.changed_type(name, before, after)
                     continue
@@ -146,46 +218,48 @@ class Carried:
         return found
 
     def changed_type(self, name: str, before: Any, after: Any) -> None:
-        hint = f"give `{name}` before the loop the type it has in it"
-        if (
-            isinstance(after, Value)
-            and isinstance(before, Value)
-            and not after.type.is_pointer
-            and not before.type.is_pointer
-        ):
-            dtype = spelled(after.type.dtype)
-            if after.type.shape != before.type.shape or after.type.shape:
-                hint = f"start it as a tile: {name} = tl.zeros({after.type.shape}, dtype={dtype})"
-            else:
-                hint = f"start it as tl.full((), ..., {dtype}), or cast what the loop assigns: .to({spelled(before.type.dtype)})"
-        elif before is None:
-            hint = f"give `{name}` a value before the loop; None cannot become one at run time"
         where = self.frame.where.get(name)
-        raise TypeMismatch(
-            f"`{name}` changes its type in the loop: {describe(before)} before it, {describe(after)} at the end of its body",
-            self.frame.loc(where) if where else None,
-            hint,
-        )
+        raise changed_type(name, before, after, self.frame.loc(where) if where else None)
+
+
+def changed_type(name: str, before: Any, after: Any, loc: Loc | None) -> TypeMismatch:
+    hint = f"give `{name}` before the loop the type it has in it"
+    if (
+        isinstance(after, Value)
+        and isinstance(before, Value)
+        and not after.type.is_pointer
+        and not before.type.is_pointer
+    ):
+        dtype = spelled(after.type.dtype)
+        if after.type.shape != before.type.shape or after.type.shape:
+            hint = f"start it as a tile: {name} = tl.zeros({after.type.shape}, dtype={dtype})"
+        else:
+            hint = f"start it as tl.full((), ..., {dtype}), or cast what the loop assigns: .to({spelled(before.type.dtype)})"
+    elif before is None:
+        hint = f"give `{name}` a value before the loop; None cannot become one at run time"
+    return TypeMismatch(
+        f"`{name}` changes its type in the loop: {describe(before)} before it, {describe(after)} at the end of its body",
+        loc,
+        hint,
+    )
 
 
 def fits(x: Any, kind: Tile) -> bool:
     return isinstance(x, NUMBERS) and not kind.shape and not kind.is_pointer and literal_fits(kind.dtype, x)
 
 
-def changed_names(frame: Frame, entry: dict[str, Any]) -> list[str]:
-    """Names alive before the body whose meaning its end differs from that at its beginning."""
-    return [
-        n for n, before in entry.items() if not isinstance(before, Undefined) and not same_tree(before, frame.names[n])
-    ]
+def changed_names(frame: Frame, entry: dict[str, Any], names: Iterable[str]) -> list[str]:
+    """Those of the names whose meaning at the body's end differs from that at its beginning."""
+    return [n for n in names if not same_tree(entry[n], frame.names[n])]
 
 
 def same_tree(a: Any, b: Any) -> bool:
     return same_shape(a, b) and all(identical(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
 
 
-def forget_new_names(frame: Frame, before: dict[str, Any], node: ast.stmt) -> None:
+def forget_new_names(frame: Frame, before: dict[str, Any], assigned: Iterable[str], node: ast.stmt) -> None:
     """After the loop only names that lived before it do."""
-    for name in frame.names:
+    for name in assigned:
         if name not in before or isinstance(before[name], Undefined):
             frame.names[name] = Undefined(
                 f"is assigned only inside the loop at line {node.lineno}, which may not run at all",
@@ -204,49 +278,58 @@ def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[st
     if frame.emit.constant(bounds[2]) == 0:
         raise TypeMismatch("the step of the range is zero", frame.loc(node.iter))
     emit, index = frame.emit, node.target.id
-    lower, upper, step = loop_bounds(frame, node, bounds)
+    lower, upper, step = loop_bounds(frame, bounds, node.iter)
     survives = used_outside(frame, node)
     before = dict(frame.names)
     if survives and (index not in before or not isinstance(before[index], Value) or before[index].type != lower.type):
         before[index] = frame.names[index] = lower
-    candidates = [
-        n
-        for n in assigned_names(frame, node.body)
-        if n in before and n != index and not isinstance(before[n], Undefined)
-    ]
+    assigned = assigned_names(frame, node.body)
     if survives:
-        candidates.append(index)
-    mark = emit.mark()
+        assigned[index] = True
+    possible = changeable(frame, assigned, before) if survives else changeable(frame, assigned, before, index)
+    candidates = [n for n in possible if assigned[n]]
+    mark, loose = emit.mark(), set[str]()
     for round in range(ROUNDS):
         frame.names = dict(before)
-        carried = Carried(frame, candidates)
+        carried = Carried(frame, candidates, loose)
         counter = Value(lower.type, index)
         args = [counter, *carried.fresh()]
         carried.bind(args[1:])
         entry = dict(frame.names)
         frame.assign(index, counter, node.target)
+        emit.counters[counter] = 1
         block = visit_body(frame, node.body, args)
-        changed = [n for n in changed_names(frame, entry) if n in candidates or n != index]
-        if changed == candidates or round == ROUNDS - 1:
+        divisor = emit.counters.pop(counter)
+        changed = changed_names(frame, entry, possible)
+        if (changed == candidates and carried.loosened() == loose) or round == ROUNDS - 1:
             break
+        loose = carried.loosened()
         emit.rewind(mark)
-        candidates = [n for n in before if n in {*changed, *(candidates if round == ROUNDS - 2 else ())}]
+        keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
+        candidates = [n for n in possible if n in keep]
     body = close(emit, block.ops, carried.yielded(), args)
     attrs = loop_attrs(frame, hints, bounds)
+    if divisor > 1 and emit.known.get(step, 1) % divisor == 0 and lower not in emit.known:
+        lower = emit.value("promise", lower, multiple_of=(divisor,))  # what holds in every turn does so in the first
     loop = emit.op("for", lower, upper, step, *carried.initial, blocks=(body,), **attrs)
-    finish(frame, carried, loop.results, before, node)
+    finish(frame, carried, loop.results, before, (*assigned, index), node)
     if not survives:
         frame.names[index] = before.get(
             index, Undefined(f"is the loop variable of the loop at line {node.lineno}", "use it inside the loop")
         )
 
 
-def finish(frame: Frame, carried: Carried, results: Iterable[Value], before: dict[str, Any], node: ast.stmt) -> None:
+def finish(
+    frame: Frame,
+    carried: Carried,
+    results: Iterable[Value],
+    before: dict[str, Any],
+    assigned: Iterable[str],
+    node: ast.stmt,
+) -> None:
     """The meaning of all names after a loop."""
-    inside, frame.names = frame.names, dict(before)
-    for name in inside:
-        frame.names.setdefault(name, None)
-    forget_new_names(frame, before, node)
+    frame.names = dict(before)
+    forget_new_names(frame, before, assigned, node)
     carried.bind(results)
     for value, (name, _) in zip(results, carried.slots, strict=True):
         value.name = value.name or name
@@ -262,9 +345,8 @@ def visit_body(frame: Frame, body: list[ast.stmt], args: Iterable[Value]) -> Blo
         frame.loops -= 1
 
 
-def loop_bounds(frame: Frame, node: ast.For, bounds: list[Any]) -> list[Value]:
-    """The three bounds as scalars of int32, or of int64 where one of them is."""
-    assert isinstance(node.iter, ast.Call)
+def loop_bounds(frame: Frame, bounds: list[Any], node: Any = None) -> list[Value]:
+    """The three bounds as scalars of int32, or of int64 where one of them is. `node`: the call of range, for messages."""
     wide = False
     for i, x in enumerate(bounds):
         if (
@@ -272,12 +354,13 @@ def loop_bounds(frame: Frame, node: ast.For, bounds: list[Any]) -> list[Value]:
             or not isinstance(x, (int, Value))
             or (isinstance(x, Value) and (x.type.shape or x.type.is_pointer or not x.type.dtype.is_integer))
         ):
-            at = node.iter.args[min(i, len(node.iter.args) - 1)] if node.iter.args else node.iter
-            raise TypeMismatch(
-                f"the bounds of a range are integer scalars, not {describe(x)}",
-                frame.loc(at),
-                "convert with .to(tl.int32), or use // instead of /",
+            at = node.args[min(i, len(node.args) - 1)] if node is not None and node.args else node
+            hint = "convert with .to(tl.int32), or use // instead of /"
+            error = Mismatch(
+                f"the bounds of a range are integer scalars, not {describe(x)}", hint, ("arg1", "arg2", "step")[i]
             )
+            error.loc = frame.loc(at) if at is not None else None
+            raise error
         dtype = x.type.dtype if isinstance(x, Value) else t.literal_dtype(x)
         wide |= dtype.bits == 64 or dtype == t.uint32
     return [frame.emit.cast(x, t.int64 if wide else t.int32) for x in bounds]
@@ -328,11 +411,13 @@ def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
             "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
         )
     emit, before = frame.emit, dict(frame.names)
-    candidates = [n for n in assigned_names(frame, node.body) if n in before and not isinstance(before[n], Undefined)]
-    mark = emit.mark()
+    assigned = assigned_names(frame, node.body)
+    possible = changeable(frame, assigned, before)
+    candidates = [n for n in possible if assigned[n]]
+    mark, loose = emit.mark(), set[str]()
     for round in range(ROUNDS):
         frame.names = dict(before)
-        carried = Carried(frame, candidates)
+        carried = Carried(frame, candidates, loose)
         args = carried.fresh()
         carried.bind(args)
         with emit.block(args) as opened:
@@ -348,11 +433,13 @@ def visit_while(frame: Frame, node: ast.While, rest: list) -> None:
         carried.bind(inner)
         entry = dict(frame.names)
         block = visit_body(frame, node.body, inner)
-        changed = changed_names(frame, entry)
-        if changed == candidates or round == ROUNDS - 1:
+        changed = changed_names(frame, entry, possible)
+        if (changed == candidates and carried.loosened() == loose) or round == ROUNDS - 1:
             break
+        loose = carried.loosened()
         emit.rewind(mark)
-        candidates = [n for n in before if n in {*changed, *(candidates if round == ROUNDS - 2 else ())}]
+        keep = {*changed, *(candidates if round == ROUNDS - 2 else ())}
+        candidates = [n for n in possible if n in keep]
     body = close(emit, block.ops, carried.yielded(), inner)
     loop = emit.op("while", *carried.initial, blocks=(opened.done, body))
-    finish(frame, carried, loop.results, before, node)
+    finish(frame, carried, loop.results, before, assigned, node)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from blocknb.frontend import blocks
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer, spelled
+from blocknb.frontend.records import BlockPointer, TensorDescriptor
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import dtype_of, flag, tile_of
 from blocknb.ir.core import Value
@@ -25,11 +27,17 @@ def _access_attrs(cache: Any, evict: Any, volatile: Any = False) -> dict[str, An
     return {key: value for key, value in attrs.items() if value}
 
 
-def _check_pointer(name: str, pointer: Any, boundary_check: Any) -> None:
+def _check_pointer(name: str, pointer: Any, boundary_check: Any, value: Any = None) -> None:
     if not is_pointer(pointer):
         hint = "pointers are array arguments of the kernel, moved by offsets: x_ptr + offsets"
-        if name == "store" and isinstance(pointer, (Value, *NUMBERS)):
+        if pointer is None:
+            hint = "it is None: guard the line with `if ... is not None:`"
+        elif is_pointer(value):
+            hint = "the pointer comes first: tl.store(pointer, value)"
+        elif name == "store" and isinstance(pointer, (Value, *NUMBERS)):
             hint = "to change a variable, assign to it; " + hint
+        if isinstance(pointer, TensorDescriptor):
+            hint = f"a tensor descriptor has methods for it: desc.{name}([...])"
         raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
     if boundary_check:
         raise Mismatch(
@@ -66,9 +74,18 @@ def _spread(frame: Frame, pointer: Value, x: Value, argument: str) -> Value:
     except Mismatch as error:
         raise Mismatch(
             f"`{argument}` has shape {x.type.shape}, but the pointers have shape {pointer.type.shape}",
-            error.hint,
+            _same_offsets(pointer, x, argument) or error.hint,
             argument,
         ) from None
+
+
+def _same_offsets(pointer: Value, x: Value, argument: str) -> str | None:
+    """The advice where the ranks agree and the sizes do not."""
+    if len(pointer.type.shape) != len(x.type.shape):
+        return None
+    if argument == "mask":
+        return "make the mask of the very offsets that are added to the pointer: mask=offsets < n"
+    return f"the pointers must be as many as the values: add offsets of shape {x.type.shape}"
 
 
 def _with_mask(frame: Frame, pointer: Value, mask: Any) -> tuple[Value, Value | None]:
@@ -82,7 +99,7 @@ def _with_mask(frame: Frame, pointer: Value, mask: Any) -> tuple[Value, Value | 
         except Mismatch as error:
             raise Mismatch(
                 f"the mask has shape {mask.type.shape}, but the pointers have shape {pointer.type.shape}",
-                error.hint,
+                _same_offsets(pointer, mask, "mask") or error.hint,
                 "mask",
             ) from None
     return pointer, _spread(frame, pointer, mask, "mask")
@@ -94,6 +111,10 @@ def load(
     cache_modifier: Any = "", eviction_policy: Any = "", volatile: Any = False,
 ) -> Value:  # fmt: skip
     emit = frame.emit
+    if isinstance(pointer, BlockPointer):
+        padding = blocks.padding(padding_option, pointer.base.type.dtype.element)
+        pointer, mask = blocks.opened(frame, "load", pointer, mask, boundary_check, other)
+        other, boundary_check = None if mask is None else padding, ()
     _check_pointer("load", pointer, boundary_check)
     if other is not None and mask is None:
         raise Mismatch(
@@ -137,7 +158,10 @@ def store(
     eviction_policy: Any = "",
 ) -> None:
     emit = frame.emit
-    _check_pointer("store", pointer, boundary_check)
+    if isinstance(pointer, BlockPointer):
+        pointer, mask = blocks.opened(frame, "store", pointer, mask, boundary_check)
+        boundary_check = ()
+    _check_pointer("store", pointer, boundary_check, value)
     pointer, mask_value = _with_mask(frame, pointer, mask)
     value = emit.constant(value)
     if not isinstance(value, (Value, *NUMBERS)):
@@ -168,10 +192,13 @@ def dot(
                 "make it two-dimensional: x[:, None] is a column, x[None, :] a row",
                 argument,
             )
-        if x.type.dtype not in DOT_DTYPES:
+        if x.type.dtype not in DOT_DTYPES and not x.type.dtype.is_fp8():
             raise Mismatch(
                 f"`dot` does not take {x.type.dtype}", f"cast to one of {', '.join(map(str, DOT_DTYPES))}", argument
             )
+    fp8 = input.type.dtype.is_fp8() and other.type.dtype.is_fp8()
+    if fp8 and t.float8e4b15 in (input.type.dtype, other.type.dtype):
+        input, other = emit.widened(input), emit.widened(other)
     (m, k), (k2, n), dtype = input.type.shape, other.type.shape, input.type.dtype
     if k != k2:
         hint = (
@@ -180,14 +207,21 @@ def dot(
             else "the columns of the first must be as many as the rows of the second"
         )
         raise Mismatch(f"dot of shapes {(m, k)} and {(k2, n)}: the inner sizes {k} and {k2} differ", hint, "other")
-    if dtype != other.type.dtype:
+    if dtype != other.type.dtype and not fp8:
         raise Mismatch(
             f"dot of {dtype} and {other.type.dtype}: both operands need one dtype",
             f"cast one: .to({spelled(dtype)})",
             "other",
         )
+    if fp8 and isinstance(max_num_imprecise_acc, int) and max_num_imprecise_acc > k:
+        raise Mismatch(
+            f"max_num_imprecise_acc is {max_num_imprecise_acc}, but only {k} products are added",
+            "leave it out: sums are made in fp32 here",
+            "max_num_imprecise_acc",
+        )
     result = _accumulator_dtype(dtype, acc, out_dtype)
-    if acc is None or (acc := emit.constant(acc)) == 0:
+    acc = emit.constant(acc)
+    if acc is None or (not isinstance(acc, Value) and acc == 0):
         acc = emit.number(0, result, (m, n))
     elif not isinstance(acc, Value) or acc.type.shape not in ((m, n), ()):
         raise Mismatch(
@@ -224,7 +258,7 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
         if isinstance(acc, Value)
         else natural
     )
-    if asked == natural or (dtype == t.float16 and asked == t.float16):
+    if asked == natural or ((dtype == t.float16 or dtype.is_fp8()) and asked == t.float16):
         return asked
     raise Mismatch(
         f"a dot of {dtype} is accumulated in {natural}, not in {asked}",
@@ -233,11 +267,15 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
     )
 
 
+_CLOSE_TO_FP32 = ("ieee", "tf32x3", "bf16x3", "bf16x6")
+
+
 def _precision(input_precision: Any, allow_tf32: Any) -> str:
-    """The precision of fp32 products. tf32x3, which is close to fp32, is computed as ieee."""
+    """The precision of fp32 products. Those made of several products of shorter floats, to come close to fp32, are computed as ieee."""
     if input_precision is None:
         return "ieee" if allow_tf32 is False else "tf32"
     name = str(getattr(input_precision, "value", input_precision)).lower()
-    if name not in ("tf32", "tf32x3", "ieee"):
-        raise Mismatch(f"unknown input precision {input_precision!r}", "one of tf32, tf32x3, ieee", "input_precision")
+    if name not in ("tf32", *_CLOSE_TO_FP32):
+        known = ", ".join(("tf32", *_CLOSE_TO_FP32))
+        raise Mismatch(f"unknown input precision {input_precision!r}", f"one of {known}", "input_precision")
     return "tf32" if name == "tf32" else "ieee"

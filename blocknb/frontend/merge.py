@@ -1,16 +1,18 @@
 """Joins what two arms, or two turns of a loop, say about the same names.
 
-A name may stand for a tree: a tuple of tuples of leaves, where a leaf is a run-time Value or a constant. Only leaves that differ
-become results of an `if` or carried values of a loop; the tree is put together again around them. The trick is that a block
-which has been closed already can be opened again to convert its constants to run-time values before it yields.
+A name may stand for a tree: a tuple of tuples (or a record of trees) of leaves, where a leaf is a run-time Value or a constant. Only
+leaves that differ become results of an `if` or carried values of a loop; the tree is put together again around them. The trick is
+that a block which has been closed already can be opened again to convert its constants to run-time values before it yields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Any
 
 from blocknb.frontend.emitter import NUMBERS, Emitter, describe
+from blocknb.frontend.records import Record
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
 from blocknb.language.types import Tile
@@ -20,25 +22,45 @@ class Disagreement(Exception):
     """Two meanings of a name that cannot become one; the text says what they are: "fp32 and int32"."""
 
 
+class Role(Enum):
+    """Where a leaf stands: by itself (or in tuples only), or in a record's field that loops usually change, or do not."""
+
+    PLAIN = 0
+    MOVING = 1
+    FIXED = 2
+
+
 def leaves(tree: Any) -> Iterator[Any]:
+    return (leaf for leaf, _ in placed_leaves(tree))
+
+
+def placed_leaves(tree: Any, role: Role = Role.PLAIN) -> Iterator[tuple[Any, Role]]:
+    """The leaves in order, each with its role."""
     if isinstance(tree, tuple):
         for branch in tree:
-            yield from leaves(branch)
+            yield from placed_leaves(branch, role)
+    elif isinstance(tree, Record):
+        for name, branch in zip(tree.TREES, tree.branches, strict=True):
+            yield from placed_leaves(branch, Role.MOVING if name in tree.MOVING else Role.FIXED)
     else:
-        yield tree
+        yield tree, role
 
 
 def rebuild(tree: Any, replaced: Iterator[Any]) -> Any:
     """The same tree with leaves taken from an iterator, in order."""
     if isinstance(tree, tuple):
         return tuple(rebuild(branch, replaced) for branch in tree)
+    if isinstance(tree, Record):
+        return tree.rebuilt(rebuild(tree.branches, replaced))
     return next(replaced)
 
 
 def same_shape(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple) != isinstance(b, tuple):
-        return False
-    return not isinstance(a, tuple) or (len(a) == len(b) and all(map(same_shape, a, b)))
+    if isinstance(a, Record) and isinstance(b, Record):
+        return a.constants == b.constants and same_shape(a.branches, b.branches)
+    if isinstance(a, (tuple, Record)) or isinstance(b, (tuple, Record)):
+        return isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) and all(map(same_shape, a, b))
+    return True
 
 
 def identical(a: Any, b: Any) -> bool:
@@ -57,10 +79,13 @@ def is_runtime(x: Any) -> bool:
     return isinstance(x, (Value, *NUMBERS))
 
 
-def leaf_type(a: Any, b: Any) -> Tile:
-    """The type in which two different leaves can meet. Raises Disagreement."""
+def leaf_type(a: Any, b: Any, role: Role = Role.PLAIN) -> Tile:
+    """The type in which two different leaves can meet; integers of records meet in int64. Raises Disagreement."""
     if not (is_runtime(a) and is_runtime(b)):
         raise Disagreement(f"{describe(a)} and {describe(b)}")
+    if role != Role.PLAIN and is_integer(a) and is_integer(b):
+        same = isinstance(a, Value) and isinstance(b, Value) and a.type == b.type
+        return a.type if same else Tile(t.int64)
     if isinstance(a, Value) and isinstance(b, Value):
         if a.type != b.type:
             raise Disagreement(f"{describe(a)} and {describe(b)}")
@@ -78,6 +103,11 @@ def leaf_type(a: Any, b: Any) -> Tile:
     if own[0].kind == own[1].kind == "int":
         return Tile(t.int64)
     raise Disagreement(f"{describe(a)} and {describe(b)}")
+
+
+def is_integer(x: Any) -> bool:
+    """Whether a leaf is an integer scalar or a Python int."""
+    return isinstance(x, int) or (isinstance(x, Value) and not x.type.is_pointer and x.type.dtype.is_integer)
 
 
 def literal_fits(dtype: Any, value: bool | int | float) -> bool:
@@ -112,7 +142,10 @@ def merge_arms(
             merged.append(Disagreement(f"{describe(a)} and {describe(b)}"))
             continue
         try:
-            found = [None if identical(x, y) else leaf_type(x, y) for x, y in zip(leaves(a), leaves(b), strict=True)]
+            found = [
+                None if identical(x, y) else leaf_type(x, y, role)
+                for (x, role), y in zip(placed_leaves(a), leaves(b), strict=True)
+            ]
         except Disagreement as error:
             merged.append(error)
             continue
@@ -140,5 +173,11 @@ def close(emit: Emitter, ops: Sequence[Op], values: Sequence[tuple[Any, Tile]], 
     with emit.block(args) as block:
         for op in ops:
             emit.append(op)
-        emit.op("yield", *(x if isinstance(x, Value) else emit.number(x, kind.dtype, kind.shape) for x, kind in values))
+        emit.op("yield", *(converted(emit, x, kind) for x, kind in values))
     return block.done
+
+
+def converted(emit: Emitter, x: Any, kind: Tile) -> Value:
+    if isinstance(x, Value):
+        return x if x.type == kind else emit.cast(x, kind.dtype)
+    return emit.number(x, kind.dtype, kind.shape)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blocknb.frontend import shapes
-from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer, result_dtype
+from blocknb.frontend import float8, shapes
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe, is_pointer, refuse_float8, result_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
 from blocknb.ir.core import Value
@@ -30,6 +30,7 @@ def _unary(name: str, op: str = "") -> None:
     def handler(frame: Frame, x: Any) -> Value:
         x = _number(frame, x)
         dtype, emit = x.type.dtype, frame.emit
+        refuse_float8(f"`{name}`", dtype, "x")
         wide = dtype if dtype in (t.float32, t.float64) else t.float32
         result = emit.value(op or name, emit.cast(x, wide))
         return emit.cast(result, dtype) if dtype.is_float else result
@@ -45,6 +46,7 @@ _unary("sqrt_rn", "sqrt")
 def _rounding(name: str) -> None:
     def handler(frame: Frame, x: Any) -> Value:
         x = _number(frame, x)
+        refuse_float8(f"`{name}`", x.type.dtype, "x")
         return frame.emit.value(name, x) if x.type.dtype.is_float else x
 
     emits(name)(handler)
@@ -56,8 +58,10 @@ _rounding("ceil")
 
 @emits("abs")
 def absolute(frame: Frame, x: Any) -> Value:
-    x = _number(frame, x)
-    return x if x.type.dtype.kind in ("bool", "uint") else frame.emit.value("abs", x)
+    x, emit = _number(frame, x), frame.emit
+    if x.type.dtype.is_fp8():
+        return float8.signed(emit, x, "and", 0x7F)
+    return x if x.type.dtype.kind in ("bool", "uint") else emit.value("abs", x)
 
 
 def _extremum(op: str) -> Callable:
@@ -93,6 +97,8 @@ def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
     a, b = emit.agree(dtype, *values)
     if a.type.dtype.kind == "bool":
         return emit.value("or" if op == "max" else "and", a, b)
+    if dtype.is_fp8():
+        return float8.extremum(emit, op, a, b, nan)
     return emit.value(op, a, b, **({"nan": True} if nan and a.type.dtype.is_float else {}))
 
 
@@ -107,12 +113,24 @@ def clamp(frame: Frame, x: Any, min: Any, max: Any, propagate_nan: Any = Propaga
     return extremum(frame.emit, "min", low, _operand(max, "max"), nan)
 
 
+def _operator(name: str, symbol: str) -> None:
+    def handler(frame: Frame, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+        return frame.emit.binary(symbol, x, y)
+
+    emits(name)(handler)
+
+
+for _name, _symbol in (("add", "+"), ("sub", "-"), ("mul", "*")):
+    _operator(_name, _symbol)
+
+
 @emits("fma")
 def fma(frame: Frame, x: Any, y: Any, z: Any) -> Value:
     emit = frame.emit
     dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"), _operand(z, "z"))
     if not dtype.is_float:
         raise Mismatch(f"`fma` works on floats, not on {dtype}", "write x * y + z")
+    refuse_float8("`fma`", dtype)
     return emit.value("fma", *emit.agree(dtype, *values))
 
 
@@ -141,6 +159,7 @@ def _quotient(frame: Frame, name: str, x: Any, y: Any, nearest: bool) -> Value:
     dtype, values = common_dtype(emit, _operand(x, "x"), _operand(y, "y"))
     if not dtype.is_float:
         raise Mismatch(f"`{name}` divides floats, not {dtype}", "x / y divides integers in fp32, x // y whole")
+    refuse_float8(f"`{name}`", dtype)
     wide = t.float32 if dtype.bits < 32 else dtype
     result = emit.value("div", *emit.agree(wide, *values), **({"nearest": True} if nearest else {}))
     return emit.cast(result, dtype)
@@ -189,22 +208,26 @@ def logical_or(frame: Frame, input: Any, other: Any) -> Value:
 Combine = Callable[[Emitter, Sequence[Value]], Sequence[Value]]
 
 
-def reduction(frame: Frame, inputs: Sequence[Value], axis: Any, keep_dims: Any, combine: Combine) -> tuple[Value, ...]:
-    """Reduces tiles of one shape along an axis (None: all elements). `combine` gets 2n scalars and returns n."""
+def reduction(
+    frame: Frame, inputs: Sequence[Value], axis: Any, keep_dims: Any, combine: Combine, along: Callable | None = None
+) -> tuple[Value, ...]:
+    """Reduces tiles of one shape along an axis (None: all elements). `combine` gets 2n scalars and returns n; `along` reduces along
+    an axis, by default as one op."""
+    along = along or reduce_axis
     emit, shape = frame.emit, inputs[0].type.shape
     if not shape:
         raise Mismatch("a scalar cannot be reduced", "reduce the tile that it comes from", "input")
     keep = flag(frame, keep_dims, "keep_dims")
     if axis is None:
         flat = tuple(shapes.ravel(frame, x) for x in inputs)
-        results = reduce_axis(emit, flat, 0, combine)
+        results = along(emit, flat, 0, combine)
         return tuple(emit.broadcast(r, (1,) * len(shape)) for r in results) if keep else results
     if isinstance(axis, tuple):
         raise Mismatch(
             f"one axis is reduced at a time, not {axis}", "reduce axis after axis, or axis=None for all", "axis"
         )
     axis = axis_of(frame, axis, len(shape))
-    results = reduce_axis(emit, inputs, axis, combine)
+    results = along(emit, inputs, axis, combine)
     if not keep:
         return results
     return tuple(emit.value("expand_dims", r, axis=axis) if r.type.shape else emit.broadcast(r, (1,)) for r in results)
@@ -252,6 +275,7 @@ def summed_dtype(own: t.DType, asked: Any = None) -> Any:
 def sum_(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False, dtype: Any = None) -> Value:
     x = _number(frame, input, "input")
     own = summed_dtype(x.type.dtype, dtype)
+    refuse_float8("`sum`", own, "input")
     return reduction(frame, [frame.emit.cast(x, own)], axis, keep_dims, _one_op("add"))[0]
 
 
@@ -259,7 +283,7 @@ def _best(
     frame: Frame, name: str, input: Any, axis: Any, return_indices: Any, tie_break_left: Any, keep_dims: Any
 ) -> Any:
     x, emit = _number(frame, input, "input"), frame.emit
-    if x.type.dtype == t.bfloat16:
+    if x.type.dtype == t.bfloat16 or x.type.dtype.is_fp8():
         x = emit.cast(x, t.float32)
     if not flag(frame, return_indices, "return_indices"):
         if x.type.dtype.bits < 32:
@@ -318,7 +342,11 @@ def _bitwise(name: str, op: str) -> None:
     def handler(frame: Frame, input: Any, axis: Any = None, keep_dims: Any = False) -> Value:
         x = _number(frame, input, "input")
         if x.type.dtype.is_float:
-            raise Mismatch(f"`{name}` works on integers and conditions, not on {x.type.dtype}", None, "input")
+            raise Mismatch(
+                f"`{name}` works on integers and conditions, not on {x.type.dtype}",
+                "for the bits of a float: .to(tl.int32, bitcast=True), an integer of its width",
+                "input",
+            )
         return reduction(frame, [x], axis, keep_dims, _one_op(op))[0]
 
     emits(name)(handler)

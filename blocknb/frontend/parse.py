@@ -13,20 +13,23 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import loops, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend import loops, scaled, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter
 from blocknb.frontend.scope import Frame, as_constant
 from blocknb.frontend.source import MISSING, Source
 from blocknb.ir.core import Block, Func, Hint, Value
 from blocknb.language import types as t
-from blocknb.language.types import BoolPointer, Tile
+from blocknb.language.types import BoolPointer, Descriptor, Tile
+from blocknb.target import Target
 
 
 @dataclass(frozen=True)
 class ArgType:
-    """A run-time argument: its scalar type, and a divisor of its value (of its address in bytes, for a pointer)."""
+    """A run-time argument: its scalar type, and a divisor of its value (of its address in bytes, for a pointer; of the size of the last
+    axis, for a tensor descriptor)."""
 
-    type: Tile
+    type: Tile | Descriptor
     divisibility: int = 1
 
 
@@ -40,18 +43,24 @@ class Constant:
 Argument = ArgType | Constant
 
 
-def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[str, Any] | None = None) -> Func:
+def parse(
+    source: Source,
+    arguments: Mapping[str, Argument],
+    options: Mapping[str, Any] | None = None,
+    target: Target | None = None,
+) -> Func:
     """Runs the kernel's Python on symbols: constants fold, the rest becomes tile IR
 
     Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
     kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
     `arguments` has an ArgType or Constant for each parameter (those with defaults may be missing); `options` become the Func's
-    attrs. Raises SyntaxUnsupported or TypeMismatch, with the place in the source and a hint.
+    attrs; `target` is what the kernel is told that it is compiled for. Raises SyntaxUnsupported or TypeMismatch, with the place in the
+    source and a hint.
     """
-    emit = Emitter()
+    emit = Emitter(target, options)
     frame = Frame(source, emit)
-    params = []
+    params: list[Value] = []
     for parameter in source.parameters:
         argument = arguments.get(parameter.name)
         if argument is None:
@@ -65,16 +74,15 @@ def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[st
         if isinstance(argument, Constant):
             frame.names[parameter.name] = as_constant(parameter.name, argument.value)
             continue
-        value = Value(parameter_type(argument.type), parameter.name)
-        frame.names[parameter.name] = value
-        params.append(value)
-        emit.promised[value] = argument.divisibility
+        frame.names[parameter.name], parts = passed(parameter.name, argument)
+        params.extend(parts)
+        emit.promised.update(parts)
     try:
         frame.run(source.node.body)
     finally:  # what was printed before an error may explain it
         print(*emit.printed, sep="", end="")
     body = Block((), emit.finish())
-    hints = [Hint(p.name, emit.promised[p]) for p in params]
+    hints = [Hint(p.name, emit.promised[p], *emit.limits.get(p, (None, None))) for p in params]
     return Func(
         source.name,
         tuple(params),
@@ -84,6 +92,14 @@ def parse(source: Source, arguments: Mapping[str, Argument], options: Mapping[st
         tuple(hints),
         source.loc(source.node),
     )
+
+
+def passed(name: str, argument: ArgType) -> tuple[Any, dict[Value, int]]:
+    """What a run-time argument stands for in the kernel, and the parameters of the Func that it becomes, with their divisors."""
+    if isinstance(argument.type, Descriptor):
+        return passed_descriptor(name, argument.type, argument.divisibility)
+    value = Value(parameter_type(argument.type), name)
+    return value, {value: argument.divisibility}
 
 
 def parameter_type(kind: Tile) -> Tile:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.frontend.calls import user_combine
-from blocknb.frontend.emitter import Emitter, Mismatch
+from blocknb.frontend.combine import by_doubling, user_combine
+from blocknb.frontend.emitter import Emitter, Mismatch, refuse_float8
 from blocknb.frontend.numeric import Combine, _number, summed_dtype
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import axis_of, constant_int, flag, tile_of
@@ -34,8 +34,12 @@ def scan_axis(frame: Frame, inputs: Sequence[Value], axis: Any, reverse: Any, co
 
 @emits("associative_scan")
 def associative_scan(frame: Frame, input: Any, axis: Any, combine_fn: Any, reverse: Any = False) -> Any:
-    tiles, combine = user_combine(frame, input, combine_fn)
-    results = scan_axis(frame, tiles, axis, reverse, combine)
+    tiles, combine = user_combine(frame, input, combine_fn, "associative_scan")
+    if combine.loops and tiles[0].type.shape:
+        axis = axis_of(frame, axis, len(tiles[0].type.shape))
+        results = by_doubling(frame, tiles, axis, flag(frame, reverse, "reverse"), combine)
+    else:
+        results = scan_axis(frame, tiles, axis, reverse, combine)
     return results if isinstance(input, tuple) else results[0]
 
 
@@ -45,6 +49,7 @@ def _running(frame: Frame, op: str, input: Any, axis: Any, reverse: Any, dtype: 
 
     x = _number(frame, input, "input")
     own = t.float32 if x.type.dtype == t.bfloat16 and dtype is None else summed_dtype(x.type.dtype, dtype)
+    refuse_float8(f"`cum{'sum' if op == 'add' else 'prod'}`", own, "input")
     return scan_axis(frame, [frame.emit.cast(x, own)], axis, reverse, combine)[0]
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +62,15 @@ def emits(*names: str) -> Callable:
 class Frame:
     """One function being parsed: its names, its place in the chain of calls, and the emitter all frames share."""
 
+    handlers: Mapping[str, Callable[..., Any]] = HANDLERS
+
     def __init__(self, source: Source, emit: Emitter, caller: Loc | None = None, parent: Frame | None = None):
         self.source, self.emit, self.caller, self.parent = source, emit, caller, parent
         self.names: dict[str, Any] = {}
         self.where: dict[str, ast.AST] = {}  # the last assignment to each name, for messages
         self.loops = 0  # how many loops are open in this function
+        self.ranks: dict[str, int] = {}  # names in the order in which they first got a meaning
+        self.copies = 1  # how often the statement being visited is visited in all
 
     def loc(self, node: Any) -> Loc:
         """The place of a node of this function, with the chain of calls that led here."""
@@ -99,8 +104,11 @@ class Frame:
 
     def run(self, statements: Iterable[ast.stmt]) -> Returned | None:
         """Visits statements in order; Returned when the function ends among them."""
-        todo = list(statements)
-        for i, node in enumerate(todo):
+        todo = deque(statements)
+        if not self.ranks:
+            self.ranks.update((name, i) for i, name in enumerate(self.names))
+        while todo:
+            node = todo.popleft()
             visit = STATEMENTS.get(type(node))
             if visit is None:
                 raise self.unsupported(node)
@@ -108,7 +116,7 @@ class Frame:
             saved = emit.loc
             emit.loc = self.loc(node)
             try:
-                outcome = visit(self, node, todo[i + 1 :])
+                outcome = visit(self, node, todo)
             except KernelError as error:
                 if error.loc is None:
                     error.loc = self.loc(node)
@@ -143,6 +151,11 @@ class Frame:
             value.name = name
         self.names[name] = value
         self.where[name] = node
+        self.ranks.setdefault(name, len(self.ranks))
+
+    def ordered(self, names: Iterable[str]) -> list[str]:
+        """The names in the order in which they first got a meaning."""
+        return sorted(names, key=lambda name: self.ranks.get(name, len(self.ranks)))
 
     def unsupported(self, node: ast.AST) -> SyntaxUnsupported:
         what, hint = UNSUPPORTED.get(
@@ -154,11 +167,13 @@ class Frame:
 
 def as_constant(name: str, found: Any) -> Any:
     """A global or captured object as a kernel sees it: constexprs as their value, NumPy scalars as Python numbers, lists as tuples."""
+    if isinstance(found, Value):
+        return found
     if isinstance(found, constexpr):
         return found.value
     if isinstance(found, list):
         return tuple(found)
-    if hasattr(found, "__array__") or hasattr(found, "data_ptr"):
+    if (hasattr(found, "__array__") or hasattr(found, "data_ptr")) and not isinstance(found, type):
         if getattr(found, "shape", None) == () and hasattr(found, "item") and isinstance(found.item(), NUMBERS):
             return found.item()
         raise Mismatch(
@@ -169,9 +184,11 @@ def as_constant(name: str, found: Any) -> Any:
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(
-        name, dict.fromkeys(c for c in candidates if not c.startswith("_")), n=2, cutoff=0.6
-    )
+    known = dict.fromkeys(c for c in candidates if not c.startswith("_"))
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    if len(close) == 2:  # a second guess only where it is nearly as good
+        first, second = (difflib.SequenceMatcher(None, c, name).ratio() for c in close)
+        close = close[: 1 if first - second > 0.1 else 2]
     return f"did you mean {' or '.join(f'`{c}`' for c in close)}?" if close else None
 
 
@@ -184,10 +201,10 @@ UNSUPPORTED = {
     "Break": ("`break`", "let the condition of a `while` end the loop, or mask what the rest of the loop does"),
     "Continue": ("`continue`", "put the rest of the loop's body under an `if`"),
     "FunctionDef": (
-        "a function inside a kernel",
+        "another function",
         "define it outside, decorated with @blocknb.kernel; it is inlined where it is called",
     ),
-    "AsyncFunctionDef": ("a function inside a kernel", "define it outside, decorated with @blocknb.kernel"),
+    "AsyncFunctionDef": ("another function", "define it outside, decorated with @blocknb.kernel"),
     "ClassDef": ("a class", "keep data in tiles, scalars and tuples"),
     "Lambda": ("a lambda", "define a helper outside, decorated with @blocknb.kernel"),
     "ListComp": ("a list comprehension", "write a `for` over tl.static_range, or use a tile"),

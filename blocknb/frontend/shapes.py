@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe
-from blocknb.frontend.scope import Frame, emits
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe, spelled
+from blocknb.frontend.hints import literal_dtype_name
+from blocknb.frontend.scope import Frame, did_you_mean, emits
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer, Tile
@@ -18,11 +19,7 @@ def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     x = frame.emit.constant(x)
     what = what or f"`{argument}`"
     if isinstance(x, Value):
-        raise Mismatch(
-            f"{what} must be known at compile time, but it is {describe(x)} computed at run time",
-            "make it a parameter annotated tl.constexpr, or assign it as `NAME: tl.constexpr = ...`",
-            argument,
-        )
+        raise unknown_yet(frame, x, what, argument)
     if isinstance(x, float) and x.is_integer():
         raise Mismatch(f"{what} must be an integer, not {x!r}", f"write {int(x)}, or // instead of /", argument)
     if not isinstance(x, int):
@@ -30,10 +27,25 @@ def constant_int(frame: Frame, x: Any, argument: str, what: str = "") -> int:
     return int(x)
 
 
+def unknown_yet(frame: Frame, x: Value, what: str, argument: str) -> Mismatch:
+    """A run-time value where a constant is needed; an argument of the kernel only lacks its annotation."""
+    if x.name and x in frame.emit.promised:
+        return Mismatch(
+            f"{what} must be known at compile time, but `{x.name}` is an argument of the kernel ({describe(x)})",
+            f"annotate it in the `def`: `{x.name}: tl.constexpr`",
+            argument,
+        )
+    return Mismatch(
+        f"{what} must be known at compile time, but {f'`{x.name}`' if x.name else 'it'} is {describe(x)} computed at run time",
+        "make it a parameter annotated tl.constexpr, or assign it as `NAME: tl.constexpr = ...`",
+        argument,
+    )
+
+
 def flag(frame: Frame, x: Any, argument: str) -> bool:
     x = frame.emit.constant(x)
     if isinstance(x, Value):
-        raise Mismatch(f"`{argument}` must be known at compile time", None, argument)
+        raise unknown_yet(frame, x, f"`{argument}`", argument)
     return bool(x)
 
 
@@ -70,14 +82,18 @@ def dtype_of(x: Any, argument: str = "dtype") -> Any:
     """A dtype argument; Python's int, float and bool stand for int32, fp32 and int1."""
     if x in (int, float, bool):
         return {int: t.int32, float: t.float32, bool: t.int1}[x]
-    if isinstance(x, Tile) and x.is_scalar:
+    if isinstance(x, Tile):  # the type of a scalar, or of a block: what a block pointer points to
         return x.dtype
     if isinstance(x, str) and x in t.BY_NAME:
         return t.BY_NAME[x]
     if not isinstance(x, (DType, Pointer)):
+        foreign = None if isinstance(x, (str, Value)) else literal_dtype_name(x, t.BY_NAME)
+        hint = f"write {spelled(t.BY_NAME[foreign])}" if foreign else None
+        if isinstance(x, str):
+            hint = did_you_mean(x, t.BY_NAME)
         raise Mismatch(
-            f"`{argument}` must be a dtype, not {describe(x)}",
-            "a dtype is tl.float32, tl.int32, or another value's x.dtype",
+            f"`{argument}` must be a dtype of the language, not {describe(x)}",
+            hint or "a dtype is tl.float32, tl.int32, or another value's x.dtype",
             argument,
         )
     return x
@@ -184,11 +200,29 @@ def to_scalar(emit: Emitter, x: Value) -> Value:
         return x
     if len(x.type.shape) > 1:
         x = emit.value("reshape", x, shape=(1,))
+    if x.type.dtype.is_fp8():
+        number = to_scalar(emit, emit.value("bitcast", x, dtype=t.uint8))
+        return emit.value("bitcast", number, dtype=x.type.dtype)
     combine = "or" if x.type.dtype.kind == "bool" else "max"
     args = Value(Tile(x.type.dtype)), Value(Tile(x.type.dtype))
     with emit.block(args) as block:
         emit.op("yield", emit.value(combine, *args))
     return emit.op("reduce", x, blocks=(block.done,), axis=0).result
+
+
+@emits("item")
+def item(frame: Frame, input: Any) -> Value:
+    x = tile_of(frame, input)
+    if x.type.size != 1:
+        raise Mismatch(
+            f"`item` takes a tile of one element, not of shape {x.type.shape}", "reduce it first: tl.sum(x)", "input"
+        )
+    return to_scalar(frame.emit, x)
+
+
+@emits("condition")
+def condition(frame: Frame, arg1: Any, disable_licm: Any = False) -> Any:
+    return arg1
 
 
 @emits("reshape")
@@ -267,9 +301,16 @@ def toward_zero(emit: Emitter, x: Value, nearest: Value) -> Value:
     """x rounded toward zero, from x rounded to nearest: where that went up, the float before it."""
     dtype = nearest.type.dtype
     integer = {8: t.int8, 16: t.int16, 32: t.int32}[dtype.bits]
-    up = emit.value("cmp", emit.value("abs", emit.cast(nearest, x.type.dtype)), emit.value("abs", x), pred="gt")
+    back = emit.cast(nearest, x.type.dtype)
+    up = emit.value("cmp", emit.value("abs", back), emit.value("abs", x), pred="gt")
     bits = emit.value("bitcast", nearest, dtype=integer)
     before = emit.value("sub", bits, emit.number(1, integer, bits.type.shape))
+    if dtype in (
+        t.float8e4b8,
+        t.float8e5b16,
+    ):  # below the least negative number comes 0, as its pattern, 0x80, is the NaN
+        least = emit.value("cmp", bits, emit.number(-127, integer, bits.type.shape), pred="eq")
+        before = emit.value("select", least, emit.number(0, integer, bits.type.shape), before)
     return emit.value("select", up, emit.value("bitcast", before, dtype=dtype), nearest)
 
 
@@ -284,14 +325,14 @@ def cast(frame: Frame, input: Any, dtype: Any, fp_downcast_rounding: Any = None,
         )
     if not flag(frame, bitcast, "bitcast"):
         narrower = x.type.dtype.is_float and dtype.is_float and dtype.bits < x.type.dtype.bits
-        if fp_downcast_rounding is not None and not narrower:
+        if fp_downcast_rounding is not None and not narrower and x.type.dtype != dtype:
             raise Mismatch(
                 f"fp_downcast_rounding is for casts to a narrower float, not from {x.type.dtype} to {dtype}",
                 "leave it out",
                 "fp_downcast_rounding",
             )
         nearest = emit.cast(x, dtype)
-        return toward_zero(emit, x, nearest) if fp_downcast_rounding == "rtz" else nearest
+        return toward_zero(emit, x, nearest) if fp_downcast_rounding == "rtz" and narrower else nearest
     if x.type.dtype == dtype:
         return x
     if x.type.dtype.bits != dtype.bits:

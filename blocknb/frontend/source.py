@@ -56,9 +56,10 @@ class Source:
         for p in inspect.signature(self.function).parameters.values():
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
                 star = "*" if p.kind == p.VAR_POSITIONAL else "**"
+                arguments = self.node.args
                 raise SyntaxUnsupported(
                     f"`{self.name}` takes {star}{p.name}",
-                    self.loc(),
+                    self.loc(arguments.vararg if star == "*" else arguments.kwarg),
                     "give every parameter of a kernel a name of its own",
                 )
             found.append(Parameter(p.name, _is_constexpr(p.annotation), unwrap(p.default), p.kind == p.KEYWORD_ONLY))
@@ -99,7 +100,7 @@ class Source:
         statement = ast.parse("\n" * padding + ("if 1:\n" if indented else "") + text, self.file).body[0]
         node = statement.body[0] if isinstance(statement, ast.If) and indented else statement
         if isinstance(node, ast.AsyncFunctionDef):
-            raise SyntaxUnsupported("a kernel cannot be async", self.loc(), "write `def` instead of `async def`")
+            raise SyntaxUnsupported("a kernel cannot be async", self.loc(node), "write `def` instead of `async def`")
         if not isinstance(node, ast.FunctionDef) or node.name != self.function.__code__.co_name:
             raise self._changed()
         return node

@@ -12,12 +12,16 @@ from typing import Any
 
 from blocknb.errors import KernelError, SyntaxUnsupported, TypeMismatch
 from blocknb.frontend.calls import compile_time
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe
+from blocknb.frontend.debug import device_assert
+from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
 from blocknb.frontend.expressions import SYMBOLS, condition
 from blocknb.frontend.merge import Disagreement, identical, merge_arms
 from blocknb.frontend.scope import Frame, Returned, Undefined, statement
 from blocknb.frontend.source import _is_constexpr
 from blocknb.ir.core import Value
+
+MAX_DEPTH = 64  # early returns one after another: each puts what follows into an arm of a branch
+MAX_COPIES = 64  # of what follows, when returns stand in branches of branches that may also go on
 
 
 @statement(ast.Pass)
@@ -45,7 +49,12 @@ def settle(frame: Frame, value: Any) -> Any:
 
 @statement(ast.Assign)
 def visit_assign(frame: Frame, node: ast.Assign, rest: list) -> None:
-    value = settle(frame, frame.expr(node.value))
+    value = frame.expr(node.value)
+    try:
+        value = settle(frame, value)
+    except KernelError as error:
+        error.loc = error.loc or frame.loc(node.value)
+        raise
     for target in node.targets:
         assign_target(frame, target, value)
 
@@ -59,14 +68,27 @@ def assign_target(frame: Frame, target: ast.expr, value: Any) -> None:
                 raise TypeMismatch(
                     f"{describe(value)} cannot be unpacked into {len(targets)} names",
                     frame.loc(target),
-                    "only tuples can be unpacked",
+                    "only tuples can be unpacked; tl.split(x) takes a last axis of two apart",
                 )
             if starred := next((element for element in targets if isinstance(element, ast.Starred)), None):
                 raise frame.unsupported(starred)
             if len(value) != len(targets):
-                raise TypeMismatch(f"{len(value)} values for {len(targets)} names", frame.loc(target))
+                names = [ast.unparse(element) for element in targets[: len(value)]]
+                names += ["_"] * (len(value) - len(names))
+                raise TypeMismatch(
+                    f"{len(value)} values for {len(targets)} names",
+                    frame.loc(target),
+                    f"there must be as many names as values: {', '.join(names)} = ...",
+                )
             for element, part in zip(targets, value, strict=True):
                 assign_target(frame, element, part)
+        case ast.Subscript() if is_pointer(frame.expr(target.value)):
+            pointer, at = ast.unparse(target.value), ast.unparse(target.slice)
+            raise SyntaxUnsupported(
+                "a pointer has no elements to assign",
+                frame.loc(target),
+                f"write to memory: tl.store({pointer} + {at}, ...)",
+            )
         case ast.Subscript():
             raise SyntaxUnsupported(
                 "elements of a tile cannot be assigned",
@@ -125,12 +147,10 @@ def is_constexpr(frame: Frame, annotation: ast.expr) -> bool:
 def visit_assert(frame: Frame, node: ast.Assert, rest: list) -> None:
     test = frame.emit.constant(frame.expr(node.test))
     if isinstance(test, Value):
-        raise SyntaxUnsupported(
-            "`assert` on a run-time value cannot stand in a kernel",
-            frame.loc(node.test),
-            "check on the host before the launch; constants can be asserted",
-        )
-    if not test:
+        message = frame.expr(node.msg) if node.msg else ""
+        frame.emit.loc = frame.loc(node.test)
+        device_assert(frame, test, message)
+    elif not test:
         raise TypeMismatch(
             f"assertion failed{': ' + str(frame.expr(node.msg)) if node.msg else ''}", frame.loc(node.test)
         )
@@ -144,7 +164,9 @@ def visit_raise(frame: Frame, node: ast.Raise, rest: list) -> None:
     elif node.exc is not None:
         text = f": {ast.unparse(node.exc)}"
     raise TypeMismatch(
-        f"the kernel raises{text}", frame.loc(node), "this line is reached with the constants of this launch"
+        f"the kernel raises{text}",
+        frame.loc(node),
+        "this line is reached with the constants of this launch; nothing raises at run time, so only conditions on constants can guard it",
     )
 
 
@@ -167,11 +189,14 @@ def visit_return(frame: Frame, node: ast.Return, rest: list) -> Returned:
 def visit_if(frame: Frame, node: ast.If, rest: list) -> Returned | None:
     test = condition(frame, node.test)
     if not isinstance(test, Value):
-        return frame.run(node.body if test else node.orelse)
+        return run_through(frame, node.body if test else node.orelse, rest)
     if contains_return(node) and not frame.loops:
         return branch_and_return(frame, node, test, rest)
     (then_ops, then, _), (else_ops, other, _) = visit_arm(frame, node.body), visit_arm(frame, node.orelse)
-    names = [n for n in {**then, **other} if not (n in then and n in other and identical(then[n], other[n]))]
+    assigned = frame.ordered(n for n in stored_names([*node.body, *node.orelse]) if n in then or n in other)
+    same = {n: then[n] for n in assigned if n in then and n in other and identical(then[n], other[n])}
+    frame.names.update(same)  # both arms may give a name the same new meaning
+    names = [n for n in assigned if n not in same]
     both = [
         n
         for n in names
@@ -191,6 +216,12 @@ def visit_if(frame: Frame, node: ast.If, rest: list) -> Returned | None:
         else:
             frame.assign(name, value, frame.where.get(name, node))
     return None
+
+
+def stored_names(statements: list[ast.stmt]) -> dict[str, None]:
+    """The names that the statements assign."""
+    nodes = (node for root in statements for node in ast.walk(root))
+    return {n.id: None for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def disagree(frame: Frame, node: ast.If, name: str, why: Disagreement) -> None:
@@ -217,9 +248,40 @@ def contains_return(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(node))
 
 
+def run_through(frame: Frame, body: list[ast.stmt], rest: list[ast.stmt]) -> Returned | None:
+    """Statements that stand in place of one before `rest`. With a return among them, which may be under a run-time branch, they and
+    the rest are one sequence, for that branch to move into its arms."""
+    last = any(isinstance(node, ast.Return) for node in body)  # whatever happens, nothing follows
+    if frame.loops or last or not any(map(contains_return, body)):
+        return frame.run(body)
+    return frame.run([*body, *rest]) or Returned(None)
+
+
+def ends(statements: list[ast.stmt]) -> bool:
+    """Whether every way through the statements ends the function."""
+    match statements[-1:]:
+        case [ast.Return() | ast.Raise()]:
+            return True
+        case [ast.If(body=body, orelse=orelse)]:
+            return ends(body) and ends(orelse)
+    return False
+
+
 def branch_and_return(frame: Frame, node: ast.If, test: Value, rest: list[ast.stmt]) -> Returned:
     """A run-time branch with a return in it: the statements after it move into the arms, which then end the function."""
-    arms = [visit_arm(frame, [*body, *rest]) for body in (node.body, node.orelse)]
+    twice = bool(rest) and not ends(node.body) and not ends(node.orelse)
+    if frame.emit.depth >= MAX_DEPTH or frame.copies * (1 + twice) > MAX_COPIES:
+        what = f"{frame.emit.depth} branches deep" if not twice else f"in more than {MAX_COPIES} copies"
+        raise SyntaxUnsupported(
+            f"with one more early return, what follows would stand {what}",
+            frame.loc(node),
+            "join the conditions of early returns into one: if (a > 0) | (b > 0): return",
+        )
+    frame.copies *= 1 + twice
+    try:
+        arms = [visit_arm(frame, [*body, *rest]) for body in (node.body, node.orelse)]
+    finally:
+        frame.copies //= 1 + twice
     values = [returned.value if returned is not None else None for _, _, returned in arms]
     merged = merge_arms(frame.emit, test, arms[0][0], [values[0]], arms[1][0], [values[1]])[0]
     if isinstance(merged, Disagreement):

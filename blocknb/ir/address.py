@@ -16,6 +16,7 @@ import numpy as np
 
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
+from blocknb.ir.report import Access, Printed, access_error, action_of, reach
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
@@ -31,18 +32,27 @@ class AddressSpace:
     def __init__(self) -> None:
         self.observer: Callable[[int, np.ndarray, np.ndarray | None], None] | None = None
         self.names: list[str] = []
+        self.starts: list[int] = []  # of each array: where its data begin, in bytes from its lowest
+        self.of_argument: list[int] = []  # of each argument: the number of its array, if it is one
+        self.printed: list[Printed] = []  # what kernels said
         self.keep: list[np.ndarray] = []
         self.bytes: list[np.ndarray] = []
+        self.lowest: list[int] = []  # where each array begins on this machine
 
-    def add(self, name: str, array: np.ndarray) -> int:
-        """Makes an array's bytes (for a strided one: all from its lowest to its highest) addressable; the data's address."""
+    def add(self, name: str, array: np.ndarray, lowest: int | None = None) -> int:
+        """Makes an array's bytes (for a strided one: all from its lowest to its highest) addressable; the data's address.
+
+        `lowest`: where the bytes really lie, when the array is a copy of a GPU's memory.
+        """
         low, high = np.lib.array_utils.byte_bounds(array) if array.size else (array.ctypes.data,) * 2
         raw = (ctypes.c_ubyte * (high - low)).from_address(low)
         view = np.frombuffer(memoryview(raw), np.uint8) if high > low else np.empty(0, np.uint8)
         view.flags.writeable = array.flags.writeable
         self.names.append(name)
+        self.starts.append(array.ctypes.data - low)
         self.keep.append(array)
         self.bytes.append(view)
+        self.lowest.append(low if lowest is None else lowest)
         return self._base(len(self.bytes) - 1) + array.ctypes.data - low
 
     def _base(self, number: int) -> int:
@@ -106,12 +116,31 @@ class AddressSpace:
                 result[i] = old
         return result.reshape(addresses.shape)
 
+    def spell(self, addresses: np.ndarray, size: int) -> str:
+        """Addresses of elements of a size as a person knows them: `x + 3`."""
+        numbers = np.unique((self._known(np.asarray(addresses)) >> WINDOW_BITS) - FIRST).tolist()
+        if len(numbers) != 1 or not 0 <= numbers[0] < len(self.bytes):
+            return str(addresses)
+        return f"{self.names[numbers[0]]} + {(self._known(addresses) - self._base(numbers[0])) // size}"
+
+    def holds(self, argument: int, addresses: np.ndarray, size: int) -> np.ndarray:
+        """Whether elements of `size` bytes lie in the array of an argument."""
+        number = self.of_argument[argument]
+        offsets = self._known(addresses) - self._base(number)
+        return (offsets >= 0) & (offsets + size <= len(self.bytes[number]))
+
+    def element(self, argument: int, address: int, size: int) -> tuple[int, tuple[int, int], str]:
+        """The number of the element at an address, those of the first and last of an argument's array, and its name."""
+        number = self.of_argument[argument]
+        start, end = self.starts[number], len(self.bytes[number])
+        index = (address - self._base(number) - start) // size
+        return index, reach(start, 0, end, size), self.names[number]
+
     def _known(self, addresses: np.ndarray) -> np.ndarray:
         """With addresses of this machine, which a kernel has found in a table of pointers, as addresses in here."""
         if not ((addresses > 0) & (addresses < FIRST << WINDOW_BITS)).any():
             return addresses
-        for number, memory in enumerate(self.bytes):
-            low = memory.ctypes.data
+        for number, (memory, low) in enumerate(zip(self.bytes, self.lowest, strict=True)):
             inside = (addresses >= low) & (addresses < low + memory.size)
             addresses = np.where(inside, addresses - low + self._base(number), addresses)
         return addresses
@@ -129,10 +158,10 @@ class AddressSpace:
             offsets, memory = active[mine] - self._base(number), self.bytes[number]
             outside = (offsets < 0) | (offsets + size > len(memory))
             if outside.any():
-                index = int(offsets[np.argmax(outside)]) // size
-                name, count = self.names[number], len(memory) // size
-                message = f"a {op.name} outside the array: element {index} of `{name}`, which has {count}, in program {program}"
-                raise AccessError(message, op.loc, program=program, index=index)
+                start = self.starts[number]
+                index = (int(offsets[np.argmax(outside)]) - start) // size
+                site, name = Access(op.loc, action_of(op), number, size), self.names[number]
+                raise access_error(site, name, program, index, reach(start, 0, len(memory), size))
             yield on[mine], number, offsets
 
 

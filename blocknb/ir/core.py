@@ -75,10 +75,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What is known of a parameter at compile time: its name, and a divisor of its value (of its address in bytes, for a pointer)."""
+    """What is known of a parameter at compile time: its name, a divisor of its value (of its address in bytes, for a pointer), and
+    the least and the most that the author says it is."""
 
     name: str
     divisibility: int = 1
+    least: int | None = None
+    most: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

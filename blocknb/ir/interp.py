@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.errors import CompilerBug, KernelError
+from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.report import REPORTS, Access, Assertion, Printed, access_error, assertion_error, lines, prints
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
@@ -42,7 +43,8 @@ def run(
     """Runs the programs of a grid, in an order drawn from `seed`, on NumPy arrays (for pointers) and numbers; in place.
 
     `programs` picks some ids of the grid. `implicit_barriers` runs memory-level IR that has no barriers yet as if one stood
-    before every access to memory. Raises AccessError for an access outside its array, and CompilerBug where the IR
+    before every access to memory. What the kernel prints is printed at the end, in order. Raises AccessError for an access outside its
+    array, DeviceAssertionFailed, and CompilerBug where the IR
     itself is wrong: replicas that disagree, data that a thread does not hold, races on shared memory, deadlock.
     """
     if len(args) != len(func.params):
@@ -50,18 +52,22 @@ def run(
     space, values = AddressSpace(), {}
     for i, (param, arg) in enumerate(zip(func.params, args, strict=True)):
         values[param] = _argument(space, func.hints[i].name if func.hints else param.name, param, arg)
+        space.of_argument.append(len(space.bytes) - 1)
     sizes, everyone = programs_of(grid)
     chosen = list(everyone if programs is None else programs)
     order = np.random.default_rng(seed)
     # A program that waits may rely on lower ids only, and here they must have ended.
     rising = waits(func.body)
-    for number in range(len(chosen)) if rising else order.permutation(len(chosen)):
-        if func.level == "memory":
-            from blocknb.ir.interp_memory import run_warps
+    try:
+        for number in range(len(chosen)) if rising else order.permutation(len(chosen)):
+            if func.level == "memory":
+                from blocknb.ir.interp_memory import run_warps
 
-            run_warps(func, values, space, sizes, chosen[number], order, check_races, implicit_barriers)
-        else:
-            _one(func, dict(values), space, sizes, chosen[number])
+                run_warps(func, values, space, sizes, chosen[number], order, check_races, implicit_barriers)
+            else:
+                _one(func, dict(values), space, sizes, chosen[number])
+    finally:
+        print(lines(space.printed, len(space.printed)), end="")
 
 
 def waits(block: Block) -> bool:
@@ -73,7 +79,8 @@ def waits(block: Block) -> bool:
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
     if not isinstance(param.type.dtype, Pointer):
-        return np.asarray(arg).astype(param.type.dtype.numpy)
+        with np.errstate(over="ignore"):  # 1e300 is an infinite fp32
+            return np.asarray(arg).astype(param.type.dtype.numpy)
     if not isinstance(arg, np.ndarray):
         raise TypeError(f"the pointer `{name}` takes a NumPy array, not {type(arg).__name__}")
     return np.asarray(space.add(name or "an argument", arg), np.int64)
@@ -111,6 +118,7 @@ class Machine:
     """Runs one program at the tile level; the other levels override what differs."""
 
     implicit_barriers = False
+    event = 0  # how often the program has said something
 
     def __init__(self, func: Func, space: AddressSpace, sizes: Program, program: Program):
         self.func, self.space, self.sizes, self.program = func, space, sizes, program
@@ -180,9 +188,14 @@ class Machine:
 
     def step(self, op: Op, args: list) -> tuple:
         """The results of an op without control flow."""
+        if op.name == "inside":
+            return (self.space.holds(op.attrs["argument"], args[0], op.args[0].type.dtype.element.bytes),)
         if OPS[op.name].kind == "elementwise":
             return (elementwise(op, args),)
         match op.name:
+            case name if name in REPORTS:
+                self.report(op, [self.whole(op, x, arg.type) for x, arg in zip(args, op.args, strict=True)])
+                return ()
             case "const":
                 kind = op.attrs["type"]
                 return (self.full(op, kind, np.asarray(op.attrs["value"]).astype(numpy_dtype(kind.dtype))),)
@@ -209,6 +222,8 @@ class Machine:
                 return self.reduce(op, args)
             case "scan":
                 return self.scan(op, args)
+            case "asm":
+                raise no_assembly("the interpreter", op.loc)
         return self.move(op, args)
 
     def full(self, op: Op, type: Tile, value: np.ndarray) -> np.ndarray:
@@ -225,6 +240,37 @@ class Machine:
         count = 2 if op.name == "atomic" else 3
         mask = args[count] if len(args) > count else None
         return self.space.update(op, self.program, args[0], args[1:count], mask)
+
+    def whole(self, op: Op, values: np.ndarray, type: Tile) -> tuple[np.ndarray, np.ndarray]:
+        """A tile, and of which of its elements it is told here."""
+        return np.asarray(values), np.ones(type.shape, bool)
+
+    def report(self, op: Op, tiles: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """What the op says: prints are kept until the end, anything else is an error at once."""
+        self.event += 1
+        if op.name == "print":
+            for i, site in enumerate(prints(op)):
+                values, told = tiles[i] if tiles else (np.zeros(()), np.asarray(self.first))
+                for index in np.flatnonzero(told).tolist():
+                    value = values.reshape(-1)[index]
+                    self.space.printed.append(Printed(site, self.program, self.event, index, value))
+            return
+        flags, told = tiles[-1]
+        bad = np.flatnonzero((~flags if op.name == "assert" else flags) & told)
+        if bad.size and op.name == "assert":
+            failed = Assertion(op.loc, op.attrs["message"], op.args[0].type.shape)
+            raise assertion_error(failed, self.program, int(bad[0]), bad.size)
+        if bad.size:
+            size, argument = op.args[0].type.dtype.element.bytes, op.attrs["argument"]
+            index, reach, name = self.space.element(argument, int(tiles[0][0].reshape(-1)[bad[0]]), size)
+            raise access_error(
+                Access(op.loc, op.attrs["action"], argument, size), name, self.program, index, reach, bad.size
+            )
+
+    @property
+    def first(self) -> bool:
+        """Whether this machine speaks for the program where all its parts would say the same."""
+        return True
 
     def arange(self, op: Op) -> np.ndarray:
         return np.arange(op.attrs["start"], op.attrs["end"], dtype=np.int32)

@@ -77,8 +77,12 @@ class LaidMachine(interp.Machine):
         pointers, values, *mask = (np.atleast_1d(tile[held]) for tile, _ in tiles)
         self.space.store(op, self.program, pointers, values, mask[0] if mask else None)
 
+    def whole(self, op: Op, values: np.ndarray, type: Tile) -> tuple[np.ndarray, np.ndarray]:
+        tile, held = self.gather(op, values, type)
+        return tile, held & self.owns(type.layout if type.shape else None)
+
     def owns(self, layout: Layout | None) -> bool:
-        """Whether the atomics on the elements at hand are done here, and not in another warp that has them, too."""
+        """Whether what is done once for each element at hand is done here, and not in another warp that has them, too."""
         return True
 
     def atomic(self, op: Op, args: list) -> tuple:

@@ -158,6 +158,10 @@ class Warp(LaidMachine):
         everyone = self.func.attrs.get("num_warps", 4) - 1
         return not self.number & (everyone if layout is None else layout.replicated_warp_bits)
 
+    @property
+    def first(self) -> bool:
+        return self.number == 0
+
     def atomic(self, op: Op, args: list) -> tuple:
         """With a buffer, the owners of the elements leave the old values there for all."""
         if not isinstance(args[0], Allocation):

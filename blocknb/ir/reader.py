@@ -191,7 +191,9 @@ class _Reader(Tokens):
         if not self.accept("div"):
             return value, None
         divisibility = int(self.next("number"))
-        return value, Hint(json.loads(self.next("string")) if self.kind == "string" else value.name, divisibility)
+        least, most = (int(self.next("number")) if self.accept(word) else None for word in ("least", "most"))
+        name = json.loads(self.next("string")) if self.kind == "string" else value.name
+        return value, Hint(name, divisibility, least, most)
 
     def block(self, args: tuple[Value, ...]) -> Block:
         """The ops up to and with the closing brace."""

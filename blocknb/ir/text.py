@@ -98,9 +98,9 @@ class _Printer:
         if i >= len(self.func.hints):
             return ""
         hint = self.func.hints[i]
-        return f" div {hint.divisibility}" + (
-            "" if hint.name == self.func.params[i].name else f" {json.dumps(hint.name)}"
-        )
+        bounds = f" least {hint.least}" * (hint.least is not None) + f" most {hint.most}" * (hint.most is not None)
+        name = "" if hint.name == self.func.params[i].name else f" {json.dumps(hint.name)}"
+        return f" div {hint.divisibility}{bounds}{name}"
 
     # -- names, types, attributes
 

@@ -6,10 +6,27 @@ language itself (`cdiv`, `softmax`...) and `constexpr`. `help(tl.load)` explains
 
 # ruff: noqa: F401 (the imports are the namespace)
 
-from blocknb.language import extra, libdevice, math
+import builtins
+
+from blocknb.language import extra, libdevice, math, target_info
+from blocknb.language.blocks import (
+    _experimental_descriptor_load,
+    _experimental_descriptor_store,
+    _experimental_make_tensor_descriptor,
+    advance,
+    load_tensor_descriptor,
+    make_block_ptr,
+    make_tensor_descriptor,
+    store_tensor_descriptor,
+    tensor_descriptor,
+    tensor_descriptor_base,
+)
 from blocknb.language.constants import PropagateNan, constexpr
+from blocknb.language.debug import device_assert, device_print
 from blocknb.language.library import cdiv, sigmoid, softmax, swizzle2d
-from blocknb.language.moves import cat, histogram, interleave, join, sort, split, topk
+from blocknb.language.microscaling import dot_scaled
+from blocknb.language.moves import bitonic_merge, cat, histogram, interleave, join, sort, split, topk
+from blocknb.language.pointwise import inline_asm_elementwise, map_elementwise
 from blocknb.language.random import (
     pair_uniform_to_normal,
     philox,
@@ -22,8 +39,10 @@ from blocknb.language.random import (
     randn4x,
     uint_to_uniform_float,
 )
+from blocknb.language.refused import refuser
 from blocknb.language.surface import (
     abs,
+    add,
     arange,
     argmax,
     argmin,
@@ -42,6 +61,7 @@ from blocknb.language.surface import (
     cast,
     ceil,
     clamp,
+    condition,
     cos,
     cumprod,
     cumsum,
@@ -67,6 +87,7 @@ from blocknb.language.surface import (
     maximum,
     min,
     minimum,
+    mul,
     multiple_of,
     num_programs,
     permute,
@@ -84,6 +105,7 @@ from blocknb.language.surface import (
     static_print,
     static_range,
     store,
+    sub,
     sum,
     tanh,
     to_tensor,
@@ -97,6 +119,9 @@ from blocknb.language.surface import (
     zeros_like,
 )
 from blocknb.language.types import (
+    MAX_TILE_ELEMENTS as TRITON_MAX_TENSOR_NUMEL,
+)
+from blocknb.language.types import (
     DType as dtype,
 )
 from blocknb.language.types import (
@@ -104,6 +129,12 @@ from blocknb.language.types import (
 )
 from blocknb.language.types import (
     bfloat16,
+    block_type,
+    float8e4b8,
+    float8e4b15,
+    float8e4nv,
+    float8e5,
+    float8e5b16,
     float16,
     float32,
     float64,
@@ -112,10 +143,12 @@ from blocknb.language.types import (
     int16,
     int32,
     int64,
+    str_to_ty,
     uint8,
     uint16,
     uint32,
     uint64,
+    void,
 )
 
 
@@ -123,5 +156,37 @@ class tensor:
     """The type of run-time values, for `isinstance(x, tl.tensor)` and annotations inside kernels; never made outside."""
 
 
-_MODULES = {"constants", "library", "meaning", "moves", "ops", "random", "rules", "surface", "types"}
+class const:
+    """An annotation of parameters: a pointer to data that the kernel only reads. It is not enforced."""
+
+
+tuple = builtins.tuple
+slice = builtins.slice
+pi32_t = pointer_type(int32)
+
+_MODULES = {
+    "annotations",
+    "assembly",
+    "blocks",
+    "builtins",
+    "constants",
+    "debug",
+    "examples",
+    "float8",
+    "library",
+    "meaning",
+    "microscaling",
+    "moves",
+    "ops",
+    "pointwise",
+    "random",
+    "refused",
+    "refuser",
+    "rules",
+    "surface",
+    "types",
+}
 __all__ = sorted(name for name in dict(vars()) if not name.startswith("_") and name not in _MODULES)
+__getattr__ = refuser(__name__)
+
+from blocknb.language import core, standard  # noqa: E402 (they hold the names above)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from blocknb.language import surface as tl
 from blocknb.language.constants import constexpr
+from blocknb.language.examples import documented
 from blocknb.language.types import float32, float64
 
 LIBRARY: dict[str, Callable] = {}
@@ -18,6 +19,7 @@ LIBRARY: dict[str, Callable] = {}
 def inline(function: Callable) -> Callable:
     """Marks a function as one of the language, to be inlined by the front end."""
     function.inline = True
+    function.__doc__ = documented(function.__name__, function.__doc__)
     if not function.__name__.startswith("_"):
         LIBRARY[function.__name__] = function
     return function
@@ -29,9 +31,19 @@ def inline_method(function: Callable) -> Callable:
     return inline(function)
 
 
+@inline
+def _needs_integer(x):
+    """Stops at a float; numbers known while compiling are Python's business."""
+    if isinstance(x, (int, float)):
+        return
+    tl.static_assert(not x.dtype.is_floating(), f"it divides integers, not {x.dtype}; write tl.ceil(x / y)")
+
+
 @inline_method
 def cdiv(x, div):
     """The quotient of two integers rounded up, for positive ones."""
+    _needs_integer(x)
+    _needs_integer(div)
     return (x + (div - 1)) // div
 
 

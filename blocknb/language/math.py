@@ -16,6 +16,8 @@ from blocknb.language.surface import (
     fma,
     log,
     log2,
+    maximum,
+    minimum,
     rsqrt,
     sin,
     sqrt,
@@ -23,6 +25,8 @@ from blocknb.language.surface import (
     tanh,
     umulhi,
 )
+
+max, min = maximum, minimum  # of two, as in libdevice
 
 globals().update({name: function for name, function in libdevice.FUNCTIONS.items() if name not in globals()})
 __all__ = sorted({name for name in dict(vars()) if not name.startswith("_")} - {"libdevice"})

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from blocknb.language.float8 import FORMATS
 from blocknb.language.types import Pointer
 
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -138,26 +139,33 @@ def compare(attrs, dtype, a, b):
 
 
 def cast(attrs, dtype, x):
-    """Float to bool tests against zero, float to integer truncates (out of range undefined), the rest is NumPy's astype."""
+    """Float to bool tests against zero, float to integer truncates (out of range undefined), the rest is NumPy's astype.
+
+    What is beyond the largest number of an fp8 format becomes that number, infinity too, and a NaN one fixed pattern.
+    """
     if dtype.kind == "bool":
         return x != 0
     if dtype.is_integer and x.dtype.kind not in "iub":
         return np.trunc(x.astype(np.float64)).astype(np.int64 if dtype.kind == "int" else np.uint64).astype(dtype.numpy)
+    if dtype.is_float and dtype.bits == 8:
+        kind = FORMATS[dtype.name]
+        limited = np.clip(x.astype(np.float64), -kind.maximum, kind.maximum)
+        bits = _to_odd_single(limited).astype(dtype.numpy).view(np.uint8)
+        return np.where(np.isnan(limited), np.uint8(kind.nan or 0), bits).astype(np.uint8).view(dtype.numpy)
     if dtype.name == "bf16" and x.dtype != np.float32:
-        return _to_bf16(x, dtype)
+        return _to_odd_single(x).astype(dtype.numpy)
     return x.astype(dtype.numpy)
 
 
-def _to_bf16(x, dtype):
-    """One rounding: to odd in fp32 first, so that float64 and wide integers do not round twice."""
+def _to_odd_single(x):
+    """fp32 rounded to odd, from which rounding to a narrower float is as if from x at once (fp64 and wide integers)."""
     wide = x.astype(np.float64)
     narrow = wide.astype(np.float32)
     back = narrow.astype(np.float64)
     bits = narrow.view(np.uint32) if narrow.ndim else narrow.reshape(1).view(np.uint32).reshape(())
     inexact = (back != wide) & np.isfinite(back)
     lower = np.where(inexact & (np.abs(back) > np.abs(wide)), bits - np.uint32(1), bits).astype(np.uint32)
-    odd = np.where(inexact, lower | np.uint32(1), lower).astype(np.uint32)
-    return odd.view(np.float32).astype(dtype.numpy)
+    return np.where(inexact, lower | np.uint32(1), lower).astype(np.uint32).view(np.float32)
 
 
 def bitcast(attrs, dtype, x):

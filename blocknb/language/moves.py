@@ -57,7 +57,9 @@ def join(a, b):
 @inline_method
 def split(a):
     """The two halves of a tile along its last axis, which has size two; the inverse of `join`."""
-    tl.static_assert(a.shape[-1] == 2, "split takes a tile whose last axis has size two")
+    tl.static_assert(
+        a.shape[-1] == 2, "split takes a tile whose last axis has size two; reshape first: x.reshape(..., 2)"
+    )
     axis: constexpr = len(a.shape) - 1
     return _pick(a, axis, 0), _pick(a, axis, 1)
 
@@ -133,6 +135,18 @@ def sort(x, dim=None, descending=False):
 
 
 @inline
+def bitonic_merge(x, dim=None, descending=False):
+    """The elements along an axis (by default the last), which rise and then fall or the other way round, in order.
+
+    Example:
+        i = tl.arange(0, 8)
+        tl.bitonic_merge(tl.where(i < 4, i, 11 - i))  # [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
+    return _merge(x, axis, x.shape[axis], (_index(x.shape, axis) < 0) ^ descending)
+
+
+@inline
 def topk(x, k, dim=None):
     """The k largest elements along an axis (by default the last), in falling order; k is a power of two."""
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
@@ -156,12 +170,17 @@ def topk(x, k, dim=None):
 @inline_method
 def histogram(input, num_bins, mask=None):
     """How many elements of a row of integers equal 0, 1, ... num_bins - 1 (where the mask holds), as int32."""
-    tl.static_assert(len(input.shape) == 1, "histogram takes a tile with one axis")
+    tl.static_assert(len(input.shape) == 1, "histogram takes a tile with one axis; tl.ravel makes one")
+    tl.static_assert(
+        input.dtype.is_int() and not input.dtype.is_bool(),
+        f"histogram counts integers, not {input.dtype}; convert with .to(tl.int32)",
+    )
     group: constexpr = min(num_bins, 16)
-    x = tl.where(mask, input, -1) if mask is not None else input
     counts = tl.zeros((num_bins // group, group), int32)
     row = tl.arange(0, num_bins // group)[:, None]
     for start in range(0, num_bins, group):
-        found = x[:, None] == start + tl.arange(0, group)[None, :]
+        found = input[:, None] == start + tl.arange(0, group)[None, :]
+        if mask is not None:
+            found = found & tl.broadcast_to(mask != 0, input.shape)[:, None]
         counts = tl.where(row == start // group, tl.sum(found.to(int32), 0)[None, :], counts)
     return tl.reshape(counts, (num_bins,))

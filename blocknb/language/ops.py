@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.language import meaning, rules
+from blocknb.language import assembly, meaning, rules
 from blocknb.language.meaning import PREDICATES
 from blocknb.language.rules import TypeRule, need
 
@@ -23,10 +23,11 @@ __all__ = ["ACCESSES", "ATOMICS", "OPS", "PREDICATES", "TERMINATORS", "OpSpec", 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One row. `kind`: source, shape, elementwise, memory, dot, reduce, move, control, laid, shared.
+    """One row. `kind`: source, shape, elementwise, assembly, memory, dot, reduce, move, report, control, laid, shared.
 
     `infer(types, attrs)` gives the result types, `numpy(attrs, result dtype, *arrays)` the meaning of an elementwise op;
-    `levels` are those at which the op may stand; `reads` and `writes` name the memory touched: "global", "shared" or "".
+    `levels` are those at which the op may stand; `reads` and `writes` name the memory touched: "global", "shared", "report"
+    (what a kernel says to its user) or "".
     """
 
     name: str
@@ -45,7 +46,7 @@ class OpSpec:
     def pure(self) -> bool:
         """No effect and no blocks: may be removed, copied and moved freely."""
         return not (
-            self.reads or self.writes or self.blocks or self.kind == "control" or self.name in ("barrier", "alloc")
+            self.reads or self.writes or self.blocks or self.kind in ("control", "assembly") or self.name == "alloc"
         )
 
 
@@ -168,7 +169,8 @@ row(
     "cast",
     "elementwise",
     rules.cast,
-    "The same number in another dtype: nearest even for floats, truncation to integers, wrapping among integers.",
+    "The same number in another dtype: nearest even for floats (an fp8 no larger than its largest number), truncation to integers, "
+    "wrapping among integers.",
     operands="x",
     attrs=("dtype",),
     numpy=meaning.quiet(meaning.cast),
@@ -181,6 +183,15 @@ row(
     operands="x",
     attrs=("dtype",),
     numpy=meaning.bitcast,
+)
+row(
+    "promise",
+    "elementwise",
+    rules.promise,
+    "x itself, of which the author promises more than is known where it was made.",
+    operands="x",
+    attrs=("multiple_of", "max_contiguous", "max_constancy"),
+    numpy=lambda attrs, dtype, x: x,
 )
 row("ptradd", "elementwise", rules.ptradd, "A pointer moved by a number of elements.", operands="pointer offset")
 row(
@@ -209,7 +220,11 @@ row(
 )
 row("abs", "elementwise", rules.same(NUMBERS), "Absolute value.", operands="x", numpy=meaning.plain(np.abs))
 for _name, _doc, _fn in (
-    ("exp", "e to the x.", np.exp),
+    (
+        "exp",
+        "e to the x. In fp32 a GPU's error grows with |x|, to 50 ulp at its ends (it computes 2 to the x log2 e).",
+        np.exp,
+    ),
     ("exp2", "2 to the x.", np.exp2),
     ("log", "Natural logarithm.", np.log),
     ("log2", "Logarithm to base 2.", np.log2),
@@ -248,8 +263,8 @@ row(
     rules.atomic,
     "Combines each element with memory in one step (kind: add max min and or xor xchg) and returns what was there before; zero "
     "where the mask is off. Each element is one such step, in no fixed order; a float's max and min put -0 below 0 and a NaN beyond "
-    "the infinity of its sign. `sem` orders other accesses (relaxed, acquire, release, acq_rel) as seen within `scope` (cta, gpu, "
-    "sys). With a buffer the old values go there: how replicas get them.",
+    "the infinity of its sign; a GPU's sums of fp32 take what is below 2^-126 as zero. `sem` orders other accesses (relaxed, acquire, "
+    "release, acq_rel) as seen within `scope` (cta, gpu, sys). With a buffer the old values go there: how replicas get them.",
     operands="[buffer] pointer value [mask]",
     attrs=("kind", "sem", "scope", "layout"),
     reads="global",
@@ -260,7 +275,7 @@ row(
     "memory",
     rules.atomic_cas,
     "Compare and swap: where memory holds the bits of `compare`, stores `value`, in one step; returns what was there before.",
-    operands="[buffer] pointer compare value",
+    operands="[buffer] pointer compare value [mask]",
     attrs=("sem", "scope", "layout"),
     reads="global",
     writes="global",
@@ -292,6 +307,15 @@ row(
     blocks=1,
 )
 row(
+    "asm",
+    "assembly",
+    assembly.infer,
+    "PTX applied to `pack` elements at a time; its results are of `dtypes`. Unless `pure` it keeps its place among other effects. "
+    "Each thread runs it for the elements that it holds, so where several hold one, several run it.",
+    operands="x...",
+    attrs=("text", "constraints", "dtypes", "pure", "pack"),
+)
+row(
     "flip",
     "move",
     rules.flip,
@@ -306,6 +330,42 @@ row(
     "Element i along the axis is element index[i] of x along it; an index is taken modulo the size.",
     operands="x index",
     attrs=("axis",),
+)
+
+row(
+    "print",
+    "report",
+    rules.nothing,
+    "Says each element of each operand, on a line that begins with the program, the element and the prefix.",
+    operands="[x...]",
+    attrs=("prefix", "hex"),
+    writes="report",
+)
+row(
+    "assert",
+    "report",
+    rules.asserted,
+    "Says where the condition does not hold.",
+    operands="condition",
+    attrs=("message",),
+    writes="report",
+)
+row(
+    "inside",
+    "elementwise",
+    rules.inside,
+    "Whether an element lies within the array that was passed as the argument of that number.",
+    operands="pointer",
+    attrs=("argument",),
+)
+row(
+    "outside",
+    "report",
+    rules.outside,
+    "Says where an access (`action`) to the array of an argument, which is not made there, would lie outside of it.",
+    operands="pointer bad",
+    attrs=("argument", "action"),
+    writes="report",
 )
 
 row(

@@ -41,7 +41,9 @@ def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
 @inline
 def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
     """Four words of random bits for a seed (its two halves are the key) and a counter of four words of 32 or 64 bits."""
-    seed = tl.to_tensor(seed).to(uint64)
+    seed = tl.to_tensor(seed)
+    tl.static_assert(not seed.dtype.is_ptr(), "the seed is a pointer; load it first: tl.load(seed_ptr)")
+    seed = seed.to(uint64)
     c0 = tl.to_tensor(c0)
     c1 = tl.to_tensor(c1)
     c2 = tl.to_tensor(c2)
@@ -84,11 +86,11 @@ def randint(seed, offset, n_rounds: constexpr = ROUNDS):
 @inline
 def uint_to_uniform_float(x):
     """Random bits of 32 or 64 as an fp32 in [0, 1): the sign folds over, so that the largest word stays below one."""
-    if x.dtype.primitive_bitwidth == 32:
-        x = x.to(int32)
-    else:
-        tl.static_assert(x.dtype.primitive_bitwidth == 64, "uint_to_uniform_float takes words of 32 or 64 bits")
-        x = x.to(int64)
+    tl.static_assert(
+        x.dtype.is_int() and x.dtype.primitive_bitwidth >= 32,
+        f"it takes integers of 32 or 64 bits, not {x.dtype}; tl.randint makes such words",
+    )
+    x = x.to(int32) if x.dtype.primitive_bitwidth == 32 else x.to(int64)
     scale = 4.6566127342e-10 if x.dtype == int32 else 1.0842020432385337e-19
     return tl.where(x < 0, -x - 1, x) * scale
 

@@ -26,6 +26,7 @@ def same(kinds: str) -> Callable:
         first = types[0]
         need(all(x == first for x in types), "operands differ: " + " and ".join(map(str, types)))
         need(first.dtype.kind in kinds.split(), f"takes {kinds.replace(' ', ', ')}, not {first.dtype}")
+        need(not first.dtype.is_fp8(), f"computes on floats of at least 16 bits, not on {first.dtype}")
         return (first,)
 
     return rule
@@ -34,6 +35,7 @@ def same(kinds: str) -> Callable:
 def compare(types, attrs):
     need(types[0] == types[1], f"operands differ: {types[0]} and {types[1]}")
     need(attrs["pred"] in PREDICATES, f"unknown predicate {attrs['pred']}")
+    need(not types[0].dtype.is_fp8(), f"compares floats of at least 16 bits, not {types[0].dtype}")
     return (types[0].with_dtype(t.int1),)
 
 
@@ -42,6 +44,10 @@ def select(types, attrs):
     need(a == b, f"arms differ: {a} and {b}")
     need(condition == a.with_dtype(t.int1), f"condition is {condition} for arms {a}")
     return (a,)
+
+
+def promise(types, attrs):
+    return (types[0],)
 
 
 def to_dtype(types, attrs):
@@ -53,6 +59,8 @@ def cast(types, attrs):
         not isinstance(attrs["dtype"], Pointer) and not types[0].is_pointer,
         "a cast does not take pointers; bitcast does",
     )
+    e4b15 = t.float8e4b15 in (types[0].dtype, attrs["dtype"])
+    need(not e4b15, f"a cast does not take {t.float8e4b15}, whose conversions are arithmetic on its bits")
     return to_dtype(types, attrs)
 
 
@@ -144,7 +152,8 @@ WORDS = (t.int32, t.uint32, t.int64, t.uint64)
 #: What atomics work on, by kind: what the hardware has, or a loop of compare and swap does well.
 ATOMIC_DTYPES = {
     "add": (*WORDS, t.float16, t.bfloat16, t.float32, t.float64),
-    **dict.fromkeys(("max", "min", "xchg", "cas"), (*WORDS, t.float32, t.float64)),
+    **dict.fromkeys(("max", "min", "xchg"), (*WORDS, t.float32, t.float64)),
+    "cas": (t.int16, t.uint16, *WORDS, t.float16, t.bfloat16, t.float32, t.float64),
     **dict.fromkeys(("and", "or", "xor"), WORDS),
 }
 SEMANTICS = ("relaxed", "acquire", "release", "acq_rel")
@@ -169,7 +178,6 @@ def _atomic(types, attrs, kind, count):
     wanted = pointer.with_dtype(pointer.dtype.element)
     need(all(v == wanted for v in values), f"updates {pointer} with {' and '.join(map(str, values))}")
     if len(types) > count:
-        need(kind != "cas", "a compare and swap has no mask")
         check_mask(pointer.shape, pointer.layout, types[count:])
     if buffer is None:
         return (wanted,)
@@ -182,7 +190,8 @@ def dot(types, attrs):
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")
     need(a.shape[1] == b.shape[0], f"dot of {a.shape} and {b.shape}: inner sizes differ")
     need(c.shape == (a.shape[0], b.shape[1]), f"the accumulator is {c.shape} for {a.shape} times {b.shape}")
-    need(a.dtype == b.dtype, f"dot of {a.dtype} and {b.dtype}")
+    fp8 = all(x.dtype.is_fp8() and x.dtype != t.float8e4b15 for x in (a, b))
+    need(fp8 or (a.dtype == b.dtype != t.float8e4b15), f"dot of {a.dtype} and {b.dtype}")
     return (c,)
 
 
@@ -220,6 +229,22 @@ def gather(types, attrs):
     fits = len(x.shape) == len(index.shape) and all(a == b for a, b in others)
     need(fits, f"an index of {index.shape} along axis {axis} of {x.shape}")
     return (index.with_dtype(x.dtype),)
+
+
+def asserted(types, attrs):
+    need(types[0].dtype == t.int1, f"asserts {types[0]}, which is no condition")
+    return ()
+
+
+def inside(types, attrs):
+    need(types[0].is_pointer, f"{types[0]} is not a pointer")
+    return (types[0].with_dtype(t.int1),)
+
+
+def outside(types, attrs):
+    need(types[0].is_pointer, f"{types[0]} is not a pointer")
+    check_mask(types[0].shape, types[0].layout, types[1:])
+    return ()
 
 
 def structured(types, attrs):

@@ -9,25 +9,33 @@ finds them by `builtin`, an attribute with the name: so any alias (`exp = tl.exp
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.language.constants import PropagateNan
+from blocknb.language.examples import documented
 from blocknb.language.ops import OPS
 
+#: While a kernel is interpreted: how a function of the language is called there, (function, args, kwargs).
+running: ContextVar[Callable[..., Any] | None] = ContextVar("running", default=None)
 BUILTINS: dict[str, Callable] = {}
 MEMBERS: set[str] = set()  # builtins that are also methods of a tile: x.sum(0)
 
 
 def builtin(declaration: Callable, member: bool = False) -> Callable:
     """Makes a declaration a builtin of the language. `member`: also a method of tiles, which are then its first argument."""
-    name = declaration.__name__
+    name = declaration.__qualname__
     if not declaration.__doc__ and name in OPS:
         declaration.__doc__ = OPS[name].doc
+    declaration.__doc__ = documented(name, declaration.__doc__)
 
     @functools.wraps(declaration)
     def outside(*args: Any, **kwargs: Any) -> Any:
+        if (run := running.get()) is not None:
+            return run(outside, args, kwargs)
         raise KernelError(
             f"`{name}` computes on blocks and works only inside a kernel",
             hint="put it in a function decorated with @blocknb.kernel and launch that with kernel[grid](...)",
@@ -187,7 +195,24 @@ def cast(input, dtype, fp_downcast_rounding=None, bitcast=False): ...
 
 @method
 def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
-    """The same numbers as another dtype (`bitcast=True`: the same bits)."""
+    """The same numbers as another dtype (`bitcast=True`: the same bits).
+
+    Floats are rounded to nearest, ties to even (`fp_downcast_rounding="rtz"`: toward zero). What is beyond the largest number of an
+    fp8 dtype becomes that number, infinity too; nothing is computed in fp8 but signs, comparisons and tl.dot.
+
+    Example:
+        tl.full((), 1000.0, tl.float32).to(tl.float8e4nv).to(tl.float32)  # 448.0
+        tl.full((), 1.3, tl.float32).to(tl.float8e5).to(tl.float32)  # 1.25
+    """
+
+
+@method
+def item(input):
+    """The only element of a tile of size one, as a scalar.
+
+    Example:
+        tl.full((1, 1), 7, tl.int32).item()  # 7
+    """
 
 
 @builtin
@@ -198,9 +223,10 @@ def where(condition, x, y):
 # -- arithmetic ------------------------------------------------------------------------------------------------------------
 
 
-def _unary(name: str) -> Callable:
+def _unary(name: str, doc: str | None = None) -> Callable:
     def declaration(x): ...
 
+    declaration.__doc__ = doc
     declaration.__name__ = declaration.__qualname__ = name
     return method(declaration)
 
@@ -208,8 +234,7 @@ def _unary(name: str) -> Callable:
 exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, floor, ceil, abs = map(
     _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
 )
-sqrt_rn = _unary("sqrt_rn")
-sqrt_rn.__doc__ = "Square root, rounded to nearest."
+sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
 
 
 @builtin
@@ -230,6 +255,23 @@ def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
 @builtin
 def umulhi(x, y):
     """The upper half of the product of two integers of 32 or 64 bits, taken as unsigned."""
+
+
+def _operator(name: str, symbol: str) -> Callable:
+    compute = getattr(operator, name)
+
+    def declaration(x, y, sanitize_overflow=True): ...
+
+    declaration.__name__ = declaration.__qualname__ = name
+    declaration.__doc__ = f"""`x {symbol} y`. Integers wrap, whatever `sanitize_overflow` says.
+
+    Example:
+        tl.{name}(tl.arange(0, 4), 2)  # {[compute(i, 2) for i in (0, 1, 2, 3)]}
+    """
+    return builtin(declaration)
+
+
+add, sub, mul = (_operator(name, symbol) for name, symbol in (("add", "+"), ("sub", "-"), ("mul", "*")))
 
 
 @builtin
@@ -260,7 +302,8 @@ def logical_or(input, other):
 def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=None):
     """The matrix product `input @ other` (+ acc), accumulated in fp32 (int32 for int8, fp64 for fp64).
 
-    fp32 operands are rounded to tf32 unless `input_precision="ieee"` or `allow_tf32=False`.
+    fp32 operands are rounded to tf32 unless `input_precision="ieee"` or `allow_tf32=False`. Two operands of fp8, also of two
+    kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32.
     """
 
 
@@ -304,7 +347,12 @@ def reduce_or(input, axis=None, keep_dims=False):
 
 @method
 def reduce(input, axis, combine_fn, keep_dims=False):
-    """Combines along an axis with a kernel function of two elements (or of two tuples of elements)."""
+    """Combines along an axis with a kernel function of two elements (or of two tuples of elements), which must be associative and
+    commutative. It may branch and call other kernel functions; where it loops, the tile is combined in halves.
+
+    Example:
+        tl.reduce(tl.arange(0, 8) + 1, 0, tl.standard._prod_combine)  # 40320
+    """
 
 
 # -- scans and moves along an axis ---------------------------------------------------------------------------------------------
@@ -313,7 +361,11 @@ def reduce(input, axis, combine_fn, keep_dims=False):
 @method
 def associative_scan(input, axis, combine_fn, reverse=False):
     """Each element combined with all before it along an axis (`reverse`: after it), by a kernel function of two elements or
-    of two tuples of elements, which must be associative."""
+    of two tuples of elements, which must be associative. It may branch, loop and call other kernel functions.
+
+    Example:
+        tl.associative_scan(tl.arange(0, 4) + 1, 0, tl.standard._prod_combine)  # [1, 2, 6, 24]
+    """
 
 
 @method
@@ -360,28 +412,64 @@ def range(
 
 
 @builtin
+def condition(arg1, disable_licm=False):
+    """The condition of a `while`, with a hint for the compiler: `while tl.condition(i < n):`. What does not change in the loop may
+    be moved before it all the same.
+
+    Example:
+        i = 0
+        while tl.condition(i < 5, disable_licm=True):
+            i += 2
+        i  # 6
+    """
+
+
+@builtin
 def static_range(arg1, arg2=None, step=None):
     """A range that is unrolled while compiling: its bounds and its index are compile-time constants."""
 
 
 @builtin
 def multiple_of(input, values):
-    """Promises that the first element of every group of contiguous ones is a multiple of `values`. Returns the input."""
+    """Promises that the first element of every group of contiguous ones is a multiple of `values` (one number, or one for each axis);
+    of a pointer, its address in bytes. Returns the input. Accesses become as wide as promises allow.
+
+    Example:
+        start = tl.multiple_of(tl.load(i_ptr + 8), 8)
+        start + tl.arange(0, 2)  # [8, 9]
+    """
 
 
 @builtin
 def max_contiguous(input, values):
-    """Promises that the first `values` elements of every group are contiguous. Returns the input."""
+    """Promises that the first `values` elements of every group are contiguous, along each axis. Returns the input.
+
+    Example:
+        i = tl.max_contiguous(tl.arange(0, 8) % 8, 8)
+        tl.sum(i)  # 28
+    """
 
 
 @builtin
 def max_constancy(input, values):
-    """Promises that the first `values` elements of every group are equal. Returns the input."""
+    """Promises that the first `values` elements of every group are equal, along each axis. Returns the input.
+
+    Example:
+        i = tl.max_constancy(tl.arange(0, 8) // 4, 4)
+        i  # [0, 0, 0, 0, 1, 1, 1, 1]
+    """
 
 
 @builtin
 def assume(cond):
-    """Promises that a condition holds."""
+    """Promises that a condition holds. Comparisons with constants (`n > 0`, `0 <= i`, joined by `&`) bound what they compare, and
+    `n % 16 == 0` says what `multiple_of` says; what is promised in a branch or a loop holds for values made there.
+
+    Example:
+        n = tl.load(i_ptr + 5)
+        tl.assume((n >= 0) & (n < 16))
+        n  # 5
+    """
 
 
 @builtin

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.language.float8 import FORMATS
+
 MAX_TILE_ELEMENTS = 1 << 20
 
 
@@ -53,10 +55,27 @@ class TypeQueries:
     def is_floating(self) -> bool:
         return self.kind == "float"
 
-    is_standard_floating = is_floating
+    def is_standard_floating(self) -> bool:
+        """A float of at least 16 bits."""
+        return self.kind == "float" and self.bits > 8
 
     def is_fp8(self) -> bool:
         return self.kind == "float" and self.bits == 8
+
+    def is_fp8e4nv(self) -> bool:
+        return self == float8e4nv
+
+    def is_fp8e5(self) -> bool:
+        return self == float8e5
+
+    def is_fp8e4b15(self) -> bool:
+        return self == float8e4b15
+
+    def is_fp8e4b8(self) -> bool:
+        return self == float8e4b8
+
+    def is_fp8e5b16(self) -> bool:
+        return self == float8e5b16
 
     def is_fp16(self) -> bool:
         return self == float16
@@ -99,6 +118,43 @@ class TypeQueries:
     def is_uint8(self) -> bool:
         return self == uint8
 
+    def is_uint16(self) -> bool:
+        return self == uint16
+
+    def is_uint32(self) -> bool:
+        return self == uint32
+
+    def is_uint64(self) -> bool:
+        return self == uint64
+
+    def is_void(self) -> bool:
+        return self.kind == "void"
+
+    def is_const(self) -> bool:
+        """Whether a pointer may not be stored through; no pointer here is marked so."""
+        return False
+
+    @staticmethod
+    def is_dtype(name: str) -> bool:
+        return name in BY_NAME
+
+    def get_int_max_value(self) -> int:
+        """The largest integer of the type."""
+        return (1 << self.bits - (self.kind == "int")) - 1
+
+    def get_int_min_value(self) -> int:
+        """The smallest integer of the type."""
+        return -(1 << self.bits - 1) if self.kind == "int" else 0
+
+    @property
+    def fp_mantissa_width(self) -> int:
+        """Bits of a float's fraction, without the one that is implied."""
+        return FLOAT_FIELDS[getattr(self, "name", "")][0]
+
+    @property
+    def exponent_bias(self) -> int:
+        return FLOAT_FIELDS[getattr(self, "name", "")][1]
+
 
 @dataclass(frozen=True)
 class DType(TypeQueries):
@@ -132,11 +188,13 @@ class DType(TypeQueries):
 
     @cached_property
     def numpy(self) -> np.dtype:
-        """The NumPy dtype that holds it; bf16 and fp8 are ml_dtypes' own."""
-        if self.name == "bf16":
+        """The NumPy dtype that holds it; bf16 and fp8 are ml_dtypes' own (e4b15, which is nobody's, the bits as uint8;
+        so a constant of it in the IR is its bits)."""
+        if self.is_float and (self.bits == 8 or self.name == "bf16"):
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
+            name = FORMATS[self.name].numpy if self.bits == 8 else "bfloat16"
+            return np.dtype(getattr(ml_dtypes, name) if name else np.uint8)
         return np.dtype(
             {"bool": "bool", "int": "int%d", "uint": "uint%d", "float": "float%d"}[self.kind].replace(
                 "%d", str(self.bits)
@@ -151,20 +209,45 @@ def _integers(kind: str, prefix: str) -> list[DType]:
 int1 = DType("int1", "i1", "bool", 1)
 int8, int16, int32, int64 = _integers("int", "i")
 uint8, uint16, uint32, uint64 = _integers("uint", "u")
+float8e4nv, float8e5, float8e4b15, float8e4b8, float8e5b16 = (
+    DType(name, name.replace("fp8", "f8"), "float", 8) for name in FORMATS
+)
+FLOAT8 = (float8e4nv, float8e5, float8e4b15, float8e4b8, float8e5b16)
 float16 = DType("fp16", "f16", "float", 16)
 bfloat16 = DType("bf16", "bf16", "float", 16)
 float32 = DType("fp32", "f32", "float", 32)
 float64 = DType("fp64", "f64", "float", 64)
 
-DTYPES = (int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
-BY_SHORT = {d.short: d for d in DTYPES}
-BY_NAME = {d.name: d for d in DTYPES} | {
-    "float16": float16,
-    "bfloat16": bfloat16,
-    "float32": float32,
-    "float64": float64,
-    "bool": int1,
+void = DType("void", "void", "void", 0)
+#: Bits of the fraction, and the bias of the exponent.
+FLOAT_FIELDS = {
+    "fp16": (10, 15),
+    "bf16": (7, 127),
+    "fp32": (23, 127),
+    "fp64": (52, 1023),
+    **{name: (kind.mantissa, kind.bias) for name, kind in FORMATS.items()},
 }
+
+DTYPES = (
+    *(int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64),
+    *FLOAT8,
+    *(float16, bfloat16, float32, float64),
+)
+BY_SHORT = {d.short: d for d in DTYPES}
+FLOAT8_NAMES = {d.name.replace("fp8", "float8"): d for d in FLOAT8} | {
+    FORMATS[d.name].numpy: d for d in FLOAT8 if FORMATS[d.name].numpy
+}
+BY_NAME = (
+    {d.name: d for d in DTYPES}
+    | FLOAT8_NAMES
+    | {
+        "float16": float16,
+        "bfloat16": bfloat16,
+        "float32": float32,
+        "float64": float64,
+        "bool": int1,
+    }
+)
 
 
 def from_numpy(dtype: Any) -> DType:
@@ -190,7 +273,7 @@ class Pointer(TypeQueries):
         return self.element
 
     def __repr__(self) -> str:
-        return f"pointer<{self.element.name}>"
+        return f"pointer<{self.element}>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,6 +326,9 @@ class Tile:
     def is_block(self) -> bool:
         return bool(self.shape)
 
+    def get_block_shapes(self) -> tuple[int, ...]:
+        return tuple(self.shape)
+
     def is_ptr(self) -> bool:
         return self.is_scalar and self.is_pointer
 
@@ -257,6 +343,27 @@ class Tile:
             return self.dtype.short
         dims = "".join(f"{n}x" for n in self.shape)
         return f"tile<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor descriptor: blocks of `block_shape` in an array of `dtype` in memory; `padding` is what lies outside, "zero" or "nan"."""
+
+    dtype: DType
+    block_shape: tuple[int, ...]
+    padding: str = "zero"
+
+    @property
+    def block_type(self) -> Tile:
+        return Tile(self.dtype, self.block_shape)
+
+    @property
+    def rank(self) -> int:
+        return len(self.block_shape)
+
+    def __str__(self) -> str:
+        dtype = self.dtype.name if self.dtype.is_float else self.dtype.short
+        return f"tensordesc<{dtype}[{','.join(map(str, self.block_shape))}]{',nan' * (self.padding == 'nan')}>"
 
 
 @dataclass(frozen=True)
@@ -278,11 +385,40 @@ class Buffer:
         return f"buffer<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
 
 
+def block_type(element_ty: Any, shape: Any) -> Tile:
+    """Triton's name for the type of a tile that is no scalar. Raises ValueError unless the sizes are powers of two."""
+    sizes = tuple(int(n) for n in shape)
+    if not sizes or any(n <= 0 or n & (n - 1) for n in sizes):
+        raise ValueError(f"a tile has axes whose sizes are powers of two, not {sizes}")
+    return Tile(element_ty, sizes)
+
+
+def integer_dtype(bitwidth: int, signed: bool) -> DType:
+    """The integer type of a width. Raises ValueError if there is none."""
+    if bitwidth == 1:
+        return int1
+    name = f"{'int' if signed else 'uint'}{bitwidth}"
+    if name not in BY_NAME:
+        raise ValueError(f"no integer type has {bitwidth} bits")
+    return BY_NAME[name]
+
+
+def str_to_ty(name: str, c: Any = None) -> Any:
+    """The type of a signature's text: "fp32", "i32", "u1", "*fp16" (a pointer), "*kfp16" (to constant data). Raises KeyError."""
+    if name.startswith("*"):
+        element = str_to_ty(name[1:].removeprefix("k"))
+        return BoolPointer() if element == int1 else Pointer(element)
+    widths = {"i": "int", "u": "uint"}
+    if name[1:].isdigit() and name[0] in widths:
+        return int1 if name[1:] == "1" else BY_NAME[widths[name[0]] + name[1:]]
+    return int1 if name == "B" else BY_NAME[name]
+
+
 def promote(a: DType, b: DType) -> DType:
     """The dtype of an operation between two typed operands (neither a Python number), as Triton has it.
 
-    Floats win over integers and the wider float over the narrower; bf16 with fp16 gives fp16; among integers the wider wins,
-    and at equal width unsigned does.
+    Floats win over integers and the wider float over the narrower; bf16 with fp16, and two kinds of fp8, give fp16; among integers
+    the wider wins, and at equal width unsigned does.
     """
     if a == b:
         return a

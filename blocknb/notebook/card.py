@@ -1,20 +1,20 @@
 """The card of a kernel: what was launched, how fast, every stage of its compilation, in one output of a cell.
 
 `card_of(record, target)` gathers the facts and compiles what the cell did not (on a machine without a GPU, the code for one);
-`Card.bundle()` renders them as HTML, text and a document, together at most 150 kB. A card shows the specialisation that was
-launched last in full, and the others as rows. Nothing is launched for its sake.
+`Card.bundle()` renders them as HTML, text and a document, together at most 150 kB, of which the HTML has 30. A card shows the
+specialisation that was launched last in full, and the others as rows. Nothing is launched for its sake.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, html, numbers, sections
+from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
 from blocknb.runtime.kernel import Kernel
@@ -22,8 +22,9 @@ from blocknb.trace import Trace
 
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
 LIMIT = 150_000  # bytes of a card's whole output
-HTML_BUDGET = 84_000  # characters; the document gets what is left
+HTML_LIMIT = 29_500  # bytes of the static page; the document gets what is left
 SPARE = 6_000  # for the document's facts, source and launches
+HISTORY = 10_000  # at least, for the versions of the kernel
 SHOWN_ROWS = 12
 SHOWN_NOTES = 12
 
@@ -49,11 +50,16 @@ class View:
 
 @dataclass(frozen=True)
 class Card:
-    """Everything that a card shows; `views` begin with what ran, `opened` are the keys of unfolded sections."""
+    """Everything that a card shows; `views` begin with what ran, `opened` are the keys of unfolded sections. What options of the cell
+    found out stands in `more_facts` (label and text) and in `parts`, which go into the document. A card that is not `whole` leaves for
+    later what takes long to make, and its page asks for it when it is painted."""
 
     record: Record
     views: tuple[View, ...]
     opened: Collection[str] = field(default=())
+    more_facts: tuple[tuple[str, str], ...] = ()
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    whole: bool = True
 
     @property
     def name(self) -> str:
@@ -69,6 +75,11 @@ class Card:
         """ "ran on CPU; GPU view: sm_90a", or "ran on NVIDIA H200 (sm_90a)"."""
         return "; ".join(view.heading for view in self.views)
 
+    @property
+    def source(self) -> str:
+        """The kernel's text."""
+        return self.main.compiled.source.text
+
     @cached_property
     def facts(self) -> list[tuple[str, str]]:
         """What stands on top: label and text."""
@@ -82,7 +93,9 @@ class Card:
             if view.trace is None:
                 found.append((view.label, view.error))
             elif text := numbers.resources(view.trace.resources):
-                found.append((view.label, text))
+                held = numbers.occupied(view.trace.target, view.trace.resources)
+                found.append((view.label, f"{text}, {held}" if held else text))
+        found += self.more_facts
         for view in self.views:
             if view.trace is not None:
                 label = "compiled" if len(self.views) == 1 else f"compiled, {view.label}"
@@ -119,13 +132,28 @@ class Card:
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
         found += sections.stage_sections(trace, stages.expression, stages.heading)
         for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
-            found += sections.code_sections(other, view.expression, view.heading)
+            whole = self.whole or bool({"sass", "all"} & set(self.opened))
+            found += sections.code_sections(other, view.expression, view.heading, whole)
         return found
+
+    @cached_property
+    def tiles(self) -> tuple[dict[str, Any], tiles.Tiles | None]:
+        """What the document says of accesses, and what answers when a page asks for more."""
+        return tiles.offered(self.main, [view.trace for view in self.views])
 
     # ---- renderings ----
 
-    def html(self, budget: int = HTML_BUDGET) -> str:
-        return html.render((self.name, self.where), self.facts, self.rows, self.sections, self.opened, budget)
+    @property
+    def kept_sections(self) -> list[Section]:
+        """What stands on a page without script: the source with its notes, the final IR, and what was asked for."""
+        final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
+        wanted = {"source", *self.opened}
+        return [s for s in self.sections if "all" in wanted or s.key in wanted or s is final]
+
+    def html(self, limit: int = HTML_LIMIT, footer: str = html.INSTALL) -> str:
+        """The static page, of at most `limit` bytes."""
+        opened = {"source", *self.opened}
+        return html.render((self.name, self.where), self.facts, self.rows, self.kept_sections, opened, limit, footer)
 
     def text(self) -> str:
         """The card where there is no HTML: the facts, the notes by line, and where to read on."""
@@ -151,21 +179,36 @@ class Card:
         return found
 
     def document(self, budget: int) -> dict[str, Any]:
-        views: list[tuple[str, Trace | None, list[Section], str]] = []
+        """The card as data; `budget` bounds views and blobs, in characters."""
+        targets = []
         for view in self.views:
             listings: list[Section] = []
             if view.trace is not None:
                 listings = sections.stage_sections(view.trace, view.expression, view.heading)
-                listings += sections.code_sections(view.trace, view.expression, view.heading)
-            views.append((view.role, view.trace, listings, view.error))
+                listings += sections.code_sections(view.trace, view.expression, view.heading, self.whole)
+            targets.append(document.Target(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
-        return document.build(self.name, self.facts, launches[:SHOWN_ROWS], views, budget)
+        part, _ = self.tiles
+        made = document.build(self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps(part)))
+        more = dict(self.parts)
+        made["blobs"] |= more.pop("blobs", {})
+        return {**made, "show": list(self.opened), "tiles": part, **more}
 
-    def bundle(self) -> dict[str, Any]:
-        """The output of the cell, by MIME type."""
-        bundle: dict[str, Any] = {"text/plain": self.text(), "text/html": self.html()}
-        left = LIMIT - len(json.dumps(bundle, ensure_ascii=False).encode()) - SPARE
-        return bundle | {document.MIME: self.document(left)}
+    def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:
+        """The output of the cell, by MIME type, of at most `limit` bytes; `more` goes into the document."""
+        bundle: dict[str, Any] = {"text/plain": self.text(), "text/html": self.html(), **plots.images(self.parts)}
+        left = limit - _bytes(bundle) - _bytes(more) - _bytes(dict(self.parts)) - SPARE
+        made = self.document(left - HISTORY)
+        history.keep_texts(self, made)
+        left -= _bytes(made) - SPARE - _bytes(dict(self.parts))
+        if past := history.part(self.record.kernel, made["version"], made["blobs"], left - SPARE // 4):
+            made["blobs"] |= past.pop("blobs")
+            made |= past
+        return bundle | {document.MIME: {**made, **more}}
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
 
 
 def _launched(made: Specialisation) -> dict[str, Any]:
@@ -196,7 +239,8 @@ def card_of(record: Record, target: str | None = None, opened: Collection[str] =
         return Card(record, (ran,), opened)
     expression = f"{name}.latest.retarget({target!r}).trace"
     try:
-        view = View("view", target, target, expression, made.retarget(target).trace)
+        trace = made.retarget(target, made.options["without"]).trace
+        view = View("view", target, target, expression, trace)
     except KernelError as error:
         view = View("view", target, target, expression, None, numbers.complaint(error))
     return Card(record, (ran, view), opened)
@@ -211,7 +255,15 @@ def bundle_of(kernel: Kernel) -> dict[str, Any]:
             "text/plain": text,
             "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
         }
-    return card_of(record).bundle()
+    from blocknb.notebook import live
+
+    return live.bundle(newest(record))
+
+
+def newest(record: Record) -> Card:
+    """The card of a Record as its cell showed it, with what the cell's options found out; else a card made now."""
+    shown = (version.card for version in history.versions(record.kernel))
+    return next((card for card in shown if card.record is record), None) or card_of(record)
 
 
 def example(kernel: Kernel) -> str:

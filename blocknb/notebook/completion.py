@@ -1,4 +1,4 @@
-"""Tab completion on the `%%blockkernel` line: its options, targets after `--target`, names of sections after `--show`.
+"""Tab completion on the `%%blockkernel` line (its options, and their values where these are names) and on those of the line magics.
 
 IPython completes a magic's name and, with Jedi, the body, but not a magic's options; a context matcher of its own does that. The
 completer splits words at dashes and dots, so the fragment to replace is worked out here and given back with the answer.
@@ -9,28 +9,45 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from IPython import get_ipython
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
-OPTIONS = ("--target", "--launch", "--show", "--quiet")
+from blocknb.notebook import lines, options
+
+OPTIONS = ("--target", "--launch", "--show", "--quiet", "--interpret", "--checked")
+REPEATABLE = ("--baseline", "--without")
 _LINE = re.compile(r"%%?blockkernel\s(?P<before>.*\s)?(?P<word>\S*)$")
+_OTHER = re.compile(r"%(?P<name>\w+)\s(?:.*\s)?(?P<word>\S*)$")
 
 
-def candidates(text: str) -> tuple[str, list[str]]:
+def candidates(text: str, shell: Any = None) -> tuple[str, list[str]]:
     """(the word at the end of a magic line up to the cursor, what it may become); ("", []) on any other line."""
     found = _LINE.match(text.lstrip())
     if found is None:
-        return "", []
+        return _of_line_magic(text.lstrip(), shell)
     word, earlier = found["word"], (found["before"] or "").split()
-    previous = earlier[-1] if earlier else ""
-    if previous == "--target":
-        from blocknb.target import known
+    last = next((w for w in reversed(earlier) if w.startswith("--")), "")
+    more = {option.name: option for option in options.options()}
+    if not word.startswith("-"):
+        if last == "--target" and earlier[-1] == last:
+            from blocknb.target import known
 
-        return word, [name for name in known() if name.startswith(word)]
-    if previous == "--launch":
-        return "", []  # a Python expression: the other matchers know more
-    if previous == "--show" or ("--show" in earlier and not word.startswith("-")):
-        return word, [name for name in section_names() if name.startswith(word)]
-    return word, [option for option in OPTIONS if option.startswith(word) and option not in earlier]
+            return word, [name for name in known() if name.startswith(word)]
+        if last == "--show":
+            return word, [name for name in section_names() if name.startswith(word)]
+        if last in more and (complete := more[last].complete):
+            return word, list(complete(word))
+        if last == "--launch" or last in more:
+            return "", []  # a Python expression: the other matchers know more
+    left = [o for o in (*OPTIONS, *more) if o not in earlier or o in REPEATABLE]
+    return word, [option for option in left if option.startswith(word)]
+
+
+def _of_line_magic(text: str, shell: Any) -> tuple[str, list[str]]:
+    found = _OTHER.match(text)
+    if found is None or shell is None or found["name"] not in lines.LINES:
+        return "", []
+    return found["word"], list(lines.LINES[found["name"]].complete(found["word"], shell))
 
 
 def section_names() -> list[str]:
@@ -44,9 +61,10 @@ def section_names() -> list[str]:
 
 @context_matcher(identifier="blocknb.options")
 def options_matcher(context: CompletionContext) -> SimpleMatcherResult:
-    if context.cursor_line != 0:
+    line = context.text_until_cursor
+    if context.cursor_line != 0 and "blockkernel" in line:
         return SimpleMatcherResult(completions=[])
-    word, found = candidates(context.text_until_cursor)
+    word, found = candidates(line, get_ipython())
     completions = [SimpleCompletion(text=text, type="magic option") for text in found]
     return SimpleMatcherResult(completions=completions, matched_fragment=word, suppress=bool(found), ordered=True)
 

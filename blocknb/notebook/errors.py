@@ -8,6 +8,7 @@ user's own code that led to the launch, taken from the traceback.
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import traceback
 from types import TracebackType
@@ -29,6 +30,25 @@ def install(shell: Any) -> None:
     KernelError._render_traceback_ = render  # type: ignore[attr-defined]
     if not shell.custom_exceptions:  # a handler of the user's own stays
         shell.set_custom_exc((KeyboardInterrupt,), _interrupted)
+
+
+def adopt_cuda(shell: Any) -> None:
+    """Gives CuPy's errors, once CuPy is there, the look of ours where they say that a kernel has broken the context."""
+    for module, name in (("runtime", "CUDARuntimeError"), ("driver", "CUDADriverError")):
+        found = getattr(sys.modules.get(f"cupy_backends.cuda.api.{module}"), name, None)
+        if found is not None and not hasattr(found, "_render_traceback_"):
+
+            def render(error: Exception) -> list[str]:
+                from blocknb.runtime import driver
+
+                fault = driver.fault(error)
+                if fault is None:
+                    return shell.InteractiveTB.structured_traceback(
+                        type(error), error, error.__traceback__, tb_offset=1
+                    )
+                return traceback_lines(fault.with_traceback(error.__traceback__), shell)
+
+            found._render_traceback_ = render
 
 
 def _interrupted(shell: Any, etype: type, error: BaseException, tb: Any, tb_offset: int | None = None) -> None:

@@ -1,8 +1,9 @@
-"""The card as HTML without JavaScript: facts on top, every section folded, readable even where styles are stripped.
+"""The card as HTML without JavaScript: facts on top, a few sections folded, readable even where styles are stripped.
 
-All text is escaped. Colours are the notebook's own (`--jp-*`), with fallbacks that read on light and dark grounds, and kinds of
-notes differ by sign as well as by colour. The page must stay small, so the sections share a budget: each gets as much as it
-needs up to a level that is the same for all (`fair_share`), and a section that is cut says which expression gives the rest.
+This is what a page shows that does not know the document: nbconvert, a code host, JupyterLab without the extension. All text is
+escaped. Colours are the notebook's own (`--jp-*`), with fallbacks that read on light and dark grounds, and kinds of notes differ by
+sign as well as by colour. The page must stay small, so the sections share a budget: each gets as much as it needs up to a level
+that is the same for all (`fair_share`), and a section that is cut says which expression gives the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from html import escape
 
 from blocknb.notebook.sections import Line, Section
 
-LONGEST_LINE = 600
+LONGEST_LINE, LONGEST_FACT = 600, 1500
+INSTALL = (
+    "To explore every pass, machine code and knobs here, install the extension where JupyterLab runs: "
+    "`pip install blocknb`, then reload the page."
+)
 
 # `&` is the card. Its class counts twice, so that these rules win against the notebook's own for tables.
 STYLE = """
@@ -49,23 +54,22 @@ def render(
     facts: Sequence[tuple[str, str]],
     rows: Sequence[Sequence[str]],
     sections: Sequence[Section],
-    opened: Collection[str] = (),
-    budget: int = 88_000,
+    opened: Collection[str],
+    budget: int,
+    footer: str = INSTALL,
 ) -> str:
     """The whole card. `headline` is the kernel's name and where it ran; `rows` a table with its head, empty for none; `opened` the
-    keys of the sections that are unfolded. The result has at most about `budget` characters."""
+    keys of the sections that are unfolded. The result has at most about `budget` bytes."""
     name, where = headline
-    head = [f"<div class=bn-head><b>{escape(name)}</b> &nbsp;{escape(where)}</div>", _table(facts, "bn-facts")]
+    title = f"<div class=bn-head><b>{escape(_clipped(name))}</b> &nbsp;{escape(_clipped(where))}</div>"
+    head = [title, _table(facts, "bn-facts")]
     if rows:
         head.append(_table(rows, "bn-rows", head=True))
+    foot = f"<div>{marked(footer)}</div>\n</div>"
     frames = [_summary(section) for section in sections]
-    spent = len(STYLE) + sum(map(len, head)) + sum(len(f) + 350 for f in frames)
+    spent = sum(map(_size, (STYLE, foot, *head))) + sum(_size(f) + 400 for f in frames)
     bodies = [[_line(line, section) for line in section.lines] for section in sections]
-    sizes = [sum(len(row) + 1 for row in rows) for rows in bodies]
-    if sum(sizes) > budget - spent:  # what a stage left alone need not stand there twice
-        bodies = [_abridged(section, lines) for section, lines in zip(sections, bodies, strict=True)]
-        sizes = [sum(len(row) + 1 for row in rows) for rows in bodies]
-    level = fair_share(sizes, max(budget - spent, 0))
+    level = fair_share([sum(_size(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
     for section, summary, lines in zip(sections, frames, bodies, strict=True):
         if section.group != group:
@@ -73,7 +77,15 @@ def render(
             parts.append(f"<div class=bn-group>{escape(group)}</div>")
         state = " open" if section.key in opened or "all" in opened else ""
         parts.append(f"<details{state}><summary>{summary}</summary>{_body(section, lines, level)}</details>")
-    return "\n".join([*parts, "</div>"])
+    return "\n".join([*parts, foot])
+
+
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LONGEST_FACT else text[:LONGEST_FACT] + " …"
 
 
 def fair_share(sizes: Sequence[int], budget: int) -> int:
@@ -104,7 +116,10 @@ def _table(rows: Sequence[Sequence[str]], name: str, head: bool = False) -> str:
     made = []
     for i, row in enumerate(rows):
         header = (lambda column: True) if head and i == 0 else (lambda column: column == 0 and not head)
-        cells = [f"<th>{escape(c)}</th>" if header(j) else f"<td>{marked(c)}</td>" for j, c in enumerate(row)]
+        cells = [
+            f"<th>{escape(_clipped(c))}</th>" if header(j) else f"<td>{marked(_clipped(c))}</td>"
+            for j, c in enumerate(row)
+        ]
         made.append(f"<tr>{''.join(cells)}</tr>")
     return f"<table class={name}>{''.join(made)}</table>"
 
@@ -125,19 +140,11 @@ def _line(line: Line, section: Section) -> str:
     return f"<u>{body}</u>" if line.new else body
 
 
-def _abridged(section: Section, lines: list[str]) -> list[str]:
-    """Of a stage that changed nothing only its notes, and a word."""
-    if not section.same:
-        return lines
-    notes = [text for text, line in zip(lines, section.lines, strict=True) if line.note]
-    return [*notes, f"{'':7}unchanged: the text is that of the stage before"]
-
-
 def _body(section: Section, lines: list[str], level: int) -> str:
-    """The listing, cut at a line to `level` characters."""
+    """The listing, cut at a line to `level` bytes."""
     kept, spent = 0, 0
-    while kept < len(lines) and spent + len(lines[kept]) + 1 <= level:
-        spent += len(lines[kept]) + 1
+    while kept < len(lines) and spent + _size(lines[kept]) + 1 <= level:
+        spent += _size(lines[kept]) + 1
         kept += 1
     text = "\n".join(lines[:kept])
     if kept == len(lines):

@@ -5,7 +5,8 @@ trick: an input transformer turns the first line into a plain statement, which s
 line where it is; an AST transformer makes imports of Triton mean blocknb; the shell runs the result as it runs any cell, and the
 shell's own event at the end of the cell stops the Observation and shows the cards, also after an error. `import blocknb` inside
 IPython comes here, so the compiler and the card are loaded when the first cell needs them. Only where `%%blockkernel` is called
-from code (`run_cell_magic`, exported scripts) does the magic run the body itself.
+from code (`run_cell_magic`, exported scripts) does the magic run the body itself. Options that measure or check have modules of
+their own (see `options`), and so have the line magics (`lines`); `register` brings all of it into a shell.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from dataclasses import dataclass
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -21,7 +24,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
-from blocknb.notebook import completion, errors, extension
+from blocknb.notebook import completion, errors
+from blocknb.notebook.options import Found, finish, unquoted, with_options
+from blocknb.notebook.options import options as all_options
 
 if TYPE_CHECKING:
     from blocknb.notebook.observe import Observation
@@ -30,15 +35,21 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Session:
-    """One running `%%blockkernel` cell: its options, what it launched, and the kernels that were there before it."""
+    """One running `%%blockkernel` cell: its options (`more` are those with a module of their own, by key), what it launched, and the
+    kernels that were there before it. `interpreted` counts launches that were interpreted, by kernel; closing `interpreting`
+    ends that."""
 
     target: str | None
     launch: str
     show: tuple[str, ...]
     quiet: bool
+    checked: bool
+    more: dict[str, Any]
     cell: Any
     before: frozenset[int]
     observation: Observation
+    interpreting: ExitStack
+    interpreted: Counter[str]
 
 
 def start_line(lines: list[str]) -> list[str]:
@@ -109,6 +120,17 @@ class BlockMagics(Magics):
         action="store_true",
         help="Observe, but show no card; a kernel's name as a later cell's last line shows it.",
     )
+    @argument(
+        "--interpret",
+        action="store_true",
+        help="Run the Python of the kernels launched in this cell on NumPy, so that print and breakpoint() work in them.",
+    )
+    @argument(
+        "--checked",
+        action="store_true",
+        help="Launch with checked=True: an access outside of an array is not made, and an error names its line, program and element.",
+    )
+    @with_options
     @no_var_expand
     @line_cell_magic
     def blockkernel(self, line: str = "", cell: str | None = None) -> None:
@@ -137,6 +159,7 @@ class BlockMagics(Magics):
 
     def _begin(self, line: str, cell: Any) -> Session:
         from blocknb.notebook.observe import Observation
+        from blocknb.runtime.recent import interpreted
 
         options = parse_argstring(self.blockkernel, line)
         if options.target is not None:
@@ -146,19 +169,47 @@ class BlockMagics(Magics):
             raise UsageError(
                 f"--show knows no section {unknown[0]!r}; it knows {', '.join(completion.section_names())}"
             )
-        launch = _unquoted(" ".join(options.launch or []))
+        launch = unquoted(options.launch or [])
+        more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
         before = frozenset(map(id, self._kernels()))
-        session = Session(options.target, launch, show, options.quiet, cell, before, Observation())
+        stack = ExitStack()
+        counted = stack.enter_context(interpreted(options.interpret))
+        session = Session(
+            target=options.target,
+            launch=launch,
+            show=show,
+            quiet=options.quiet,
+            checked=options.checked,
+            more=more,
+            cell=cell,
+            before=before,
+            observation=Observation(),
+            interpreting=stack,
+            interpreted=counted,
+        )
         self.sessions.append(session)
+        self._enforce()
+        errors.adopt_cuda(self.shell)
         session.observation.start()
         return session
 
     def _stop(self, session: Session) -> None:
         session.observation.stop()
+        session.interpreting.close()
         self.sessions.remove(session)
+        self._enforce()
+
+    def _enforce(self) -> None:
+        """Launches are checked while a cell that asks for it is among those that run."""
+        from blocknb.runtime.kernel import enforced
+
+        enforced.clear()
+        if any(session.checked for session in self.sessions):
+            enforced["checked"] = True
 
     def pre_run_cell(self, info: Any) -> None:
         self.cells.append(info)
+        errors.adopt_cuda(self.shell)
 
     def post_run_cell(self, result: Any) -> None:
         # A cell that was cancelled has no result; it was the innermost.
@@ -172,7 +223,13 @@ class BlockMagics(Magics):
             if session.launch and succeeded:
                 succeeded = self._launch(session.launch, result)
             self._stop(session)
-            self._show(session, failed=not succeeded)
+            try:
+                self._show(session, failed=not succeeded)
+            except BaseException as error:  # of an option: the cell's own error, so that Run All stops
+                if result is None:
+                    raise
+                result.error_in_exec = result.error_in_exec or error
+                self.shell.showtraceback()
 
     def _launch(self, expression: str, result: Any) -> bool:
         """Evaluates `--launch`; what goes wrong is the cell's own error, so that Run All stops."""
@@ -187,14 +244,25 @@ class BlockMagics(Magics):
         return True
 
     def _show(self, session: Session, failed: bool) -> None:
-        from blocknb.notebook import card, html
+        from blocknb.notebook import card, history, html, live
 
         records = list(session.observation.records.values())
-        if session.quiet:
-            return
+        error: BaseException | None = None
         for record in records:
-            self._display(card.card_of(record, session.target, session.show).bundle())
-        if not records and not failed:
+            found = Found()
+            if not failed and error is None:
+                try:
+                    found = finish(session.more, record, self.shell, session.launch)
+                except BaseException as raised:
+                    error = raised  # after the cards, which show what there is
+            made = card.card_of(record, session.target, session.show)
+            made = replace(made, more_facts=tuple(found.facts), parts=found.parts)
+            history.record(made, found.ok)
+            if not session.quiet:
+                self._display(live.bundle(made))
+        if error is not None:
+            raise error
+        if not records and not failed and not session.quiet:
             text = self._nothing_launched(session)
             self._display({"text/plain": text.replace("`", ""), "text/html": html.message(text)})
 
@@ -204,6 +272,9 @@ class BlockMagics(Magics):
     def _nothing_launched(self, session: Session) -> str:
         from blocknb.notebook.card import example
 
+        if session.interpreted:
+            parts = (f"`{name}`" + f" ({n} launches)" * (n > 1) for name, n in session.interpreted.items())
+            return f"Interpreted {', '.join(parts)}: nothing was compiled."
         defined = [k for k in self._kernels() if id(k) not in session.before]
         if not defined:
             return "No kernel was launched in this cell."
@@ -251,10 +322,6 @@ class BlockMagics(Magics):
             exec(code, shell.user_global_ns, shell.user_ns)
 
 
-def _unquoted(text: str) -> str:
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-
-
 def _check_target(name: str) -> None:
     from blocknb.target import Target
 
@@ -262,37 +329,3 @@ def _check_target(name: str) -> None:
         Target.parse(name)
     except KernelError as error:
         raise UsageError(f"{error.message}; {error.hint}") from None
-
-
-def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """What IPython shows for a kernel: its newest card, or how to launch it."""
-    from blocknb.notebook.card import bundle_of
-
-    return bundle_of(kernel)
-
-
-def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """The same for an autotuner or heuristics: the card of the kernel inside."""
-    return show_kernel(wrapper.kernel)
-
-
-def register(shell: Any) -> None:
-    """Gives a shell the magic, its completion, the look of errors, and cards for kernels; a second time changes nothing."""
-    if "blockkernel" in shell.magics_manager.magics["cell"]:
-        return
-    magics = BlockMagics(shell)
-    shell.register_magics(magics)
-    shell.events.register("pre_run_cell", magics.pre_run_cell)
-    shell.events.register("post_run_cell", magics.post_run_cell)
-    transforms = shell.input_transformers_cleanup
-    shell.ast_transformers.append(TritonImports())
-    names = [getattr(t, "__name__", "") for t in transforms]
-    transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
-    formatter = shell.display_formatter.mimebundle_formatter
-    formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
-    for module, name in (("autotuner", "Autotuner"), ("derived", "Heuristics")):
-        formatter.for_type_by_name(f"blocknb.tune.{module}", name, show_tuned)
-    completion.install(shell)
-    errors.install(shell)
-    if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
-        extension.ask(extension.answers.append)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.errors import KernelError
+from blocknb.frontend.descriptors import field_names
 from blocknb.notebook.observe import Specialisation
 from blocknb.profile.counts import argument_bytes, dot_flops
+from blocknb.profile.occupancy import occupancy
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.host import thread_count
 from blocknb.target import Target
@@ -87,6 +89,15 @@ class Rate:
         return f"{self.short} {self.about}".strip()
 
 
+def scalars(made: Specialisation) -> dict[str, Any]:
+    """The run-time numbers of the newest launch by the names that the IR's parameters have."""
+    found = {name: s["value"] for name, s in made.arguments.items() if s["kind"] == "scalar"}
+    for name, s in made.arguments.items():  # a tensor descriptor is sizes and strides as well
+        if "parts" in s:
+            found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
+    return found
+
+
 def rate(made: Specialisation) -> Rate | None:
     """TFLOP/s for kernels with dots whose work can be counted, else GB/s of unique bytes; None without a time.
 
@@ -95,9 +106,8 @@ def rate(made: Specialisation) -> Rate | None:
     milliseconds = made.median
     if not milliseconds:
         return None
-    scalars = {name: s["value"] for name, s in made.arguments.items() if s["kind"] == "scalar"}
     stages = made.compiled.trace.stages
-    flops = dot_flops(stages[0].after, scalars, made.grid) if len(stages) else None
+    flops = dot_flops(stages[0].after, scalars(made), made.grid) if len(stages) else None
     if flops is not None and flops.number:
         value = flops.number / milliseconds / 1e9
         about = "" if flops.exact else "about "
@@ -131,6 +141,23 @@ def resources(found: Resources) -> str:
     if found.spill_bytes is not None:
         parts.append(f"{size(found.spill_bytes)} of spills" if found.spill_bytes else "no spills")
     return ", ".join(parts)
+
+
+def occupied(target: Target, found: Resources) -> str:
+    """ "occupancy 75 % (12 programs an SM; registers are the limit)"; "" where there is none to state."""
+    held = occupancy(target, found)
+    if held is None:
+        return ""
+    limit = "" if held.warps_per_sm == held.max_warps else f"; {_LIMITS[held.limiter]}"
+    return f"occupancy {held.percent:.0f} % ({plural(held.blocks_per_sm, 'program')} an SM{limit})"
+
+
+_LIMITS = {
+    "registers": "registers are the limit",
+    "shared memory": "shared memory is the limit",
+    "threads": "the number of threads is the limit",
+    "blocks": "the number of programs is the limit",
+}
 
 
 def compile_groups(trace: Trace) -> dict[str, float]:

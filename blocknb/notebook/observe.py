@@ -6,22 +6,25 @@ an array. The newest Record of each kernel stays reachable here, so that naming 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.runtime import kernel as runtime
+from blocknb.runtime.again import Again
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Grid, Kernel, Launch
+from blocknb.runtime.reports import muted
 
 KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and their times dropped
 
 
 @dataclass(eq=False)
 class Specialisation:
-    """One compiled form of a kernel and its launches. `arguments` and `grid` are those of the newest launch."""
+    """One compiled form of a kernel and its launches. `arguments`, `grid` and `again` are those of the newest launch."""
 
     compiled: Compiled
     device: int
@@ -29,9 +32,10 @@ class Specialisation:
     arguments: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     launches: int = 0
     milliseconds: list[float] = field(default_factory=list)
+    again: Again | None = None
 
     def add(self, launch: Launch) -> None:
-        self.grid, self.arguments = launch.grid, launch.arguments
+        self.grid, self.arguments, self.again = launch.grid, launch.arguments, launch.again
         self.launches += 1
         if len(self.milliseconds) < KEPT_TIMES:
             self.milliseconds.append(launch.milliseconds)
@@ -77,6 +81,19 @@ def record_of(kernel: Kernel) -> Record | None:
     bare = Record(kernel)
     bare.latest = Specialisation(compiled, -1)
     return bare
+
+
+@contextlib.contextmanager
+def apart(kernel: Kernel) -> Iterator[None]:
+    """What is launched or compiled of a kernel inside leaves its newest record, `latest` and `last_launch` as they were, and prints
+    nothing."""
+    before = kernel.latest, kernel.last_launch, vars(kernel).get(_NEWEST)
+    muted_before, muted.on = muted.on, True
+    try:
+        yield
+    finally:
+        muted.on = muted_before
+        kernel.latest, kernel.last_launch, vars(kernel)[_NEWEST] = before
 
 
 class Observation:

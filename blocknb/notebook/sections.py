@@ -34,7 +34,7 @@ class Line:
 class Section:
     """One fold of the card. `key` is what `--show` calls it, `call` the expression that gives all of it, `about` one sentence,
     `detail` figures; `group` is the heading that it stands under, `language` what its text is written in; `same` says that
-    the text is that of the section before."""
+    the text is that of the section before, `later` that it is not there yet, because making it takes long."""
 
     key: str
     title: str
@@ -45,6 +45,7 @@ class Section:
     detail: str = ""
     language: str = "text"
     same: bool = False
+    later: bool = False
 
     @property
     def text(self) -> str:
@@ -156,8 +157,9 @@ def _note_line(note: Note, trace: Trace) -> Line:
 # ---- below the IR ----------------------------------------------------------------------------------------------------------
 
 
-def code_sections(trace: Trace, expression: str, group: str) -> list[Section]:
-    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's."""
+def code_sections(trace: Trace, expression: str, group: str, whole: bool = True) -> list[Section]:
+    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's. Unless `whole`, SASS that nobody has read yet comes later: to
+    disassemble takes longer than to compile."""
     found = []
     if trace.llvm:
         lines = tuple(Line(text) for text in trace.llvm.rstrip("\n").split("\n"))
@@ -169,7 +171,8 @@ def code_sections(trace: Trace, expression: str, group: str) -> list[Section]:
             _code("ptx", "PTX", group, _listing(ptx_lines(trace.ptx), trace), f"{expression}.ptx", about, "ptx")
         )
     if trace.artifacts.get("cubin"):
-        found.append(_sass(trace, expression, group))
+        later = not whole and "sass" not in vars(trace) and trace.disassembles
+        found.append(_sass(trace, expression, group, later))
     if trace.assembly:
         about = "What this machine's processor runs"
         lines = _listing(assembly_lines(trace.assembly), trace)
@@ -178,8 +181,10 @@ def code_sections(trace: Trace, expression: str, group: str) -> list[Section]:
     return found
 
 
-def _sass(trace: Trace, expression: str, group: str) -> Section:
+def _sass(trace: Trace, expression: str, group: str, later: bool) -> Section:
     about, call = "The GPU's own instructions, from ptxas", f"{expression}.sass"
+    if later:
+        return Section("sass", "SASS", group, (), call, about, "not yet read", "sass", later=True)
     missing = "there is no nvdisasm here to read the machine code with: pip install 'blocknb[toolchain]'"
     try:
         listing: Listing | None = trace.sass

@@ -17,11 +17,13 @@ from blocknb.trace import Notes, Stage
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass and its place: `optional` ones can be switched off by name (`without={"coalesce"}`)."""
+    """A pass and its place: `optional` ones can be switched off by name (`without={"coalesce"}`), and one that does not apply to
+    a function is not part of its compilation."""
 
     name: str
     run: Callable[[Func, Target, Notes], Func]
     optional: bool = False
+    applies: Callable[[Func, Target], bool] = lambda func, target: True
 
     @property
     def doc(self) -> str:
@@ -30,7 +32,19 @@ class Pass:
 
 def pipeline(target: Target) -> tuple[Pass, ...]:
     """The passes for a target, in order. The order matters where a comment says so."""
-    from blocknb.passes import assign, barriers, coalesce, pointers, scans, shared, simplify, tensorcore, unroll
+    from blocknb.passes import (
+        assign,
+        barriers,
+        checks,
+        coalesce,
+        narrow,
+        pointers,
+        scans,
+        shared,
+        simplify,
+        tensorcore,
+        unroll,
+    )
 
     common = (
         Pass("simplify", simplify.simplify, optional=True),
@@ -38,6 +52,8 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass(
             "pointers", pointers.pointers, optional=True
         ),  # scalar bases and invariant offsets: coalesce reads them best
+        Pass("checks", checks.checks, applies=checks.applies),  # addresses are final, layouts can still take account
+        Pass("narrow", narrow.narrow),  # before tensorcore: it says what a dot of 8-bit floats multiplies
     )
     if target.kind == "cpu":
         return common  # the CPU leaves at the tile level
@@ -67,6 +83,8 @@ def run(
         )
     stages = []
     for p in pipeline(target):
+        if not p.applies(func, target):
+            continue
         notes, start = Notes(p.name), time.perf_counter()
         if p.name in without:
             after = func

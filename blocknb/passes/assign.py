@@ -17,6 +17,7 @@ from typing import Any
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.report import REPORTS
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
@@ -25,6 +26,7 @@ from blocknb.passes.tensorcore import operand_layouts
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
 VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
 TRIPS = 16  # a loop is taken to run this often when weighing proposals
 SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
@@ -53,6 +55,7 @@ class Assignment:
         self.layouts: dict[Value, Layout] = {}
         self.demands: dict[Value, dict[Layout, None]] = {}
         self.at: dict[Value, dict[Layout, Value]] = {}
+        self.told: dict[int, list[Layout | None]] = {}  # of ops that tell something: the layouts of their operands
         self.used_ids: set[int] = set()
         self.builder = Builder("assign", func.next_id)
 
@@ -139,8 +142,8 @@ class Assignment:
                 self.tie_all((op.result, *op.args))
             case "gather":
                 self.tie_all((op.result, op.args[1]))
-            case _ if OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
-                self.tie_all((op.result, *op.args))
+            case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
+                self.tie_all((*op.results, *op.args))
 
     def weight(self, op: Op, trips: float) -> float:
         pointer = op.args[0].type
@@ -193,8 +196,8 @@ class Assignment:
             if op.name in VIEWS:
                 layout = self.asked_by_views(op.result, consumers)
                 layout = layout and operand_layout(op, value, layout)
-            elif OPS[op.name].kind == "elementwise" and self.anchored(op.results[0]):
-                layout = self.layouts.get(self.groups.find(op.result))
+            elif OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
+                layout = self.layouts.get(self.groups.find(op.results[0]))
             else:
                 return None
             if layout is None or asked not in (None, layout):
@@ -254,13 +257,25 @@ class Assignment:
                 layout = self.reduction_layout(op) if op.name == "reduce" else self.scan_layout(op)
                 for value in op.args:
                     self.demand(value, layout)
+            case name if name in REPORTS:
+                self.told[op.id] = self.told_layouts(op)
+                self.demand_all(op.args, self.told[op.id])
             case "gather":
                 self.demand(op.args[0], self.natural(op.args[0]))
                 self.demand(op.args[1], self.layout_of(op.result))
             case _ if op.results and op.results[0].type.shape:
-                own = [self.layout_of(op.result)] if self.anchored(op.result) else self.demands.get(op.result, ())
+                first = op.results[0]
+                own = [self.layout_of(first)] if self.anchored(first) else self.demands.get(first, ())
                 for layout in own:
                     self.demand_operands(op, layout)
+
+    def told_layouts(self, op: Op) -> list[Layout | None]:
+        """The layouts in which operands are told of: one in which others want them anyway, the same for all of `outside`."""
+        layouts: list[Layout | None] = []
+        for value in op.args:
+            wanted = () if self.anchored(value) else self.demands.get(value, ())
+            layouts.append(next(iter(wanted), None) or self.natural(value) if value.type.shape else None)
+        return layouts[:1] * len(layouts) if op.name == "outside" else layouts
 
     def collect_control(self, op: Op) -> None:
         own = [self.layout_of(v) if v.type.shape else None for v in op.results]
@@ -347,18 +362,11 @@ class Assignment:
     def explain(self, op: Op, own: Layout, layout: Layout) -> None:
         bits = max(8, op.result.type.dtype.bits)
         kind, cycles = convert.plan(own, layout, bits).kind, convert.price(own, layout, bits)
-        how = {
-            "none": "no data moves",
-            "rename": "registers renamed",
-            "shuffle": "warp shuffles",
-            "shared": "through shared memory",
-        }
+        how = {"none": "no data moves", "rename": "registers renamed", "shuffle": "warp shuffles"}
+        how["shared"] = "through shared memory"
         size = op.result.type.size * op.result.type.dtype.bytes
-        self.notes(
-            op,
-            f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[kind]}"
-            + (f", about {cycles} cycles" if cycles else ""),
-        )
+        price = f", about {cycles} cycles" if cycles else ""
+        self.notes(op, f"conversion of {op.result.name or 'a tile'} ({size} bytes): {how[kind]}{price}")
 
     def emit_ops(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -376,6 +384,8 @@ class Assignment:
                 self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, layouts, strict=True)], [layouts[2]])
             case "reduce":
                 self.emit_reduce(op)
+            case name if name in REPORTS:
+                self.emit_in(op, [self.get(v, x) for v, x in zip(op.args, self.told[op.id], strict=True)], [None])
             case "scan":
                 layout = self.scan_layout(op)
                 self.emit_in(op, [self.get(v, layout) for v in op.args], [layout])
@@ -384,7 +394,9 @@ class Assignment:
                 self.emit_in(op, [self.get(op.args[0], source), self.get(op.args[1], layout)], [layout])
             case _ if op.results and op.results[0].type.shape:
                 anchored = self.anchored(op.results[0])
-                for layout in [self.layout_of(op.result)] if anchored else list(self.demands.get(op.results[0], ())):
+                for layout in (
+                    [self.layout_of(op.results[0])] if anchored else list(self.demands.get(op.results[0], ()))
+                ):
                     args = [self.get(v, operand_layout(op, v, layout)) for v in op.args]
                     self.emit_in(op, args, [layout], convert_results=anchored)
             case _:
@@ -423,8 +435,7 @@ class Assignment:
 
     def emit_access(self, op: Op) -> None:
         layout = self.emitted_layout(op)
-        args = [self.get(v, layout) for v in op.args]
-        self.emit_in(op, args, [layout])
+        self.emit_in(op, [self.get(v, layout) for v in op.args], [layout])
 
     def emit_reduce(self, op: Op) -> None:
         layout = self.reduction_layout(op)

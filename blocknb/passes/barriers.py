@@ -104,6 +104,8 @@ class Placement:
                 used = bool(buffers) or op.result in self.used
                 access = self.array_access(op, op.args[len(buffers)], *orders(op, used))
                 return [access, *(self.shared_access(op, x, True) for x in buffers)]
+            case "asm":  # it may do anything through the pointers that it gets
+                return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
         return []
 
     def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:

@@ -24,7 +24,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 ALIGNMENT = 128  # bytes; a wavefront
-OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier
+OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier,
+OWN_PLACES = 64  # as long as there are no more of them
 
 
 def shared(func: Func, target: Target, notes: Notes) -> Func:
@@ -232,7 +233,7 @@ def used_in(op: Op) -> set[Value]:
 # -- allocation
 
 
-@dataclass
+@dataclass(eq=False)
 class Live:
     """A buffer's live range, in positions of a walk over the function, and its place."""
 
@@ -244,20 +245,31 @@ class Live:
 
 
 def allocate(func: Func, target: Target, notes: Notes) -> Func:
-    """Sets the `offset` of every alloc: first fit, largest first, among buffers whose live ranges meet."""
-    ranges = live_ranges(func)
+    """Sets the `offset` of every alloc: large buffers first fit, largest first, among those whose live ranges meet. Behind them the
+    small ones have places of their own as long as these are few, and share places in the order of the program from then on."""
+    large: list[Live] = []
+    small: list[Live] = []
     placed: list[Live] = []
-    for live in sorted(ranges, key=lambda x: (-x.size, x.first)):
-        taken = sorted(
-            (other.offset, other.offset + other.size)
-            for other in placed
-            if other.first <= live.last and live.first <= other.last
-        )
-        for start, end in taken:
-            if live.offset + live.size <= start:
-                break
-            live.offset = max(live.offset, -(-end // ALIGNMENT) * ALIGNMENT)
+    for live in live_ranges(func):
+        (small if live.size <= OWN_PLACE else large).append(live)
+    for live in sorted(large, key=lambda x: (-x.size, x.first)):
+        first_fit(live, 0, [other for other in placed if other.first <= live.last and live.first <= other.last])
         placed.append(live)
+    end = max((live.offset + live.size for live in placed), default=0)
+    here: list[Live] = []
+    for live in sorted(small, key=lambda x: (-x.size, x.first)):
+        if len(here) == OWN_PLACES:
+            break
+        live.offset = -(-end // ALIGNMENT) * ALIGNMENT
+        end = live.offset + live.size
+        here.append(live)
+    rest = sorted(set(small) - set(here), key=lambda x: x.first)
+    meeting: list[Live] = []
+    for live in rest:
+        meeting = [other for other in meeting if live.first <= other.last]
+        first_fit(live, end, meeting)
+        meeting.append(live)
+    placed += here + rest
     total = max((live.offset + live.size for live in placed), default=0)
     if total > target.max_shared:
         biggest = max(placed, key=lambda x: x.size)
@@ -281,6 +293,15 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
         reuse = f"; {separate - total} bytes saved by reuse" if separate > total else ""
         notes(None, f"{total} bytes for {len(placed)} buffer{'s' if len(placed) > 1 else ''}{reuse}")
     return rebuild(func, "shared", visit).with_attrs(shared_bytes=total)
+
+
+def first_fit(live: Live, start: int, others: Sequence[Live]) -> None:
+    """The lowest offset from `start` at which a buffer does not touch the others."""
+    live.offset = -(-start // ALIGNMENT) * ALIGNMENT
+    for low, high in sorted((other.offset, other.offset + other.size) for other in others):
+        if live.offset + live.size <= low:
+            break
+        live.offset = max(live.offset, -(-high // ALIGNMENT) * ALIGNMENT)
 
 
 def live_ranges(func: Func) -> list[Live]:
@@ -311,8 +332,5 @@ def live_ranges(func: Func) -> list[Live]:
                 points.append(at[user.id])
                 deeper = loops[user.id][2][len(own_loops) :]
                 points += [loops[loop][1] for loop in deeper[:1]]
-            whole = op.attrs["type"].bytes <= OWN_PLACE
-            found.append(
-                Live(op, op.attrs["type"].bytes, 0 if whole else min(points), position if whole else max(points))
-            )
+            found.append(Live(op, op.attrs["type"].bytes, min(points), max(points)))
     return found

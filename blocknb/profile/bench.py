@@ -159,6 +159,36 @@ def cpu() -> list[Row]:
     return []
 
 
+# -- the limits of this machine
+
+
+@benchmark
+def ceilings() -> list[Row]:
+    """Measures the limits of this machine's devices anew, which rooflines compare with: memory, caches, FP32, tensor cores."""
+    from blocknb.profile import ceilings as limits
+    from blocknb.runtime import machine
+    from blocknb.runtime.arguments import HOST
+
+    rows: list[Row] = []
+    gpu = machine.current_gpu()
+    for device in (HOST,) if gpu is None else (gpu, HOST):
+        found = limits.ceilings(device, fresh=True)
+        rows += [
+            {
+                "limit": item.name,
+                "rate": item.value,
+                "unit": item.unit,
+                "quarter points": f"{item.low:.4g} to {item.high:.4g}",
+                "measured by": item.how,
+            }
+            for item in found.items
+        ]
+        show(f"{found.device}, {found.measured}", rows[-len(found.items) :])
+        for name, why in found.missing:
+            print(f"  {name}: not measured ({why})")
+    return rows
+
+
 # -- compile times
 
 
@@ -182,6 +212,18 @@ def compile() -> list[Row]:
         rows,
     )
     return rows
+
+
+@benchmark
+def scaling() -> list[Row]:
+    """Compile times by stage as kernels get longer (125 to 2000 statements of many kinds), and on tiles of 2^16 elements."""
+    from blocknb.profile import scaling
+
+    rows = scaling.statements([])
+    show("Milliseconds by stage, and the power with which they grow over the larger sizes (1: linear)", rows)
+    sizes = scaling.tiles([])
+    show("Milliseconds by stage for one operation on a tile of 2^16 elements", sizes)
+    return rows + sizes
 
 
 def _our_compile_times() -> dict[str, float]:

@@ -1,67 +1,132 @@
-"""Honest timing: candidates take turns in one run, after warm-up, with a cold cache, and what counts is the median.
+"""Honest timing: candidates take turns in one run, after warm-up, with cold caches, and what counts is the median.
 
 On a GPU each call stands between two events, after a buffer larger than the L2 cache has been written; on a CPU the clock is read
-around each call. Because the candidates alternate (A B A B), a change of clocks or of the neighbours' load hits all of them.
+around each call, after a buffer larger than the last-level cache has been written. Because the candidates alternate (A B A B), a
+change of clocks or of the neighbours' load hits all of them. A KeyboardInterrupt ends the measurement, and what was measured stays.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from blocknb.runtime.recent import unobserved
+
 FLUSH_BYTES = 256 << 20  # more than four times the L2 cache of an H200
+LEAST_ROUNDS = 3  # of a budget in seconds: fewer have no spread
+LEAST_LLC = 16 << 20  # where a CPU does not tell
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of one candidate in milliseconds: the median, and the quarter and three-quarter points."""
+    """Times of one candidate in milliseconds: the median, and the quarter and three-quarter points, of `runs` calls."""
 
     median: float
     low: float
     high: float
+    runs: int = 0
+
+
+class Timings(dict[str, Timing]):
+    """A Timing by candidate. `cancelled`: an interrupt ended it; candidates that were never timed are then missing."""
+
+    cancelled = False
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], Any]], *, gpu: bool, rounds: int = 30, warmup: int = 3
-) -> dict[str, Timing]:
-    """Times each candidate once a round, in turn. Returns a Timing by name, in milliseconds."""
-    measure = _Gpu() if gpu else _cpu
-    for _ in range(warmup):
-        for call in candidates.values():
-            call()
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    gpu: bool,
+    rounds: int = 30,
+    warmup: int = 3,
+    seconds: float | None = None,
+    cold: bool = True,
+    clock: Callable[[Callable[[], Any]], float] | None = None,
+) -> Timings:
+    """Times each candidate once a round, in turn. Returns a Timing by name, in milliseconds.
+
+    `seconds` bounds warming up and measuring, each; the round in which that time is over is the last. With `cold`
+    off the caches are left as the call before left them. `clock(call)` gives other times than the device's, in milliseconds.
+    Nothing that is launched reaches the observers.
+    """
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, call in candidates.items():
-            times[name].append(measure(call))
-    return {name: _summary(values) for name, values in times.items()}
+    found = Timings()
+    with unobserved():
+        try:
+            measure = clock or (_Gpu(cold) if gpu else _Cpu(cold))
+            for _ in _turns(warmup, seconds, 1):
+                for call in candidates.values():
+                    call()
+            for _ in _turns(rounds, seconds, LEAST_ROUNDS):
+                for name, call in candidates.items():
+                    times[name].append(measure(call))
+        except KeyboardInterrupt:
+            found.cancelled = True
+    found.update((name, summary(values)) for name, values in times.items() if values)
+    return found
 
 
-def _summary(values: list[float]) -> Timing:
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(median, low, high)
-
-
-def _cpu(call: Callable[[], Any]) -> float:
+def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
     begin = time.perf_counter()
-    call()
-    return (time.perf_counter() - begin) * 1e3
+    for turn in range(most):
+        yield turn
+        if seconds is not None and turn + 1 >= least and time.perf_counter() - begin > seconds:
+            return
+
+
+def summary(values: list[float]) -> Timing:
+    """The Timing of some measured milliseconds."""
+    if len(values) == 1:
+        return Timing(values[0], values[0], values[0], 1)
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(median, low, high, len(values))
+
+
+@functools.cache
+def llc_bytes() -> int:
+    """The size of this CPU's last-level cache, as Linux tells it; a guess elsewhere."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:])
+        sizes.append(int(text[:-1]) * unit if unit else int(text))
+    return max([*sizes, LEAST_LLC])
+
+
+class _Cpu:
+    """Times one call by the clock, caches cold or as they are."""
+
+    def __init__(self, cold: bool) -> None:
+        import numpy as np
+
+        self.flush = np.zeros(2 * llc_bytes() // 8, np.int64) if cold else None
+
+    def __call__(self, call: Callable[[], Any]) -> float:
+        if self.flush is not None:
+            self.flush += 1
+        begin = time.perf_counter()
+        call()
+        return (time.perf_counter() - begin) * 1e3
 
 
 class _Gpu:
-    """Times one call between two events on the current stream, the L2 cache cold."""
+    """Times one call between two events on the current stream, the L2 cache cold or as it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, cold: bool) -> None:
         import cupy
 
         self.cupy = cupy
-        self.flush = cupy.empty(FLUSH_BYTES, cupy.uint8)
+        self.flush = cupy.empty(FLUSH_BYTES, cupy.uint8) if cold else None
         self.begin, self.end = cupy.cuda.Event(), cupy.cuda.Event()
 
     def __call__(self, call: Callable[[], Any]) -> float:
-        self.flush.fill(1)
+        if self.flush is not None:
+            self.flush.fill(1)
         self.begin.record()
         call()
         self.end.record()

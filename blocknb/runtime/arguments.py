@@ -21,18 +21,19 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
+from blocknb.runtime.descriptor import TensorDescriptor, parse_descriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
 HOST = -1  # the device number of host memory; GPUs count from 0
 ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
-UNBOUNDED = (0, 2**64 - 1)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
-    `type` is a DType or Pointer, None for a constant. `divisibility` is 16 or 1 (of the value, or of the address in bytes).
+    `type` is a DType, Pointer or Descriptor, None for a constant. `divisibility` is 16 or 1 (of the value, of the address in bytes, or
+    of the size of a descriptor's last axis).
     `device` is the GPU's number, HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for
     tensors that live on torch's stream. `constant` holds the value of a constant in a one-element tuple.
     """
@@ -51,6 +52,8 @@ class Kind:
     def __str__(self) -> str:
         if self.type is None:
             return repr(self.constant[0])
+        if isinstance(self.type, t.Descriptor):
+            return f"{self.type}{':16' if self.divisibility == 16 else ''}"
         star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
         return f"{star}{dtype.name if dtype.is_float else dtype.short}{':16' if self.divisibility == 16 else ''}"
 
@@ -68,6 +71,12 @@ def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
 
 
 @functools.cache
+def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, readonly: bool, library: str) -> Kind:
+    """The Kind of a tensor descriptor, whose last size is a multiple of 16 or not."""
+    return Kind(type, 16 if divisible else 1, device, readonly, library)
+
+
+@functools.cache
 def _constant(type_name: str, value: Any, text: str) -> Kind:
     return Kind(None, constant=(value,))
 
@@ -82,7 +91,7 @@ def constant_kind(value: Any) -> Kind:
         return _constant(type(value).__name__, value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
-            f"a {type(value).__name__} cannot be a constant of a kernel",
+            f"a value of type {type(value).__name__} cannot be a constant of a kernel",
             hint="pass a number, a string, a dtype or a tuple of those",
         ) from None
 
@@ -103,6 +112,8 @@ def plain(kind: Kind) -> Kind:
         return _INT32
     if kind.type is None:
         return kind
+    if isinstance(kind.type, t.Descriptor):
+        return descriptor_kind(kind.type, False, kind.device, kind.readonly, kind.library)
     if isinstance(kind.type, t.Pointer):
         return pointer_kind(
             kind.type.element, False, HOST if kind.device is None else kind.device, kind.readonly, kind.library
@@ -156,6 +167,8 @@ def _fixed(value: Any) -> tuple[Kind, Any]:
 
 def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
     dtype, raw = dtype_of(value.dtype), value.item() if isinstance(value, np.generic) else float(value)
+    if dtype.is_fp8():  # nothing is computed in fp8, and fp32 holds the number
+        return _FLOAT, raw
     if dtype.is_float or dtype.kind == "bool":
         return scalar_kind(dtype), raw
     return (ONE if raw == 1 else scalar_kind(dtype, raw % 16 == 0)), raw
@@ -171,6 +184,12 @@ def _named(name: str) -> t.DType:
     hint = None
     if name.startswith("complex"):
         hint = f"pass its real view: x.view(float{int(name.removeprefix('complex')) // 2})"
+    elif name.startswith(("str", "bytes")):
+        hint = "a kernel computes with numbers; turn the texts into some first"
+    elif name in ("float128", "float96"):
+        hint = "the widest float here has 64 bits: x.astype(numpy.float64)"
+    elif name.startswith(("datetime", "timedelta")):
+        hint = "pass the numbers behind the dates: x.view(numpy.int64)"
     elif name == "object":
         hint = "an array of Python objects has no elements a kernel could load; give it a dtype"
     raise LaunchError(
@@ -264,6 +283,10 @@ def _torch(tensor: Any) -> tuple[Kind, int]:
         address = tensor.data_ptr()
     except RuntimeError as error:  # sparse and other tensors without one block of memory
         raise LaunchError(f"the tensor has no memory of its own: {error}") from None
+    if tensor.is_neg():
+        raise LaunchError(
+            "the tensor is a view whose elements are negated when they are read", hint="pass x.resolve_neg()"
+        )
     mask, plain, aligned = _kinds(tensor.dtype, device, "torch")
     if address & mask:
         raise _misaligned(mask)
@@ -320,6 +343,13 @@ def _reinterpreted(wrapper: TensorWrapper) -> tuple[Kind, int]:
     return pointer_kind(dtype_of(wrapper.dtype), address % 16 == 0, place, kind.readonly, kind.library), address
 
 
+def _descriptor(desc: TensorDescriptor) -> tuple[Kind, tuple[int, ...]]:
+    kind, address = describer(desc.base)(desc.base)
+    type_ = desc.type(kind, address)
+    found = descriptor_kind(type_, desc.shape[-1] % 16 == 0, kind.device, kind.readonly, kind.library)
+    return found, (address, *desc.shape, *desc.strides[:-1])
+
+
 def _mock(tensor: MockTensor) -> tuple[Kind, int]:
     return pointer_kind(dtype_of(tensor.dtype), True, ANYWHERE), 0
 
@@ -348,11 +378,16 @@ DESCRIBE: dict[type, Describe] = {
     Kind: _given,
     MockTensor: _mock,
     TensorWrapper: _reinterpreted,
+    TensorDescriptor: _descriptor,
 }
 _BY_NAME: dict[tuple[str, str], Describe] = {
+    ("triton", "TensorDescriptor"): lambda d: _descriptor(
+        TensorDescriptor(d.base, d.shape, d.strides, d.block_shape, d.padding)
+    ),
     ("torch", "Tensor"): _torch,
     ("cupy", "ndarray"): _cupy,
     ("ml_dtypes", "bfloat16"): _numpy_scalar,
+    **{("ml_dtypes", name): _numpy_scalar for name in t.FLOAT8_NAMES},
 }
 
 
@@ -372,7 +407,7 @@ def _find(value: Any) -> Describe:
     for base in type_.__mro__:
         if found := _BY_NAME.get((base.__module__.split(".")[0], base.__name__)):
             return found
-        if base in (np.ndarray, int, float):
+        if base in (np.ndarray, int, float, TensorDescriptor):
             return DESCRIBE[base]
     if isinstance(value, np.generic):
         return _numpy_scalar
@@ -395,60 +430,48 @@ def _find(value: Any) -> Describe:
 # ---- what the CPU's bounds checks and the observers ask -----------------------------------------------------------------
 
 
-def extent(value: Any, address: int) -> tuple[int, int]:
-    """The lowest address and the one behind the highest byte of an array on the host; UNBOUNDED where nobody knows."""
-    if isinstance(value, TensorWrapper):
-        return extent(value.base, address)
-    if isinstance(value, np.ndarray):
-        if value.flags.c_contiguous:
-            return address, address + value.nbytes
-        return np.lib.array_utils.byte_bounds(value)
-    if hasattr(value, "__dlpack__") and hasattr(value, "shape"):
-        size, strides = _elements(value)
-        if size is None:
-            return UNBOUNDED
-        shape = tuple(value.shape)
-        if 0 in shape:
-            return address, address
-        reach = [(n - 1) * s * size for n, s in zip(shape, strides, strict=True)]
-        return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
-    return UNBOUNDED
-
-
-def _elements(value: Any) -> tuple[int | None, tuple[int, ...]]:
-    """(bytes of an element, strides in elements) of a tensor on the host, or (None, ())."""
+def _strides(value: Any, size: int) -> tuple[int, ...]:
+    """The strides of an array in elements of `size` bytes; () where nobody knows them."""
     if callable(getattr(value, "stride", None)):
-        return value.element_size(), tuple(value.stride())
-    view = np.from_dlpack(value)
-    return view.itemsize, tuple(s // view.itemsize for s in view.strides)
+        return tuple(value.stride())
+    return tuple(s // size for s in getattr(value, "strides", None) or ())
 
 
 def summary(value: Any, kind: Kind) -> dict[str, Any]:
-    """What may be kept of an argument after the launch: its dtype, shape and bytes, or its value; never the array."""
+    """What may be kept of an argument after the launch: its dtype, shape, strides (in elements) and bytes, or its value; never
+    the array."""
     if kind.type is None:
         return {"kind": "constant", "type": None, "value": kind.constant[0]}
+    if isinstance(kind.type, t.Descriptor):
+        described = summary(
+            value.base, pointer_kind(kind.type.dtype, True, ANYWHERE if kind.device is None else kind.device)
+        )
+        numbers = [*value.shape, *value.strides[:-1]]
+        return {**described, "type": str(kind), "shape": tuple(value.shape), "parts": list(map(int, numbers))}
     if not kind.is_pointer:
         return {"kind": "scalar", "type": str(kind), "value": value.item() if hasattr(value, "item") else value}
     shape = tuple(int(n) for n in getattr(value, "shape", ()) or ())
-    strides = getattr(value, "strides", None) or (
-        value.stride() if callable(getattr(value, "stride", None)) else (1,) * len(shape)
-    )
+    strides = _strides(value, kind.type.element.bytes) or (1,) * len(shape)
     # A broadcast dimension (stride 0) repeats the same bytes.
     elements = math.prod(n for n, s in zip(shape, strides, strict=False) if s)
     return {
         "kind": "array",
         "type": str(kind),
         "shape": shape,
+        "strides": tuple(map(int, strides)),
         "bytes": elements * kind.type.element.bytes,
         "device": kind.device,
     }
 
 
 def parse_type(text: str) -> Kind | None:
-    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32"; None if it is no type text."""
+    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32", "tensordesc<fp16[64,64]>"; None if it is
+    no type text."""
     name, _, divisor = text.partition(":")
+    if described := parse_descriptor(name):
+        return descriptor_kind(described, divisor == "16", ANYWHERE, False, "") if divisor in ("", "16", "1") else None
     star = name.startswith("*")
     known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
-    if known is None or divisor not in ("", "16", "1"):
+    if known is None or divisor not in ("", "16", "1") or (known.is_fp8() and not star):
         return None
     return pointer_kind(known, divisor == "16", ANYWHERE) if star else scalar_kind(known, divisor == "16")

@@ -18,9 +18,9 @@ from typing import Any
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 
-#: The launch options and their defaults.
+#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {"num_warps": 4, "num_stages": 3, "checked": True, "fast_math": False, "without": ()}
+    {"num_warps": 4, "num_stages": 3, "checked": None, "debug": None, "fast_math": False, "without": ()}
 )
 #: Triton's further launch keywords, accepted so that kernels written there run; they change nothing here.
 ACCEPTED = frozenset(
@@ -30,9 +30,9 @@ ACCEPTED = frozenset(
         "enable_fp_fusion",
         "launch_cooperative_grid",
         "launch_pdl",
-        "debug",
         "sanitize_overflow",
         "warmup",
+        "interpret",
     }
 )
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -50,9 +50,28 @@ class Binding:
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
 
-    def bound(self, values: tuple[Any, ...]) -> dict[str, Any]:
-        """Every argument by name."""
-        return dict(zip(self.names, values, strict=True))
+    def bound(self, kernel: str, values: tuple[Any, ...]) -> Arguments:
+        """Every argument by name, for the grid's function of a kernel."""
+        return Arguments("the grid's function", kernel, zip(self.names, values, strict=True))
+
+
+class UnknownArgument(LaunchError, KeyError):
+    """A function of the arguments asks for one that the launch does not have."""
+
+
+class Arguments(dict[str, Any]):
+    """The arguments of a launch by name, as the functions of grids and heuristics (`reader`) see them. A name that is not there is
+    an error at the line that asks for it."""
+
+    def __init__(self, reader: str, kernel: str, pairs: Any):
+        super().__init__(pairs)
+        self.reader, self.kernel = reader, kernel
+
+    def __missing__(self, name: Any) -> Any:
+        message = f"{self.reader} asks for `{name}`, which is no argument of the kernel {self.kernel}"
+        names = [n for n in self if n not in ("grid", "warmup")]
+        hint = similar([str(name)], names) or f"its arguments are {', '.join(names)}"
+        raise UnknownArgument(message, caller(), hint)
 
 
 def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
@@ -75,7 +94,7 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
             source,
             None,
             f"{title} has no parameter {quoted(unknown)}",
-            _similar(unknown, [*names, *OPTIONS]) or _signature(source),
+            similar(unknown, [*names, *OPTIONS]) or _signature(source),
         )
     left_out = [p for p in parameters if p.name not in given and p.name not in keywords]
     if missing := [p.name for p in left_out if p.default is MISSING]:
@@ -182,7 +201,8 @@ def _signature(source: Source) -> str:
     return f"its parameters are {', '.join(p.name for p in source.parameters)}; the launch options {', '.join(OPTIONS)}"
 
 
-def _similar(unknown: list[str], names: list[str]) -> str | None:
+def similar(unknown: list[str], names: list[str]) -> str | None:
+    """The hint for a misspelled name."""
     import difflib
 
     close = difflib.get_close_matches(unknown[0], names, 1)

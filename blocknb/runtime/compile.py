@@ -18,12 +18,12 @@ from typing import Any
 
 from blocknb import passes
 from blocknb.codegen import llvm, toolchain
-from blocknb.errors import CompilerBug, KernelError, LaunchError, OutOfResources
+from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
 from blocknb.frontend.parse import ArgType, Argument, Constant, parse
 from blocknb.frontend.source import Source, source_of
 from blocknb.ir.core import Func
-from blocknb.language.types import Tile
+from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.arguments import Kind
 from blocknb.runtime.binding import definition
@@ -44,7 +44,8 @@ class Code:
 
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
     `loaded` the names of the arrays written and read. GPU: `threads` a CTA and bytes of dynamic shared memory. CPU: bytes of
-    scratch a thread, `sites`, the places of the checked accesses, and `may_loop`, whether a program may run for long.
+    scratch a thread, and `may_loop`, whether a program may run for long. `sites` are the places that the kernel may tell of, and on a
+    GPU `reports` and `extents` its hidden parameters (see `codegen.gpu.Module`).
     """
 
     entry: str
@@ -56,6 +57,8 @@ class Code:
     scratch_bytes: int = 0
     sites: tuple[Any, ...] = ()
     may_loop: bool = True
+    reports: bool = False
+    extents: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
@@ -185,6 +188,13 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
     return found
 
 
+def front_argument(kind: Kind) -> Argument:
+    """An argument of this Kind as the front end takes it."""
+    if kind.type is None:
+        return Constant(kind.constant[0])
+    return ArgType(kind.type if isinstance(kind.type, Descriptor) else Tile(kind.type), kind.divisibility)
+
+
 def forget() -> None:
     """Empties the cache in memory; the one on disk stays."""
     with _lock:
@@ -228,6 +238,11 @@ class _Job:
             trace.artifacts["llvm"] = text
             self.assemble(code, text, trace)
         except KernelError as error:
+            if isinstance(error, AssemblyError) and error.loc is None:
+                error.loc = assembly_loc(func, error.line, error.column)
+                if error.loc is None:  # none of the kernel's: the assembly is ours, and so is the mistake
+                    trace = self.trace(tuple(self.stages))
+                    raise CompilerBug(error.message, definition(self.source), trace=trace) from error
             if isinstance(error, CompilerBug) and error.trace is None:
                 error.trace = self.trace(tuple(self.stages))
             raise
@@ -240,8 +255,8 @@ class _Job:
     def front(self) -> Func:
         """Front end and passes; fills `stages` and `milliseconds`."""
         begin = time.perf_counter()
-        attributes = {name: value for name, value in self.options.items() if name != "without"}
-        func = parse(self.source, self._front_arguments(), attributes)
+        attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
+        func = parse(self.source, self._front_arguments(), attributes, self.target)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
         self._done(Stage("parse", doc.split("\n")[0], doc, func, func, (), elapsed))
@@ -257,10 +272,7 @@ class _Job:
         self.milliseconds[stage.name] = stage.milliseconds
 
     def _front_arguments(self) -> dict[str, Argument]:
-        return {
-            name: Constant(kind.constant[0]) if kind.type is None else ArgType(Tile(kind.type), kind.divisibility)
-            for name, kind in self.kinds.items()
-        }
+        return {name: front_argument(kind) for name, kind in self.kinds.items()}
 
     def generate(self, func: Func) -> tuple[Code, str]:
         """LLVM text, and what a launch has to know of it."""
@@ -284,13 +296,15 @@ class _Job:
             needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
             hint = "smaller tiles, or fewer num_stages, need less"
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
-        return made.text, made.entry, {"threads": made.threads, "shared_bytes": made.shared_bytes}, ()
+        more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
+        more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents}
+        return made.text, made.entry, more, ()
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
         from blocknb.codegen import cpu
 
-        made = cpu.generate(func, self.target, checked=bool(self.options["checked"]))
+        made = cpu.generate(func, self.target, checked=self.options["checked"] is not False)
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
         return made.text, made.entry, more, made.notes
 
@@ -377,6 +391,13 @@ class _Job:
         if not self.target.is_gpu:
             job.generate(func)
         return tuple(job.stages)
+
+
+def assembly_loc(func: Func, line: int, column: int) -> Loc | None:
+    """The place of the inline assembly that stands at a line and column of the kernel (its first one where that is not known)."""
+    found = [op.loc for op in func.ops() if op.name == "asm" and op.loc]
+    places = [(loc.outermost.line, loc.outermost.column + 1) for loc in found]
+    return found[places.index((line, column))] if (line, column) in places else next(iter(found), None)
 
 
 _BINARY = ("cubin", "object")

@@ -3,7 +3,7 @@
 Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream, so that neither library has to
 wait for the other. The one trick is in `starter`: the arguments' slots, their addresses and the launch configuration are laid out
 once per plan, so that a launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
-comes next and takes the context with it; the message therefore names the kernels launched last.
+comes next and takes the context with it; the message therefore names the kernel launched last, and those before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
-from blocknb.language.types import Pointer
+from blocknb.language.types import Pointer, uint64
 from blocknb.target import Target, known
 from blocknb.trace import Resources
 
@@ -118,12 +118,13 @@ def stream_of(device: int, library: str) -> Callable[[], int]:
 
 
 def starter(
-    compiled: Compiled, device: int, positions: Sequence[int], library: str
+    compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0
 ) -> Callable[[tuple[int, int, int], Sequence[Any], Sequence[Any]], None]:
-    """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
+    """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie, the last
+    `hidden` of which are addresses and sizes behind its own."""
     function = _load(compiled, device)
     address = int(function.ptr)
-    slots, buffer, addresses = _argument_slots([kind for _, kind in compiled.parameters])
+    slots, buffer, addresses = _argument_slots([*(kind for _, kind in compiled.parameters), *[uint64] * hidden])
     pointer_table, pack_into = ctypes.addressof(addresses), slots.pack_into
     stream, launch, threads, shared = (
         stream_of(device, library),
@@ -236,26 +237,65 @@ def timed(device: int, library: str, start: Callable[[], None]) -> float:
         record(end.ptr, stream)
         try:
             end.synchronize()
+            settled()
             return cupy().cuda.get_elapsed_time(begin, end)
         except Exception as error:
             raise explain(error, _recent[-1] if _recent else "") from error
 
 
-def explain(error: Exception, name: str) -> KernelError:
-    """The KernelError for an error of the driver while the kernel of that name was loaded or launched."""
+#: What an error of the driver says of a kernel that ran, by the end of its name. The context does not survive any of them.
+_FAULTS = {
+    "ILLEGALADDRESS": "a program accessed memory outside of its arrays",
+    "MISALIGNEDADDRESS": "a program accessed memory at an address that is no multiple of the access",
+    "LAUNCHFAILED": "a kernel failed",
+    "ILLEGALINSTRUCTION": "a kernel met an instruction that the GPU does not know",
+    "LAUNCHTIMEOUT": "a kernel ran for longer than the driver allows",
+    "HARDWARESTACKERROR": "a kernel ran out of stack",
+    "INVALIDPC": "a kernel lost its way",
+    "ASSERT": "an assertion of a kernel failed",
+}
+
+
+def fault(error: BaseException) -> KernelError | None:
+    """The KernelError for an error of the driver, of CuPy or of torch that says that a kernel broke the context; None for any other.
+
+    The driver tells of a fault by whatever call comes next, so all that is known is which kernels were launched before.
+    """
+    code = _code(error).upper().replace("_", "")
+    if "illegal memory access" in str(error):
+        code = "ILLEGALADDRESS"
+    if code not in _FAULTS:
+        return None
+    last, *others = list(dict.fromkeys(reversed(_recent))) or [""]
+    message = f"{_FAULTS[code]} on the GPU"
+    if last:
+        message += f": the kernel launched last was `{last}`"
+    if others:
+        message += f", and {', '.join(f'`{name}`' for name in others)} may have been running as well"
+    hint = (
+        "the GPU context is lost for this process: restart the notebook's kernel, then launch with checked=True (or "
+        "%%blockkernel --checked), which leaves such accesses out and names their line and element"
+    )
+    return (AccessError if code.endswith("ADDRESS") else KernelError)(message, hint=hint)
+
+
+def _code(error: BaseException) -> str:
+    """ILLEGAL_ADDRESS or IllegalAddress, as the driver's or the runtime's error is called."""
     found = re.search(r"(?:CUDA_ERROR_|cudaError)(\w+)", str(error))
-    code = found[1] if found else type(error).__name__
-    lost = "the CUDA context is lost: restart the notebook's kernel to go on"
-    recent = ", ".join(dict.fromkeys([*_recent, name]))
-    match code.upper().replace("_", ""):
-        case "ILLEGALADDRESS" | "MISALIGNEDADDRESS":
-            return AccessError(
-                f"a program accessed memory outside of its arrays (among the last kernels: {recent})", hint=lost
-            )
-        case "LAUNCHFAILED" | "ILLEGALINSTRUCTION" | "LAUNCHTIMEOUT" | "ASSERT":
-            return KernelError(f"a kernel failed on the GPU, {code} (among the last kernels: {recent})", hint=lost)
-        case "NOBINARYFORGPU" | "INVALIDPTX" | "UNSUPPORTEDPTXVERSION":
-            return Unsupported(
-                f"the driver cannot load {name}: {error}", hint="pip install 'blocknb[toolchain]', or update the driver"
-            )
+    return found[1] if found else type(error).__name__
+
+
+def explain(error: Exception, name: str) -> KernelError:
+    """The KernelError for an error of the driver while the kernel of that name was loaded, launched or waited for."""
+    if (found := fault(error)) is not None:
+        return found
+    if _code(error).upper().replace("_", "") in ("NOBINARYFORGPU", "INVALIDPTX", "UNSUPPORTEDPTXVERSION"):
+        return Unsupported(
+            f"the driver cannot load {name}: {error}", hint="pip install 'blocknb[toolchain]', or update the driver"
+        )
     return KernelError(f"the driver refuses to launch {name}: {error}")
+
+
+def settled() -> None:
+    """What was launched so far has ended well."""
+    _recent.clear()

@@ -21,11 +21,11 @@ def memory_use(func: Func) -> tuple[frozenset[str], frozenset[str]]:
     stored: set[str] = set()
     loaded: set[str] = set()
     for op in func.ops():
-        spec = OPS[op.name]
+        spec, unknown = OPS[op.name], op.name == "asm"  # who gives assembly a pointer lets it do as it likes
         for value in op.args:
             if value in roots:
-                stored |= roots[value] if spec.writes == "global" else frozenset()
-                loaded |= roots[value] if spec.reads == "global" else frozenset()
+                stored |= roots[value] if unknown or spec.writes == "global" else frozenset()
+                loaded |= roots[value] if unknown or spec.reads == "global" else frozenset()
     return frozenset(stored), frozenset(loaded)
 
 

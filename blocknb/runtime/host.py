@@ -20,9 +20,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen.cpu_memory import Site
-from blocknb.errors import AccessError, LaunchError
+import numpy as np
+
+from blocknb.codegen import report
+from blocknb.codegen.report import Site
+from blocknb.errors import KernelError, LaunchError
+from blocknb.ir.report import Access, Assertion, Print, access_error, assertion_error, reach
 from blocknb.language.types import Pointer
+from blocknb.runtime.reports import tell
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -31,7 +36,7 @@ Grid = tuple[int, int, int]
 Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 #: The status block of a launch, in words of 8 bytes (see codegen.cpu), in front of the grid and the arguments.
-STOP, SITE, OFFSET, PROGRAM, NEXT, WORDS = 0, 1, 2, 3, 8, 16
+STOP, SITE, OFFSET, PROGRAM, REPORT, NEXT, WORDS = 0, 1, 2, 3, 6, 8, 16
 ALONE_NS = 60_000  # launches shorter than this run on the calling thread
 SHARE_NS = 20_000  # a thread takes ranges of about this length at least
 SLICE_NS = 20_000_000  # the calling thread returns to Python this often
@@ -110,7 +115,7 @@ class HostKernel:
 
     `parameters` are (name, DType or Pointer) in the order of the arguments; `may_loop`: a program may run for long, so the main
     thread must not run it. `launch(grid, arguments)` takes (address, lower, upper) for a pointer, the bounds in bytes being
-    those that may be touched, and numbers. Raises AccessError.
+    those that may be touched, and numbers. Raises AccessError and DeviceAssertionFailed.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class HostKernel:
             if not isinstance(kind, Pointer) and kind.is_float and kind.bits < 64
         ]
         self._blocks: list[ctypes.Array] = []
+        self.prints = any(isinstance(site, Print) for site in self.sites)
         self.program_ns = 0.0  # what a program took lately; 0: not known yet
 
     def launch(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
@@ -147,24 +153,38 @@ class HostKernel:
         if total <= 0:
             return
         if total > MAX_PROGRAMS:
-            raise LaunchError(f"the grid {tuple(grid)} has {total} programs; at most {MAX_PROGRAMS} are possible")
+            raise LaunchError(
+                f"the grid {tuple(grid)} has {total} programs; at most {MAX_PROGRAMS} are possible",
+                hint="let each program do more: a larger block, or a loop over blocks in steps of tl.num_programs(0)",
+            )
         block = self._blocks.pop() if self._blocks else ctypes.create_string_buffer(self._layout.size + 128)
         # The counter that threads share lies in the second half of the status; neither may share a line with other data.
         at = -ctypes.addressof(block) % 64
         self._pack(block, at, grid, arguments)
         status = ctypes.addressof(block) + at
         places = (status + 8 * WORDS, status + 8 * (WORDS + 3))
+        said = self._listen(status) if self.prints else None
         here = not self.may_loop or threading.current_thread() is not threading.main_thread()
-        if here and 0 < self.program_ns * total < ALONE_NS:
-            begin = time.perf_counter_ns()
-            self._function(total, total, total, *places, _memory.at_least(self.scratch_bytes), status)
-            self.program_ns = (time.perf_counter_ns() - begin) / total
-        else:
-            self._share(total, here, places, status)
+        try:
+            if here and 0 < self.program_ns * total < ALONE_NS:
+                begin = time.perf_counter_ns()
+                self._function(total, total, total, *places, _memory.at_least(self.scratch_bytes), status)
+                self.program_ns = (time.perf_counter_ns() - begin) / total
+            else:
+                self._share(total, here, places, status)
+        finally:  # also what was said before an interrupt
+            if said is not None:
+                tell(report.decode(said, self.sites, {}).text)
         words = struct.unpack_from("<3q3i", block, at)
         if words[SITE]:
             raise self._violation(words, arguments)
         self._blocks.append(block)
+
+    def _listen(self, status: int) -> np.ndarray:
+        """A report that the launch writes what it prints to."""
+        said = np.zeros(report.WORDS, np.int64)
+        ctypes.c_int64.from_address(status + 8 * REPORT).value = said.ctypes.data
+        return said
 
     def _pack(self, block: ctypes.Array, at: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
         flat: list[Any] = [0] * WORDS
@@ -219,21 +239,15 @@ class HostKernel:
                 step *= 2
             yield
 
-    def _violation(self, words: Sequence[int], arguments: Sequence[Any]) -> AccessError:
-        site, index, program = self.sites[words[SITE] - 1], words[OFFSET], tuple(words[PROGRAM : PROGRAM + 3])
-        address, lower, upper = arguments[site.argument]
-        size = site.bytes
+    def _violation(self, words: Sequence[int], arguments: Sequence[Any]) -> KernelError:
+        site, index = self.sites[words[SITE] - 1], words[OFFSET]
+        program = (words[PROGRAM], words[PROGRAM + 1], words[PROGRAM + 2])
+        if isinstance(site, Assertion):
+            return assertion_error(site, program, index)
+        assert isinstance(site, Access), "only accesses and assertions fail"
         name = self.parameters[site.argument][0]
-        first, last = (lower - address) // size, (upper - address) // size - 1
-        extent = f"which has elements {first} to {last}" if first else f"which has {last + 1} elements"
-        verb = {"load": "loads", "store": "stores to"}.get(site.action, "updates")
-        return AccessError(
-            f"program {program} {verb} element {index} of `{name}`, {extent}",
-            site.loc,
-            f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)",
-            program=program,  # type: ignore[arg-type]
-            index=index,
-        )
+        address, lower, upper = arguments[site.argument]
+        return access_error(site, name, program, index, reach(address, lower, upper, site.bytes))
 
 
 def _together(own: Iterable[None], done: queue.SimpleQueue, others: int, status: int) -> list[BaseException]:
@@ -280,7 +294,7 @@ def _rounder(kind: Any) -> Callable[[Any], float] | None:
 
 def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
     """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
-    from blocknb.runtime.arguments import extent
+    from blocknb.runtime.extents import extent
 
     code = compiled.code
     kernel = HostKernel(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import re
 import threading
@@ -22,17 +23,32 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source
+from blocknb.language.surface import running
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind
-from blocknb.runtime.binding import OPTIONS, Binding, bind, launch_error, normal_grid, place, unspecialized_names
+from blocknb.runtime.binding import (
+    OPTIONS,
+    Binding,
+    bind,
+    caller,
+    launch_error,
+    normal_grid,
+    place,
+    similar,
+    unspecialized_names,
+)
 from blocknb.runtime.interface import KernelInterface, MockTensor
+from blocknb.runtime.plan import Grid, Plan, library, starter, target_of, typed
+from blocknb.runtime.recent import recent, wanted_by_environment
+from blocknb.runtime.reports import asserting
 
 if TYPE_CHECKING:
+    from blocknb.eager import Run
+    from blocknb.runtime.again import Again
     from blocknb.runtime.compile import Compiled
     from blocknb.target import Target
     from blocknb.trace import Trace
 
-Grid = tuple[int, int, int]
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {
@@ -42,7 +58,7 @@ _DECORATOR = frozenset(
         "repr",
         "launch_metadata",
         "version",
-        "debug",
+        "interpret",
         *OPTIONS,
     }
 )
@@ -51,7 +67,8 @@ _DECORATOR = frozenset(
 @dataclass(frozen=True)
 class Launch:
     """One launch, observed. `arguments` are summaries by parameter name (dtype, shape, bytes; never an array), `milliseconds` is
-    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU."""
+    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU. `again` is what
+    a repetition needs, arrays by weak reference, or None when it cannot be kept."""
 
     kernel: Kernel
     compiled: Compiled
@@ -59,6 +76,7 @@ class Launch:
     arguments: Mapping[str, dict[str, Any]]
     milliseconds: float
     device: int
+    again: Again | None = None
 
     @property
     def trace(self) -> Trace:
@@ -71,6 +89,8 @@ class Launch:
 
 #: Called with a Launch after each launch of any kernel.
 observers: list[Callable[[Launch], None]] = []
+#: Launch options that every launch takes which does not give them itself: those of a cell.
+enforced: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -88,35 +108,21 @@ class KernelParam:
         return self.default is not MISSING
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
-
-    compiled: Compiled
-    kinds: tuple[Kind, ...]
-    device: int
-    start: Callable[[Grid, Sequence[Any], Sequence[Any]], None]
-
-
-class _Recent(threading.local):
-    """Of this thread: the device of the last launch (None: no launch since somebody cleared it), and whether its launches are
-    kept from the observers."""
-
-    device: int | None = None
-    unobserved: bool = False
-
-
-recent = _Recent()
-
-
 @contextlib.contextmanager
-def unobserved() -> Iterator[None]:
-    """Keeps this thread's launches from the observers: trials of an autotuner, repetitions of a benchmark."""
-    before, recent.unobserved = recent.unobserved, True
+def captured(take: Callable[[Launch], None]) -> Iterator[None]:
+    """Inside, a launch of this thread compiles and then goes to `take` instead of to the device: nothing is run, no observer sees it,
+    its time is 0. Arrays may be reached through its `again` only until `take` returns. Launches inside `unobserved` happen."""
+
+    def nobody(launch: Launch) -> None:
+        pass
+
+    before, recent.capture = recent.capture, take
+    observers.append(nobody)  # while there are none, launches do not look
     try:
         yield
     finally:
-        recent.unobserved = before
+        recent.capture = before
+        observers.remove(nobody)
 
 
 class Kernel(KernelInterface):
@@ -133,12 +139,12 @@ class Kernel(KernelInterface):
         if not isinstance(function, FunctionType):
             raise LaunchError(f"@kernel decorates a function, not a {type(function).__name__}")
         if unknown := sorted(set(options) - _DECORATOR):
-            raise LaunchError(
-                f"@kernel has no option {', '.join(unknown)}", hint="its options: " + ", ".join(sorted(_DECORATOR))
-            )
+            hint = similar(unknown, sorted(_DECORATOR)) or "its options: " + ", ".join(sorted(_DECORATOR))
+            raise LaunchError(f"@kernel has no option {', '.join(unknown)}", caller(), hint)
         functools.update_wrapper(self, function)
         self.source = Source(function)
         self.options = {**OPTIONS, **{k: v for k, v in options.items() if k in OPTIONS}}
+        self.interpreted: bool | None = options.get("interpret", wanted_by_environment())
         self.latest: Compiled | None = None
         self.last_launch: Launch | None = None
         self._do_not_specialize = options.get("do_not_specialize")
@@ -154,6 +160,8 @@ class Kernel(KernelInterface):
         return functools.partial(self.launch, grid)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (run := running.get()) is not None:
+            return run(self, args, kwargs)
         hint = f"write {self.__name__}[grid](...), where grid is the number of programs; only inside another kernel is a plain call right"
         raise LaunchError(f"the kernel {self.__name__} was called without a grid", place(self.source), hint)
 
@@ -184,25 +192,68 @@ class Kernel(KernelInterface):
         return self.warmup(*args, **kwargs) if warmup else self.launch(grid, *args, **kwargs)
 
     def launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
-        """Launches the kernel on a grid and returns what was compiled for it. Raises KernelError."""
+        """Launches the kernel on a grid and returns what was compiled for it (interpreted: the Run). Raises KernelError."""
+        if self.interpreted or recent.interprets or "interpret" in kwargs:
+            wanted = self.interprets(kwargs)
+            how = kwargs.pop("interpret", None)
+            if wanted:
+                return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
+        if enforced:
+            kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
         kinds, raws = self._describe(binding, values)
+        asked = grid
         if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
             grid = (grid[0], 1, 1)
         else:
-            grid = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+            grid = normal_grid(self.source, grid, binding.bound(self.__name__, values) if callable(grid) else {})
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
         self.latest, recent.device = plan.compiled, plan.device
         if 0 in grid:
             return plan.compiled
-        if observers and not recent.unobserved:
-            self._observed(plan, binding, grid, raws, values)
-        else:
-            plan.start(grid, raws, values)
+        try:
+            if observers and not recent.unobserved:
+                self._observed(plan, binding, grid, raws, values, asked)
+            else:
+                plan.start(grid, raws, values)
+        except LaunchError as error:  # a limit of the device, which knows no places
+            error.loc = error.loc or place(self.source)
+            raise
         return plan.compiled
+
+    def interpret(
+        self,
+        grid: Any,
+        *,
+        programs: Iterable[Any] | None = None,
+        program: Any = None,
+        watch: Iterable[str] = (),
+        record: Any = None,
+    ) -> Callable[..., Run]:
+        """The kernel as a thing to debug: `kernel.interpret(grid)(*args, **kwargs)` runs its Python on NumPy, program after program.
+
+        In the kernel `print(x)`, `f"{x}"`, `breakpoint()`, `try` and any other Python work; tiles hold arrays (`x.numpy()`). Meaning and
+        errors are the compiler's: dtypes, shapes and masks behave as in the compiled kernel, an access outside an array is an AccessError
+        with its program, and after an error the debugger (`%debug`, `pdb.pm()`) shows the names of the program that failed. What the
+        compiler would refuse and Python allows (`break`, a list) runs here all the same.
+
+        `program` or `programs`: ids (an int, or up to three) to run instead of the whole grid. `watch`: names whose values are kept from
+        every program that runs; `record`: one program of which all are. The Run that is returned gives them with their lines:
+
+            run = kernel.interpret((8,), record=3)(x, out, n, BLOCK=128)
+            run["acc"]    # [(line, array), ...]: each value that `acc` took in program 3
+            run.at(17)    # {"acc": array}: what line 17 assigned last
+
+        Arrays of the host are used in place, those of a GPU are copied there and back. `kernel[grid](..., interpret=True)`,
+        `@kernel(interpret=True)`, `%%blockkernel --interpret`, and BLOCKNB_INTERPRET=1 or TRITON_INTERPRET=1 in the environment make
+        launches run like this. Raises what a launch raises, and what the kernel's Python does.
+        """
+        from blocknb.runtime.interpreted import launcher
+
+        return launcher(self, grid, [program] if programs is None and program is not None else programs, watch, record)
 
     def trace(self, *args: Any, target: str = "sm_90a", without: Iterable[str] = (), **kwargs: Any) -> Trace:
         """Everything the compiler does for these arguments and a target ("sm_90a", "cpu", ...); launches nothing, needs no GPU.
@@ -219,7 +270,7 @@ class Kernel(KernelInterface):
         from blocknb.target import Target
 
         binding, values = self._called(args, kwargs)
-        kinds, _ = self._describe(binding, tuple(map(_typed, values, binding.fixed)))
+        kinds, _ = self._describe(binding, tuple(map(typed, values, binding.fixed)))
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
         return self.latest
 
@@ -228,11 +279,24 @@ class Kernel(KernelInterface):
         an array where kernels run by default: on the current GPU, else on the CPU."""
         binding, values = self._called(args, kwargs)
         values = tuple(
-            v if fixed else MockTensor.wrap_dtype(_typed(v, fixed))
+            v if fixed else MockTensor.wrap_dtype(typed(v, fixed))
             for v, fixed in zip(values, binding.fixed, strict=True)
         )
         kinds, _ = self._describe(binding, values)
         return self._plan(binding, kinds, values).compiled
+
+    def interprets(self, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a launch with these keywords is interpreted: as they say (`interpret=` True, False, or a dict of the options of the
+        method), else the decorator, else the cell that it stands in."""
+        wanted = kwargs.get("interpret")
+        if wanted is None:
+            wanted = self.interpreted
+        return recent.interprets if wanted is None else wanted is not False
+
+    def export_html(self, path: Any) -> Any:
+        """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
+        # The notebook's room lies above this one, which does without it until somebody asks.
+        return importlib.import_module("blocknb.notebook.export").export_html(self, path)
 
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
 
@@ -269,7 +333,7 @@ class Kernel(KernelInterface):
             if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
                 return plan
             device = self._device(binding, kinds, values)
-            compiled = self._compile(binding, kinds, _target(device), None)
+            compiled = self._compile(binding, kinds, target_of(device), None)
             for name, kind in zip(binding.names, kinds, strict=True):
                 if kind.readonly and name in compiled.stored:
                     raise launch_error(
@@ -278,7 +342,7 @@ class Kernel(KernelInterface):
                         f"the kernel {self.__name__} stores through `{name}`, and that array is read-only",
                         f"pass a copy: {name}.copy()",
                     )
-            plan = Plan(compiled, kinds, device, _starter(compiled, binding, kinds, device))
+            plan = Plan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
             binding.plans[kinds] = plan
@@ -297,6 +361,8 @@ class Kernel(KernelInterface):
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         self._check_options(options)
+        if options["debug"] is None and target.is_gpu and asserting():
+            options["debug"] = True
         by_parameter = {p.name: given[p.name] for p in self.source.parameters}
         compiled = compiler.compile(self.source, by_parameter, options, target)
         compiled.kernel = self
@@ -306,6 +372,10 @@ class Kernel(KernelInterface):
         warps, stages = options["num_warps"], options["num_stages"]
         if type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32):
             raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
+        for name in ("checked", "debug"):
+            if options[name] not in (None, True, False):
+                hint = f"{name} is True or False; left out, it is as the device has it"
+                raise launch_error(self.source, None, f"{name} is {options[name]!r}", hint)
         if not isinstance(stages, int) or not 0 <= stages <= 16:
             raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
 
@@ -343,51 +413,31 @@ class Kernel(KernelInterface):
             "a launch takes arrays of one GPU",
         )
 
-    def _observed(self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...]) -> None:
-        if plan.device == HOST:
+    def _observed(
+        self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+    ) -> None:
+        from blocknb.runtime.again import remember
+
+        milliseconds = 0.0
+        if recent.capture is not None:
+            pass
+        elif plan.device == HOST:
             begin = time.perf_counter()
             plan.start(grid, raws, values)
             milliseconds = (time.perf_counter() - begin) * 1e3
         else:
             from blocknb.runtime import driver
 
-            milliseconds = driver.timed(plan.device, _library(plan.kinds), lambda: plan.start(grid, raws, values))
+            milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(grid, raws, values))
         summaries = {n: arguments.summary(v, k) for n, v, k in zip(binding.names, values, plan.kinds, strict=True)}
-        self.last_launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device)
+        again = remember(asked, binding.names, values, plan.kinds)
+        launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, again)
+        if recent.capture is not None:
+            return recent.capture(launch)
+        self.last_launch = launch
         for observer in list(observers):
-            observer(self.last_launch)
-
-
-def _typed(value: Any, fixed: bool) -> Any:
-    """A type text for a run-time parameter as the Kind that it stands for, everything else as it is."""
-    return (arguments.parse_type(value) or value) if isinstance(value, str) and not fixed else value
-
-
-def _library(kinds: Iterable[Kind]) -> str:
-    return "torch" if any(kind.library == "torch" for kind in kinds) else ""
-
-
-def _target(device: int) -> Target:
-    from blocknb.target import Target
-
-    if device == HOST:
-        return Target.parse("cpu")
-    from blocknb.runtime import driver
-
-    return driver.target(device)
-
-
-def _starter(
-    compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int
-) -> Callable[[Grid, Sequence[Any], Sequence[Any]], None]:
-    positions = [binding.names.index(name) for name, _ in compiled.parameters]
-    if device == HOST:
-        from blocknb.runtime.host import starter
-
-        return starter(compiled, positions)
-    from blocknb.runtime import driver
-
-    return driver.starter(compiled, device, positions, _library(kinds))
+            observer(launch)
+        return None
 
 
 _warmed = False
@@ -396,9 +446,11 @@ _warmed = False
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
-    Options are the defaults of launch options: `num_warps`; `num_stages`, for loops that are pipelined; `checked`, bounds checks
-    on the CPU; `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `without`, passes to
-    leave out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
+    Options are the defaults of launch options: `num_warps`; `num_stages`, for loops that are pipelined; `checked`, whether accesses
+    outside of arrays are found (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`,
+    whether assertions are tested (on the CPU unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or
+    TRITON_DEBUG=1 when the kernel is compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and
+    cosines; `without`, passes to leave out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
     """
     if function is None:
         return functools.partial(kernel, **options)

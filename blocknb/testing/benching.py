@@ -18,7 +18,7 @@ import numpy as np
 from blocknb.errors import LaunchError
 from blocknb.runtime import machine
 from blocknb.runtime.arguments import HOST
-from blocknb.runtime.kernel import recent, unobserved
+from blocknb.runtime.recent import recent, unobserved
 
 FLUSH_BYTES = 256 << 20  # as Triton; more than four times the L2 cache of an H200
 MODES = ("min", "max", "mean", "median", "all")

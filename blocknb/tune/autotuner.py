@@ -3,8 +3,9 @@
 What "a new kind" is, the `key` says: the values of the arguments it names, and the dtypes of all arrays. Configurations are measured one
 after another with the launch's own arguments. A trial therefore really runs the kernel, many times: arrays that it updates in place
 belong into `restore_value` (saved before each run and put back after it) or `reset_to_zero` (set to zero before each run, and once
-more before the launch itself). Trials are kept from the observers of launches. A configuration that the target has not the resources for,
-or that a `static_assert` refuses, is out of the race; if all are, the launch raises what the last one raised.
+more before the launch itself); None, for an array that this launch does without, may stand in either. Trials are kept from the
+observers of launches. A configuration that the target has not the resources for, or that a `static_assert` refuses, is out of the
+race; if all are, the launch raises what the last one raised.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, OutOfResources, StaticAssertionFailed, Unsupported
-from blocknb.runtime.kernel import Kernel, unobserved
+from blocknb.runtime.arguments import HOST
+from blocknb.runtime.descriptor import TensorDescriptor
+from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.recent import unobserved
 from blocknb.tune import store
 from blocknb.tune.config import Config
 from blocknb.tune.wrapper import Wrapper
 
 Hook = Callable[..., Any]
 QUANTILES = (0.5, 0.2, 0.8)
+OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 _OUT = (OutOfResources, StaticAssertionFailed, Unsupported)
 
 
@@ -64,6 +69,7 @@ class Autotuner(Wrapper):
         self.cache_results = cache_results
         self.reset_to_zero, self.restore_value = list(reset_to_zero or ()), list(restore_value or ())
         self.restore_copies: dict[str, Any] = {}
+        self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
         self.pre_hook: Hook = pre_hook or self._prepare
         self.post_hook: Hook = post_hook or self._restore
         prune = prune_configs_by or {}
@@ -79,7 +85,10 @@ class Autotuner(Wrapper):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
+        if self.kernel.interprets(kwargs):  # its time says nothing: any will do
+            config = self.cache.get(self.tuning_key(args, kwargs)) or self.prune_configs(kwargs)[0]
+        else:
+            config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
         self.best_config = config
         chosen = config.all_kwargs()
         if config.pre_hook is not None:
@@ -121,7 +130,7 @@ class Autotuner(Wrapper):
                 return self.cache[key]
         begin, self._failure = time.perf_counter(), None
         with unobserved():
-            timings = {config: self._bench(*args, config=config, **kwargs) for config in configs}
+            timings = self._measured(configs, args, kwargs)
         self.bench_time, self.configs_timings = time.perf_counter() - begin, timings
         best = min(timings, key=timings.__getitem__)
         if self._failure is not None and _median(timings[best]) == math.inf:
@@ -131,6 +140,18 @@ class Autotuner(Wrapper):
         if place is not None:
             place.write(timings)
         return best
+
+    def _measured(self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Config, Any]:
+        """The times of all; on the CPU one measurement serves configurations that differ in warps and stages only, which it has not."""
+        alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
+        known: dict[Any, Any] = {}
+        timings = {}
+        for config in configs:
+            same = (*sorted(config.kwargs.items()), config.pre_hook) if alike else config
+            if same not in known:
+                known[same] = self._bench(*args, config=config, **kwargs)
+            timings[config] = known[same]
+        return timings
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The configurations worth measuring for these arguments. Raises AutotunerError when pruning leaves none."""
@@ -192,18 +213,24 @@ class Autotuner(Wrapper):
 
     def _prepare(self, arguments: dict[str, Any], reset_only: bool = False) -> None:
         for name in self.reset_to_zero:
-            _fill_zero(arguments[name])
+            if arguments[name] is not None:
+                _fill_zero(_array(arguments[name]))
         if not reset_only:
-            self.restore_copies = {name: _copy(arguments[name]) for name in self.restore_value}
+            kept = (name for name in self.restore_value if arguments[name] is not None)
+            self.restore_copies = {name: _copy(_array(arguments[name])) for name in kept}
 
     def _restore(self, arguments: dict[str, Any], exception: BaseException | None) -> None:
         for name, saved in self.restore_copies.items():
-            _put_back(arguments[name], saved)
+            _put_back(_array(arguments[name]), saved)
         self.restore_copies = {}
 
 
 def _median(timing: Any) -> float:
     return timing[0] if isinstance(timing, (list, tuple)) else timing
+
+
+def _array(value: Any) -> Any:
+    return value.base if isinstance(value, TensorDescriptor) else value
 
 
 def _fill_zero(array: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from blocknb.errors import LaunchError
+
 
 class Config:
     """Constants (`kwargs`, by parameter) and launch options; `pre_hook(arguments)` is called before each launch with them.
@@ -20,7 +22,10 @@ class Config:
         num_ctas: int = 1,
         maxnreg: int | None = None,
         pre_hook: Callable[[dict[str, Any]], Any] | None = None,
+        ir_override: None = None,
     ):
+        if ir_override is not None:
+            raise LaunchError("a Config cannot bring IR of its own (ir_override)", hint="leave it out")
         self.kwargs = kwargs
         self.num_warps, self.num_stages, self.num_ctas, self.maxnreg = num_warps, num_stages, num_ctas, maxnreg
         self.pre_hook = pre_hook

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from blocknb.runtime.binding import Arguments
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 from blocknb.tune.wrapper import Wrapper
@@ -17,11 +19,14 @@ class Heuristics(Wrapper):
     def __init__(self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]):
         super().__init__(fn, arg_names)
         self.values = values
+        with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
+            # For whoever launches the kernel with other constants than these heuristics were last called with.
+            vars(self.kernel)["heuristics"] = (values, *vars(self.kernel).get("heuristics", ()))
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         named = {**self.defaults, **dict(zip(self.arg_names, args, strict=False))}
         for name, compute in self.values.items():
-            kwargs[name] = compute({**named, **kwargs})
+            kwargs[name] = compute(Arguments(f"the heuristic of `{name}`", self.__name__, {**named, **kwargs}))
         return self.fn.run(*args, **kwargs)
 
 

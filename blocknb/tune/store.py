@@ -37,10 +37,7 @@ class Place:
         reached = dependencies(kernel.source)
         if not reached.persistent or not all(isinstance(k, ATOMS) for k in key):
             return None
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        arrays = [v for n, v in given.items() if n in names and hasattr(v, "dtype") and hasattr(v, "shape")]
-        on_gpu = any((describer(v)(v)[0].device or 0) >= 0 for v in arrays if describer(v)(v)[0].is_pointer)
-        where = _machine(on_gpu)
+        where = _machine(any(device >= 0 for device in devices(names, args, kwargs)))
         parts = (reached.key, [str(c) for c in configs], list(map(repr, key)), where, cache.environment_parts(None))
         return Place(cache.key("autotune", *parts), tuple(configs))
 
@@ -51,6 +48,16 @@ class Place:
     def write(self, timings: Mapping[Config, Any]) -> None:
         times = [list(t) if isinstance(t, (list, tuple)) else [t] for t in map(timings.__getitem__, self.configs)]
         cache.shared().put(self.digest, {"times": times}, {})
+
+
+def devices(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
+    """Where the arrays of a launch lie: numbers of GPUs, HOST, ANYWHERE."""
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    # A descriptor's block may not be one yet, before a configuration's pre_hook: its array says where it lies.
+    bases = [getattr(v, "base", v) if hasattr(v, "block_shape") else v for n, v in given.items() if n in names]
+    arrays = [v for v in bases if hasattr(v, "dtype") and hasattr(v, "shape")]
+    found = (describer(v)(v)[0].device for v in arrays)
+    return {device for device in found if device is not None}
 
 
 def _machine(on_gpu: bool) -> list[Any]:

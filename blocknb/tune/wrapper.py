@@ -30,6 +30,11 @@ class Wrapper(KernelInterface):
         return inside
 
     @property
+    def base_fn(self) -> Any:
+        """The Python function inside, as Triton names it."""
+        return self.kernel.fn
+
+    @property
     def source(self) -> Source:
         """The front end's view: called inside another kernel, this is its kernel."""
         return self.kernel.source
@@ -38,6 +43,10 @@ class Wrapper(KernelInterface):
     def defaults(self) -> dict[str, Any]:
         """The default values of parameters, by name."""
         return {p.name: p.default for p in self.source.parameters if p.default is not MISSING}
+
+    def interpret(self, grid: Any, **options: Any) -> Any:
+        """As Kernel.interpret, with what stands around the kernel doing its part."""
+        return lambda *args, **kwargs: self.run(*args, grid=grid, interpret=options, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("fn", "kernel"):

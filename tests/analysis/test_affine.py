@@ -6,7 +6,7 @@ import pytest
 from front import ir, kernel
 
 import blocknb.language as bl
-from blocknb.analysis import affine
+from blocknb.analysis import affine, ranges
 from blocknb.ir.reader import parse_func
 
 
@@ -161,3 +161,29 @@ def compiled(source, namespace):
     exec(compile(source, name, "exec"), namespace)
     func = ir(kernel(namespace["f"]), p="*i32", n="i32", m="i32")
     return func.replace(hints=tuple(type(h)(h.name, 16 if h.name != "m" else 1) for h in func.hints))
+
+
+def test_facts_of_a_chain_deeper_than_pythons_stack_are_found():
+    @kernel
+    def network(x, y, B: bl.constexpr):
+        at = bl.arange(0, B)
+        v = bl.load(x + at).to(bl.uint64)
+        for i in bl.static_range(600):
+            v = bl.where((v & 1) == 0, v ^ (v >> 1), v | 2)
+        bl.store(y + at, v, mask=v < 9)
+
+    facts, (_, store) = accesses(ir(network, x="*i32", y="*u64", B=16))
+    assert runs(facts, store) == (16, 16, 1)
+
+
+def test_a_number_of_a_float_bounds_no_integer():
+    func = parse_func("""
+func @k(%n: i32 div 1) tile {
+  %far = const inf : tile<16xf32>
+  %i = arange 0 16 : tile<16xi32>
+}
+""")
+    far, i = (op.result for op in func.body.ops)
+    facts = affine.analyze(func)
+    assert ranges.bounds(facts, far) == ranges.limits(far.type.dtype)
+    assert ranges.bounds(facts, i) == (0, 15)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from kernels import CASES
+from kernels import CASES, GPU_CASES
 
 from blocknb.codegen import gpu, llvm, toolchain
 from blocknb.target import Target
@@ -21,7 +21,7 @@ def test_every_kernel_assembles(name):
     if tool is None:
         pytest.fail(f"no ptxas for {name}: the extra `test` brings one")
     futures = {}
-    for case in CASES.values():
+    for case in (*CASES.values(), *GPU_CASES.values()):
         func, _ = case.lower(case.make(np.random.default_rng(0)), name)
         module = gpu.generate(func.replace(name=case.name), target)
         futures[case.name] = llvm.shared().submit(
@@ -36,7 +36,7 @@ def test_every_kernel_assembles(name):
         )
     ptx = {case: future.result()["ptx"] for case, future in futures.items()}
     assembly = toolchain.assemble_many(list(ptx.values()), target)
-    assert set(assembly.resources) == set(CASES)
+    assert set(assembly.resources) == {*CASES, *GPU_CASES}
     spilling = {case: found for case, found in assembly.resources.items() if found.spill_stores}
     assert not spilling
     assert not assembly.warnings

@@ -11,6 +11,7 @@ from kernels import Case
 import blocknb
 import blocknb.language as bl
 from blocknb.codegen import gpu, llvm
+from blocknb.ir.text import parse_func, print_func
 from blocknb.target import Target
 
 ARGUMENTS = {
@@ -18,6 +19,7 @@ ARGUMENTS = {
     "x": np.zeros(4096, np.float32),
     "out": np.zeros(4096, np.float32),
     "stride": 25,
+    "n": 77,
     "BLOCK": 1024,
 }
 
@@ -109,16 +111,75 @@ def chosen_pointer(x, out, stride, BLOCK: bl.constexpr):
     bl.store(out + i, bl.load(p + i))
 
 
+@blocknb.kernel
+def promised_index(x, out, n, BLOCK: bl.constexpr):
+    total = bl.zeros((BLOCK,), bl.float32)
+    for start in range(n, 4096, BLOCK):
+        start = bl.multiple_of(start, BLOCK)
+        total += bl.load(x + start + bl.arange(0, BLOCK))
+    bl.store(out + bl.arange(0, BLOCK), total)
+
+
+@blocknb.kernel
+def promised_after_a_cast(x, out, n, BLOCK: bl.constexpr):
+    total = bl.zeros((BLOCK,), bl.float32)
+    while n < 4096:
+        start = bl.multiple_of(n, 8).to(bl.int64)
+        total += bl.load(x + start + bl.arange(0, BLOCK))
+        n = n * 2
+    bl.store(out + bl.arange(0, BLOCK), total)
+
+
+@blocknb.kernel
+def part(p, start, BLOCK: bl.constexpr):
+    start = bl.multiple_of(start, 8)
+    return bl.load(p + start + bl.arange(0, BLOCK))
+
+
+@blocknb.kernel
+def promised_by_a_helper(x, out, n, BLOCK: bl.constexpr):
+    total = bl.zeros((BLOCK,), bl.float32)
+    if n > 3:
+        total = part(x, n, BLOCK)
+    bl.store(out + bl.arange(0, BLOCK), total)
+
+
+@blocknb.kernel
+def promised_along_an_axis(x, out, n):
+    row, column = bl.arange(0, 32)[:, None], bl.arange(0, 32)[None, :]
+    at = bl.max_contiguous(bl.multiple_of((row * n + column) % 4096, (1, 32)), (1, 32))
+    bl.store(out + row * 32 + column, bl.load(x + at))
+
+
 @pytest.mark.parametrize(
     "kernel",
-    [assumed_argument, assumed_value, promised_offset, promised_pointer, promised_pointers, chosen_pointer],
+    [
+        promised_index,
+        promised_after_a_cast,
+        promised_by_a_helper,
+        promised_along_an_axis,
+        assumed_argument,
+        assumed_value,
+        promised_offset,
+        promised_pointer,
+        promised_pointers,
+        chosen_pointer,
+    ],
     ids=lambda k: k.__name__,
 )
 def test_a_promise_makes_the_load_as_wide_as_it_allows(kernel):
     assert "ld.global.v4.b32" in accesses(kernel)
 
 
-@pytest.mark.parametrize("without", [no_promise], ids=lambda k: k.__name__)
+@blocknb.kernel
+def index_from_anywhere(x, out, n, BLOCK: bl.constexpr):
+    total = bl.zeros((BLOCK,), bl.float32)
+    for start in range(n, 4096, BLOCK):
+        total += bl.load(x + start + bl.arange(0, BLOCK))
+    bl.store(out + bl.arange(0, BLOCK), total)
+
+
+@pytest.mark.parametrize("without", [no_promise, index_from_anywhere], ids=lambda k: k.__name__)
 def test_without_a_promise_the_load_stays_narrow(without):
     assert accesses(without) == ["ld.global.b32", "st.global.v4.b32"]
 
@@ -152,3 +213,51 @@ def test_order_and_scope_reach_ptx_and_unused_results_do_not_travel():
         "red.relaxed.gpu.global.max.s32",
         "red.relaxed.gpu.global.min.u32",
     ]
+
+
+@blocknb.kernel
+def assumed_large(x, out, n, BLOCK: bl.constexpr):
+    bl.assume(n >= BLOCK)
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + i, mask=i < n, other=3.0))
+
+
+@blocknb.kernel
+def assumed_between(x, out, n, BLOCK: bl.constexpr):
+    first = bl.load(x).to(bl.int32)
+    bl.assume((0 <= first) & (first < 100) & (n > 200))
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + i, mask=(first < n) & (first.to(bl.int64) > -1)))
+
+
+@blocknb.kernel
+def not_assumed(x, out, n, BLOCK: bl.constexpr):
+    if n > 5000:
+        bl.assume(n >= BLOCK)
+    i = bl.arange(0, BLOCK)
+    bl.store(out + i, bl.load(x + i, mask=i < n, other=3.0))
+
+
+@pytest.mark.parametrize(("kernel", "masks"), [(assumed_large, 0), (assumed_between, 0), (not_assumed, 1)])
+def test_assumed_bounds_remove_the_masks_that_they_decide(kernel, masks):
+    given = {p.name: ARGUMENTS[p.name] for p in kernel.source.parameters}
+    func, stages = Case("hints", kernel, dict, dict).lower(given, "sm_90a")
+    assert sum(len(op.args) > 1 for op in func.ops() if op.name == "load") == masks
+    text = print_func(stages[0].before, locs=True)
+    assert print_func(parse_func(text), locs=True) == text
+
+
+def test_a_loop_is_unrolled_as_often_as_it_says():
+    @blocknb.kernel
+    def k(x, out, n):
+        total = 0.0
+        for i in bl.range(
+            0, n, loop_unroll_factor=4, num_stages=2, flatten=True, warp_specialize=False, disable_licm=True
+        ):
+            total += bl.load(x + i)
+        bl.store(out, total)
+
+    given = {p.name: ARGUMENTS[p.name] for p in k.source.parameters}
+    func, _ = Case("hints", k, dict, dict).lower(given, "sm_90a")
+    loops = [op for op in func.ops() if op.name == "for"]
+    assert [sum(op.name == "load" for op in loop.blocks[0].ops) for loop in loops] == [4, 1]

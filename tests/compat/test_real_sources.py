@@ -56,6 +56,19 @@ def test_an_autotuned_matrix_product_with_activation(torch: Any, activation: str
     assert module.matmul_kernel.best_config in module.matmul_kernel.configs
 
 
+def test_tuned_descriptors_from_the_host_and_ones_made_in_the_kernel(torch: Any) -> None:
+    module = blocknb.load(SOURCES / "descriptors.py")
+    assert module.TensorDescriptor is blocknb.TensorDescriptor
+    a, b = on_device(module, torch.randn(50, 72).half()), on_device(module, torch.randn(40, 72).half())
+    torch.testing.assert_close(module.matmul(a, b).double(), a.double() @ b.double().T, atol=2e-2, rtol=1e-2)
+    assert module.host_kernel.best_config in module.host_kernel.configs
+    x = on_device(module, torch.randn(16, 32))
+    for describe in (True, False):
+        assert torch.equal(module.corner(x, describe), x[:, 4:20])
+    halves = on_device(module, torch.randn(13, 16).half())
+    assert torch.equal(module.older_double(halves), halves * 2)
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("shape", [(3, 7, 100), (33, 64)])
 def test_an_autograd_function_over_forward_and_backward_kernels(

@@ -54,7 +54,7 @@ def test_every_form_of_import_binds_the_names_it_would_have_bound() -> None:
 def test_a_dotted_import_binds_the_root_and_one_with_as_the_module_named() -> None:
     assert run("import triton.runtime.driver")["triton"].jit is blocknb.jit
     assert run("import triton.runtime.driver as x")["x"].active.get_current_device() >= 0
-    assert run("import triton.language.core as core")["core"] is blocknb.language
+    assert run("import triton.language.core as core")["core"] is blocknb.language.core
 
 
 def test_libdevice_is_found_by_every_path() -> None:
@@ -214,3 +214,21 @@ def test_install_makes_it_so_for_the_process_and_uninstall_takes_it_back() -> No
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert "imported already" in answer.stdout
+
+
+def test_the_languages_own_modules_are_found_by_their_names_in_triton() -> None:
+    found = run("""
+        import triton.language.standard as standard
+        from triton.language import core, target_info
+        from triton.language.core import get_int_dtype, arange
+        from triton.language.extra.cuda import globaltimer, smid
+        from triton.language.extra.cuda.gdc import gdc_wait
+        from triton.language.extra.cuda.utils import num_warps
+        from triton.language.target_info import cuda_capability_geq
+    """)
+    assert found["arange"] is found["core"].arange is blocknb.language.arange
+    assert found["standard"]._log2(8) == 3
+    assert found["cuda_capability_geq"] is found["target_info"].cuda_capability_geq
+    assert found["smid"] is blocknb.language.extra.cuda.smid
+    with pytest.raises(ImportError, match="convert_custom_float8"):
+        run("from triton.language.extra.cuda import convert_custom_float8")

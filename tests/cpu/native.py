@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import passes
 from blocknb.codegen import cpu, llvm
 from blocknb.ir.core import Func
 from blocknb.language.types import Pointer
-from blocknb.runtime.arguments import extent
+from blocknb.runtime.extents import extent
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
@@ -18,11 +19,11 @@ from blocknb.target import Target
 TARGETS = ("cpu", "cpu:haswell", "cpu:x86-64")
 
 
-def compile_native(func: Func, target: str = "cpu", checked: bool = True) -> HostKernel:
-    """Machine code for a function."""
+def compile_native(func: Func, target: str = "cpu", checked: bool = True, opt: int = 2) -> HostKernel:
+    """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest."""
     parsed = Target.parse(target)
-    module = cpu.generate(func, parsed, checked)
-    made = llvm.compile_cpu(module.text, parsed, asm=False).result()
+    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed, checked)
+    made = llvm.compile_cpu(module.text, parsed, asm=False, opt=opt).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)
 
@@ -40,9 +41,9 @@ def launch_native(kernel: HostKernel, args: Sequence[Any], grid: int | Sequence[
 
 
 def run_native(
-    func: Func, args: Sequence[Any], grid: int | Sequence[int], target: str = "cpu", checked: bool = True
+    func: Func, args: Sequence[Any], grid: int | Sequence[int], target: str = "cpu", checked: bool = True, opt: int = 2
 ) -> HostKernel:
     """Compiles and runs."""
-    kernel = compile_native(func, target, checked)
+    kernel = compile_native(func, target, checked, opt)
     launch_native(kernel, args, grid)
     return kernel

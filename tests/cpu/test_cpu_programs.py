@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernels import CASES
-from kernels.base import copied, host_address
+from kernels.base import copied, host_address, parameters
 from native import TARGETS, run_native
 from random_programs import Generator
 
@@ -29,7 +29,7 @@ def test_the_kernels_compute_what_numpy_does_on_every_cpu(name, target):
     func = case.parse(arguments)
     got = {n: copied(value) for n, value in arguments.items()}
     case.link(got, host_address)
-    run_native(func, [got[hint.name] for hint in func.hints], case.grid, target)
+    run_native(func, parameters(func, got), case.grid, target)
     case.check(arguments, got)
 
 
@@ -40,7 +40,7 @@ def test_the_passes_for_the_cpu_change_no_result(name):
     func, _ = case.lower(arguments, "cpu")
     got = {n: copied(value) for n, value in arguments.items()}
     case.link(got, host_address)
-    run_native(func, [got[hint.name] for hint in func.hints], case.grid)
+    run_native(func, parameters(func, got), case.grid)
     case.check(arguments, got)
 
 

@@ -175,7 +175,7 @@ def test_the_python_minimum_of_run_time_values_is_the_languages():
         ("tl.float32(n, bitcast=True)", "converts one value, not 2"),
         ("len(n)", "int32 has no length"),
         ("isinstance(n)", "missing a required argument"),
-        ("n()", "int32 is not a function"),
+        ("n()", "`n` is a value here (int32), not a function"),
         ("tl.int1.name()", "the constant 'int1' is not a function"),
         ("tl.range(n)", "`range` cannot be called here"),
         ("range(n)", "stands only in `for ... in`"),

@@ -43,6 +43,21 @@ def test_a_run_time_branch_yields_the_names_that_differ():
     assert names(ir(k, out="*i32", n="i32")).count("if") == 2
 
 
+def test_both_arms_may_give_a_name_one_new_meaning():
+    @kernel
+    def k(out, n):
+        x = n + 1
+        y = n * 10
+        if n > 3:
+            x = y
+            tl.store(out + 1, 1)
+        else:
+            x = y
+        tl.store(out, x)
+
+    assert [evaluate(k, np.int32, (2,), n=n).tolist() for n in (2, 4)] == [[20, 0], [40, 1]]
+
+
 def test_arms_may_return_early_and_the_rest_moves_into_the_other():
     @kernel
     def k(out, n):
@@ -70,6 +85,50 @@ def test_a_return_deep_in_one_arm_leaves_the_rest_to_all_others():
         tl.store(out + 1, 3)
 
     assert [evaluate(k, np.int32, (2,), n=n).tolist() for n in (6, 3, -1)] == [[0, 0], [1, 3], [2, 3]]
+
+
+def test_a_return_under_a_constant_and_a_run_time_condition_leaves_the_rest_to_the_others():
+    @kernel
+    def k(out, n, F: tl.constexpr):
+        if F:
+            if n > 5:
+                return
+            tl.store(out, 1)
+        if not F:
+            pass
+        else:
+            m = n + 1
+        tl.store(out + 1, m)
+
+    assert [evaluate(k, np.int32, (2,), n=n, F=True).tolist() for n in (6, 3)] == [[0, 0], [1, 4]]
+
+
+def test_a_helper_returns_from_under_a_constant_condition():
+    @kernel
+    def found(x, F: tl.constexpr):
+        if F:
+            if x == 3:
+                return 7
+        return x * 2
+
+    @kernel
+    def k(out, n, F: tl.constexpr):
+        tl.store(out, found(n, F) + 100)
+
+    assert [int(evaluate(k, np.int32, n=n, F=f)) for n, f in ((3, True), (4, True), (3, False))] == [107, 108, 106]
+
+
+def test_a_return_in_an_unrolled_loop_ends_the_rest_of_it_and_what_follows():
+    @kernel
+    def k(out, n):
+        for i in tl.static_range(3):
+            if n == i:
+                return
+            tl.store(out + i, 1)
+        tl.store(out + 3, 1)
+
+    results = [evaluate(k, np.int32, (4,), n=n).tolist() for n in (0, 2, 9)]
+    assert results == [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1]]
 
 
 def test_what_a_kernel_returns_goes_nowhere():

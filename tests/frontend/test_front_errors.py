@@ -5,7 +5,7 @@ import pytest
 from front import evaluate, failure, ir, kernel, kind, place
 
 import blocknb.language as tl
-from blocknb.errors import SyntaxUnsupported, TypeMismatch
+from blocknb.errors import SyntaxUnsupported, TypeMismatch, Unsupported
 from blocknb.frontend import Source, parse
 
 WEIGHTS = np.arange(4)
@@ -208,7 +208,7 @@ def early(out):
             run_time_arange,
             2,
             "n",
-            "`end` must be known at compile time, but it is int32 computed at run time",
+            "`end` must be known at compile time, but `n` is an argument of the kernel (int32)",
             "tl.constexpr",
         ),
         (
@@ -258,7 +258,7 @@ def early(out):
             ".to(tl.float16)",
         ),
         (vector_dot, 2, "tl.arange(0, 16)", "`dot` multiplies matrices, not int32 of shape (16,)", "x[:, None]"),
-        (not_a_dtype, 2, "32", "`dtype` must be a dtype, not the constant 32", "tl.float32"),
+        (not_a_dtype, 2, "32", "`dtype` must be a dtype of the language, not the constant 32", "tl.float32"),
         (bad_reshape, 2, "4", "a tile of shape (8,) (8 elements) cannot take the shape (4, 4) (16 elements)", None),
         (global_array, 2, "WEIGHTS", "`WEIGHTS` is an array from outside the kernel", "argument"),
         (none_arithmetic, 2, "bias + 1", "`+` between None and the constant 1", "is not None"),
@@ -381,12 +381,55 @@ def test_static_print_prints_constants_and_types_once(capsys):
     assert capsys.readouterr().out == "N 4 i32 tile<4xi32>\n"
 
 
-def test_printing_run_time_values_is_refused_with_the_way_to_look_at_them():
+def test_what_a_print_cannot_show_is_refused_with_the_way_to_look_at_it():
     @kernel
     def k(out, n):
-        print(n)
+        tl.device_print("the dtype", out.dtype, n)
 
     assert "static_print" in failure(k, TypeMismatch, out="*f32", n="i32").hint
+
+
+@kernel
+def unlabelled(out, n):
+    tl.device_print(n)
+
+
+@kernel
+def separated(out, n):
+    print("n", n, sep=", ")
+
+
+@kernel
+def unspoken(out, n):
+    tl.device_assert(n > 0, n)
+
+
+@kernel
+def talkative(a, b):
+    tl.device_print("a", a)
+    return a + b
+
+
+@kernel
+def combined(out, n):
+    tl.store(out, tl.reduce(tl.arange(0, 4), 0, talkative))
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message", "hint"),
+    [
+        (unlabelled, TypeMismatch, "the prefix of `device_print` must be a string known at compile time", "label"),
+        (separated, TypeMismatch, "takes no `sep`", "line of its own"),
+        (unspoken, TypeMismatch, "the msg of `device_assert` must be a string known at compile time", "device_assert"),
+        (combined, Unsupported, "`device_print` cannot stand in a function on elements", "on the result"),
+    ],
+    ids=["prefix", "sep", "message", "combine"],
+)
+def test_wrong_prints_and_assertions_say_why(k, error, message, hint):
+    found = failure(k, error, out="*f32", n="i32")
+    assert message in found.message
+    assert hint in found.hint or hint in found.message
+    assert found.loc is not None
 
 
 def test_raise_in_a_reached_arm_says_its_text():

@@ -271,3 +271,53 @@ def test_where_promotes_and_broadcasts_all_three():
         [0.5, 0.5, 0, 0],
         [0.5, 0.5, 1, 1],
     ]
+
+
+def test_operators_may_be_called_by_the_names_of_their_methods():
+    @kernel
+    def k(out, x):
+        v = tl.load(x)
+        tl.store(out, v.__lshift__(4).to(tl.int8).__rshift__(4))
+        tl.store(out + 1, v.__and__(6).__eq__(4).to(tl.int32))
+        tl.store(out + 2, v.__mul__(3).__sub__(1))
+
+    assert evaluate(k, np.int32, (3,), x=np.array([13], np.int32)).tolist() == [-3, 1, 38]
+
+
+def test_an_operator_called_by_name_takes_one_value():
+    @kernel
+    def k(out, x):
+        tl.store(out, tl.load(x).__add__(1, 2))
+
+    error = failure(k, TypeMismatch, out="*i32", x="*i32")
+    assert "the operator `+` takes one value, not 2" in str(error)
+    assert place(k, error)[1] == "tl.load(x).__add__(1, 2)"
+
+
+def test_a_pointer_is_a_condition_and_null_is_false():
+    @kernel
+    def k(out, x, table):
+        if x:
+            tl.store(out, 1)
+        null = tl.load(table).to(tl.pointer_type(tl.float32))
+        tl.store(out + 1, 3 if null else 2)
+
+    x, table = np.zeros(1, np.float32), np.zeros(1, np.int64)
+    assert evaluate(k, np.int32, (2,), x=x, table=table).tolist() == [1, 2]
+
+
+def test_a_dtype_may_be_named_by_a_text_put_together_while_compiling():
+    @kernel
+    def k(out, x):
+        word: tl.constexpr = tl.dtype(f"uint{x.dtype.element_ty.primitive_bitwidth}")
+        tl.store(out, tl.load(x).to(word, bitcast=True))
+
+    assert evaluate(k, np.uint32, x=np.array([-2.0], np.float32)) == 0xC0000000
+
+    @kernel
+    def unknown(out):
+        tl.store(out, tl.full((), 1, tl.dtype("uint7")))
+
+    assert "must be a dtype of the language, not the constant 'uint7'" in str(
+        failure(unknown, TypeMismatch, out="*i32")
+    )

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from blocknb.language import types as t
 from blocknb.language.types import DType
+from fuzz.calls import Calls
 from fuzz.flow import Flow
 from fuzz.moves import Moves
 from fuzz.products import Products
@@ -22,7 +23,7 @@ from fuzz.writer import DIGITS, LARGEST, Refused, Var, epsilon, int_bound, spell
 PREDICATES = ["==", "!=", "<", "<=", ">", ">="]
 
 
-class Generator(Products, Moves, Flow):
+class Generator(Products, Moves, Calls, Flow):
     """Builds one program from a seed."""
 
     def program(self) -> Program:
@@ -44,7 +45,7 @@ class Generator(Products, Moves, Flow):
             (3, self.load), (5, self.binary), (2, self.unary), (2, self.compare), (2, self.select), (2, self.cast),
             (3, self.reduce), (2, self.locate), (3, self.view), (2, self.store_any), (2, self.exchange), (2, self.dot),
             (1, self.follow), (1, self.matmul), (1, self.scan), (2, self.rearrange), (1, self.atomic), (1, self.make),
-            (1, self.float_function), (1, self.scalar_load),
+            (1, self.float_function), (1, self.scalar_load), (2, self.call),
         ]  # fmt: skip
         nested: list[tuple[int, Callable]] = [(4, self.loop), (2, self.branch), (1, self.repeat), (1, self.leave)]
         for _ in range(count):
@@ -259,7 +260,7 @@ class Generator(Products, Moves, Flow):
                 result = rng.choice([s for s in [*self.shapes, (size,)] if math.prod(s) == size])
                 text = f"bl.reshape({x.name}, {result})"
             case "expand_dims":
-                if len(shape) == 3:
+                if len(shape) == 4:
                     raise Refused
                 axis = rng.randint(0, len(shape))
                 result = (*shape[:axis], 1, *shape[axis:])

@@ -71,12 +71,16 @@ class Moves(Writer):
         if not x.shape:
             self.arrays[name] = Array(name, x.dtype, self.grid, "whole")
             text = f"bl.atomic_{kind}({name} + pid, {x.name})"
+            known = rng.random() < 0.5
         else:
-            offsets, _, reach = self.offsets(x.shape, injective=rng.random() < 0.5)
+            apart = rng.random() < 0.5
+            known = apart and self.grid == 1 and rng.random() < 0.7
+            kind = "xchg" if known and rng.random() < 0.2 else kind
+            offsets, _, reach = self.offsets(x.shape, injective=apart)
             mask = self.mask(x.shape)
             self.arrays[name] = Array(name, x.dtype, reach, "whole")
             text = f"bl.atomic_{kind}({name} + {offsets}, {x.name}{f', mask={mask}' if mask else ''})"
-        if x.shape or rng.random() < 0.5:
+        if not known:
             self.line(text)
             return
-        self.define(text, dtype=x.dtype, bound=int_bound(x.dtype, math.inf))
+        self.define(text, dtype=x.dtype, shape=x.shape, bound=int_bound(x.dtype, math.inf))

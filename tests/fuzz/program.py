@@ -26,11 +26,14 @@ from blocknb.ir.verify import verify
 from blocknb.language.types import BY_SHORT, DType, bfloat16
 from blocknb.target import Target
 from fuzz import simt
+from fuzz.helpers import HELPERS, NAMES
 
 HEADER = """\
 import blocknb
 import blocknb.language as bl
 
+
+{helpers}
 
 @blocknb.kernel
 def {name}({parameters}):
@@ -98,7 +101,8 @@ class Program:
     def source(self) -> str:
         parameters = ", ".join([*(a.name for a in self.arrays), *self.numbers])
         lines = "".join(line.render("    ") for line in self.body)
-        return HEADER.format(name=self.name, parameters=parameters) + lines
+        helpers = HELPERS if NAMES.search(lines) else ""
+        return HEADER.format(name=self.name, parameters=parameters, helpers=helpers) + lines
 
     @cached_property
     def case(self) -> Case:

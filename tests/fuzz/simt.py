@@ -390,6 +390,17 @@ def pointer(rest: str, threads: int) -> Get:
     return lambda env: p(env) + i(env).astype(np.int64) * size
 
 
+class Slot:
+    """A local variable of each thread."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+
+def local(rest: str, threads: int) -> Get:
+    return lambda env: Slot()
+
+
 def memory_of(text: str) -> Callable[[Env], Memory]:
     return (lambda env: env["@"].shared) if "addrspace(3)" in text else (lambda env: env["@"].memory)
 
@@ -401,6 +412,8 @@ def load(rest: str, threads: int) -> Get:
     dtype, count = TYPES[element], int(n)
 
     def step(env: Env) -> np.ndarray:
+        if isinstance(slot := p(env), Slot):
+            return slot.value
         got = where(env).load(p(env), dtype.itemsize * count, alignment, rest).view(dtype)
         return got if kind.startswith("<") else got[:, 0]
 
@@ -412,6 +425,9 @@ def store(rest: str, threads: int) -> Get:
     x, p, where, alignment = typed(value, threads), typed(address, threads), memory_of(address), int(align.split()[1])
 
     def step(env: Env) -> None:
+        if isinstance(slot := p(env), Slot):
+            slot.value = np.where(env["@"].active, x(env), x(env) if slot.value is None else slot.value)
+            return
         data = np.ascontiguousarray(x(env)).reshape(threads, -1).view(np.uint8)
         on = env["@"].active
         where(env).store(p(env)[on], data[on], alignment, rest)
@@ -456,5 +472,5 @@ def call(rest: str, threads: int) -> Get:
 
 OTHERS: dict[str, Callable[[str, int], Get]] = {
     "icmp": comparison, "fcmp": comparison, "select": select, "getelementptr": pointer, "load": load, "store": store,
-    "extractelement": extract, "insertelement": insert, "extractvalue": extract_value, "fneg": negate, "call": call,
+    "alloca": local, "extractelement": extract, "insertelement": insert, "extractvalue": extract_value, "fneg": negate, "call": call,
 }  # fmt: skip

@@ -13,6 +13,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from blocknb.language import meaning
+from blocknb.language.types import from_numpy
 from fuzz.simt import Env, Get, pieces, typed, unsigned
 
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -67,6 +69,11 @@ def wide(function: Callable) -> Callable:
     )
 
 
+def fused(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    dtype = from_numpy(a.dtype)
+    return meaning.fma({}, dtype, a, b, c).astype(a.dtype)
+
+
 def register(env: Env, match: re.Match, *_: Any) -> np.ndarray:
     machine = env["@"]
     name, _, axis = match[1].partition(".")
@@ -107,6 +114,17 @@ def extremum(function: Callable) -> Callable:
     return lambda env, match, a, b: function(unsigned(a), unsigned(b)).view(a.dtype)
 
 
+EIGHT = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+
+
+def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
+    """Two numbers as 8-bit floats side by side in an i16; what is too large is the largest, a NaN 0x7F."""
+    both = np.stack((low, high), 1).astype(np.float32)
+    most = float(ml_dtypes.finfo(EIGHT[name]).max)
+    bits = np.clip(both, -most, most).astype(EIGHT[name]).view(np.uint8)
+    return np.where(np.isnan(both), np.uint8(0x7F), bits).astype(np.uint8).view(np.int16)[:, 0]
+
+
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
     r"llvm\.nvvm\.barrier.*": lambda env, match, *_: None,
@@ -119,9 +137,14 @@ INTRINSICS: dict[str, Callable] = {
     r"llvm\.trunc\..*": plain(np.trunc), r"llvm\.rint\..*": plain(np.rint), r"llvm\.sqrt\..*": wide(np.sqrt),
     r"llvm\.maxnum\..*": plain(np.fmax), r"llvm\.minnum\..*": plain(np.fmin), r"llvm\.copysign\..*": plain(np.copysign),
     r"llvm\.maximum\..*": plain(np.maximum), r"llvm\.minimum\..*": plain(np.minimum),
-    r"llvm\.fma\..*": wide(lambda a, b, c: a * b + c), r"llvm\.nvvm\.div\.full": plain(np.divide),
+    r"llvm\.fma\..*": fused, r"llvm\.nvvm\.div\.full": plain(np.divide),
     r"llvm\.nvvm\.ex2\.approx\.f": wide(np.exp2), r"llvm\.nvvm\.rsqrt\.approx\.f": wide(lambda x: 1 / np.sqrt(x)),
     r"llvm\.nvvm\.lg2\.approx\.f": wide(np.log2), r"llvm\.ctlz\..*": leading_zeros,
+    r"llvm\.nvvm\.(e[45]m[23])x2\.to\.f16x2\.rn": lambda env, match, x: (
+        x.view(np.uint8).reshape(-1, 2).view(EIGHT[match[1]]).astype(np.float16)
+    ),
+    r"llvm\.nvvm\.ff\.to\.(e[45]m[23])x2\.rn": lambda env, match, high, low: saturated(low, high, match[1]),
+    r"llvm\.nvvm\.f16x2\.to\.(e[45]m[23])x2\.rn": lambda env, match, x: saturated(x[:, 0], x[:, 1], match[1]),
     r"llvm\.roundeven\..*": plain(np.rint), r"llvm\.nvvm\.rcp\.approx\.ftz\.f": wide(lambda x: 1 / x),
 }  # fmt: skip
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels import CASES
-from kernels.base import copied, host_address
+from kernels.base import array_of, copied, host_address
 
-from blocknb.codegen import gpu
-from blocknb.target import Target
-from fuzz import simt
+from fuzz import reports
 
 BEYOND = {  # what `simt` does not run
     "exact_float32": "a routine in which threads part",
@@ -26,6 +24,19 @@ def test_gpu_code_computes_what_the_reference_says(name):
     func, _ = case.lower(arguments, "sm_90a")
     got = {key: copied(value) for key, value in arguments.items()}
     case.link(got, host_address)
-    arrays = [value for value in got.values() if isinstance(value, np.ndarray)]
-    simt.run(gpu.generate(func, Target.parse("sm_90a")), [got[hint.name] for hint in func.hints], case.grid, arrays)
+    arrays = [array for value in got.values() if isinstance(array := array_of(value), np.ndarray)]
+    reports.run(func, got, case.grid, reachable=arrays)
+    case.check(arguments, got)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in BEYOND])
+def test_checked_gpu_code_computes_the_same_and_has_nothing_to_report(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    func, _ = case.lower(arguments, "sm_90a", checked=True)
+    got = {key: copied(value) for key, value in arguments.items()}
+    case.link(got, host_address)
+    arrays = [array for value in got.values() if isinstance(array := array_of(value), np.ndarray)]
+    report = reports.run(func, got, case.grid, reachable=arrays)
+    assert report.error is None
     case.check(arguments, got)

@@ -81,6 +81,8 @@ class Writer:
         self.shapes: list[Shape] = [(m, n), (m, n), (m,), (n,), (n, m), (m, 1), (1, n), (m * n,)]
         if m * n * k <= MAX_SIZE:
             self.shapes += [(k, m, n), (m, k, n), (m, k)]
+        if m * n * k * 2 <= MAX_SIZE:
+            self.shapes.append(self.rng.choice([(k, 2, m, n), (2, m, k, n), (m, k, n, 2)]))
         self.dtypes = self.rng.sample(FLOATS, 2) + self.rng.sample(INTEGERS, 2)
 
     # -- names and lines -----------------------------------------------------------------------------------------------

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from kernels import CASES, Case
+from kernels import CASES, GPU_CASES, Case
+from kernels.base import array_of, described
+
+import blocknb
+from blocknb import TensorDescriptor
+from blocknb.language.types import FLOAT8_NAMES
+from blocknb.runtime.interface import TensorWrapper
 
 cupy = pytest.importorskip("cupy")
 
 
 def to_device(value: Any) -> Any:
-    """An array on the GPU with the same strides; bf16 travels as a torch tensor."""
+    """An array on the GPU with the same strides; bf16 travels as a torch tensor, 8-bit floats as bytes seen as such."""
+    if isinstance(value, TensorDescriptor):
+        return described(value, to_device(value.base))
     if not isinstance(value, np.ndarray):
         return value
     if not value.flags.c_contiguous:
-        return to_device(value.T).T
+        low, high = np.lib.array_utils.byte_bounds(value)
+        raw = (ctypes.c_ubyte * (high - low)).from_address(low)
+        memory = to_device(np.frombuffer(raw, np.uint8).view(value.dtype))
+        offset, strides = (value.ctypes.data - low) // value.itemsize, [n // value.itemsize for n in value.strides]
+        if isinstance(memory, cupy.ndarray):
+            return cupy.lib.stride_tricks.as_strided(memory[offset:], value.shape, value.strides)
+        return memory.as_strided(value.shape, strides, offset)
     if value.dtype == ml_dtypes.bfloat16:
         torch = pytest.importorskip("torch")
         return torch.from_numpy(value.view(np.int16)).cuda().view(torch.bfloat16)
+    if value.dtype.name in FLOAT8_NAMES:
+        return blocknb.reinterpret(cupy.asarray(value.view(np.uint8)), FLOAT8_NAMES[value.dtype.name])
     return cupy.asarray(value)
 
 
@@ -30,8 +47,11 @@ def device_address(array: Any) -> int:
 
 
 def to_host(value: Any) -> Any:
+    value = array_of(value)
     if isinstance(value, cupy.ndarray):
         return cupy.asnumpy(value)
+    if isinstance(value, TensorWrapper):
+        return cupy.asnumpy(value.base).view(value.dtype.numpy)
     if hasattr(value, "cpu"):
         import torch
 
@@ -48,9 +68,9 @@ def run(case: Case, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: to_host(value) for name, value in on_device.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *GPU_CASES])
 def test_the_gpu_agrees_with_float64(name):
-    case = CASES[name]
+    case = CASES.get(name) or GPU_CASES[name]
     for _ in range(2):
         seed = np.random.SeedSequence().entropy
         arguments = case.make(np.random.default_rng(seed))
@@ -63,7 +83,15 @@ def test_the_gpu_agrees_with_float64(name):
 @pytest.mark.parametrize("warps", [1, 2, 8])
 @pytest.mark.parametrize(
     "name",
-    ["softmax_781", "reductions_64x32_float32", "online_softmax", "matmul_float16", "attention", "transpose_float32"],
+    [
+        "softmax_781",
+        "reductions_64x32_float32",
+        "online_softmax",
+        "matmul_float16",
+        "attention",
+        "transpose_float32",
+        "blocks_attention_causal",
+    ],
 )
 def test_any_number_of_warps_gives_the_same_numbers(name, warps):
     case = CASES[name]
@@ -74,7 +102,18 @@ def test_any_number_of_warps_gives_the_same_numbers(name, warps):
 
 
 @pytest.mark.parametrize("without", ["simplify", "pointers", "coalesce", "tensorcore"])
-@pytest.mark.parametrize("name", ["add_float32", "softmax_781", "matmul_float16", "attention", "layer_norm_float32"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "add_float32",
+        "softmax_781",
+        "matmul_float16",
+        "attention",
+        "layer_norm_float32",
+        "blocks_matmul_ragged",
+        "descriptor_matmul",
+    ],
+)
 def test_switching_a_pass_off_changes_no_result(name, without):
     case = CASES[name]
     arguments = case.make(np.random.default_rng())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 import time
 
@@ -46,7 +47,8 @@ def run(seeds: list[int], seconds: float) -> None:
         pytest.fail(
             f"{len(failures)} of {done} failed; seeds {seeds_of}. The shortest:\n{failures[0][2]}", pytrace=False
         )
-    assert done >= min(20, len(seeds)), f"only {done} programs in {seconds} s"
+    least = min(20, len(seeds)) if seconds < math.inf else len(seeds)
+    assert done >= least, f"only {done} programs in {seconds} s"
 
 
 def test_random_kernels_give_the_same_numbers_on_the_gpu():
@@ -54,5 +56,6 @@ def test_random_kernels_give_the_same_numbers_on_the_gpu():
 
 
 @pytest.mark.full
-def test_many_random_kernels_give_the_same_numbers_on_the_gpu():
-    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=1000)], 500)
+@pytest.mark.parametrize("part", range(10))
+def test_a_thousand_random_kernels_give_the_same_numbers_on_the_gpu(part):
+    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=100)], math.inf)

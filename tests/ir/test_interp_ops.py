@@ -15,10 +15,12 @@ from blocknb.ir.core import Block, Func, Value
 from blocknb.ir.fold import fold
 from blocknb.ir.interp import run
 from blocknb.language import types as t
+from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType, Tile
 
 INTEGERS = [d for d in t.DTYPES if d.kind in ("int", "uint")]
-FLOATS = [d for d in t.DTYPES if d.is_float]
+CAST = [d for d in t.DTYPES if d != t.float8e4b15]  # whose conversions the front end writes out
+FLOATS = [d for d in t.DTYPES if d.is_standard_floating()]
 MANTISSA = {"fp16": 11, "bf16": 8, "fp32": 24, "fp64": 53}
 STRUCT = {1: "b", 2: "h", 4: "i", 8: "q"}
 
@@ -54,6 +56,9 @@ def rounded(value: float | int, dtype: DType) -> float:
     """To nearest even with the dtype's mantissa, exactly; for magnitudes inside the dtype's normal range."""
     if value == 0 or not math.isfinite(value):
         return float(value)
+    if dtype.is_fp8():
+        table = FORMATS[dtype.name]
+        return table.decode(table.encode(float(value)))
     bits = MANTISSA[dtype.name]
     if isinstance(value, int):
         drop = max(abs(value).bit_length() - bits, 0)
@@ -212,8 +217,8 @@ def test_select_takes_the_first_arm_where_the_condition_holds() -> None:
     assert found.tolist() == [1.5, 4.5]
 
 
-@pytest.mark.parametrize("target", t.DTYPES, ids=repr)
-@pytest.mark.parametrize("source", t.DTYPES, ids=repr)
+@pytest.mark.parametrize("target", CAST, ids=repr)
+@pytest.mark.parametrize("source", CAST, ids=repr)
 def test_casts_round_truncate_wrap_or_test_against_zero(source: DType, target: DType) -> None:
     if source.kind == "bool":
         values: list = [False, True] * 2

@@ -3,15 +3,21 @@
 from kernels import (  # noqa: F401 - filling CASES
     addresses,
     atomics,
+    blocks,
     control,
     elementwise,
+    float8,
     functions,
     inplace,
+    mapped,
     networks,
     products,
+    ptx,
+    reports,
+    scaled,
     scans,
     tiles,
 )
-from kernels.base import CASES, Case
+from kernels.base import CASES, GPU_CASES, Case
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "GPU_CASES", "Case"]

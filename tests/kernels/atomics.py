@@ -143,6 +143,38 @@ for _dtype, _shape in (
 
 
 @blocknb.kernel
+def swaps(cells, expected, new, old, n, BLOCK: bl.constexpr):
+    """Half of the cells hold what is expected of them; what is compared is bits, so -0 is not 0."""
+    i = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    before = bl.load(expected + i)
+    bl.store(old + i, bl.atomic_cas(cells + i, before, bl.load(new + i)))
+    bl.atomic_cas(cells + n, bl.load(expected + n), bl.load(new + n))
+
+
+def _swaps_make(rng: np.random.Generator, dtype: Any) -> dict[str, Any]:
+    n, bits = 64, f"u{np.dtype(dtype).itemsize}"
+    finite = 0x7BFF if np.dtype(dtype).kind not in "iu" else 0xFFFF
+    cells, other, new = (rng.integers(0, finite, n + 1, dtype=bits, endpoint=True) for _ in range(3))
+    expected = np.where(rng.random(n + 1) < 0.5, cells, other)
+    cells[:2], expected[:2] = (0, 0x8000), (0x8000, 0x8000)
+    arrays = {"cells": cells, "expected": expected, "new": new, "old": np.full(n, 0xA5, bits)}
+    return {name: x.view(dtype) for name, x in arrays.items()} | {"n": n, "BLOCK": 32}
+
+
+def _swaps_reference(a: Any) -> dict:
+    bits = [a[name].view(np.uint16) for name in ("cells", "expected", "new")]
+    found = np.where(bits[0] == bits[1], bits[2], bits[0]).view(a["cells"].dtype)
+    return {"cells": found, "old": a["cells"][: a["n"]]}
+
+
+for _dtype in (np.int16, np.uint16, np.float16, ml_dtypes.bfloat16):
+    case(
+        f"swaps_{np.dtype(_dtype).name}", swaps, lambda rng, d=_dtype: _swaps_make(rng, d), _swaps_reference, grid=(2,),
+        rtol=0, atol=0,
+    )  # fmt: skip
+
+
+@blocknb.kernel
 def tickets(counter, order, last, x, total, n, BLOCK: bl.constexpr):
     """A counter hands out places; who gets the last one adds up what the others have left."""
     pid = bl.program_id(0)

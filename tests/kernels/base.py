@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from blocknb import passes
-from blocknb.frontend.parse import ArgType, Constant, parse
+from blocknb.frontend.descriptors import field_names
+from blocknb.frontend.parse import parse
 from blocknb.ir import interp
 from blocknb.ir.core import Func
-from blocknb.language.types import Tile
+from blocknb.runtime.arguments import plain
+from blocknb.runtime.compile import front_argument
+from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.target import Target
 from blocknb.trace import Stage
 
@@ -48,7 +51,7 @@ class Case:
     def check(self, arguments: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         """Compares written arrays with the reference; raises AssertionError naming case and array."""
         for name, expected in self.reference(arguments).items():
-            actual = np.asarray(got[name])
+            actual = np.asarray(array_of(got[name]))
             message = f"{self.name}: {name}"
             if actual.dtype.kind in "iub":
                 np.testing.assert_array_equal(actual, expected.astype(actual.dtype), err_msg=message)
@@ -57,28 +60,29 @@ class Case:
                     actual.astype(np.float64), expected.astype(np.float64), self.rtol, self.atol, err_msg=message
                 )
 
-    def parse(self, arguments: Mapping[str, Any]) -> Func:
-        """The tile IR for these arguments, specialised as a launch would."""
+    def parse(self, arguments: Mapping[str, Any], **options: Any) -> Func:
+        """The tile IR for these arguments (and launch options besides the case's own), specialised as a launch would."""
         binding, values = self.kernel._called((), dict(arguments))
-        kinds = dict(zip(binding.names, self.kernel._describe(binding, values)[0], strict=True))
-        given = {
-            name: Constant(kind.constant[0]) if kind.type is None else ArgType(Tile(kind.type), kind.divisibility)
-            for name, kind in kinds.items()
+        described = self.kernel._describe(binding, values)[0]
+        kinds = {
+            name: plain(kind) if unspecialized else kind
+            for name, kind, unspecialized in zip(binding.names, described, binding.unspecialized, strict=True)
         }
-        ordered = {p.name: given[p.name] for p in self.kernel.source.parameters}
-        return parse(self.kernel.source, ordered, {**self.kernel.options, **self.options})
+        ordered = {p.name: front_argument(kinds[p.name]) for p in self.kernel.source.parameters}
+        options = {**self.kernel.options, **self.options, **options}
+        return parse(self.kernel.source, ordered, {name: x for name, x in options.items() if x is not None})
 
     def lower(
-        self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = ()
+        self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = (), **options: Any
     ) -> tuple[Func, tuple[Stage, ...]]:
         """The IR after the last pass, and every stage."""
-        return passes.run(self.parse(arguments), Target.parse(target), without)
+        return passes.run(self.parse(arguments, **options), Target.parse(target), without)
 
     def interpret(self, func: Func, arguments: Mapping[str, Any], **options: Any) -> None:
         """Runs a Func of this case in the interpreter, on copies of the arguments, and checks what it wrote."""
         got = {name: copied(value) for name, value in arguments.items()}
         self.link(got, host_address)
-        interp.run(func, [got[hint.name] for hint in func.hints], self.grid, **options)
+        interp.run(func, parameters(func, got), self.grid, **options)
         self.check(arguments, got)
 
 
@@ -87,15 +91,40 @@ def host_address(array: np.ndarray) -> int:
 
 
 def copied(value: Any) -> Any:
-    """A copy of an array with its order of axes; anything else as it is."""
+    """A copy of an array with its order of axes, or of a descriptor of one; anything else as it is."""
+    if isinstance(value, TensorDescriptor):
+        return described(value, copied(value.base))
     return value.copy(order="K") if isinstance(value, np.ndarray) else value
 
 
+def described(like: TensorDescriptor, base: Any) -> TensorDescriptor:
+    """A descriptor of another array of the same shape."""
+    return TensorDescriptor(base, like.shape, like.strides, like.block_shape, like.padding)
+
+
+def array_of(value: Any) -> Any:
+    """The array of a descriptor; an array itself."""
+    return value.base if isinstance(value, TensorDescriptor) else value
+
+
+def parameters(func: Func, given: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a Func's parameters, descriptors taken apart."""
+    flat: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, TensorDescriptor):
+            parts = (value.base, *value.shape, *value.strides[:-1])
+            flat.update(zip(field_names(name, value.rank), parts, strict=True))
+        else:
+            flat[name] = value
+    return [flat[hint.name] for hint in func.hints]
+
+
 CASES: dict[str, Case] = {}
+GPU_CASES: dict[str, Case] = {}  # what runs on a GPU only, and is assembled everywhere
 
 
-def case(name: str, kernel: Any, make: Callable, reference: Callable, **rest: Any) -> None:
-    CASES[name] = Case(name, kernel, make, reference, **rest)
+def case(name: str, kernel: Any, make: Callable, reference: Callable, gpu_only: bool = False, **rest: Any) -> None:
+    (GPU_CASES if gpu_only else CASES)[name] = Case(name, kernel, make, reference, **rest)
 
 
 def poison(shape: Any, dtype: Any) -> np.ndarray:

@@ -181,3 +181,46 @@ case(
     _scramble_reference,
     grid=(2,),
 )
+
+
+@blocknb.kernel
+def promises(x, y, first, n, BLOCK: bl.constexpr):
+    """Hints where nothing remembers them: on an index, on what a loop carries, on a pointer in a branch."""
+    bl.assume((first >= 0) & (n <= 1000) & (n > 0))
+    i = bl.arange(0, BLOCK)
+    total = bl.zeros((BLOCK,), bl.float32)
+    for start in range(first, n, BLOCK):
+        start = bl.multiple_of(start, 16)
+        total += bl.load(x + start + i, mask=start + i < n)
+    at, end = first + 16, x
+    while at < n:
+        at = bl.multiple_of(at, 16)
+        if at > 100:
+            end = bl.multiple_of(x + 64, 16)
+            total += bl.load(bl.max_contiguous(bl.multiple_of(end + i, 16), BLOCK))
+        at = at * 2
+    bl.store(y + i, total + bl.load(end + i))
+
+
+def _promises_reference(a):
+    x, n = wide(a["x"]), a["n"]
+    total, at, end = np.zeros(64), a["first"] + 16, 0
+    for start in range(a["first"], n, 64):
+        row = np.zeros(64)
+        row[: max(0, min(64, n - start))] = x[start : min(start + 64, n)]
+        total += row
+    while at < n:
+        if at > 100:
+            end, total = 64, total + x[64:128]
+        at *= 2
+    return {"y": total + x[end : end + 64]}
+
+
+case(
+    "promises",
+    promises,
+    lambda rng: {"x": normal(rng, 500), "y": poison(64, np.float32), "first": 48, "n": 410, "BLOCK": 64},
+    _promises_reference,
+    rtol=2e-5,
+    atol=2e-5,
+)

@@ -432,3 +432,24 @@ def test_a_rounding_that_does_not_exist_or_does_not_apply_is_refused():
 
     assert "'up' does not exist" in str(failure(unknown, TypeMismatch, out="*f32", x="*f32"))
     assert "narrower float" in str(failure(wider, TypeMismatch, out="*f32", x="*f32"))
+
+
+@pytest.mark.parametrize("rounding", ["rtne", "rtz"])
+def test_a_rounding_may_be_asked_for_where_nothing_is_cast(rounding):
+    @kernel
+    def k(out, x):
+        tl.store(out, tl.load(x).to(out.dtype.element_ty, fp_downcast_rounding=rounding))
+
+    assert evaluate(k, np.float32, x=np.array([0.1], np.float32)) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3", "bf16x3", "bf16x6"])
+def test_products_of_fp32_come_close_to_fp32_when_asked(precision):
+    @kernel
+    def k(out, x):
+        at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        tile = tl.load(x + at)
+        tl.store(out + at, tl.dot(tile, tile, input_precision=precision))
+
+    x = RNG.standard_normal((16, 16)).astype(np.float32)
+    np.testing.assert_allclose(evaluate(k, np.float32, (16, 16), x=x), x.astype(np.float64) @ x, rtol=1e-5, atol=1e-5)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,13 +62,13 @@ class Notebook:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
 
-    def run(self, code: str, timeout: float = 60, interrupt_after: str = "") -> Answer:
+    def run(self, code: str, timeout: float = 60, interrupt_after: str = "", answers: Sequence[str] = ()) -> Answer:
         """Runs a cell to its end. With `interrupt_after`, interrupts it a moment after it printed that text; `seconds` then counts from
-        the interrupt."""
-        begin, message = time.monotonic(), self.client.execute(code, stop_on_error=False)
-        answer = Answer("")
+        the interrupt. `answers` are given where the cell asks for input."""
+        begin, message = time.monotonic(), self.client.execute(code, stop_on_error=False, allow_stdin=bool(answers))
+        answer, waiting = Answer(""), list(answers)
         while True:
-            found = self.client.get_iopub_msg(timeout=timeout)
+            found = self._next(waiting, timeout)
             if found["parent_header"].get("msg_id") != message:
                 continue
             kind, content = found["msg_type"], found["content"]
@@ -81,8 +82,23 @@ class Notebook:
                 self.manager.interrupt_kernel()
                 begin = time.monotonic()
         answer.seconds = time.monotonic() - begin
-        answer.status = self.client.get_shell_msg(timeout=timeout)["content"]["status"]
+        reply = self.client.get_shell_msg(timeout=timeout)
+        while reply["parent_header"].get("msg_id") != message:  # what somebody asked before
+            reply = self.client.get_shell_msg(timeout=timeout)
+        answer.status = reply["content"]["status"]
         return answer
+
+    def _next(self, answers: list[str], timeout: float) -> dict[str, Any]:
+        """The next message that everybody sees; questions before it are answered."""
+        deadline = time.monotonic() + timeout
+        while answers and time.monotonic() < deadline:
+            try:
+                return self.client.get_iopub_msg(timeout=0.1)
+            except queue.Empty:
+                if self.client.stdin_channel.msg_ready():
+                    self.client.get_stdin_msg(timeout=timeout)
+                    self.client.input(answers.pop(0))
+        return self.client.get_iopub_msg(timeout=timeout)
 
     def close(self) -> None:
         self.client.stop_channels()

@@ -68,6 +68,21 @@ CASES = [
         3,
         "read-only",
     ),
+    Bad(
+        "a grid's function",
+        kernel("tl.store(out, 1.0)", 'k[lambda meta: (meta["m"],)](x, out)'),
+        "LaunchError",
+        5,
+        "asks for `m`",
+    ),
+    Bad("a library function", kernel("v = 1.0\nw = tl.softmax(tl.load(x))"), "TypeMismatch", 5, "in `softmax`"),
+    Bad(
+        "a block size without its annotation",
+        kernel("i = tl.arange(0, n)", "k[1](x, out, 64)", "x, out, n"),
+        "TypeMismatch",
+        4,
+        "`n: tl.constexpr`",
+    ),
     Bad("a store outside", kernel("i = tl.arange(0, 128)\ntl.store(out + i, 1.0)"), "AccessError", 5, "64"),
     Bad("a load outside", kernel("v = tl.load(x - 1)\ntl.store(out, v)"), "AccessError", 4, "-1"),
 ]
@@ -88,6 +103,21 @@ def test_a_bad_cell_gives_one_message_at_its_line(notebook, case):
     assert "site-packages" not in text and "Traceback" not in text
     assert "blocknb/" not in text
     assert notebook.run("1 + 1").bundles[0]["text/plain"] == "2"
+
+
+def test_an_error_in_a_helper_of_another_cell_shows_both_cells(notebook):
+    assert (
+        notebook.run("@blocknb.kernel\ndef first(p, N: tl.constexpr):\n    return tl.load(p + tl.arange(0, N))").status
+        == "ok"
+    )
+    text = notebook.run(kernel("tl.store(out, tl.sum(first(x, 24)))")).error_text
+    lines = text.split("\n")
+    assert "arange(0, 24) has 24 elements" in lines[0]
+    assert ", line 3, in first" in lines[1] and lines[2].strip() == "return tl.load(p + tl.arange(0, N))"
+    assert lines[4].strip().startswith("called from cell") and ", line 4, in k" in lines[4]
+    assert lines[5].strip() == "tl.store(out, tl.sum(first(x, 24)))"
+    assert lines[6].strip() == "^" * len("first(x, 24)")
+    assert notebook.run(kernel("tl.store(out, tl.sum(first(x, 32)))") + "\nout[0]").status == "ok"
 
 
 def test_a_grid_of_zero_launches_nothing(notebook):
@@ -140,7 +170,7 @@ REFUSED = """define ptx_kernel void @k() {
     ("text", "says"),
     [
         pytest.param(ABORTS, "fexp", id="LLVM abort"),
-        pytest.param(REFUSED, "no.such.instruction", id="ptxas", marks=needs_ptxas),
+        pytest.param(REFUSED, "such", id="ptxas", marks=needs_ptxas),
     ],
 )
 def test_a_compiler_that_dies_gives_one_message_at_the_cells_line(notebook, text, says):

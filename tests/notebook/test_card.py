@@ -6,6 +6,7 @@ import html as html_module
 import itertools
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed)
     facts = dict(summed.facts)
     assert re.fullmatch(r"grid 8, \d+ threads? \(.+\)", facts["launch"])
     assert re.search(r"(ns|µs|ms).* GB/s of unique bytes", facts["time"])
-    assert re.fullmatch(r"\d+ registers a thread, .* shared memory, no spills", facts["sm_90a"])
+    assert re.fullmatch(r"\d+ registers a thread, .* shared memory, no spills, occupancy \d+ % \(.*\)", facts["sm_90a"])
     assert "front end" in facts["compiled, CPU"] and "ptxas" in facts["compiled, sm_90a"]
     assert summed.where == "ran on CPU; GPU view: sm_90a"
 
@@ -153,7 +154,7 @@ def test_a_target_that_cannot_be_compiled_for_is_said_and_the_rest_is_shown(monk
     assert ("sm_75", "unsupported by the target: not on sm_75 (take another)") in found.facts
     assert "assembly" in [section.key for section in found.sections]
     view = found.bundle()[document.MIME]["views"][1]
-    assert view == {"role": "view", "error": "unsupported by the target: not on sm_75 (take another)"}
+    assert view["error"] == "unsupported by the target: not on sm_75 (take another)" and "stages" not in view
 
 
 def test_tflops_are_counted_from_the_dots():
@@ -173,11 +174,19 @@ def test_tflops_are_counted_from_the_dots():
 # ---- the page --------------------------------------------------------------------------------------------------------------
 
 
-def test_details_are_closed_and_every_tag_is(summed):
+def test_the_static_page_has_the_source_with_notes_and_the_final_ir_and_every_tag_is_closed(summed):
     reader = Reader(summed.html())
     assert reader.open == []
     details = [attrs for tag, attrs in reader.tags if tag == "details"]
-    assert len(details) == len(summed.sections) and not any("open" in attrs for attrs in details)
+    assert ["open" in attrs for attrs in details] == [True, False]
+    assert "coalesce: load" in reader.text
+    final = summed.views[1].trace.stages[-1]
+    assert final.name in reader.text and "#a" in reader.text and "store" in reader.text
+
+
+def test_the_static_page_says_where_the_extension_is_installed(summed):
+    text = Reader(summed.html()).text
+    assert text.count("pip install blocknb") == 1
 
 
 def test_nothing_from_the_source_is_markup(summed):
@@ -203,6 +212,13 @@ def test_colours_are_the_notebooks_own_with_fallbacks():
     assert all("," in variable for variable in re.findall(r"var\([^)]*\)", html.STYLE))
 
 
+@pytest.mark.parametrize("opened", [(), ("all",)])
+@pytest.mark.parametrize("name", ["summed", "large"])
+def test_the_static_page_has_at_most_30_kb(name, opened, request):
+    made = replace(request.getfixturevalue(name), opened=opened)
+    assert len(made.html().encode()) <= 30_000
+
+
 @pytest.mark.parametrize("name", ["summed", "large"])
 def test_a_card_has_at_most_150_kb(name, request):
     bundle = request.getfixturevalue(name).bundle()
@@ -210,13 +226,14 @@ def test_a_card_has_at_most_150_kb(name, request):
 
 
 def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
-    page = large.html()
+    page = replace(large, opened=("all",)).html()
     left_out = re.findall(r"… (\d+) of (\d+) lines are left out here; all of them: <code>(.*?)</code>", page)
     assert left_out
     for missing, _, call in left_out:
         assert int(missing) > 0
         shown = eval(html_module.unescape(call), {"matmul_kernel": matmul_kernel})
-        assert isinstance(shown, str) and shown.count("\n") > int(missing)
+        size = shown.count("\n") if isinstance(shown, str) else len(shown)
+        assert size and (size > int(missing) or shown == matmul_kernel.latest.trace.notes)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(0, 5000))
@@ -232,7 +249,7 @@ def test_fair_shares_fit_and_leave_nothing_over(sizes, budget):
 
 def test_blobs_give_back_the_stages_texts_with_their_lines_and_ops(summed):
     made = summed.bundle()[document.MIME]
-    assert (made["kind"], made["schema"]) == ("compile", 1)
+    assert (made["kind"], made["schema"]) == ("compile", 2)
     trace = summed.views[1].trace
     view = made["views"][1]
     for stage, entry in zip(trace.stages, view["stages"], strict=True):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from blocknb.notebook import document, magics
+from blocknb.notebook import document
 from blocknb.notebook.completion import candidates
+from blocknb.notebook.register import register
 from blocknb.runtime import kernel as runtime
 
 ADD = """@blocknb.kernel
@@ -28,7 +29,7 @@ class Shell:
         self.ip = InteractiveShell()
         self.displayed: list[dict] = []
         self.ip.display_pub.publish = lambda data, *args, **kwargs: self.displayed.append(data)
-        magics.register(self.ip)
+        register(self.ip)
         self.run("import blocknb, blocknb.language as tl, numpy as np")
 
     def run(self, cell: str):
@@ -205,6 +206,8 @@ def test_show_unfolds_sections(shell):
         ("--target sm_1", "sm_90a"),
         ("--bogus", "--bogus"),
         ("--show nothing", "source"),
+        ("--check x +", "not an expression"),
+        ("--without assign", "simplify"),
         ("--target", "expected one argument"),
     ],
 )
@@ -218,7 +221,18 @@ def test_a_wrong_option_is_a_usage_error_that_stops_the_cell(shell, capsys, opti
 def test_help_explains_every_option(shell, capsys):
     assert shell.run("%%blockkernel?").success
     text = capsys.readouterr().out
-    for option in ("--target", "--launch", "--show", "--quiet"):
+    wanted = (
+        "--target",
+        "--launch",
+        "--show",
+        "--quiet",
+        "--interpret",
+        "--checked",
+        "--check",
+        "--baseline",
+        "--without",
+    )
+    for option in wanted:
         assert option in text
     assert "%%blockkernel" in text
 
@@ -232,6 +246,10 @@ def test_help_explains_every_option(shell, capsys):
         ("%%blockkernel --show pt", "pt", ["ptx"]),
         ("%%blockkernel --show ptx coal", "coal", ["coalesce"]),
         ("%%blockkernel --launch ad", "", []),
+        ("%%blockkernel --without coal", "coal", ["coalesce"]),
+        ("%%blockkernel --baseline np.e", "", []),
+        ("%%blockkernel --baseline x --ba", "--ba", ["--baseline"]),
+        ("%%blockkernel --check x --che", "--che", ["--checked"]),
         ("%%time --ta", "", []),
     ],
 )
@@ -250,7 +268,7 @@ def test_ipythons_completer_offers_the_options(shell):
 
 def test_registering_twice_changes_nothing(shell):
     before = len(shell.ip.input_transformers_cleanup)
-    magics.register(shell.ip)
+    register(shell.ip)
     assert len(shell.ip.input_transformers_cleanup) == before
     shell.run(f"%%blockkernel\n{ADD}{LAUNCH}")
     assert len(shell.cards) == 1
@@ -259,3 +277,61 @@ def test_registering_twice_changes_nothing(shell):
 def test_a_card_is_json(shell):
     shell.run(f"%%blockkernel\n{ADD}{LAUNCH}")
     json.dumps(shell.cards[0])
+
+
+# ---- what running kernels say --------------------------------------------------------------------------------------------
+
+STRAY = """@blocknb.kernel(checked=False)
+def stray(x, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at))
+"""
+
+
+def test_checked_holds_for_every_launch_of_the_cell_and_no_longer(shell, capsys):
+    big = np.zeros(64, np.float32)
+    shell.ip.user_ns.update(part=big[:60])
+    result = shell.run(f"%%blockkernel --checked\n{STRAY}stray[1,](part, out, BLOCK=64)")
+    assert type(result.error_in_exec).__name__ == "AccessError"
+    assert "loads element 60 of `part`" not in str(result.error_in_exec)  # messages name the kernel's parameter
+    assert "loads element 60 of `x`, which has 60 elements" in str(result.error_in_exec)
+    assert runtime.enforced == {}
+    assert shell.run("stray[1,](part, out, BLOCK=64)").success
+
+
+def test_a_launch_decides_for_itself_in_a_checked_cell(shell):
+    shell.ip.user_ns.update(part=np.zeros(64, np.float32)[:60])
+    assert shell.run(f"%%blockkernel --checked\n{STRAY}stray[1,](part, out, BLOCK=64, checked=False)").success
+
+
+def test_what_a_kernel_prints_stands_in_the_cells_output(shell, capsys):
+    shell.run("%%blockkernel --quiet\n@blocknb.kernel\ndef say(x):\n    print('x', tl.load(x))\nsay[2,](x)")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("pid")] == [
+        "pid (0, 0, 0) idx () x: 0.0",
+        "pid (1, 0, 0) idx () x: 0.0",
+    ]
+
+
+def test_a_fault_that_cupy_tells_of_looks_like_our_errors(shell, capsys, monkeypatch):
+    import sys
+    import types
+
+    from blocknb.runtime import driver
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    monkeypatch.setitem(
+        sys.modules, "cupy_backends.cuda.api.runtime", types.SimpleNamespace(CUDARuntimeError=CUDARuntimeError)
+    )
+    monkeypatch.setattr(driver, "_recent", type(driver._recent)(["first", "second"], 3))
+    shell.ip.user_ns.update(CUDARuntimeError=CUDARuntimeError)
+    shell.run("raise CUDARuntimeError('cudaErrorIllegalAddress: an illegal memory access was encountered')")
+    text = capsys.readouterr().out
+    assert "AccessError" in text
+    assert "`second`" in text and "`first` may have been running" in text
+    assert "context is lost" in text and "checked=True" in text
+    assert "Traceback" not in text
+    shell.run("raise CUDARuntimeError('cudaErrorMemoryAllocation: out of memory')")
+    assert "Traceback" in capsys.readouterr().out

@@ -8,7 +8,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from blocknb.notebook import document
 from blocknb.notebook.results import RESULT_MIME
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -48,7 +47,3 @@ def test_links_to_other_notebooks_lead_somewhere(path):
     prose = "".join(cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown")
     for linked in re.findall(r"\]\(([^)\s]+\.ipynb)\)", prose):
         assert (path.parent / linked).exists(), linked
-
-
-def test_the_document_type_is_versioned():
-    assert document.MIME == f"application/vnd.blocknb.v{document.SCHEMA}+json"

@@ -8,6 +8,7 @@ from kernels import CASES
 
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func
+from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
 
 
@@ -23,6 +24,19 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name, target):
         if stage.after is not stage.before or stage.name == "barriers":
             # Between `shared` and `barriers` the barriers are yet to come; the interpreter then takes them for granted.
             case.interpret(stage.after, arguments, implicit_barriers=stage.name == "shared")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_checked_mode_changes_no_result(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    _, stages = case.lower(arguments, "sm_90a", checked=True)
+    added = next(stage for stage in stages if stage.name == "checks")
+    for stage in (added, stages[-1]):
+        verify(stage.after)
+        text = print_func(stage.after)
+        assert print_func(parse_func(text)) == text
+        case.interpret(stage.after, arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from kernels import CASES
 from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
-PASSES = ("coalesce", "tensorcore", "assign", "shared", "barriers")
+PASSES = ("narrow", "coalesce", "tensorcore", "assign", "shared", "barriers")
 SAMPLES = {
+    "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
     "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
@@ -25,6 +26,13 @@ def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     stage = next(stage for stage in stages if stage.name == name)
     golden(f"{name}/{sample}.ir", report(stage))
+
+
+@pytest.mark.parametrize(("sample", "options"), [("gather", {"checked": True}), ("careful_add", {})])
+def test_checks_make_of_a_kernel_what_their_golden_file_says(sample, options, golden):
+    case = CASES[sample]
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **options)
+    golden(f"checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "checks")))
 
 
 def report(stage: Stage) -> str:

@@ -13,7 +13,8 @@ from blocknb.errors import LaunchError
 from blocknb.language import constexpr
 from blocknb.language import types as t
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, HOST, ONE, UNBOUNDED, constant_kind, describer, extent, parse_type
+from blocknb.runtime.arguments import ANYWHERE, HOST, ONE, constant_kind, describer, parse_type
+from blocknb.runtime.extents import UNBOUNDED, extent
 
 
 def describe(value: Any) -> tuple[arguments.Kind, Any]:
@@ -73,7 +74,7 @@ def test_a_constexpr_is_its_value() -> None:
     assert constant_kind(constexpr(16)) is constant_kind(16)
 
 
-@pytest.mark.parametrize("dtype", [d for d in t.DTYPES if d.name != "bf16"], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in t.DTYPES if d != t.float8e4b15], ids=str)
 def test_every_dtype_of_the_language_has_a_pointer(dtype: t.DType) -> None:
     kind, address = describe(np.zeros(4, dtype.numpy))
     assert kind.type == t.Pointer(dtype)
@@ -85,6 +86,8 @@ def test_a_bf16_array_of_ml_dtypes_is_a_pointer_to_bf16() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     assert describe(np.zeros(4, ml_dtypes.bfloat16))[0].type == t.Pointer(t.bfloat16)
     assert str(describe(ml_dtypes.bfloat16(2))[0]) == "bf16"
+    kind, raw = describe(ml_dtypes.float8_e5m2(1.75))
+    assert (str(kind), raw) == ("fp32", 1.75)
 
 
 def test_alignment_to_16_bytes_is_seen_in_the_address_not_in_the_array() -> None:
@@ -175,6 +178,9 @@ def test_type_texts_stand_for_kinds() -> None:
     assert parse_type("i32:16") is arguments.scalar_kind(t.int32, True)
     assert parse_type("*bool") is arguments.pointer_kind(t.int1, False, ANYWHERE)
     assert parse_type("float33") is None
+    assert parse_type("*fp8e4nv:16") is arguments.pointer_kind(t.float8e4nv, True, ANYWHERE)
+    assert parse_type("*fp8e5") is parse_type("*float8_e5m2") is arguments.pointer_kind(t.float8e5, False, ANYWHERE)
+    assert parse_type("fp8e5") is None  # no parameter is a single fp8
     assert parse_type("*fp32:8") is None
 
 

@@ -260,6 +260,7 @@ def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(monke
         "kind": "array",
         "type": launch.arguments["out"]["type"],
         "shape": (100,),
+        "strides": (1,),
         "bytes": 400,
         "device": -1,
     }

@@ -8,6 +8,8 @@ import pathlib
 import signal
 import textwrap
 import threading
+import types
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -151,6 +153,53 @@ def test_a_helper_redefined_in_another_cell_is_noticed_by_warmup() -> None:
     before = kernel.warmup(np.ones(4, np.float32), BLOCK=4)
     kernel.source.function.__globals__["helper"] = define(SQUARE, "/tmp/s.py")
     assert kernel.warmup(np.ones(4, np.float32), BLOCK=4) is not before
+
+
+THROUGH = """
+@blocknb.kernel
+def kernel(x):
+    i = tl.arange(0, 4)
+    tl.store(x + i, {call}(tl.load(x + i)))
+"""
+CALLS_HELPER = "@blocknb.kernel\ndef kernel(x):\n    return helper(x) + 1\n"
+
+
+@pytest.mark.parametrize("way", ["an alias", "a module", "another helper", "a tuple"])
+def test_a_helper_redefined_behind_something_is_noticed_by_launches_and_by_the_disk_cache(way: str) -> None:
+    """And its first text, defined again in a new session, is found on disk."""
+
+    def session(helper: str) -> tuple[Any, Callable[[str], None]]:
+        found, module = define(helper, "/tmp/helper.py"), types.ModuleType("own")
+        module.f = found  # type: ignore[attr-defined]
+        names = {"an alias": "alias", "a module": "own.f", "another helper": "outer", "a tuple": "both[0]"}
+        outer = define(CALLS_HELPER, "/tmp/outer.py", helper=found)
+        given = {"alias": found, "own": module, "outer": outer, "both": (found, found)}
+        kernel = define(THROUGH.format(call=names[way]), "/tmp/k.py", **given)
+        space = kernel.source.function.__globals__
+
+        def redefine(text: str) -> None:
+            new = define(text, "/tmp/helper.py")
+            module.f = new  # type: ignore[attr-defined]
+            space["alias"], space["both"] = new, (new, new)
+            outer.source.function.__globals__["helper"] = new
+
+        return kernel, redefine
+
+    def launched(kernel: Any) -> list[float]:
+        x = np.array([1, 2, 3, 4], np.float32)
+        kernel[1,](x)
+        return list(x - (way == "another helper"))
+
+    kernel, redefine = session(TWICE)
+    assert launched(kernel) == [2, 4, 6, 8]
+    redefine(SQUARE)
+    assert launched(kernel) == [1, 4, 9, 16]
+    redefine(TWICE)
+    assert launched(kernel) == [2, 4, 6, 8]
+    compiler.forget()
+    again, _ = session(SQUARE)
+    assert launched(again) == [1, 4, 9, 16]
+    assert again.latest.trace.from_cache
 
 
 def test_a_captured_value_that_changed_is_noticed_at_the_next_launch() -> None:

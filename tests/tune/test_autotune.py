@@ -369,3 +369,60 @@ def test_autotune_above_a_plain_function_says_what_is_missing() -> None:
     with pytest.raises(AutotunerError, match="not a function") as error:
         blocknb.autotune([], key=[])(increment)  # type: ignore[arg-type]
     assert "put @blocknb.kernel below it" in str(error.value)
+
+
+def test_arrays_that_are_restored_or_reset_may_be_none() -> None:
+    @blocknb.autotune(configs(64, 128), key=["n"], do_bench=by_block, restore_value=["x", "y"], reset_to_zero=["z"])
+    @blocknb.kernel
+    def either(x, y, z, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+        if y is not None:
+            tl.store(y + i, 0, mask=i < n)
+
+    x = X.copy()
+    either[grid](x, None, None, 1000)
+    np.testing.assert_array_equal(x, X + 1)
+
+
+def test_a_tuner_says_whether_its_hooks_are_its_own() -> None:
+    def hook(*_: Any, **__: Any) -> None: ...
+
+    def told(tuner: Autotuner) -> tuple[bool, bool]:
+        return tuner.user_defined_pre_hook, tuner.user_defined_post_hook
+
+    assert told(tuned()) == (False, False)
+    assert told(tuned(pre_hook=hook, post_hook=hook)) == (True, True)
+
+
+def test_the_cpu_measures_configurations_once_that_differ_in_warps_and_stages_only() -> None:
+    several = [
+        Config({"BLOCK": b}, num_warps=w, num_stages=s, pre_hook=note)
+        for b in (64, 128)
+        for w in (2, 4)
+        for s in (1, 2)
+    ]
+    kernel = tuned(configs=several)
+    kernel[grid](X.copy(), 1000)
+    assert TRIED == [64, 128]
+    assert len(kernel.configs_timings) == 8
+    assert kernel.best_config is several[4]
+
+
+def test_a_kernel_that_has_warps_among_its_parameters_is_measured_in_each() -> None:
+    @blocknb.autotune([Config({"BLOCK": 64}, num_warps=w, pre_hook=note) for w in (2, 4)], key=["n"], do_bench=by_block)
+    @blocknb.kernel
+    def aware(x, n, BLOCK: tl.constexpr, num_warps: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, num_warps, mask=i < n)
+
+    x = X.copy()
+    aware[grid](x, 1000)
+    assert TRIED == [64, 64]
+    assert set(x) == {2.0}
+
+
+def test_a_configuration_cannot_bring_its_own_ir() -> None:
+    assert Config({"A": 1}, ir_override=None) == Config({"A": 1})
+    with pytest.raises(blocknb.LaunchError, match="ir_override"):
+        Config({"A": 1}, ir_override="kernel.ttir")

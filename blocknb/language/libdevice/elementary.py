@@ -239,7 +239,7 @@ def atanh(x):
     """Inverse hyperbolic tangent, of numbers between -1 and 1."""
     v = wide(x)
     a = tl.abs(v)
-    return narrow(with_sign(0.5 * log1p_wide(tl.div_rn(2.0 * a, 1.0 - a)), v) + tl.where(a <= 1, 0.0, NAN), x)
+    return narrow(with_sign(0.5 * log1p_wide(tl.div_rn(2.0 * a, 1.0 - a)) + tl.where(a <= 1, 0.0, NAN), v), x)
 
 
 # -- powers ------------------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def pow(x, y):
     if not tl.to_tensor(y).dtype.is_floating():
         # Every int32 is an fp64, so that odd powers keep their sign.
         exact = real_power(tl.cast(x, float64), tl.cast(y, float64))
-        return exact.to(float64 if wide(x).dtype == float64 else float32)
+        return narrow(exact.to(float64 if wide(x).dtype == float64 else float32), tl.to_tensor(x))
     a, b = wide2(x, y)
     return narrow2(real_power(a, b), x, y)
 

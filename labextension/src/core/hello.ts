@@ -4,6 +4,8 @@
  * Nothing here knows Jupyter, so the protocol can be tested alone and spoken by any other host.
  */
 
+import { SCHEMA } from './schema';
+
 /** The comm target on which the kernel asks. */
 export const HELLO_TARGET = 'blocknb.hello';
 
@@ -11,7 +13,7 @@ export const HELLO_TARGET = 'blocknb.hello';
 export const VERSION = '0.1.0';
 
 /** The newest document schema this extension understands; every document the kernel writes states its own. */
-export const SCHEMA = 1;
+export { SCHEMA };
 
 export interface Announcement {
   extension: 'blocknb';

@@ -1,15 +1,20 @@
 /**
- * The plugin that JupyterLab and Notebook load. It wires, and does nothing else: what can be tested without Jupyter
- * lives in `core/`.
+ * The plugins that JupyterLab and Notebook load. They wire, and do nothing else: what can be tested without Jupyter lives in
+ * `core/`.
  */
 
-import type { JupyterFrontEndPlugin } from '@jupyterlab/application';
+import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
+import { EditorExtensionRegistry, IEditorExtensionRegistry } from '@jupyterlab/codemirror';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 
 import { VERSION } from '../core/hello';
+import { MIME } from '../core/schema';
 import { answerHello } from './hello';
+import { linkExtension } from './link';
+import { CardRenderer } from './renderer';
 
-const plugin: JupyterFrontEndPlugin<void> = {
+const hello: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:hello',
   description: `blocknb ${VERSION}: tells each kernel that the extension is loaded`,
   autoStart: true,
@@ -17,4 +22,33 @@ const plugin: JupyterFrontEndPlugin<void> = {
   activate: (_, tracker: INotebookTracker) => answerHello(tracker),
 };
 
-export default plugin;
+/** Before every other renderer of the bundle; text/html stands at 50. */
+const RANK = 20;
+
+const card: JupyterFrontEndPlugin<void> = {
+  id: 'blocknb:card',
+  description: 'Shows the cards of kernels',
+  autoStart: true,
+  requires: [INotebookTracker, IRenderMimeRegistry],
+  activate: (_: JupyterFrontEnd, tracker: INotebookTracker, rendermime: IRenderMimeRegistry) => {
+    rendermime.addFactory(
+      { safe: true, mimeTypes: [MIME], createRenderer: () => new CardRenderer(tracker, rendermime) },
+      RANK,
+    );
+  },
+};
+
+const link: JupyterFrontEndPlugin<void> = {
+  id: 'blocknb:link',
+  description: 'Links the lines of input cells with the code made from them',
+  autoStart: true,
+  requires: [IEditorExtensionRegistry],
+  activate: (_: JupyterFrontEnd, registry: IEditorExtensionRegistry) => {
+    registry.addExtension({
+      name: 'blocknb:link',
+      factory: () => EditorExtensionRegistry.createImmutableExtension(linkExtension),
+    });
+  },
+};
+
+export default [hello, card, link];

@@ -1,0 +1,28 @@
+"""The order in which facts are found: operands before results, without recursion, since a sorting network is deeper than Python's stack."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+from blocknb.ir.core import Value
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+
+def operands_first(facts: Facts, value: Value, known: Container[Value]) -> list[Value]:
+    """The value, after whatever straight ops make it of and is not `known`."""
+    order: list[Value] = []
+    seen, stack = set(), [(value, False)]
+    while stack:
+        current, ready = stack.pop()
+        if ready:
+            order.append(current)
+        elif current not in seen and current not in known:
+            seen.add(current)
+            stack.append((current, True))
+            op = facts.definition.get(current)
+            if op is not None and not op.blocks and current not in facts.argument:
+                stack.extend((a, False) for a in op.args)
+    return order

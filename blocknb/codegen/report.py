@@ -1,0 +1,110 @@
+"""The form in which machine code writes what a kernel says, and `decode`, which reads it.
+
+A report is one block of 64-bit words. First come counters, one for each kind of record, then a region of records for each kind: a few
+of what went wrong, since the first ones tell enough, and many of what is printed. Who has something to say takes a number from the
+counter and, if there is room, writes the record of that number; so counters tell how much was lost. Zeroing the counters is all
+it takes to use a report again. A record is four words: site and event, program x and y, program z and element, and the value
+printed (the bits of one element) or the offset of an access (in elements from the pointer that was passed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import KernelError
+from blocknb.ir import report as words_of
+from blocknb.ir.report import Access, Assertion, Print, Printed, Program
+
+HEADER = 4  # words
+RECORD = 4  # words
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where records of a kind lie: the word that counts them, the word of the first, and how many there is room for."""
+
+    counter: int
+    first: int
+    room: int
+
+
+_FAULTS, _PRINTS = 1 << 10, 1 << 15
+REGIONS = {
+    "outside": Region(0, HEADER, _FAULTS),
+    "assert": Region(1, HEADER + RECORD * _FAULTS, _FAULTS),
+    "print": Region(2, HEADER + RECORD * 2 * _FAULTS, _PRINTS),
+}
+WORDS = HEADER + RECORD * (2 * _FAULTS + _PRINTS)
+
+Site = Access | Assertion | Print
+#: Of each argument that is an array: its name, its address, and the bytes that may be touched (from, to).
+Arrays = Mapping[int, tuple[str, int, int, int]]
+
+
+@dataclass(frozen=True)
+class Record:
+    site: int
+    event: int
+    program: Program
+    index: int
+    payload: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one launch said: `printed` of `total_printed` lines, and what went wrong."""
+
+    printed: tuple[Printed, ...]
+    total_printed: int
+    error: KernelError | None
+
+    @property
+    def text(self) -> str:
+        return words_of.lines(self.printed, self.total_printed)
+
+
+def counted(words: np.ndarray, kind: str) -> int:
+    """How many records of a kind are there: not more than there is room for."""
+    region = REGIONS[kind]
+    return min(int(words[region.counter]), region.room)
+
+
+def records(words: np.ndarray, kind: str) -> list[Record]:
+    region, count = REGIONS[kind], counted(words, kind)
+    table = words[region.first : region.first + RECORD * count].reshape(count, RECORD)
+    low, high = (table[:, :3] & 0xFFFFFFFF).tolist(), (table[:, :3] >> 32 & 0xFFFFFFFF).tolist()
+    return [
+        Record(a[0], b[0], (a[1], b[1], a[2]), b[2], payload)
+        for a, b, payload in zip(low, high, table[:, 3].tolist(), strict=True)
+    ]
+
+
+def decode(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> Report:
+    """The report in words of int64."""
+    printed = []
+    for r in records(words, "print"):
+        site: Any = sites[r.site]
+        value = None if site.dtype is None else words_of.value_of(r.payload, site.dtype)
+        printed.append(Printed(site, r.program, r.event, r.index, value))
+    return Report(tuple(printed), int(words[REGIONS["print"].counter]), _error(words, sites, arrays))
+
+
+def _error(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> KernelError | None:
+    """The error for what went wrong first, in the order of programs, as far as records tell."""
+    faults = [r for kind in ("outside", "assert") for r in records(words, kind)]
+    if not faults:
+        return None
+    first = min(faults, key=lambda r: (*r.program[::-1], r.event, r.index))
+    site = sites[first.site]
+    if isinstance(site, Assertion):
+        return words_of.assertion_error(site, first.program, first.index, int(words[REGIONS["assert"].counter]))
+    assert isinstance(site, Access), "only accesses and assertions fail"
+    name, address, lower, upper = arrays[site.argument]
+    reach = words_of.reach(address, lower, upper, site.bytes)
+    return words_of.access_error(
+        site, name, first.program, first.payload, reach, int(words[REGIONS["outside"].counter])
+    )

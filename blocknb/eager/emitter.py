@@ -1,0 +1,126 @@
+"""An Emitter that computes every op at once, with the interpreter of the IR, instead of keeping it.
+
+While a block is open, such as the combine of a sum, ops are kept as ever; they are computed when the op comes that holds the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blocknb.eager.values import UNKNOWN, EagerValue
+from blocknb.frontend.emitter import Emitter, Mismatch
+from blocknb.ir.address import AddressSpace
+from blocknb.ir.core import EMPTY, Block, Func, Op, Value
+from blocknb.ir.interp import Machine, Program
+from blocknb.language import ops as table
+from blocknb.target import Target
+
+if TYPE_CHECKING:
+    from blocknb.eager.interpreter import Interpreter
+
+
+class Known(dict):
+    """Emitter.known, kept with the values themselves: a program that loops must not collect all constants it ever made."""
+
+    def __setitem__(self, x: Value, number: Any) -> None:
+        if isinstance(x, EagerValue):
+            x.constant = number
+        else:
+            super().__setitem__(x, number)
+
+    def __getitem__(self, x: Value) -> Any:
+        return x.constant if isinstance(x, EagerValue) else super().__getitem__(x)
+
+    def __contains__(self, x: object) -> bool:
+        return x.constant is not UNKNOWN if isinstance(x, EagerValue) else super().__contains__(x)
+
+    def get(self, x: Any, default: Any = None) -> Any:
+        return self[x] if self.__contains__(x) else default
+
+
+class Printed(list):
+    """Emitter.printed, shown as it comes."""
+
+    def __init__(self, shown: Callable[[], bool]):
+        self.shown = shown
+
+    def append(self, text: str) -> None:
+        if self.shown():
+            print(text, end="")
+
+
+class Outside(dict):
+    """What a block may use from outside: values hold their own arrays."""
+
+    def __missing__(self, x: Value) -> Any:
+        return x.data  # type: ignore[attr-defined]
+
+
+class EagerMachine(Machine):
+    """The interpreter of one program at the tile level, fed op by op."""
+
+    def __init__(self, name: str, space: AddressSpace, sizes: Program, program: Program):
+        super().__init__(Func(name, (), Block((), ())), space, sizes, program)
+        self.env = Outside()
+
+
+class EagerEmitter(Emitter):
+    """Computes what is emitted outside of blocks; `machine` is that of the program that runs."""
+
+    def __init__(self, interpreter: Interpreter, options: Mapping[str, Any]):
+        super().__init__(Target.parse("cpu"), options)  # wherever the arrays are, it is the CPU that computes
+        self.known, self.printed = Known(), Printed(lambda: interpreter.prints)
+        self.runs = interpreter.run_helper
+        self.interpreter = interpreter
+
+    def op(
+        self,
+        name: str,
+        *args: Value,
+        blocks: Sequence[Block] = (),
+        results: Sequence[Value] | None = None,
+        **attrs: Any,
+    ) -> Op:
+        if len(self._open) > 1:
+            return super().op(name, *args, blocks=blocks, results=results, **attrs)
+        types = table.infer(name, tuple(a.type for a in args), attrs)
+        interpreter = self.interpreter
+        made = tuple(EagerValue(x, interpreter) for x in types)
+        op = Op(name, args, made, MappingProxyType(attrs) if attrs else EMPTY, tuple(blocks), None, "interpret")
+        if name != "barrier":
+            for value, array in zip(made, self._compute(op), strict=True):
+                value.data = np.asarray(array)
+        if name == "print":
+            interpreter.tell()
+        return op
+
+    def _compute(self, op: Op) -> tuple:
+        machine, arrays = self.interpreter.machine, [x.data for x in op.args]  # type: ignore[attr-defined]
+        if not op.blocks or table.OPS[op.name].kind == "reduce":
+            return machine.step(op, arrays)
+        walk = machine.control(op, arrays, Outside())
+        try:
+            while True:
+                next(walk)
+        except StopIteration as stop:
+            return stop.value
+
+    def promise(self, x: Value, **promises: Any) -> bool:
+        """Holds a promise against the number: one that is none would only fail, or give wrong results, in the compiled kernel."""
+        divisors = promises.get("multiple_of")
+        if divisors and isinstance(x, EagerValue) and _is_number(x) and int(x.data) % divisors[0]:
+            what = f"multiple_of({x.name or 'x'}, {divisors[0]})"
+            raise Mismatch(f"the promise {what} does not hold: it is {x}", None, "input")
+        return True
+
+    def hold(self, condition: Value) -> None:
+        if isinstance(condition, EagerValue) and not condition.data.all():
+            raise Mismatch("the assumption is false in this program", None, "cond")
+
+
+def _is_number(x: Value) -> bool:
+    return not x.type.shape and not x.type.is_pointer

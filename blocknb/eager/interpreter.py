@@ -1,0 +1,451 @@
+"""Runs programs of a kernel as Python. An Interpreter is also what the rewritten code talks to, under the name `rewrite.HELPER`.
+
+What a kernel calls is told apart as the compiler does: builtins of the language and its library, helpers (whose Python runs, rewritten
+like the kernel's), dtypes. Anything else is Python's and is simply called. The one question that running cannot answer is the type of
+an arm that is not taken; for a conditional expression the compiler's own visitor is asked, on the names of the moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import pdb
+import sys
+import traceback
+import types
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from blocknb.eager import functions
+from blocknb.eager.debugger import debugger
+from blocknb.eager.emitter import EagerEmitter, EagerMachine
+from blocknb.eager.places import describe_call, locate
+from blocknb.eager.record import Run
+from blocknb.eager.rewrite import instantiate, rewritten
+from blocknb.eager.values import EagerValue, OneByOne
+from blocknb.errors import KernelError, Loc, TypeMismatch
+from blocknb.frontend import calls, expressions, loops, shapes
+from blocknb.frontend.dependencies import of_library
+from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape
+from blocknb.frontend.parse import Constant, passed
+from blocknb.frontend.scope import HANDLERS, Frame, as_constant, did_you_mean
+from blocknb.frontend.source import Source, source_of
+from blocknb.frontend.statements import settle
+from blocknb.ir.address import AddressSpace
+from blocknb.ir.core import Value
+from blocknb.ir.interp import Program, numpy_dtype
+from blocknb.ir.report import lines
+from blocknb.language.constants import constexpr, unwrap
+from blocknb.language.ops import TypeRule
+from blocknb.language.surface import BUILTINS, running
+from blocknb.language.types import DType, Pointer
+
+
+class EagerFrame(Frame):
+    """The frame that handlers of builtins get: one for all programs and calls, since Python keeps the names."""
+
+    def __init__(self, source: Source, interpreter: Interpreter):
+        super().__init__(source, interpreter.emit)
+        self.interpreter, self.handlers = interpreter, ChainMap(functions.HANDLERS, HANDLERS)
+
+
+class Interpreter:
+    """The programs of one launch.
+
+    `arguments` has for each parameter a Constant, or an ArgType and the numbers that it is made of (for a pointer its address in
+    `space`). `options` are the launch's, which a kernel may ask for, `grid` three sizes; `run` records what it wants.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        arguments: Mapping[str, Any],
+        options: Mapping[str, Any],
+        space: AddressSpace,
+        grid: Program,
+        run: Run,
+    ):
+        self.source, self.arguments, self.space, self.grid, self.run = source, arguments, space, grid, run
+        self.lanes = False  # whether values stand for many scalars at once
+        self.prints = True  # static_print does so once, as it would while compiling
+        self.sources: dict[types.CodeType, Source] = {}
+        self._functions: dict[Any, types.FunctionType] = {}
+        self._pending: list[Any] = []  # what and, or, chained comparisons and conditional expressions have found so far
+        self.machine = EagerMachine(source.name, space, grid, (0, 0, 0))
+        self.emit = EagerEmitter(self, options)
+        self.frame = EagerFrame(source, self)
+
+    def program(self, program: Program) -> None:
+        """Runs one program. Errors have their place, and a traceback that ends in the kernel's own frames."""
+        self.machine = EagerMachine(self.source.name, self.space, self.grid, program)
+        token = running.set(self.invoke)
+        self.lanes, self._pending = False, []
+        try:
+            function = self.function(self.source)
+            function(**{name: self._argument(name, given, program) for name, given in self.arguments.items()})
+        except (TypeRule, NameError) as error:
+            raised = self._of_the_kernel(error)
+            raised.__traceback__ = error.__traceback__
+            locate(raised, self.sources)
+            raise raised from None
+        except BaseException as error:
+            locate(error, self.sources)
+            raise
+        finally:
+            running.reset(token)
+        self.prints = False
+        self.run.programs.append(program)
+
+    def tell(self) -> None:
+        """Prints what the kernel has printed, as it comes."""
+        print(lines(self.space.printed, len(self.space.printed)), end="")
+        self.space.printed.clear()
+
+    def _of_the_kernel(self, error: Exception) -> Exception:
+        """What the compiler would say; a NameError of other code is that."""
+        if isinstance(error, TypeRule):
+            return TypeMismatch(str(error))
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        source, name = self.sources.get(frames[-1].f_code), getattr(error, "name", None)
+        if source is None:
+            return error
+        if isinstance(error, UnboundLocalError) or name is None:
+            return Mismatch(str(error), "assign the name on every path that leads here")
+        return Mismatch(f"unknown name `{name}`", did_you_mean(name, [*frames[-1].f_locals, *source.visible()]))
+
+    def _argument(self, name: str, given: Any, program: Program) -> Any:
+        if isinstance(given, Constant):
+            value = as_constant(name, given.value)
+        else:
+            kind, numbers = given
+            value, parts = passed(name, kind)
+            made = {
+                part: EagerValue(part.type, self, np.asarray(x).astype(numpy_dtype(part.type.dtype)))
+                for part, x in zip(parts, numbers, strict=True)
+            }
+            for part, x in made.items():
+                x.name = part.name
+            self.emit.promised.update(dict.fromkeys(made.values(), 1))  # errors tell a parameter from what is computed
+            value = rebuild(value, iter([made.get(leaf, leaf) for leaf in leaves(value)]))
+        if self.run.wants(program, name):
+            self._keep(name, value, self.source.node.lineno, self.source.name)
+        return value
+
+    def function(self, source: Source) -> types.FunctionType:
+        """The Python of a kernel or helper, rewritten."""
+        made = self._functions.get(source.function)
+        if made is None:
+            made = self._functions[source.function] = instantiate(source, self)
+            self.sources[made.__code__] = source
+        return made
+
+    # -- names and calls
+
+    def outside(self, found: Any, name: str) -> Any:
+        """What a name from outside the function stands for. Arrays and lists stay: Python may well use them."""
+        if isinstance(found, list) or getattr(found, "shape", None) or type(found).__module__ == "builtins":
+            return found
+        return as_constant(name, found)
+
+    def attribute(self, base: Any, name: str) -> Any:
+        if isinstance(base, EagerValue):
+            return getattr(base, name)
+        if not isinstance(base, (Value, *NUMBERS, type(None))) and not is_ours(type(base)):
+            try:
+                return self.outside(getattr(base, name), name)
+            except AttributeError:
+                pass  # the front end says it better
+        found = expressions.attribute(self.frame, base, name)
+        return self.callable(found) if isinstance(found, expressions.Method) else found
+
+    def callable(self, function: Any) -> Callable[..., Any]:
+        """What to call, directly, where the kernel calls `function`."""
+        if function is builtins.breakpoint or function is pdb.set_trace:
+            return debugger(function, self.sources)
+        if function is builtins.print or function is builtins.range or hasattr(function, "blocknb_eager"):
+            return function
+        if isinstance(function, type) and function not in calls.PYTHON and function is not constexpr:
+            return function
+        if isinstance(function, expressions.Method) or getattr(function, "builtin", None) or function is constexpr:
+            return self._invoking(function)
+        if (source := source_of(function)) is not None:
+            return self.function(source)
+        if isinstance(function, (DType, Pointer)):
+            return self._invoking(function)
+        try:
+            if function in calls.PYTHON:
+                return self._special(function)
+        except TypeError:  # unhashable, hence Python's
+            return function
+        if is_ours(function) or is_ours(type(function)) or is_ours(type(getattr(function, "__self__", None))):
+            return self._invoking(function)
+        if inspect.isfunction(function) and not of_library(function):
+            return self._python(function)
+        return function
+
+    def _invoking(self, function: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.invoke(function, args, kwargs)
+
+        call.blocknb_eager = True  # type: ignore[attr-defined]
+        return call
+
+    def _special(self, function: Any) -> Callable[..., Any]:
+        """Python's own functions that mean something else for tiles."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if function is builtins.isinstance or (
+                any(isinstance(a, Value) for a in args) and all(isinstance(a, (Value, *NUMBERS)) for a in args)
+            ):
+                return self.invoke(function, args, kwargs)
+            return function(*args, **kwargs)
+
+        return call
+
+    def _python(self, function: Any) -> Callable[..., Any]:
+        """A plain function of the user's: with constants it computes as while compiling, with tiles it is a helper."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            known = self.emit.constant
+            args, kwargs = tuple(map(known, args)), {k: known(v) for k, v in kwargs.items()}
+            return unwrap(self._helper_of(function, (*args, *kwargs.values()))(*args, **kwargs))
+
+        return call
+
+    def _helper_of(self, function: Any, values: Sequence[Any]) -> Any:
+        if not any(isinstance(x, Value) for x in values):
+            return function
+        try:
+            return self.function(Source(function))
+        except KernelError:  # no kernel could be such a function (*args, a lambda); tiles have operators there, too
+            return function
+
+    def invoke(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call of something of the language."""
+        if (source := source_of(function)) is not None:
+            return self.function(source)(*args, **kwargs)
+        try:
+            found = calls.call(self.frame, function, list(map(plain, args)), {k: plain(v) for k, v in kwargs.items()})
+        except KernelError as error:
+            describe_call(error, function.function if isinstance(function, expressions.Method) else function)
+            raise
+        return found
+
+    def run_helper(self, frame: Frame, source: Source, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call of a helper from within a handler of the front end."""
+        if any(isinstance(a, Value) and not isinstance(a, EagerValue) for a in args):
+            return calls.visit_helper(frame, source, args, dict(kwargs), None)
+        return self.function(source)(*args, **kwargs)
+
+    # -- assignments
+
+    def settle(self, value: Any, targets: tuple, line: int) -> Any:
+        value = settle(self.frame, value)
+        for names in targets:
+            self._assigned(names, value, line)
+        return value
+
+    def constant(self, value: Any, targets: tuple, line: int) -> Any:
+        try:
+            value = calls.compile_time(unwrap(value), self.frame)
+        except Mismatch as error:
+            error.hint = "drop the annotation; the value is computed at run time"
+            raise
+        for names in targets:
+            self._assigned(names, value, line)
+        return value
+
+    def _assigned(self, names: Any, value: Any, line: int) -> None:
+        if isinstance(names, tuple):
+            if isinstance(value, (tuple, list)):
+                for name, part in zip(names, value, strict=False):
+                    self._assigned(name, part, line)
+        elif names is not None:
+            if isinstance(value, EagerValue) and not value.name:
+                value.name = names
+            if self.run.wants(self.machine.program, names):
+                self._keep(names, value, line, "")
+
+    def _keep(self, name: str, value: Any, line: int, function: str) -> None:
+        """Arrays of tiles are never written again, so they need no copy."""
+        function = function or self._function_name()
+        found = value.data if isinstance(value, EagerValue) else value
+        self.run.keep(self.machine.program, function, line, name, found)
+
+    def _function_name(self) -> str:
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code not in self.sources:
+            frame = frame.f_back  # type: ignore[assignment]
+        return frame.f_code.co_name if frame is not None else self.source.name
+
+    # -- conditions
+
+    def test(self, value: Any) -> bool:
+        """The condition of an `if`, `while` or `assert`. Objects of Python's are asked as Python asks them."""
+        return bool(unwrap(value))
+
+    def negate(self, value: Any) -> Any:
+        return self.emit.unary("not", value) if isinstance(value, Value) else not value
+
+    def branch(self, value: Any) -> tuple[bool, bool]:
+        """The answer, and whether it was known only at run time."""
+        return self.test(value), isinstance(self.emit.constant(value), Value)
+
+    def joined(self, value: Any, branch: tuple[bool, bool]) -> Any:
+        return self.carried(value) if branch[1] else value
+
+    def carried(self, value: Any) -> Any:
+        return self.emit.runtime(value) if isinstance(value, NUMBERS) else value
+
+    def first(self, word: str, value: Any) -> bool:
+        self._pending.append([word, value])
+        return self._decided()
+
+    def then(self, value: Any) -> bool:
+        entry = self._pending[-1]
+        word, result = entry
+        entry[1] = expressions.conjunction(self.frame, word, result, value) if isinstance(result, Value) else value
+        return self._decided()
+
+    def _decided(self) -> bool:
+        word, result = self._pending[-1]
+        return not isinstance(result, Value) and bool(result) == (word == "or")
+
+    def result(self, decided: bool) -> Any:
+        return self._pending.pop()[1]
+
+    def start(self, operator: str, left: Any, right: Any) -> bool:
+        self._pending.append([right, self.compare(operator, left, right)])
+        return self._false()
+
+    def step(self, operator: str, right: Any) -> bool:
+        entry = self._pending[-1]
+        link = self.compare(operator, entry[0], right)
+        entry[:] = right, expressions.conjunction(self.frame, "and", entry[1], link)
+        return self._false()
+
+    def _false(self) -> bool:
+        result = self._pending[-1][1]
+        return not isinstance(result, Value) and not result
+
+    def compare(self, operator: str, left: Any, right: Any) -> Any:
+        """A comparison; membership in what is no tuple or text is Python's, by the number."""
+        if operator in ("In", "NotIn") and not isinstance(right, (tuple, str, Value)):
+            number = left.item() if isinstance(left, EagerValue) and left.type.size == 1 else left
+            return (number in right) == (operator == "In")
+        return expressions.compare_one(self.frame, getattr(ast, operator)(), plain(left), plain(right))
+
+    # -- conditional expressions
+
+    def choose(self, value: Any) -> bool:
+        answer, at_run_time = self.branch(value)
+        self._pending.append(at_run_time)
+        return answer
+
+    def arm(self, value: Any, number: int, taken: bool) -> Any:
+        """The arm that was taken, in the type that both have."""
+        if not self._pending.pop():
+            return value
+        frame = sys._getframe(1)
+        source = self.sources[frame.f_code]
+        node = rewritten(source).ternaries[number]
+        other = self._type_of(node.orelse if taken else node.body, source, frame.f_locals)
+        if not same_shape(value, other) if other is not None else True:
+            return settle(self.frame, value)
+        try:
+            return rebuild(value, iter([self._meet(a, b) for a, b in zip(leaves(value), leaves(other), strict=True)]))
+        except Disagreement as error:
+            raise Mismatch(
+                f"the arms of the conditional expression are {error}",
+                "give both one type, with .to(...) or tl.full(...)",
+            ) from None
+
+    def _meet(self, x: Any, other: Any) -> Any:
+        if identical(x, other) or not isinstance(x, (Value, *NUMBERS)):
+            return x
+        kind = leaf_type(x, other)
+        return x if isinstance(x, Value) else self.emit.number(x, kind.dtype, kind.shape)
+
+    def _type_of(self, node: ast.expr, source: Source, names: Mapping[str, Any]) -> Any:
+        """What the compiler makes of an expression; None where it is Python that no compiler takes."""
+        frame = Frame(source, Emitter())
+        frame.names.update(names)
+        try:
+            return frame.expr(node)
+        except KernelError:
+            return None
+
+    # -- loops
+
+    def loop(self, function: Any, places: tuple, target: Any, line: int) -> Callable[..., Any]:
+        """What gives the elements of `for target in function(...)`. `places`: where the body assigns names."""
+        if function is builtins.range or function is BUILTINS["range"]:
+            return lambda *args, **kwargs: self._counted(
+                loops.range_bounds("range", list(args), kwargs)[0], len(args) == 1, dict(places), target, line
+            )
+        if function is BUILTINS["static_range"]:
+
+            def unrolled(*args: Any, **kwargs: Any) -> range:
+                bounds, _ = loops.range_bounds("static_range", list(args), kwargs)
+                what = ("start", "end", "step")
+                start, end, step = (
+                    shapes.constant_int(self.frame, x, w, f"the {w} of static_range")
+                    for x, w in zip(bounds, what, strict=True)
+                )
+                if step == 0:
+                    raise Mismatch("the step of static_range is zero")
+                return range(start, end, step)
+
+            return unrolled
+        return self.callable(function)
+
+    def _counted(
+        self, bounds: list[Any], single: bool, places: dict[str, tuple], target: Any, line: int
+    ) -> Iterator[EagerValue]:
+        """A run-time loop: counts in int32 or int64, and names keep the types that they had before it."""
+        if self.lanes and any(isinstance(x, EagerValue) and x.type.shape for x in bounds):
+            raise OneByOne
+        if self.emit.constant(bounds[2]) == 0:
+            raise Mismatch("the step of the range is zero")
+        try:
+            numbers = loops.loop_bounds(self.frame, bounds)
+        except Mismatch as error:
+            error.argument = "arg1" if single else error.argument
+            describe_call(error, BUILTINS["range"])
+            raise
+        return self._count(numbers, places, target, line, sys._getframe(2))
+
+    def _count(
+        self, bounds: list[Any], places: dict[str, tuple], target: Any, line: int, frame: types.FrameType
+    ) -> Iterator[EagerValue]:
+        kind = bounds[0].type
+        before = {n: v for n, v in frame.f_locals.items() if n in places and isinstance(v, EagerValue)}
+        for i in range(*(int(x.data) for x in bounds)):
+            counter = EagerValue(kind, self, np.asarray(i, kind.dtype.numpy))
+            self._assigned(target, counter, line)
+            yield counter
+            now = frame.f_locals
+            for name, old in before.items():
+                new = now.get(name)
+                if isinstance(new, EagerValue) and new.type != old.type:
+                    source = self.sources.get(frame.f_code, self.source)
+                    line, column, end_line, end_column = places[name]
+                    place = Loc(source.file, line, column, end_line, end_column, source.name)
+                    raise loops.changed_type(name, old, new, place)
+
+
+def is_ours(x: Any) -> bool:
+    """Whether a class or function belongs to the language or its front end, which then knows what it means in a kernel."""
+    return (getattr(x, "__module__", None) or "").startswith("blocknb.")
+
+
+def plain(x: Any) -> Any:
+    """An argument as the front end knows it: lists as tuples, constexprs as their values."""
+    if isinstance(x, (list, tuple)) and type(x) in (list, tuple):
+        return tuple(map(plain, x))
+    return unwrap(x)

@@ -1,0 +1,72 @@
+"""Gives an error of a running kernel its place, from the traceback: Python knows line and columns of every instruction."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+from collections.abc import Mapping
+from types import CodeType, TracebackType
+from typing import Any
+
+from blocknb.errors import KernelError, Loc
+from blocknb.frontend.calls import argument_loc
+from blocknb.frontend.emitter import Emitter
+from blocknb.frontend.scope import Frame
+from blocknb.frontend.source import Source
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def locate(error: BaseException, sources: Mapping[CodeType, Source]) -> None:
+    """Sets the `loc` of a KernelError (with the calls that led there), and cuts from the traceback what blocknb did within the kernel's
+    line, so that a debugger opens in the kernel."""
+    entries = []
+    step = error.__traceback__
+    while step is not None:
+        entries.append(step)
+        step = step.tb_next
+    own = [entry for entry in entries if entry.tb_frame.f_code in sources]
+    if not own or not isinstance(error, KernelError):
+        return
+    loc: Loc | None = None
+    for entry in own:
+        source = sources[entry.tb_frame.f_code]
+        loc = _place(entry, source, loc)
+    if error.loc is None:
+        error.loc = _of_argument(error, sources[own[-1].tb_frame.f_code], loc) or loc
+    end = len(entries)
+    while entries[end - 1].tb_frame.f_code not in sources and _is_ours(entries[end - 1]):
+        end -= 1
+    trimmed = None
+    for entry in reversed(entries[:end]):
+        trimmed = TracebackType(trimmed, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    error.__traceback__ = trimmed
+
+
+def _is_ours(entry: TracebackType) -> bool:
+    return entry.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+
+
+def _place(entry: TracebackType, source: Source, caller: Loc | None) -> Loc:
+    position = next(itertools.islice(entry.tb_frame.f_code.co_positions(), entry.tb_lasti // 2, None))
+    line, end_line, column, end_column = position
+    return Loc(source.file, line or entry.tb_lineno, column or 0, end_line or 0, end_column or 0, source.name, caller)
+
+
+def _of_argument(error: KernelError, source: Source, loc: Loc | None) -> Loc | None:
+    """The place of the argument that the error names, in the call that stands at `loc`."""
+    name, function = getattr(error, "argument", None), getattr(error, "function", None)
+    if name is None or loc is None:
+        return None
+    span = (loc.line, loc.column, loc.end_line, loc.end_column)
+    for node in ast.walk(source.node):
+        if isinstance(node, ast.Call) and span == (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset):
+            return argument_loc(Frame(source, Emitter(), loc.caller), node, function, name)
+    return None
+
+
+def describe_call(error: Any, function: Any) -> None:
+    """Notes which function was being called, the innermost first."""
+    if getattr(error, "function", None) is None:
+        error.function = function

@@ -1,0 +1,56 @@
+"""Python numbers as constants of a dtype: what they become, and what they then are; and the error for what does not fit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from blocknb.errors import TypeMismatch
+from blocknb.language import types as t
+from blocknb.language.float8 import FORMATS
+from blocknb.language.types import DType
+
+
+class Mismatch(TypeMismatch):
+    """A TypeMismatch that may name the argument of the call at fault, so that the carets go there."""
+
+    title = TypeMismatch.title
+
+    def __init__(self, message: str, hint: str | None = None, argument: str | None = None):
+        super().__init__(message, hint=hint)
+        self.argument = argument
+
+
+def own_dtype(x: bool | int | float) -> DType:
+    try:
+        return t.literal_dtype(x)
+    except OverflowError as error:
+        raise Mismatch(str(error)) from None
+
+
+def convert_number(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """A Python number as the Python number a constant of the dtype holds."""
+    if dtype.is_float and dtype.bits == 8:
+        return FORMATS[dtype.name].decode(FORMATS[dtype.name].encode(float(value)))
+    if dtype.is_float:
+        return float(value)
+    if dtype.kind == "bool":
+        return bool(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Mismatch(
+                f"{value} cannot become {dtype}",
+                "integers have no infinity; take the smallest or largest integer instead",
+            )
+        value = int(value)
+    value = int(value) & ((1 << dtype.bits) - 1)
+    return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
+
+
+def held(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """The number that a constant of the dtype holds: of 0.1 in fp32 that is another one than 0.1."""
+    if not dtype.is_float or dtype == t.float64 or dtype.is_fp8():  # fp8 is rounded by convert_number
+        return value
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(dtype.numpy))

@@ -1,0 +1,81 @@
+"""What the front end writes out for floats of eight bits: signs, the larger of two, and the conversions of fp8e4b15.
+
+No machine and no library knows fp8e4b15, so its conversions are arithmetic on its bits here. It is an fp16 of seven bits of mantissa
+less and without the top bit of the exponent, under the same bias, so its bits stand inside those of an fp16. Numbers beyond 1.75
+become 1.75 of their sign. So does a NaN, as in Triton, but always +1.75: what sign a NaN has after a conversion is the machine's affair.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blocknb.ir.core import Value
+from blocknb.language import types as t
+from blocknb.language.float8 import FORMATS
+
+if TYPE_CHECKING:
+    from blocknb.frontend.emitter import Emitter
+
+LARGEST = 0x3F00  # 1.75 in fp16
+
+
+def convert(emit: Emitter, x: Value, dtype: Any) -> Value:
+    """x, of fp8e4b15 or on the way there, as another dtype."""
+    if x.type.dtype != t.float8e4b15:
+        return _narrow(emit, x)
+    if dtype.is_fp8() or not dtype.is_float:
+        return emit.cast(emit.cast(x, t.float32), dtype)
+    return emit.cast(_widen(emit, x), dtype)
+
+
+def signed(emit: Emitter, x: Value, op: str, bits: int) -> Value:
+    """x with its sign changed, by `op` with `bits`."""
+    dtype = x.type.dtype
+    old = emit.value("bitcast", x, dtype=t.uint8)
+    new = emit.value(op, old, _constant(emit, old, bits))
+    if FORMATS[dtype.name].unsigned_zero:  # 0x80 is the NaN, and there is one zero
+        special = emit.value(
+            "cmp", emit.value("and", old, _constant(emit, old, 0x7F)), _constant(emit, old, 0), pred="eq"
+        )
+        new = emit.value("select", special, old, new)
+    return emit.value("bitcast", new, dtype=dtype)
+
+
+def extremum(emit: Emitter, op: str, a: Value, b: Value, nan: bool) -> Value:
+    """The larger (`max`) or smaller of two; a NaN wins if `nan`, else it loses."""
+    x, y = emit.widened(a), emit.widened(b)
+    chosen = emit.value("select", emit.value("cmp", x, y, pred="gt" if op == "max" else "lt"), a, b)
+    kept = x if nan else y
+    return emit.value("select", emit.value("cmp", kept, kept, pred="ne"), a, chosen)
+
+
+def _constant(emit: Emitter, like: Value, number: int) -> Value:
+    return emit.number(number, like.type.dtype, like.type.shape)
+
+
+def _widen(emit: Emitter, x: Value) -> Value:
+    """fp16: the seven bits of the size move up by seven, and the sign to the front."""
+    bits = emit.value("cast", emit.value("bitcast", x, dtype=t.uint8), dtype=t.uint16)
+    size = emit.value("shl", emit.value("and", bits, _constant(emit, bits, 0x7F)), _constant(emit, bits, 7))
+    sign = emit.value("shl", emit.value("and", bits, _constant(emit, bits, 0x80)), _constant(emit, bits, 8))
+    return emit.value("bitcast", emit.value("or", size, sign), dtype=t.float16)
+
+
+def _narrow(emit: Emitter, x: Value) -> Value:
+    """The nearest, ties away from zero. fp16 is reached by cutting off, so that half a step is seen for what it is."""
+    from blocknb.frontend.shapes import toward_zero
+
+    dtype = x.type.dtype
+    half = emit.cast(x if dtype.is_float else emit.cast(x, t.float32), t.float16)
+    if dtype.is_float and (dtype.bits > 16 or dtype == t.bfloat16):
+        wide = x if dtype.bits > 16 else emit.cast(x, t.float32)
+        half = toward_zero(emit, wide, half)
+    bits = emit.value("bitcast", half, dtype=t.uint16)
+    size = emit.value("and", bits, _constant(emit, bits, 0x7FFF))
+    limited = emit.value("min", size, _constant(emit, bits, LARGEST))
+    rounded = emit.value("add", limited, _constant(emit, bits, 0x40))
+    moved = emit.value("shr", rounded, _constant(emit, bits, 7))
+    sign = emit.value("shr", emit.value("and", bits, _constant(emit, bits, 0x8000)), _constant(emit, bits, 8))
+    nan = emit.value("cmp", size, _constant(emit, bits, 0x7C00), pred="gt")
+    sign = emit.value("select", nan, _constant(emit, bits, 0), sign)
+    return emit.value("bitcast", emit.cast(emit.value("or", moved, sign), t.uint8), dtype=t.float8e4b15)

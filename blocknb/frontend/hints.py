@@ -1,0 +1,106 @@
+"""What to write instead of names that people bring along from NumPy, torch, CUDA and Python.
+
+A table, because the nearest spelling (`astype` is close to `type`) is often the wrong advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from blocknb.language.library import LIBRARY
+from blocknb.language.surface import BUILTINS
+
+_DEVICE = "import it: from blocknb.language.extra import libdevice"
+INSTEAD = {
+    "all": "tl.min(condition.to(tl.int32), axis)",
+    "amax": "tl.max(x, axis)",
+    "amin": "tl.min(x, axis)",
+    "any": "tl.max(condition.to(tl.int32), axis)",
+    "append": "lists are tuples here and do not change: parts + (value,) makes a longer one",
+    "arccos": f"libdevice.acos(x); {_DEVICE}",
+    "arcsin": f"libdevice.asin(x); {_DEVICE}",
+    "arctan": f"libdevice.atan(x); {_DEVICE}",
+    "arctan2": f"libdevice.atan2(y, x); {_DEVICE}",
+    "astype": "x.to(dtype)",
+    "bfloat16": "tl.bfloat16 is a dtype: x.to(tl.bfloat16)",
+    "blockDim": "a program works on whole tiles: tl.arange(0, BLOCK)",
+    "blockIdx": "tl.program_id(axis)",
+    "clip": "tl.clamp(x, low, high)",
+    "concat": "tl.cat(a, b) for one axis, tl.join(a, b) makes a new one",
+    "concatenate": "tl.cat(a, b) for one axis, tl.join(a, b) makes a new one",
+    "copy": "values never change, so they need no copies",
+    "double": "x.to(tl.float64)",
+    "einsum": "tl.dot(a, b) for matrices, tl.sum(a * b, axis) for the rest",
+    "empty": "tl.zeros(shape, dtype)",
+    "extend": "lists are tuples here and do not change: parts + more makes a longer one",
+    "flatten": "tl.ravel(x)",
+    "float": "x.to(tl.float32)",
+    "full_like": "tl.full(x.shape, value, x.dtype)",
+    "gelu": "0.5 * x * (1 + tl.erf(x * 0.7071067811865476))",
+    "half": "x.to(tl.float16)",
+    "int": "x.to(tl.int32)",
+    "isfinite": f"libdevice.finitef(x); {_DEVICE}",
+    "isinf": f"libdevice.isinf(x); {_DEVICE}",
+    "isnan": "x != x",
+    "item": "a scalar is a value already; tl.sum(x) makes one of a tile",
+    "linspace": "start + tl.arange(0, N) * step",
+    "log10": f"libdevice.log10(x); {_DEVICE}",
+    "log1p": f"libdevice.log1p(x); {_DEVICE}",
+    "long": "x.to(tl.int64)",
+    "matmul": "tl.dot(a, b)",
+    "mean": "tl.sum(x, axis) / n",
+    "mm": "tl.dot(a, b)",
+    "ndim": "len(x.shape)",
+    "norm": "tl.sqrt(tl.sum(x * x, axis))",
+    "ones": "tl.full(shape, 1, dtype)",
+    "ones_like": "tl.full(x.shape, 1, x.dtype)",
+    "pow": f"x * x, or libdevice.pow(x, y); {_DEVICE}",
+    "power": f"x * x, or libdevice.pow(x, y); {_DEVICE}",
+    "prod": "tl.reduce(x, axis, multiply), where multiply is a kernel of two values",
+    "range": "tl.range or Python's range in a `for`, tl.arange for a tile",
+    "relu": "tl.maximum(x, 0.0)",
+    "round": f"libdevice.rint(x); {_DEVICE}",
+    "sign": "tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))",
+    "silu": "x * tl.sigmoid(x)",
+    "size": "x.numel",
+    "square": "x * x",
+    "squeeze": "x.reshape(...) with the shape it shall have",
+    "stack": "tl.join(a, b)",
+    "std": "tl.sqrt(tl.sum((x - mean) * (x - mean), axis) / n)",
+    "syncthreads": "tl.debug_barrier(); loads and stores of one program are in order without it",
+    "tan": f"libdevice.tan(x); {_DEVICE}",
+    "threadIdx": "a program works on whole tiles: tl.arange(0, BLOCK)",
+    "tril": "tl.where(rows[:, None] >= columns[None, :], x, 0)",
+    "triu": "tl.where(rows[:, None] <= columns[None, :], x, 0)",
+    "transpose": "tl.trans(x)",
+    "unsqueeze": "x[:, None], or tl.expand_dims(x, axis)",
+    "var": "tl.sum((x - mean) * (x - mean), axis) / n",
+}
+#: Names under which others have what the language has under its own.
+SYNONYMS = {
+    "absolute": "abs", "fabs": "abs", "fmax": "maximum", "fmin": "minimum", "divide": "fdiv", "where": "where", "clamp": "clamp",
+    "prod": "reduce", "amax": "max", "amin": "min", "matmul": "dot", "transpose": "trans", "concatenate": "cat",
+}  # fmt: skip
+
+
+def instead_of(name: str) -> str | None:
+    """What to write in place of a name the language does not have."""
+    return INSTEAD.get(name)
+
+
+def instead_of_function(name: str) -> str:
+    """What to call in place of a host function of that name."""
+    known = SYNONYMS.get(name, name)
+    if known in BUILTINS or known in LIBRARY:
+        return f"tl.{known} works on run-time values"
+    return INSTEAD.get(name) or "use the function of the same meaning in blocknb.language"
+
+
+def literal_dtype_name(x: Any, names: Iterable[str]) -> str | None:
+    """The name in the language of a dtype of NumPy or torch, such as np.float32; None if it is no such thing."""
+    name = str(getattr(x, "__name__", x)).removeprefix("torch.")
+    name = {"bool": "int1", "bool_": "int1", "half": "float16", "double": "float64", "single": "float32"}.get(
+        name, name
+    )
+    return name if name in names else None

@@ -1,0 +1,161 @@
+"""What a running kernel says: what it prints, assertions that fail, accesses outside of arrays.
+
+A kernel speaks in records, and a record names its *site*, the place in the source with everything that is known while compiling. The
+interpreter, the CPU and the GPU make the same records, and the words are made of them here, so that a message does not depend on
+where the kernel ran. Lines of `device_print` have Triton's form, `pid (0, 0, 0) idx (3) x: 1.5`, but numbers are as short as they can
+be and the lines are in order: by program, then in the order of the prints, then by element.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import AccessError, DeviceAssertionFailed, Loc
+from blocknb.ir.core import Op
+from blocknb.language.types import DType, Pointer
+
+REPORTS = ("print", "assert", "outside")  # the ops that speak
+SHOWN = 4096  # lines that one launch prints at most
+Program = tuple[int, int, int]
+VERBS = {"load": "loads", "store": "stores to"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter,
+    `bytes` the size of an element."""
+
+    loc: Loc | None
+    action: str
+    argument: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """The site of an assertion on a tile of that shape."""
+
+    loc: Loc | None
+    message: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Print:
+    """The site of one operand of a print: number `operand` of `operands`. Without operands there is one site, whose dtype is None."""
+
+    loc: Loc | None
+    prefix: str
+    dtype: Any
+    shape: tuple[int, ...]
+    operand: int
+    operands: int
+    hex: bool
+
+    def line(self, program: Program, index: int, value: Any) -> str:
+        """The line for the element of that number."""
+        head, prefix = f"pid ({', '.join(map(str, program))})", self.prefix.strip()
+        if self.dtype is None:
+            return f"{head} {prefix}".rstrip()
+        places = zip(np.unravel_index(index, self.shape), self.shape, strict=True) if self.shape else ()
+        where = ", ".join(str(i).rjust(len(str(n - 1))) for i, n in places)
+        label = f" {prefix}" if prefix else ""
+        number = f"(operand {self.operand}) " if self.operands > 1 else ""
+        return f"{head} idx ({where}){label}{'' if prefix.endswith(':') else ':'} {number}{self.text(value)}"
+
+    def text(self, value: Any) -> str:
+        """One number: floats in the fewest digits that tell them apart in their dtype, bools as 0 and 1, pointers as addresses."""
+        if self.hex or isinstance(self.dtype, Pointer):
+            raw = int.from_bytes(np.asarray(value).tobytes(), "little")
+            return f"0x{raw & (1 << self.dtype.bits) - 1:0{max(1, self.dtype.bits // 4)}x}"
+        return str(value) if self.dtype.is_float else str(int(value))
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One element printed. `event` counts what a program says, in its own order."""
+
+    site: Print
+    program: Program
+    event: int
+    index: int
+    value: Any
+
+    @property
+    def order(self) -> tuple:
+        return (*self.program[::-1], self.event, self.site.operand, self.index)
+
+
+def prints(op: Op) -> list[Print]:
+    """The sites of a print, one an operand."""
+    prefix, as_hex = op.attrs["prefix"], bool(op.attrs.get("hex"))
+    if not op.args:
+        return [Print(op.loc, prefix, None, (), 0, 0, as_hex)]
+    types, count = [a.type for a in op.args], len(op.args)
+    return [Print(op.loc, prefix, x.dtype, x.shape, i, count, as_hex) for i, x in enumerate(types)]
+
+
+def access(op: Op, argument: int) -> Access:
+    """The site of an access to the array of an argument."""
+    return Access(op.loc, action_of(op), argument, op.args[0].type.dtype.element.bytes)
+
+
+def action_of(op: Op) -> str:
+    return f"atomic_{op.attrs['kind']}" if op.name == "atomic" else op.name
+
+
+def lines(printed: Iterable[Printed], total: int) -> str:
+    """What stands in the notebook: the first lines in order, and how many of the `total` are left out."""
+    shown = sorted(printed, key=lambda p: p.order)[:SHOWN]
+    text = "".join(p.site.line(p.program, p.index, p.value) + "\n" for p in shown)
+    rest = total - len(shown)
+    return text + (f"... {rest} more line{'s' if rest > 1 else ''}\n" if rest else "")
+
+
+def access_error(
+    site: Access, name: str, program: Program, index: int, reach: tuple[int, int], total: int = 1
+) -> AccessError:
+    """The error for an access to element `index` of the array `name`, whose first and last elements are `reach` (counted from the
+    pointer that was passed). `total`: so many accesses were outside and were skipped."""
+    first, last = reach
+    has = f"elements {first} to {last}" if first else f"{last + 1} element{'s' if last else ''}"
+    more = f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
+    message = (
+        f"program {program} {VERBS.get(site.action, 'updates')} element {index} of `{name}`, which has {has}{more}"
+    )
+    keeps = "compare and swap only where the index is valid, under an `if`"
+    if site.action != "atomic_cas":
+        keeps = f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)"
+    return AccessError(message, site.loc, keeps, program=program, index=index)
+
+
+def assertion_error(site: Assertion, program: Program, index: int, total: int = 1) -> DeviceAssertionFailed:
+    """The error for an assertion that does not hold in element `index`. `total`: in so many elements it failed in all."""
+    where = ""
+    if site.shape:
+        place = tuple(int(i) for i in np.unravel_index(index, site.shape))
+        where = f" for element {place[0] if len(place) == 1 else place}"
+    more = f" ({total} failures in all)" if total > 1 else ""
+    message = f"assertion failed in program {program}{where}{more}{': ' + site.message if site.message else ''}"
+    return DeviceAssertionFailed(message, site.loc, program=program, index=index)
+
+
+def reach(address: int, lower: int, upper: int, size: int) -> tuple[int, int]:
+    """The first and last element of the bytes from `lower` to `upper`, counted from an address."""
+    return (lower - address) // size, (upper - address) // size - 1
+
+
+@functools.cache
+def _unsigned(bits: int) -> np.dtype:
+    return np.dtype(f"u{max(8, bits) // 8}")
+
+
+def value_of(bits: int, dtype: DType | Pointer) -> Any:
+    """The element whose bits travelled in an integer of 64 bits."""
+    kept = bits & (1 << max(8, dtype.bits)) - 1
+    return np.asarray(kept, _unsigned(dtype.bits)).reshape(1).view(dtype.numpy)[0]

@@ -1,0 +1,140 @@
+"""Inline PTX: which registers a constraint string names, and how the elements of tiles are packed into them.
+
+A call of the text works on `pack` elements of every operand. An element of 32 or 64 bits takes a register; narrower ones share
+one of at most 32 bits, the first in the lowest bits (a bool takes a byte). So an operand has `registers(dtype, pack)` of them, and
+the constraints name those of the results first, then those of the arguments, each in order; `$0`, `$1`... in the text are these.
+Everything that LLVM would abort on is found here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.language.rules import TypeRule
+from blocknb.language.types import Tile
+
+#: The letters of PTX constraints: bits of a register, and its type in LLVM (CUDA, "Inline PTX Assembly", Constraints).
+LETTERS = {"h": (16, "i16"), "r": (32, "i32"), "l": (64, "i64"), "f": (32, "float"), "d": (64, "double")}
+FORM = re.compile(r"(?P<out>=&?)?(?P<letter>[hrlfd])|(?P<tied>\d+)")
+
+
+class Wrong(TypeRule):
+    """An inline assembly that cannot be: what is wrong, a hint, and the argument of the call that is at fault."""
+
+    def __init__(self, message: str, hint: str | None = None, argument: str = "constraints"):
+        super().__init__(message)
+        self.hint, self.argument = hint, argument
+
+
+@dataclass(frozen=True)
+class Register:
+    """One entry of a constraint string. `letter`: h, r, l, f or d; `text`: as LLVM takes it."""
+
+    letter: str
+    text: str
+    output: bool
+
+    @property
+    def bits(self) -> int:
+        return LETTERS[self.letter][0]
+
+    @property
+    def llvm(self) -> str:
+        return LETTERS[self.letter][1]
+
+
+def width(dtype: Any) -> int:
+    """Bits of an element in a register: a bool is a byte."""
+    return max(8, dtype.bits)
+
+
+def share(dtype: Any, pack: int) -> int:
+    """How many elements lie in one register."""
+    return 1 if width(dtype) >= 32 else min(pack, 32 // width(dtype))
+
+
+def registers(dtype: Any, pack: int) -> int:
+    """How many registers `pack` elements take."""
+    return -(-pack // share(dtype, pack))
+
+
+def parse(constraints: str) -> tuple[list[Register], list[Register]]:
+    """The registers of the results and of the arguments. Clobbers (`~{memory}`) say nothing that is not assumed anyway."""
+    outputs: list[Register] = []
+    inputs: list[Register] = []
+    entries = [entry.strip() for entry in constraints.split(",")]
+    for entry in entries:
+        if not entry or entry.startswith("~{"):
+            continue
+        if (found := FORM.fullmatch(entry)) is None:
+            hint = '"=r" is a result in 32 bits, "r" an argument; the letters are h (16 bits), r (32), l (64), f (fp32), d (fp64)'
+            raise Wrong(f"the constraint {entry!r} is unknown", hint)
+        if found["tied"] is not None:
+            if int(found["tied"]) >= len(outputs):
+                raise Wrong(f"the constraint {entry!r} names a result, and there are {len(outputs)}")
+            inputs.append(Register(outputs[int(found["tied"])].letter, entry, False))
+        elif found["out"]:
+            if inputs:
+                raise Wrong(
+                    f"the result {entry!r} stands after an argument", "name the results first, then the arguments"
+                )
+            outputs.append(Register(found["letter"], entry, True))
+        else:
+            inputs.append(Register(found["letter"], entry, False))
+    return outputs, inputs
+
+
+def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: int) -> None:
+    """Raises Wrong unless the text and its constraints fit the dtypes of results and arguments."""
+    outputs, inputs = parse(constraints)
+    for named, dtypes, what in ((outputs, results, "results"), (inputs, arguments, "arguments")):
+        counts = [registers(dtype, pack) for dtype in dtypes]
+        if len(named) != sum(counts):
+            takes = " and ".join(f"{n} for {dtype}" for n, dtype in zip(counts, dtypes, strict=True)) or "none"
+            each = f" with pack={pack}" if pack > 1 else ""
+            raise Wrong(
+                f"the constraints name {len(named)} registers of {what}, but the {what} take {sum(counts)}{each}: {takes}",
+                "elements narrower than 32 bits share a register, as many as `pack` allows" if pack > 1 else None,
+            )
+        owners = [dtype for dtype, n in zip(dtypes, counts, strict=True) for _ in range(n)]
+        for register, dtype in zip(named, owners, strict=True):
+            bits = width(dtype) * share(dtype, pack)
+            if bits > register.bits or (bits < register.bits and register.letter in "fd"):
+                letters = ", ".join(x for x, (n, _) in LETTERS.items() if n == max(bits, 16))
+                raise Wrong(
+                    f"{bits} bits of {dtype} in a register {register.text!r} of {register.bits} bits", f"use {letters}"
+                )
+    _check_text(text, len(outputs) + len(inputs))
+
+
+def _check_text(text: str, count: int) -> None:
+    for found in re.finditer(r"\$(\$|\d+|\{\d+\}|.?)", text, re.DOTALL):
+        name = found[1].strip("{}")
+        if name == "$":
+            continue
+        if not name.isdigit():
+            raise Wrong(
+                f"`${found[1]}` in the text is no operand", "operands are $0, $1...; a dollar sign is $$", "asm"
+            )
+        if int(name) >= count:
+            raise Wrong(
+                f"the text uses ${name}, and the constraints name {count} operands", "they count from $0", "asm"
+            )
+    if percent := re.search(r"(?<![\w%])%\d+\b", text):
+        raise Wrong(f"`{percent[0]}` in the text is no operand", f"operands are written ${percent[0][1:]}", "asm")
+    braces = re.sub(r"\$\{\d+\}|//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
+    opened, closed = braces.count("{"), braces.count("}")
+    if opened != closed:
+        raise Wrong(f"the text opens {opened} braces and closes {closed}", None, "asm")
+
+
+def infer(types: tuple, attrs: dict) -> tuple[Tile, ...]:
+    """The type rule of `asm`: all arguments have one shape, which is that of the results."""
+    dtypes, first = tuple(attrs["dtypes"]), types[0] if types else Tile(attrs["dtypes"][0])
+    for other in types:
+        if (other.shape, other.layout) != (first.shape, first.layout):
+            raise TypeRule(f"arguments of different shapes: {first} and {other}")
+    check(attrs["text"], attrs["constraints"], dtypes, tuple(x.dtype for x in types), attrs["pack"])
+    return tuple(Tile(dtype, first.shape, first.layout) for dtype in dtypes)

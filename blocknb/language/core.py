@@ -1,0 +1,12 @@
+"""`triton.language.core`: the language under the name of the module that Triton keeps most of it in."""
+
+from __future__ import annotations
+
+from blocknb import language
+from blocknb.language.refused import refuser
+from blocknb.language.types import integer_dtype as get_int_dtype  # noqa: F401
+
+_names: list[str] = vars(language)["__all__"]
+globals().update({name: getattr(language, name) for name in _names})
+__all__ = list(_names)
+__getattr__ = refuser(__name__)

@@ -1,0 +1,72 @@
+"""What a pass did to each op: made, moved, retyped, removed; and what became of what.
+
+Ops keep their ids through a rebuild and name in `was` what they replace, so nothing here compares texts. An op has moved when it
+stands in another block, or when its place among the ops that both sides have is not in the longest run that kept its order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from blocknb.ir.core import Block, Func, Op
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One pass. All numbers are op ids; `deleted` are those that are gone, `origin` gives for each op that was made what it replaces
+    or copies (ids before the pass)."""
+
+    made: tuple[int, ...] = ()
+    moved: tuple[int, ...] = ()
+    retyped: tuple[int, ...] = ()
+    deleted: tuple[int, ...] = ()
+    origin: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def changes(before: Func, after: Func) -> Changes:
+    """What happened between two stages of one compilation."""
+    if before is after:
+        return Changes()
+    old, new = dict(_placed(before.body, -1, 0)), dict(_placed(after.body, -1, 0))
+    both = [op for op in new if op in old]
+    order = {op: i for i, op in enumerate(op for op in old if op in new)}
+    stayed = {both[i] for i in _increasing([order[op] for op in both])}
+    made = tuple(op for op in new if op not in old)
+    return Changes(
+        made,
+        tuple(op for op in both if op not in stayed or old[op][1] != new[op][1]),
+        tuple(op for op in both if _types(old[op][0]) != _types(new[op][0])),
+        tuple(op for op in old if op not in new),
+        {op: new[op][0].was for op in made if new[op][0].was},
+    )
+
+
+def _placed(block: Block, parent: int, index: int) -> Iterator[tuple[int, tuple[Op, tuple[int, int]]]]:
+    """Each op's id with the op and the block it stands in (the id of the op around it, and which of its blocks)."""
+    for op in block.ops:
+        yield op.id, (op, (parent, index))
+        for i, inner in enumerate(op.blocks):
+            yield from _placed(inner, op.id, i)
+
+
+def _types(op: Op) -> tuple:
+    return tuple(value.type for value in op.results)
+
+
+def _increasing(numbers: Sequence[int]) -> list[int]:
+    """The positions of a longest increasing run (patience sorting)."""
+    ends: list[int] = []  # the smallest last number of a run of each length
+    places: list[int] = []  # its position
+    before: list[int] = []
+    for i, number in enumerate(numbers):
+        at = bisect_left(ends, number)
+        ends[at : at + 1] = [number]
+        places[at : at + 1] = [i]
+        before.append(places[at - 1] if at else -1)
+    run, i = [], places[-1] if places else -1
+    while i >= 0:
+        run.append(i)
+        i = before[i]
+    return run[::-1]

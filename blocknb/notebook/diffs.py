@@ -1,0 +1,106 @@
+"""`%blockdiff A B`: two kernels, two versions of one, or two passes, side by side on a card and as a unified diff in text.
+
+A side is written `softmax` (the newest version of a kernel), `softmax@2` (a version by its number), and `:coalesce` behind either (the
+IR after that pass; without it, the source).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from blocknb.notebook import document, history, sections
+from blocknb.notebook.card import Card, newest
+from blocknb.notebook.observe import record_of
+
+_SIDE = re.compile(r"(?P<name>[\w.]+)(@(?P<number>\d+))?(:(?P<stage>\w+))?$")
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: the card it belongs to, its label, and its text as a blob's content. `stage` is "" for the source."""
+
+    card: Card
+    label: str
+    stage: str
+    content: dict[str, Any]
+
+
+def side(text: str, shell: Any) -> Side:
+    """What a side's text names. Raises UsageError saying what there is."""
+    found = _SIDE.match(text)
+    if found is None:
+        raise UsageError(f"{text!r} is not a kernel, kernel@version or kernel:pass")
+    kernel = kernel_of(found["name"], shell)
+    known = history.versions(kernel)
+    if found["number"]:
+        chosen = next((v for v in known if v.number == int(found["number"])), None)
+        if chosen is None:
+            there = ", ".join(f"{kernel.__name__}@{v.number}" for v in known) or "none yet"
+            raise UsageError(f"there is no version {text}; there are: {there}")
+        card, source = chosen.card, chosen.listing()
+    else:
+        record = record_of(kernel)
+        if record is None:
+            raise UsageError(f"{kernel.__name__} has not been launched yet")
+        card = newest(record)
+        body = card.source.rstrip("\n")
+        first = kernel.source.first_line
+        source = {"text": body, "lines": [first + i for i in range(body.count("\n") + 1)]}
+    if not found["stage"]:
+        return Side(card, text, "", source)
+    return Side(card, text, found["stage"], _stage(card, found["stage"]))
+
+
+def kernel_of(name: str, shell: Any) -> Any:
+    """The kernel that a name means in the notebook, also inside an autotuner. Raises UsageError."""
+    from blocknb.runtime.interface import KernelInterface
+    from blocknb.runtime.kernel import Kernel
+
+    first, *rest = name.split(".")
+    value = shell.user_ns.get(first)
+    for part in rest:
+        value = getattr(value, part, None)
+    while isinstance(value, KernelInterface) and not isinstance(value, Kernel):
+        value = getattr(value, "fn", None)
+    if not isinstance(value, Kernel):
+        raise UsageError(f"{name!r} is not a kernel")
+    return value
+
+
+def _stage(card: Card, name: str) -> dict[str, Any]:
+    traces = [view.trace for view in card.views if view.trace is not None]
+    trace = next((t for t in traces if t.target.is_gpu), traces[0])
+    for section in sections.stage_sections(trace, "", ""):
+        if section.key == name:
+            return document.content_of(section)
+    raise UsageError(f"there is no pass {name!r}; there are {', '.join(stage.name for stage in trace.stages)}")
+
+
+def part(a: Side, b: Side, blobs: document.Blobs) -> dict[str, Any]:
+    """The document's part "diff"."""
+    return {
+        "diff": {
+            "by_op": a.card.record is b.card.record and bool(a.stage and b.stage),
+            **{
+                key: {
+                    "label": s.label,
+                    "language": "ir" if s.stage else "python",
+                    "first_line": 1 if s.stage else s.content["lines"][0],
+                    "text": blobs.add(s.content, s.label, ""),
+                }
+                for key, s in (("a", a), ("b", b))
+            },
+        }
+    }
+
+
+def unified(a: Side, b: Side) -> str:
+    """The difference as plain text; a word when there is none."""
+    one, two = (s.content["text"].splitlines() for s in (a, b))
+    lines = list(difflib.unified_diff(one, two, a.label, b.label, lineterm=""))
+    return "\n".join(lines) if lines else f"{a.label} and {b.label} are the same"

@@ -1,0 +1,93 @@
+"""A card as one file that works offline: `kernel.export_html(path)`.
+
+The file holds the whole document (nothing is left out), the viewer that the lab extension was built with, and for readers without
+scripts the static page. It opens no connection. The texts in it are a user's own and may hold anything, so each is written in the
+form that its place in the page cannot be broken out of.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blocknb.errors import LaunchError
+from blocknb.notebook import document, extension
+
+if TYPE_CHECKING:
+    from blocknb.notebook.card import Card
+    from blocknb.runtime.kernel import Kernel
+
+EVERYTHING = 1 << 40  # bytes
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>{static}</noscript>
+<script type="{mime}">{document}</script>
+<script>{viewer}</script>
+</body>
+</html>
+"""
+_FOOTER = "With JavaScript this page shows every pass, the machine code, and how they are linked."
+
+
+def export_html(kernel: Kernel, path: str | Path) -> Path:
+    """Writes the newest card of a kernel to one HTML file that needs no network and no kernel; returns its path.
+
+    Raises LaunchError when the kernel was neither launched nor compiled, or when the viewer is not installed.
+    """
+    from blocknb.notebook.card import example, newest
+    from blocknb.notebook.observe import record_of
+
+    kernel = getattr(kernel, "kernel", kernel)  # what an autotuner stands around
+    record = record_of(kernel)
+    if record is None:
+        raise LaunchError(
+            f"{kernel.__name__} has not been launched, so there is nothing to export", hint=example(kernel)
+        )
+    file = Path(path)
+    file.write_text(page(replace(newest(record), whole=True)), encoding="utf-8")
+    return file
+
+
+def page(card: Card) -> str:
+    """The text of the file."""
+    style, viewer = _viewer()
+    found: dict[str, Any] = card.bundle(EVERYTHING)[document.MIME]
+    return _PAGE.format(
+        title=escape(f"{card.name}: {card.where}"),
+        style=style,
+        static=card.html(EVERYTHING, _FOOTER),
+        mime=document.MIME,
+        # In JSON `<` stands in strings only, and there the escape means the same: no tag can begin or end.
+        document=json.dumps(found, ensure_ascii=False).replace("<", "\\u003c"),
+        viewer=viewer,
+    )
+
+
+def _viewer() -> tuple[str, str]:
+    """The style sheet and the script of the viewer, in a form that may stand inside a page."""
+    found = extension.installed()
+    folder = found[1] / "viewer" if found else None
+    if folder is None or not (folder / "viewer.js").is_file():
+        raise LaunchError(
+            "the viewer for exported pages is not installed in this environment",
+            hint="it comes with the lab extension: pip install blocknb, or in a source tree jlpm build",
+        )
+    script, style = (folder / "viewer.js").read_text("utf-8"), (folder / "blocknb.css").read_text("utf-8")
+    return re.sub(r"</(?=style)", r"<\\/", style, flags=re.I), _in_script(script)
+
+
+def _in_script(script: str) -> str:
+    """A program in which no text ends its element: `</script` and `<!--` occur in its strings and patterns only."""
+    return re.sub(r"<(?=/script|script|!--)", r"\\x3c", script, flags=re.I)

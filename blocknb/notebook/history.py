@@ -1,0 +1,177 @@
+"""The history of each kernel: its versions in this session, with their numbers and whether their results were right.
+
+A version is a changed source text; running the same text again adds a measurement to its version. Kernels are told apart by their
+qualified names, so that defining a kernel anew in a cell goes on with its history. A version keeps the card it was last shown as
+(numbers, compiled code, never an array) and the texts that its document stored; at most 20 versions of a kernel are kept.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blocknb.notebook import document, numbers
+
+if TYPE_CHECKING:
+    from blocknb.notebook.card import Card
+    from blocknb.runtime.kernel import Kernel
+
+KEPT_VERSIONS, KEPT_KERNELS, KEPT_TIMES = 20, 200, 50
+
+
+@dataclass(eq=False)
+class Version:
+    """One source text of a kernel. `number` counts from 1; `ok` is what the last `--check` said, None without one; `note` says what
+    changed against the version before; `views` and `blobs` are those of its last document."""
+
+    key: str
+    number: int
+    note: str
+    first: str
+    card: Card
+    ok: bool | None = None
+    milliseconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
+    measurements: int = 0
+    views: list[dict[str, Any]] = field(default_factory=list)
+    blobs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return self.card.views[0].trace.source if self.card.views[0].trace else ""
+
+    @property
+    def first_line(self) -> int:
+        return self.card.views[0].trace.first_line if self.card.views[0].trace else 1
+
+    def listing(self) -> dict[str, Any]:
+        """The source as a blob's content."""
+        text = self.source.rstrip("\n")
+        return {"text": text, "lines": [self.first_line + i for i in range(text.count("\n") + 1)]}
+
+    def entry(self) -> dict[str, Any]:
+        """The version as the document lists it, without its texts."""
+        speed = numbers.rate(self.card.main)
+        trace = next((v.trace for v in reversed(self.card.views) if v.trace and v.trace.target.is_gpu), None)
+        found = trace.resources if trace else None
+        return {
+            "version": self.key,
+            "number": self.number,
+            "note": self.note,
+            "first": self.first,
+            "first_line": self.first_line,
+            "constants": {n: repr(v) for n, v in self.card.main.compiled.trace.constants.items()},
+            "milliseconds": statistics.median(self.milliseconds) if self.milliseconds else None,
+            "measurements": self.measurements,
+            "rate": None if speed is None else {"value": speed.value, "unit": speed.unit},
+            "target": None if trace is None else str(trace.target),
+            "registers": found.registers if found else None,
+            "shared_bytes": found.shared_bytes if found else None,
+            "spill_bytes": found.spill_bytes if found else None,
+            "ok": self.ok,
+        }
+
+
+_histories: OrderedDict[str, dict[str, Version]] = OrderedDict()
+
+
+def name_of(kernel: Kernel) -> str:
+    return f"{kernel.source.function.__module__}.{kernel.source.function.__qualname__}"
+
+
+def versions(kernel: Kernel) -> list[Version]:
+    """The versions of a kernel, the oldest first."""
+    return list(_histories.get(name_of(kernel), {}).values())
+
+
+def record(card: Card, ok: bool | None = None) -> Version:
+    """Adds what a cell measured to the kernel's history: a new version, or a measurement of one that there is."""
+    kernel = card.record.kernel
+    known = _histories.setdefault(name_of(kernel), {})
+    _histories.move_to_end(name_of(kernel))
+    while len(_histories) > KEPT_KERNELS:
+        _histories.popitem(last=False)
+    key = document.hash_of(card.source)
+    found = known.get(key)
+    if found is None:
+        newest = max(known.values(), key=lambda v: v.number, default=None)
+        note = "" if newest is None else _changed(newest.source, card.source)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        found = known[key] = Version(key, newest.number + 1 if newest else 1, note, now, card)
+        while len(known) > KEPT_VERSIONS:
+            known.pop(next(iter(known)))
+    found.card = card
+    if ok is not None or card.main.launches:
+        found.ok = ok
+    if card.main.median is not None:
+        found.milliseconds.clear()
+        found.milliseconds.extend(card.main.milliseconds)
+        found.measurements += 1
+    return found
+
+
+def replace_card(old: Card, new: Card) -> None:
+    """Says that a card stands for another of the same measurement."""
+    for version in versions(old.record.kernel):
+        if version.card is old:
+            version.card = new
+
+
+def keep_texts(card: Card, made: Mapping[str, Any]) -> None:
+    """Keeps the texts of a document with the version it shows, for documents of later versions."""
+    for version in versions(card.record.kernel):
+        if version.card is card:
+            version.views, version.blobs = list(made["views"]), dict(made["blobs"])
+
+
+def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -> dict[str, Any] | None:
+    """The history as the document has it, under "history", with the "blobs" it adds: the sources of all versions, and the stages of
+    the newest other ones, as long as the budget (characters) lasts. None for a kernel without history."""
+    found = versions(kernel)
+    if not found:
+        return None
+    entries = {v.key: v.entry() for v in found}
+    blobs = document.Blobs(budget - 700 * len(found), stored)
+    for version in reversed(found):
+        entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
+    for version in reversed(found):
+        if version.key != current:
+            entries[version.key]["views"] = [
+                _stages(view, version, blobs) for view in version.views if "stages" in view
+            ]
+    return {"history": {"versions": list(entries.values())}, "blobs": blobs.added}
+
+
+def _stages(view: Mapping[str, Any], version: Version, blobs: document.Blobs) -> dict[str, Any]:
+    """The stages of one target of a version, each with its text's hash; those without room have null."""
+    stages = []
+    for stage in view["stages"]:
+        packed = version.blobs.get(stage["text"] or "")
+        fits = packed is not None and blobs.add_packed(stage["text"], packed)
+        stages.append({"name": stage["name"], "text": stage["text"] if fits else None})
+    return {"target": view["target"], "label": view["label"], "stages": stages}
+
+
+def texts(version: Version) -> list[dict[str, Any]]:
+    """All stages of a version with their listings: what a page with a live kernel asks for."""
+    made = version.card.document(1 << 40)
+    found = []
+    for view in made["views"]:
+        if "stages" in view:
+            stages = [
+                {"name": s["name"], "listing": document.unpack(made["blobs"][s["text"]])}
+                for s in view["stages"]
+                if s["text"]
+            ]
+            found.append({"target": view["target"], "label": view["label"], "stages": stages})
+    return found
+
+
+def _changed(before: str, now: str) -> str:
+    """ "+2 −1 lines"."""
+    lines = list(difflib.ndiff(before.splitlines(), now.splitlines()))
+    return f"+{sum(x[:2] == '+ ' for x in lines)} −{sum(x[:2] == '- ' for x in lines)} lines"

@@ -1,0 +1,192 @@
+"""What of a kernel can be turned from its card: integer constants, warps, stages, optional passes; and what comes out.
+
+Turning compiles the kernel anew from the same kinds of arguments with other constants and options, for what runs and for the GPU that
+is looked at at the same time. It launches only on scratch copies of what the kernel writes, made from the arrays of the last launch
+if these still live, and keeps no array afterwards. The kernel's own last launch stays what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from blocknb import passes
+from blocknb.errors import KernelError, LaunchError
+from blocknb.notebook.card import Card, card_of
+from blocknb.notebook.observe import Observation, Record, Specialisation, apart
+from blocknb.runtime import arguments
+from blocknb.runtime import compile as compiler
+from blocknb.runtime.binding import OPTIONS
+from blocknb.runtime.compile import Compiled
+from blocknb.runtime.grids import Gone
+from blocknb.runtime.kernel import Kernel
+
+WARPS = (1, 2, 4, 8, 16, 32)
+STAGES = (1, 2, 3, 4, 5, 6)
+MOST_LAUNCHES, MOST_SECONDS = 20, 0.1  # of the new measurement
+
+
+def offered(made: Specialisation) -> dict[str, Any]:
+    """The knobs of a specialisation: for each its value and the values to choose from."""
+    trace, options = made.compiled.trace, made.compiled.options
+    constants = [
+        {"name": name, "value": value, "choices": choices(value)}
+        for name, value in trace.constants.items()
+        if isinstance(value, int) and made.compiled.kinds[name].constant and _declared(made.compiled.kernel, name)
+    ]
+    off, why = set(options["without"]), why_not(made)
+    return {
+        "constants": constants,
+        "num_warps": {"value": options["num_warps"], "choices": list(WARPS)},
+        "num_stages": {"value": options["num_stages"], "choices": list(STAGES)},
+        "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
+        "runs": why == "",
+        "why": why or (_fixed_grid(made) if constants else ""),
+    }
+
+
+def choices(value: int) -> list[Any]:
+    """Values around one: both truths of a bool, powers of two around a power of two, whole numbers around another."""
+    if isinstance(value, bool):
+        return [False, True]
+    if value > 1 and value & (value - 1) == 0:
+        return [n for n in (value >> 3, value >> 2, value >> 1, value, value << 1, value << 2, value << 3) if n >= 1]
+    return sorted({max(0, value - 2), max(0, value - 1), value, value + 1, value + 2, 2 * value})
+
+
+def why_not(made: Specialisation) -> str:
+    """Why turning a knob compiles and does not run; "" when it runs."""
+    if not made.launches:
+        return "the kernel was compiled and not launched"
+    if made.again is None or made.again.grid is None:
+        return "the grid or an array of the last launch cannot be kept; run the cell again with other values instead"
+    if not made.again.alive:
+        return "the arrays of the last launch are gone; this compiles and does not run"
+    return ""
+
+
+def _fixed_grid(made: Specialisation) -> str:
+    """What to know where the number of programs does not follow the constants."""
+    assert made.again is not None
+    assert made.again.grid is not None
+    if made.again.grid.computed:
+        return ""
+    return f"the grid was given as numbers: it stays {made.grid} whatever the constants; give a function of them to have it follow"
+
+
+def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
+    """The card after a turn. Raises KernelError as a launch would; the old card is as it was."""
+    made, kernel = card.main, card.record.kernel
+    constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
+    options = dict(made.compiled.options)
+    for name in ("num_warps", "num_stages"):
+        if name in wanted:
+            options[name] = int(wanted[name])
+    if "without" in wanted:
+        options["without"] = tuple(sorted(wanted["without"]))
+    kernel._check_options(options)
+    target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
+    given = made.again.arguments(made.compiled.stored) if run and not why_not(made) and made.again else None
+    constants |= _derived(kernel, made, constants, given)
+    with apart(kernel):
+        compiled = _compiled(made, constants, options, target)
+        if given is not None:
+            record = _measured(kernel, made, given, constants, options)
+        else:
+            record = Record(kernel)
+            record.latest = Specialisation(compiled, -1, again=made.again)
+    return replace(card_of(record, target, card.opened), parts=card.parts)
+
+
+def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str, Any], view: str | None) -> Compiled:
+    """The kernel for the target that runs; meanwhile another thread has the code for the view made, which the card then finds.
+
+    Both are done before anything is measured, which a compiler on the same processors would disturb.
+    """
+    kinds = {**made.compiled.kinds, **{n: arguments.constant_kind(v) for n, v in constants.items()}}
+
+    def compile_for(target: Any) -> Compiled:
+        found = compiler.compile(made.compiled.source, kinds, options, target)
+        found.kernel = made.compiled.kernel
+        return found
+
+    def compile_view() -> None:
+        from blocknb.target import Target
+
+        with contextlib.suppress(KernelError):  # the card compiles it again and says why it cannot be
+            compile_for(Target.parse(view or "cpu"))
+
+    beside = threading.Thread(target=compile_view, name="blocknb-view", daemon=True)
+    if view is not None:
+        beside.start()
+    found = compile_for(made.compiled.target)
+    if view is not None:
+        beside.join()
+    return found
+
+
+def _measured(
+    kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
+) -> Record:
+    """A few launches on scratch copies, as the record of a cell that had made them."""
+    assert made.again is not None
+    assert made.again.grid is not None
+    given.update(constants)
+    given.update((n, v) for n, v in options.items() if n in OPTIONS and n not in given)
+    try:
+        grid = made.again.grid.given()
+    except Gone:
+        raise LaunchError("what the grid is computed from is gone", hint="run the cell again") from None
+    observation = Observation()
+    kernel.launch(grid, **given)  # warms up
+    end = time.perf_counter() + MOST_SECONDS
+    observation.start()
+    try:
+        for _ in range(MOST_LAUNCHES):
+            kernel.launch(grid, **given)
+            if time.perf_counter() > end:
+                break
+    finally:
+        observation.stop()
+    record = observation.records.get(kernel)
+    if record is None or record.latest is None:
+        raise LaunchError(f"with these values the grid of {kernel.__name__} is empty", hint="choose smaller tiles")
+    record.latest.again = made.again  # the user's arrays, not the copies
+    return record
+
+
+def _derived(
+    kernel: Kernel, made: Specialisation, turned: Mapping[str, Any], given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The constants that heuristics compute, from the other values as they are after the turn."""
+    computed = [values for values in vars(kernel).get("heuristics", ()) if set(values) - set(turned)]
+    if not computed or not turned:
+        return {}
+    if given is None:
+        raise LaunchError(
+            f"constants of {kernel.__name__} are computed from its arguments, and its arrays are gone",
+            hint="run the cell again",
+        )
+    known, found = {**given, **turned}, {}
+    for values in computed:
+        for name, compute in values.items():
+            if name not in turned or name not in known:
+                known[name] = found[name] = compute(known)
+    return {n: v for n, v in found.items() if n in made.compiled.kinds}
+
+
+def _declared(kernel: Any, name: str) -> bool:
+    """Whether a constant is one of the kernel's own parameters for constants, not a run-time argument that happens to be 1, nor one
+    that heuristics compute."""
+    computed = {n for values in vars(kernel).get("heuristics", ()) for n in values}
+    return name not in computed and any(p.name == name and p.constexpr for p in kernel.source.parameters)
+
+
+def _checked(made: Specialisation, name: str, value: Any) -> Any:
+    if name not in made.compiled.trace.constants:
+        raise LaunchError(f"{made.compiled.name} has no constant {name}")
+    return bool(value) if isinstance(made.compiled.trace.constants[name], bool) else int(value)

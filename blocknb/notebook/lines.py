@@ -1,0 +1,145 @@
+"""The line magics: `%blockview KERNEL`, `%blockbench EXPR...`, `%blockdiff A B`, `%roofline KERNEL...`.
+
+Each shows one output and returns nothing. `LINES` names each with its function and with what completes its words; a module with line
+magics of its own adds to it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from blocknb.notebook.expressions import Expression
+from blocknb.notebook.options import unquoted
+
+
+@dataclass(frozen=True)
+class LineMagic:
+    """`run(line, shell)` with its help as docstring; `complete(word, shell)` lists what a word may become."""
+
+    run: Callable[[str, Any], None]
+    complete: Callable[[str, Any], Sequence[str]]
+
+
+def blockview(line: str, shell: Any) -> None:
+    """Show a kernel's newest card again: `%blockview softmax`, or a version of it: `%blockview softmax@2`."""
+    from blocknb.notebook import diffs, live
+    from blocknb.notebook.card import bundle_of
+    from blocknb.notebook.observe import record_of
+
+    words = line.split()
+    if len(words) != 1:
+        raise UsageError("%blockview takes the name of a kernel: %blockview softmax")
+    if "@" in words[0]:
+        shell.display_pub.publish(live.bundle(diffs.side(words[0], shell).card))
+        return
+    kernel = diffs.kernel_of(words[0], shell)
+    if record_of(kernel) is None:
+        raise UsageError(bundle_of(kernel)["text/plain"])
+    shell.display_pub.publish(bundle_of(kernel))
+
+
+def blockbench(line: str, shell: Any) -> None:
+    """Time expressions against each other: `%blockbench softmax(x) np.exp(x)`. Expressions with blanks stand in quotes.
+
+    The expressions take turns, so that a change of clocks hits all of them; on a GPU each is timed by events with a cold L2 cache.
+    They run on copies of the arrays that they name, so what they write changes nothing of yours; arrays that they reach in another
+    way (inside a list, through a function's own variables) are not copied.
+    """
+    from blocknb.notebook import compared, document
+    from blocknb.notebook.html import marked
+
+    expressions = [Expression(unquoted(word), shell) for word in shlex.split(line, posix=False)]
+    if not expressions:
+        raise UsageError("%blockbench takes expressions: %blockbench softmax(x) np.exp(x)")
+    arrays = [array for expression in expressions for array in expression.arrays().values()]
+    bench = compared.rows({e.text: ("baseline", e.on_copies()) for e in expressions}, any(map(_on_gpu, arrays)))
+    text = compared.table(bench)
+    made = {"schema": document.SCHEMA, "kind": "bench", "kernel": "bench", "version": "", "facts": [], "launches": []}
+    made |= {"source": {"file": "", "first_line": 1, "text": "", "hash": ""}, "views": [], "blobs": {}, "left_out": []}
+    page = f"<pre>{marked(text)}</pre>"
+    shell.display_pub.publish({"text/plain": text, "text/html": page, document.MIME: {**made, "bench": bench}})
+
+
+def _on_gpu(array: Any) -> bool:
+    return type(array).__module__.startswith("cupy") or bool(getattr(array, "is_cuda", False))
+
+
+def blockdiff(line: str, shell: Any) -> None:
+    """Compare two kernels, versions or passes: `%blockdiff softmax@1 softmax@2`, `%blockdiff softmax:parse softmax:coalesce`.
+
+    A side is a kernel's name (its newest version), with `@2` one of its versions, with `:coalesce` the IR after that pass.
+    """
+    from blocknb.notebook import diffs, document, live
+
+    words = line.split()
+    if len(words) != 2:
+        raise UsageError("%blockdiff takes two sides: %blockdiff softmax@1 softmax@2")
+    a, b = (diffs.side(word, shell) for word in words)
+    blobs = document.Blobs(40_000)
+    part = diffs.part(a, b, blobs)
+    card = replace(b.card, parts={**b.card.parts, **part, "blobs": blobs.stored}, opened=("history",))
+    bundle = live.bundle(card)
+    shell.display_pub.publish({**bundle, "text/plain": diffs.unified(a, b)})
+
+
+def _kernels(word: str, shell: Any) -> list[str]:
+    """Names of kernels, behind `@` their versions, behind `:` their passes."""
+    from blocknb.notebook import diffs, history
+
+    head, colon, _ = word.partition(":")
+    name = head.partition("@")[0]
+    if colon or "@" in word:
+        try:
+            kernel = diffs.kernel_of(name, shell)
+        except UsageError:
+            return []
+        if not colon:
+            return [c for v in history.versions(kernel) if (c := f"{name}@{v.number}").startswith(word)]
+        stages = [stage.name for stage in kernel.latest.trace.stages] if kernel.latest else []
+        return [c for stage in stages if (c := f"{head}:{stage}").startswith(word)]
+    from blocknb.runtime.interface import KernelInterface
+
+    return sorted(n for n, v in shell.user_ns.items() if isinstance(v, KernelInterface) and n.startswith(word))
+
+
+def roofline(line: str, shell: Any) -> None:
+    """Show how far kernels are from what their device can do: `%roofline softmax`, `%roofline matmul --baseline cupy.matmul(a, b)`.
+
+    Kernels are those of earlier %%blockkernel cells, by name; their last launches are timed again on copies of what they write, with
+    cold caches. A baseline is an expression that does the first kernel's work; it runs on copies of the arrays it names. The
+    ceilings are measured once on each device (some seconds) and then kept.
+    """
+    from blocknb.notebook.roofline import show
+
+    show(line, shell)
+
+
+def _nothing(word: str, shell: Any) -> list[str]:
+    return []
+
+
+LINES: dict[str, LineMagic] = {
+    "blockview": LineMagic(blockview, _kernels),
+    "blockbench": LineMagic(blockbench, _nothing),
+    "blockdiff": LineMagic(blockdiff, _kernels),
+    "roofline": LineMagic(roofline, _kernels),
+}
+
+
+def register(shell: Any) -> None:
+    """Gives a shell the line magics."""
+    for name, magic in LINES.items():
+        shell.register_magic_function(_bound(magic, shell), "line", name)
+
+
+def _bound(magic: LineMagic, shell: Any) -> Callable[[str], None]:
+    def run(line: str) -> None:
+        magic.run(line, shell)
+
+    run.__doc__, run.__name__ = magic.run.__doc__, magic.run.__name__
+    return run

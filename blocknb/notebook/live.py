@@ -1,0 +1,139 @@
+"""The kernel's end of a live card: one comm a card, opened by the page that shows it (labextension/src/lab/live.ts).
+
+The page opens the comm under the id that the document carries. A kernel that still knows the card greets; any other closes the
+comm, which tells the page that the card is disconnected. Each request has a number, a name and content; its answer carries the
+number and the result, or an `error` in words. Requests are answered one after another, in the thread that runs cells, so that
+nothing is compiled or launched beside a running cell; a KeyboardInterrupt ends the request it hits, not the kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.notebook import document, extension, history, knobs, numbers
+from blocknb.notebook.card import Card
+
+KEPT = 100  # cards; the oldest become disconnected
+
+
+class LiveCard:
+    """A card that a page may ask about. `card` is what it shows now; it changes when a knob is turned."""
+
+    def __init__(self, card: Card):
+        self.card, self.id = card, uuid.uuid4().hex
+        self._listings: dict[str, Any] = {}
+
+    def listing(self, name: str) -> Any:
+        """Any listing of the card by its hash, also one that the document had no room for. Raises KeyError."""
+        if name not in self._listings:
+            whole = replace(self.card, whole=True).document(1 << 40)
+            self._listings = {key: document.unpack(text) for key, text in whole["blobs"].items()}
+        if name not in self._listings:
+            for version in history.versions(self.card.record.kernel):
+                if name in version.blobs:
+                    return document.unpack(version.blobs[name])
+        return self._listings[name]
+
+
+_cards: OrderedDict[str, LiveCard] = OrderedDict()
+_lock = threading.RLock()
+
+
+def enrol(card: Card) -> LiveCard:
+    """Makes a card one that pages may ask about, as long as it is among the newest."""
+    live = LiveCard(card)
+    with _lock:
+        _cards[live.id] = live
+        while len(_cards) > KEPT:
+            _cards.popitem(last=False)
+    return live
+
+
+def bundle(card: Card) -> dict[str, Any]:
+    """The output of a card that stays live. Where a page is there to ask for the rest, what takes long comes later."""
+    if extension.answers and card.whole:
+        later = replace(card, whole=False)
+        history.replace_card(card, later)
+        card = later
+    live = enrol(card)
+    return card.bundle(model=live.id, knobs=knobs.offered(card.main))
+
+
+def opened(comm: Any, message: dict[str, Any]) -> None:
+    """A page asks for a card, on a comm with the target "blocknb.card"."""
+    live = _cards.get(message["content"]["data"].get("card"))
+    if live is None:
+        comm.close()
+        return
+    comm.on_msg(lambda received: _answer(comm, live, received["content"]["data"]))
+    comm.send({"hello": live.id})
+
+
+def _answer(comm: Any, live: LiveCard, data: dict[str, Any]) -> None:
+    number = data.get("id")
+    try:
+        with _lock:
+            answer = REQUESTS[data.get("what", "")](live, data)
+    except KernelError as error:
+        answer = {"error": numbers.complaint(error)}
+    except KeyboardInterrupt:
+        answer = {"error": "interrupted"}
+    except Exception as error:  # a grid function of the user's, or a mistake of ours: the page must not wait for ever
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    comm.send({"id": number, **answer})
+
+
+def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    return {"listing": live.listing(data["hash"])}
+
+
+def _turn(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """Knobs were turned: the document of what came out."""
+    live.card = replace(knobs.turned(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
+    return _shown(live)
+
+
+def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The document with what was left for later."""
+    later, live.card = live.card, replace(live.card, whole=True)
+    history.replace_card(later, live.card)
+    return _shown(live)
+
+
+def _shown(live: LiveCard) -> dict[str, Any]:
+    live._listings = {}
+    found = live.card.bundle(model=live.id, knobs=knobs.offered(live.card.main))
+    return {"bundle": found, "document": found[document.MIME]}
+
+
+def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """All listings of another version of the card's kernel."""
+    for version in history.versions(live.card.record.kernel):
+        if version.key == data["version"]:
+            return {"views": history.texts(version)}
+    return {"error": "the kernel no longer has this version"}
+
+
+def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
+    """The accesses of one program, of one op if it is named, in one trip of the loops."""
+    part, found = live.card.tiles
+    if found is None:
+        return {"error": part["why"]}
+    accesses = found.program(int(data["program"]), int(data.get("trip", 0)))
+    return {"accesses": {op: a for op, a in accesses.items() if data.get("op") in (None, int(op))}}
+
+
+#: What a page may ask, by name; each takes the card and the request's content and gives the answer's.
+REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
+    "blob": _blob,
+    "turn": _turn,
+    "whole": _whole,
+    "version": _versions,
+    "tiles": _tiles,
+}

@@ -1,0 +1,30 @@
+"""`--baseline EXPR`: what the kernel is measured against, in the same run and in turns with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.notebook.expressions import Expression
+from blocknb.notebook.options import Found, Option, unquoted
+
+
+def prepare(given: Any, shell: Any) -> list[Expression]:
+    return [Expression(unquoted(words), shell) for words in given or ()]
+
+
+def after(expressions: list[Expression], record: Any, shell: Any, found: Found) -> None:
+    found.baselines |= {expression.text: expression.on_copies() for expression in expressions}
+
+
+OPTION = Option(
+    "--baseline",
+    {
+        "metavar": "EXPR",
+        "nargs": "+",
+        "action": "append",
+        "help": "Measure this expression, too, in turns with the kernel (both on copies of their arrays): --baseline np.exp(x). May be "
+        "given several times.",
+    },
+    after,
+    prepare,
+)

@@ -1,0 +1,40 @@
+"""`--check EXPR`: whether the result of the cell was right, which its card and the kernel's history say from then on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blocknb.notebook.expressions import Expression
+from blocknb.notebook.options import Found, Option, unquoted
+
+
+def prepare(words: Any, shell: Any) -> Expression | None:
+    return Expression(unquoted(words), shell) if words else None
+
+
+def after(expression: Expression | None, record: Any, shell: Any, found: Found) -> None:
+    """An array or a tensor is right when all its elements are true, anything else when it is true itself."""
+    if expression is None:
+        return
+    value = expression()
+    if hasattr(value, "get") and hasattr(value, "dtype"):
+        value = value.get()  # CuPy
+    elif hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    found.ok = bool(np.all(value))
+    found.facts.append(("check", f"{'right' if found.ok else '✗ WRONG'}: `{expression.text}`"))
+
+
+OPTION = Option(
+    "--check",
+    {
+        "metavar": "EXPR",
+        "nargs": "+",
+        "help": "Evaluate this expression after the body; where it is true (an array: everywhere), the result was right. The card says "
+        "so, and the history of the kernel keeps it: --check np.allclose(out, np.sort(x))",
+    },
+    after,
+    prepare,
+)

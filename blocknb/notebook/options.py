@@ -1,0 +1,97 @@
+"""What an option of `%%blockkernel` is, and which there are beside the magic's own: each has a module that ends with an `OPTION`.
+
+An option is asked twice. Before the cell runs, `prepare` turns its text into a value, and a wrong one is a UsageError that stops the
+cell. After the cell, `after` sees every kernel that was launched, and what it finds out goes onto that kernel's card: facts, parts of
+the document, and a verdict for the history. Modules of options load nothing heavy before they are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic_arguments import argument
+
+if TYPE_CHECKING:
+    from blocknb.notebook.observe import Record
+
+#: The modules of options, in the order of the help.
+MODULES = (
+    "blocknb.notebook.option_check",
+    "blocknb.notebook.option_baseline",
+    "blocknb.notebook.option_without",
+    "blocknb.notebook.option_sweep",
+)
+
+
+@dataclass
+class Found:
+    """What options found out about one kernel. `facts` are lines for the card's head, `parts` go into its document, `ok` says whether
+    the result was right. `baselines` and `variants` are measured together with the kernel, by label. `launch` is the cell's launch
+    expression and `expressions` are its baselines, for options that evaluate them anew."""
+
+    launch: str = ""
+    expressions: Sequence[Any] = ()
+
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    parts: dict[str, Any] = field(default_factory=dict)
+    ok: bool | None = None
+    baselines: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    variants: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def _as_given(value: Any, shell: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True)
+class Option:
+    """`settings` are argparse's. `complete(word)` lists what the option's value may become; None: an expression, which the shell's
+    own completion knows. `after(value, record, shell, found)` adds to `found`; what it raises is the cell's error."""
+
+    name: str
+    settings: Mapping[str, Any]
+    after: Callable[[Any, Record, Any, Found], None]
+    prepare: Callable[[Any, Any], Any] = _as_given
+    complete: Callable[[str], Sequence[str]] | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+@cache
+def options() -> tuple[Option, ...]:
+    """Every option that has a module."""
+    return tuple(importlib.import_module(name).OPTION for name in MODULES)
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a magic with the options' arguments."""
+    for option in reversed(options()):
+        function = argument(option.name, **option.settings)(function)
+    return function
+
+
+def finish(values: Mapping[str, Any], record: Record, shell: Any, launch: str = "") -> Found:
+    """What the options of a cell find out about one of its kernels; `values` are those of `prepare`, by key."""
+    from blocknb.notebook import compared
+
+    found = Found(launch, values.get("baseline") or ())
+    for option in options():
+        if values.get(option.key):
+            option.after(values[option.key], record, shell, found)
+    if found.baselines or found.variants:
+        bench = compared.of_record(record, found.variants, found.baselines)
+        found.parts["bench"] = bench
+        found.facts += compared.facts(bench)
+    return found
+
+
+def unquoted(words: str | Sequence[str]) -> str:
+    """An expression as it was meant: its words with blanks between them, without quotes around the whole."""
+    text = words if isinstance(words, str) else " ".join(words)
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text

@@ -1,0 +1,115 @@
+"""Pictures of sweeps and rooflines, drawn by matplotlib from the same parts of a document that the page draws.
+
+Each function takes a part and returns a Figure of its own, never one of pyplot's: nothing is shown twice, and a callback may draw.
+Series differ by marker and dash as well as by colour.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SIZE, DPI = (6.4, 3.8), 80
+MARKERS, DASHES = "os^DvPX*", ("-", "--", "-.", ":")
+# Okabe and Ito's palette, which people who confuse colours tell apart.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+KINDS = {"kernel": "o", "version": "^", "baseline": "s"}
+
+
+def images(parts: Mapping[str, Any]) -> dict[str, str]:
+    """The picture for an output that has such a part, as a MIME bundle; empty without one, and where matplotlib is not there."""
+    for name, draw in (("sweep", sweep), ("roofline", roofline)):
+        part = parts.get(name)
+        if part and (part.get("values") or part.get("points")):
+            try:
+                return {"image/png": base64.b64encode(png(draw(part))).decode()}
+            except ImportError:
+                return {}
+    return {}
+
+
+def png(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=DPI)
+    return stream.getvalue()
+
+
+def _figure() -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, layout="constrained")
+    return figure, figure.subplots()
+
+
+def sweep(part: Mapping[str, Any]) -> Figure:
+    """Lines over the axis, with bands from the lower to the upper quarter."""
+    figure, axes = _figure()
+    values = part["values"]
+    plain = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    xs = values if plain else list(range(len(values)))
+    for i, series in enumerate(part["series"]):
+        color, dash, marker = COLORS[i % len(COLORS)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)]
+        nan = lambda column: [float("nan") if v is None else v for v in column]  # noqa: E731
+        axes.plot(xs, nan(series["median"]), dash, color=color, marker=marker, label=series["label"])
+        axes.fill_between(xs, nan(series["low"]), nan(series["high"]), color=color, alpha=0.2, linewidth=0)
+    if plain and min(values) > 0 and max(values) / min(values) >= 8:
+        axes.set_xscale("log", base=2)
+    elif not plain:
+        axes.set_xticks(xs, [str(v) for v in values])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(part["axis"])
+    axes.set_ylabel(part["unit"])
+    axes.grid(alpha=0.3)
+    if part["series"]:
+        axes.legend()
+    return figure
+
+
+def roofline(part: Mapping[str, Any]) -> Figure:
+    """Roofs and points, both axes logarithmic: flops for each byte against TFLOP/s."""
+    figure, axes = _figure()
+    points = [p for p in part["points"] if p.get("flops") and p.get("bytes")]
+    intensities = [p["flops"] / p["bytes"] for p in points]
+    memory, compute = roofs(part)
+    ridges = [c["value"] * 1e3 / m["value"] for m in memory for c in compute]
+    low, high = min([*intensities, *ridges, 0.1]) / 4, max([*intensities, *ridges, 10.0]) * 4
+    top = max((c["value"] for c in compute), default=float("inf"))
+    for roof in memory:
+        end = min(high, top * 1e3 / roof["value"])
+        axes.plot([low, end], [low * roof["value"] / 1e3, end * roof["value"] / 1e3], color="#555555")
+        label = f" {roof['name']}: {roof['value']:.4g} GB/s"
+        axes.annotate(label, (low, low * roof["value"] / 1e3), fontsize=7, va="bottom")
+    for roof in compute:
+        start = min(roof["value"] * 1e3 / max((m["value"] for m in memory), default=roof["value"]), high)
+        axes.plot([start, high], [roof["value"]] * 2, color="#555555", linestyle="--")
+        axes.annotate(
+            f"{roof['name']}: {roof['value']:.4g} TFLOP/s", (high, roof["value"]), fontsize=7, ha="right", va="bottom"
+        )
+    trail = []
+    for point, x in zip(points, intensities, strict=True):
+        y = point["flops"] / point["milliseconds"] / 1e9
+        color = COLORS[list(KINDS).index(point["kind"]) % len(COLORS)]
+        axes.plot([x], [y], KINDS[point["kind"]], color=color, markersize=8)
+        axes.annotate(f"  {point['label']}", (x, y), fontsize=8)
+        if point["kind"] != "baseline":
+            trail.append((x, y))
+    if any(p["kind"] == "version" for p in points):
+        axes.plot(*zip(*trail, strict=True), ":", color=COLORS[1], linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("flops for each byte of memory touched")
+    axes.set_ylabel("TFLOP/s")
+    axes.set_title(part["device"], fontsize=9)
+    axes.grid(alpha=0.25, which="both", linewidth=0.5)
+    return figure
+
+
+def roofs(part: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The slanted roofs (GB/s; shared memory, of whose traffic nothing is known, is none) and the flat ones (TFLOP/s)."""
+    slanted = [c for c in part["ceilings"] if c["unit"] == "GB/s" and c["name"] != "shared memory"]
+    return slanted, [c for c in part["ceilings"] if c["unit"] == "TFLOP/s"]

@@ -1,0 +1,66 @@
+"""Progress of long work: a bar in a notebook, one line of text elsewhere, drawn ten times a second at most."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+INTERVAL = 0.1  # seconds between two drawings: a server takes so many messages
+
+
+class Progress:
+    """`with Progress(total, label) as progress: progress.step("what comes now")`, once for each of `total` steps."""
+
+    def __init__(self, total: int, label: str, stream: Any = None):
+        self.total, self.label, self.stream = total, label, stream
+        self.done, self.drawn, self.width = -1, 0.0, 0
+        self.bar: Any = None
+
+    def __enter__(self) -> Progress:
+        if self.stream is None and _in_notebook():
+            import ipywidgets
+            from IPython.display import display
+
+            self.bar = ipywidgets.FloatProgress(min=0, max=max(1, self.total), description=self.label)
+            self.bar.style.description_width = "initial"
+            display(self.bar)
+        elif self.stream is None:
+            self.stream = sys.stderr
+        return self
+
+    def step(self, what: str) -> None:
+        """The next step begins; the ones before are done."""
+        self.done += 1
+        now = time.monotonic()
+        if now - self.drawn < INTERVAL:
+            return
+        self.drawn = now
+        if self.bar is not None:
+            self.bar.value, self.bar.description = self.done, f"{self.label}: {what}"
+        elif self.stream.isatty():
+            self._line(f"{self.label}: {self.done} of {self.total}, {what}")
+
+    def __exit__(self, *error: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        elif self.width:
+            self._line("")
+
+    def _line(self, text: str) -> None:
+        self.stream.write("\r" + text.ljust(self.width) + ("\r" if not text else ""))
+        self.stream.flush()
+        self.width = len(text)
+
+
+def _in_notebook() -> bool:
+    """Whether a page listens that can show widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if getattr(shell, "kernel", None) is None:
+        return False
+    try:
+        import ipywidgets  # noqa: F401
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""Bringing blocknb into an IPython shell: its magics, their completion, cards for kernels, the look of errors, and the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from blocknb.notebook import completion, errors, extension, lines
+from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
+
+if TYPE_CHECKING:
+    from blocknb.runtime.kernel import Kernel
+
+
+def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """What IPython shows for a kernel: its newest card, or how to launch it."""
+    from blocknb.notebook.card import bundle_of
+
+    return bundle_of(kernel)
+
+
+def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """The same for an autotuner or heuristics: the card of the kernel inside."""
+    return show_kernel(wrapper.kernel)
+
+
+def register(shell: Any) -> None:
+    """Gives a shell the magic, its completion, the look of errors, and cards for kernels; a second time changes nothing."""
+    if "blockkernel" in shell.magics_manager.magics["cell"]:
+        return
+    magics = BlockMagics(shell)
+    shell.register_magics(magics)
+    shell.events.register("pre_run_cell", magics.pre_run_cell)
+    shell.events.register("post_run_cell", magics.post_run_cell)
+    transforms = shell.input_transformers_cleanup
+    shell.ast_transformers.append(TritonImports())
+    names = [getattr(t, "__name__", "") for t in transforms]
+    transforms.insert(names.index("cell_magic") if "cell_magic" in names else len(transforms), start_line)
+    formatter = shell.display_formatter.mimebundle_formatter
+    formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
+    for module, name in (("autotuner", "Autotuner"), ("derived", "Heuristics")):
+        formatter.for_type_by_name(f"blocknb.tune.{module}", name, show_tuned)
+    lines.register(shell)
+    completion.install(shell)
+    errors.install(shell)
+    if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
+        extension.ask(extension.answers.append)
+        shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
+
+
+CARD_TARGET = "blocknb.card"
+
+
+def _opened(comm: Any, message: dict[str, Any]) -> None:
+    from blocknb.notebook import live
+
+    live.opened(comm, message)

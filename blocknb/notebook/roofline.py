@@ -1,0 +1,329 @@
+"""The roofline: how far kernels are from what their device can do, with ceilings measured on it and work counted from the IR.
+
+A point is a launch: its operations over its unique bytes (see `profile.work`) against its rate, timed with cold caches on copies of what
+it writes, in turns with the baselines. Earlier versions of a kernel stand as a trajectory, by the times that they were launched
+with. The nearest roof of a point is the least of memory times intensity and the arithmetic that the kernel uses. Everything is
+labelled as what it is; hardware counters are shown only where a tool for them is found, and otherwise it is said that none was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from blocknb.errors import LaunchError
+from blocknb.notebook import numbers, plots
+from blocknb.notebook.observe import Record, Specialisation, apart, record_of
+from blocknb.profile.ceilings import Ceilings, ceilings
+from blocknb.profile.replay import Replay, captured_by, work_of
+from blocknb.profile.timing import Timing, interleaved, summary
+from blocknb.profile.work import Work
+from blocknb.runtime.compile import Compiled
+from blocknb.runtime.interface import KernelInterface
+from blocknb.runtime.kernel import Kernel
+
+SECONDS, ROUNDS = 1.0, 30
+ERROR = 1.05  # above its roof by less is error of measurement
+COUNTERS = "hardware counters: {}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One launch. `flops`, `bytes` (unique) and `issued_bytes` are None where they cannot be counted; times in milliseconds;
+    `roof` names the nearest ceiling and `percent` says how near."""
+
+    label: str
+    kind: str
+    flops: int | None
+    bytes: int | None
+    milliseconds: float
+    low: float
+    high: float
+    issued_bytes: int | None = None
+    version: str | None = None
+    roof: str | None = None
+    percent: float | None = None
+    about: str = ""
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        made = {name: getattr(self, name) for name in ("label", "kind", "flops", "bytes")}
+        made |= {name: float(f"{getattr(self, name):.6g}") for name in ("milliseconds", "low", "high")}
+        more = {name: getattr(self, name) for name in ("issued_bytes", "version", "roof", "percent", "about")}
+        return made | {name: value for name, value in more.items() if value not in (None, "")}
+
+
+@dataclass
+class Roofline:
+    """Ceilings and points of one device. Shows itself; `part` is its form in a document, `plot()` a matplotlib Figure."""
+
+    limits: Ceilings
+    points: list[Point] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def part(self) -> dict[str, Any]:
+        rows = [
+            {"name": c.name, "unit": c.unit, "value": float(f"{c.value:.5g}"), "low": float(f"{c.low:.5g}")}
+            | {"high": float(f"{c.high:.5g}"), "how": c.how}
+            for c in self.limits.items
+        ]
+        made: dict[str, Any] = {"device": self.limits.device, "measured": self.limits.measured, "ceilings": rows}
+        made["points"] = [point.entry for point in self.points]
+        missing = [f"{name} was not measured: {why}" for name, why in self.limits.missing]
+        return made | {"note": " ".join(f"{note.rstrip('.')}." for note in (*self.notes, *missing))}
+
+    def plot(self) -> Any:
+        return plots.roofline(self.part)
+
+    def text(self) -> str:
+        """The points as a plain table, then the ceilings."""
+        head = ["", "time", "flops", "unique bytes", "flops/byte", "TFLOP/s", "GB/s", "% of roof"]
+        rows = [head, *(_row(point) for point in self.points)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(t.ljust(w) if not i else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True)))
+            for row in rows
+        ]
+        limits = [f"  {c.name}: {numbers.digits(c.value)} {c.unit}, by {c.how}" for c in self.limits.items]
+        part = self.part
+        return "\n".join([*lines, f"ceilings of {part['device']}, measured {part['measured']}", *limits, part["note"]])
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        from blocknb.notebook.html import marked
+
+        text = self.text()
+        return {"text/plain": text, "text/html": f"<pre>{marked(text)}</pre>", **plots.images({"roofline": self.part})}
+
+
+def _row(point: Point) -> list[str]:
+    count = lambda n: "unknown" if n is None else f"{n:,}"  # noqa: E731
+    rate = lambda n, scale: "" if n is None else numbers.digits(n / point.milliseconds / scale)  # noqa: E731
+    ratio = numbers.digits(point.flops / point.bytes) if point.flops is not None and point.bytes else ""
+    near = f"{point.percent:.0f} % of {point.roof}" if point.percent is not None else ""
+    label = point.label if point.kind == "kernel" else f"{point.label} ({point.kind})"
+    return [
+        label, numbers.time(point.milliseconds), count(point.flops), count(point.bytes), ratio, rate(point.flops, 1e9),
+        rate(point.bytes, 1e6), near,
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One launch that is to become a point: how to repeat it, or its time in the cell where it cannot be repeated."""
+
+    label: str
+    compiled: Compiled
+    device: int
+    work: Work
+    kernel: Kernel
+    replay: Replay | None = None
+    time: Timing | None = None
+
+
+def roofline(
+    *subjects: Any,
+    baselines: Mapping[str, Callable[[], Any]] | None = None,
+    versions: Sequence[Point] = (),
+    limits: Ceilings | None = None,
+    clock: Callable[[Callable[[], Any]], float] | None = None,
+) -> Roofline:
+    """The roofline of launches, on the device of the first.
+
+    A subject is a kernel, as the last `%%blockkernel` cell launched it, or a function without arguments that launches kernels. They
+    are repeated on copies of what they write. `baselines` do the same work as the first subject and are called as they are;
+    `versions` are points of earlier versions. `limits` are measured (or read from the cache) unless given.
+    Raises LaunchError for a kernel that no such cell launched.
+    """
+    all_found = [one for subject in subjects for one in _subjects(subject)]
+    if not all_found:
+        raise LaunchError("a roofline needs a kernel that was launched, or a function that launches one")
+    first = all_found[0]
+    found = Roofline(limits or ceilings(first.device))
+    here = [one for one in all_found if one.device == first.device]
+    found.notes += [f"{one.label} ran on another device and is left out" for one in all_found if one not in here]
+    calls: dict[str, Callable[[], Any]] = {one.label: one.replay for one in here if one.replay is not None}
+    with contextlib.ExitStack() as stack:
+        for one in here:
+            stack.enter_context(apart(one.kernel))
+        gpu = first.compiled.target.is_gpu
+        times = interleaved(calls | dict(baselines or {}), gpu=gpu, rounds=ROUNDS, seconds=SECONDS, clock=clock)
+    if times.cancelled:
+        found.notes.append("the measurement was interrupted; what was measured until then is shown")
+    for one in here:
+        time = times.get(one.label) or one.time
+        if one.replay is None:
+            found.notes.append(f"{one.label} cannot be launched again; its time is that of its cell, with warm caches")
+        if time is not None:
+            found.points.append(point(one.label, "kernel", one.work, time, one.compiled, found.limits))
+        found.notes += _doubts(one.label, one.work)
+    for name in baselines or {}:
+        if name in times:
+            found.points.append(point(name, "baseline", first.work, times[name], first.compiled, found.limits))
+    found.points += versions
+    found.notes += [*_above(found.points), counters(gpu)]
+    return found
+
+
+def _subjects(subject: Any) -> list[Subject]:
+    if not isinstance(subject, KernelInterface):
+        return [Subject(r.kernel.__name__, r.compiled, r.device, r.work, r.kernel, r) for r in captured_by(subject)]
+    record = _record(subject)
+    made, kernel = record.latest, record.kernel
+    assert made is not None
+    work, replay = work_of(made.compiled, made.arguments, made.grid), _replay(record, made)
+    time = summary(made.milliseconds) if made.milliseconds else None
+    return [Subject(kernel.__name__, made.compiled, made.device, work, kernel, replay, time)]
+
+
+def point(
+    label: str, kind: str, work: Work, time: Timing, compiled: Any, limits: Ceilings, version: str | None = None
+) -> Point:
+    """A point with its nearest roof."""
+    roof, percent = nearest(work, time.median, compiled, limits)
+    about = "" if work.exact else f"scaled up from {work.programs} programs"
+    return Point(
+        label,
+        kind,
+        work.flops,
+        work.unique_bytes,
+        time.median,
+        time.low,
+        time.high,
+        work.issued_bytes,
+        version,
+        roof,
+        percent,
+        about,
+    )
+
+
+def nearest(work: Work, milliseconds: float, compiled: Any, limits: Ceilings) -> tuple[str | None, float | None]:
+    """The ceiling that bounds this work first, and the percentage of it that a time reaches."""
+    bounds: dict[str, float] = {}  # milliseconds that each ceiling needs
+    if work.unique_bytes and (memory := limits.get("memory")):
+        bounds["memory"] = work.unique_bytes / memory.value / 1e6
+    if work.flops and (unit := limits.get(arithmetic(compiled))):
+        bounds[unit.name] = work.flops / unit.value / 1e9
+    if not bounds:
+        return None, None
+    name = max(bounds, key=lambda n: bounds[n])
+    return name, round(100 * bounds[name] / milliseconds, 1)
+
+
+def arithmetic(compiled: Any) -> str:
+    """The ceiling that the kernel's arithmetic belongs to: tensor cores where a pass chose them, by the type of the factors."""
+    if compiled.target.is_gpu:
+        for stage in reversed(compiled.trace.stages):
+            for op in stage.after.ops():
+                if op.name == "dot" and op.attrs.get("instr"):
+                    dtype = str(op.args[0].type.dtype)
+                    return {"f16": "tensor fp16", "fp16": "tensor fp16", "bf16": "tensor bf16"}.get(
+                        dtype, "tensor tf32"
+                    )
+            break
+    return "FP32"
+
+
+def _record(kernel: Any) -> Record:
+    while not isinstance(kernel, Kernel):  # an autotuner, heuristics
+        kernel = vars(kernel)["fn"]
+    found = record_of(kernel)
+    if found is None or found.latest is None or not found.latest.launches:
+        raise LaunchError(
+            f"{kernel.__name__} was not launched in a %%blockkernel cell",
+            hint="give a function that launches it: blocknb.roofline(lambda: kernel[grid](...))",
+        )
+    return found
+
+
+def _replay(record: Record, made: Specialisation) -> Replay | None:
+    """The last launch on copies; None where the arrays or the grid are gone."""
+    from blocknb.notebook.knobs import why_not
+
+    if why_not(made) or made.again is None or made.again.grid is None:
+        return None
+    given = made.again.arguments(made.compiled.stored)
+    if given is None:
+        return None
+    return Replay(record.kernel, made.compiled, made.grid, given, made.arguments, made.device)
+
+
+def _doubts(label: str, work: Work) -> list[str]:
+    found = []
+    if work.why_flops:
+        found.append(f"the operations of {label} are not known: {work.why_flops}")
+    if work.why_bytes and work.why_bytes != work.why_flops:
+        found.append(f"the bytes of {label} are not known: {work.why_bytes}")
+    if work.flops == 0:
+        found.append(f"{label} has no floating-point operations, so it stands in the table only")
+    if not work.exact and not work.why_flops:
+        found.append(f"the work of {label} is scaled up from {work.programs} of its programs")
+    return found
+
+
+def _above(points: Sequence[Point]) -> list[str]:
+    """What to know of points above their roof: no memory is that quick."""
+    high = [p.label for p in points if p.percent is not None and p.percent > 100 * ERROR]
+    if not high:
+        return []
+    return [
+        f"{', '.join(high)}: more than the roof. Part of what is read or written may stay in a cache, or the ceilings were measured "
+        "while the machine was busy (`blocknb bench ceilings` measures them anew)"
+    ]
+
+
+def counters(gpu: bool) -> str:
+    """What there is to say of hardware counters here."""
+    if not gpu:
+        return COUNTERS.format("none on a CPU")
+    return COUNTERS.format(
+        "ncu is installed; run it on a script of the kernel for them"
+        if shutil.which("ncu")
+        else "none, ncu is not installed"
+    )
+
+
+def earlier(kernel: Any, limits: Ceilings) -> list[Point]:
+    """Points of the kernel's earlier versions on this device, oldest first, by the times of their cells."""
+    from blocknb.notebook import history
+
+    found = []
+    current = record_of(kernel)
+    for version in history.versions(kernel)[:-1]:
+        made = version.card.main
+        time = summary(made.milliseconds) if made.milliseconds else None
+        if time is None or current is None or current.latest is None or made.device != current.latest.device:
+            continue
+        work = work_of(made.compiled, made.arguments, made.grid)
+        label = f"{kernel.__name__}@{version.number}"
+        found.append(point(label, "version", work, time, made.compiled, limits, version.key))
+    return found
+
+
+def show(line: str, shell: Any) -> None:
+    """`%roofline` (see `lines`): the card of the first kernel with its roofline."""
+    from blocknb.notebook import diffs, live
+    from blocknb.notebook.card import card_of
+    from blocknb.notebook.expressions import Expression
+    from blocknb.notebook.options import unquoted
+
+    head, *rest = line.split("--baseline")
+    names = shlex.split(head)
+    if not names:
+        raise UsageError("%roofline takes names of kernels: %roofline softmax --baseline scipy.special.softmax(x, 1)")
+    kernels = [diffs.kernel_of(name, shell) for name in names]
+    expressions = [Expression(unquoted(text.strip()), shell) for text in rest]
+    record = _record(kernels[0])
+    assert record.latest is not None
+    limits = ceilings(record.latest.device)
+    baselines = {e.text: e.on_copies() for e in expressions}
+    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0], limits), limits=limits)
+    card = replace(card_of(record), parts={"roofline": made.part}, opened=("roofline",))
+    shell.display_pub.publish({**live.bundle(card), "text/plain": made.text()})

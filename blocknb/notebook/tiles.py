@@ -1,0 +1,300 @@
+"""The tiles part of the document: which program, warp and lane touches which element, for every access of the GPU's code.
+
+A layout is a handful of basis vectors, which the page evaluates; an address tile is a start and a step for each axis, or a table
+an axis, or a list; a mask is a box, or a table, or a list. So a program costs some hundred bytes, a few programs are saved, and a
+live kernel is asked for the others (`Tiles.programs`). Everything follows from scalars, the grid, and the shapes and strides
+of the arrays; no array is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from blocknb.analysis import affine
+from blocknb.analysis.effects import global_operands
+from blocknb.ir.core import Func, Op
+from blocknb.language.types import Buffer
+from blocknb.layouts.linear import Layout
+from blocknb.notebook import numbers
+from blocknb.notebook.observe import Specialisation
+from blocknb.notebook.sections import line_of
+from blocknb.profile import tiles
+from blocknb.profile.addresses import Access, Addresses, is_access, program_at
+from blocknb.trace import Trace
+
+SAVED = 3  # programs from the first on; the last one is saved as well
+LIST = 4096  # elements of a tile whose addresses follow no rule, to be saved
+MAPPED = 1024  # programs on the map
+BUDGET = 16_000  # characters of the packed part
+
+NO_GPU = "Only code for a GPU has warps and lanes, and this card has none: compile for one, as in %%blockkernel --target sm_90a."
+NO_LAUNCH = (
+    "The kernel was compiled and not launched: which program touches what depends on the grid and the arguments."
+)
+NO_PROGRAMS = "The launch had no programs: its grid is empty."
+TOO_MANY = "The kernel has too many accesses to be shown tile by tile."
+
+
+class Tiles:
+    """The accesses of one trace for the GPU, launched as `made` was."""
+
+    def __init__(self, trace: Trace, made: Specialisation):
+        self.trace, self.made = trace, made
+        self.func: Func = trace.stages[-1].after
+        self.warps = self.func.attrs.get("num_warps", 4)
+        self.facts = affine.analyze(self.func)
+        self.addresses = Addresses(self.func, numbers.scalars(made), made.grid)
+        self.layouts: dict[Layout, int] = {}
+
+    @property
+    def programs_launched(self) -> int:
+        return math.prod(self.made.grid)
+
+    def part(self) -> dict[str, Any]:
+        """What is saved: ops, layouts, arrays, a few programs, the map of all."""
+        last = self.programs_launched - 1
+        saved = sorted({*range(min(SAVED, last + 1)), last})
+        programs = {str(number): self.program(number, most=LIST) for number in saved}
+        found = {
+            "grid": list(self.made.grid),
+            "warps": self.warps,
+            "arrays": self.arrays,
+            "ops": [self.op(op) for op in self.listed],
+            "programs": programs,
+            "map": self.map(programs["0"]),
+        }
+        return {**found, "layouts": [_layout(layout) for layout in self.layouts]}
+
+    @cached_property
+    def arrays(self) -> dict[str, dict[str, Any]]:
+        """Shape and strides in elements of what was passed, by parameter name."""
+        given = ((n, a) for n, a in self.made.arguments.items() if a["kind"] == "array")
+        return {n: {"shape": list(a["shape"]), "strides": list(a.get("strides", ()))} for n, a in given}
+
+    @cached_property
+    def listed(self) -> list[Op]:
+        """Loads, stores, atomics, dots and what moves tiles through shared memory, in program order."""
+        return [op for op in self.func.ops() if is_access(op) or op.name in ("dot", "local_store", "local_load")]
+
+    # -- one op, whichever program
+
+    def op(self, op: Op) -> dict[str, Any]:
+        head = {"op": op.id, "line": line_of(op.loc, self.trace.file) or 0, "name": op.name}
+        if op.name == "dot":
+            return {**head, **self._dot(op)}
+        if not is_access(op):
+            return {**head, **self._shared(op)}
+        pointer = global_operands(op)[0]
+        root, element, layout = self.facts.root(pointer), pointer.type.dtype.element, tiles.layout_of(op, self.warps)
+        groups = tiles.instructions(self.facts, op, layout)
+        return {
+            **head,
+            "what": "" if root is None else self._name(root),
+            "dtype": element.name,
+            "bytes": element.bytes,
+            "shape": list(pointer.type.shape),
+            "layout": self._layout(layout),
+            "vector": len(groups[0]),
+            **({"kind": op.attrs["kind"]} if "kind" in op.attrs else {}),
+        }
+
+    def _name(self, param: Any) -> str:
+        return self.addresses.names[self.func.params.index(param)]
+
+    def _layout(self, layout: Layout | None) -> int:
+        layout = layout or Layout((), (), (0,) * 5, (0,) * (self.warps.bit_length() - 1))
+        return self.layouts.setdefault(layout, len(self.layouts))
+
+    def _shared(self, op: Op) -> dict[str, Any]:
+        buffer = op.args[0].type
+        layout = op.args[1].type.layout if op.name == "local_store" else op.attrs["layout"]
+        found = tiles.shared_traffic(op, self.trace.target)
+        return {
+            "what": (op.args[1] if op.name == "local_store" else op.result).name.split(".")[0],
+            "dtype": buffer.dtype.name,
+            "bytes": buffer.dtype.bytes,
+            "shape": list(buffer.shape),
+            "layout": self._layout(layout),
+            "vector": found.elements,
+            "shared": {
+                "basis": list(buffer.layout.basis),
+                "how": found.how,
+                "instructions": found.instructions,
+                "wavefronts": found.wavefronts,
+                "ideal": found.ideal,
+                "ways": found.ways,
+            },
+        }
+
+    def _dot(self, op: Op) -> dict[str, Any]:
+        a, b, _ = op.args
+        result = op.result.type
+        sides = []
+        for number, value in enumerate((a, b)):
+            side: dict[str, Any] = {"shape": list(value.type.shape), "dtype": value.type.dtype.name}
+            if not isinstance(value.type, Buffer):
+                side["layout"] = self._layout(value.type.layout)
+            elif (found := tiles.operand_wavefronts(op, number)) is not None:
+                side["wavefronts"], side["ideal"] = found
+            sides.append(side)
+        return {
+            "what": " × ".join(value.name.split(".")[0] for value in (a, b)),
+            "dtype": result.dtype.name,
+            "bytes": result.dtype.bytes,
+            "shape": list(result.shape),
+            "layout": self._layout(result.layout),
+            "vector": 1,
+            "dot": {"instr": op.attrs.get("instr", ""), "operands": sides},
+        }
+
+    # -- one program
+
+    def program(self, number: int, trip: int = 0, most: int | None = None) -> dict[str, Any]:
+        """The accesses of a program by op id; `most` elements of a tile are listed one by one. Raises KeyError for a program that the
+        grid does not have."""
+        if not 0 <= number < self.programs_launched:
+            raise KeyError(f"program {number} of {self.programs_launched}")
+        found = self.addresses.of(program_at(number, self.made.grid), max(0, trip))
+        return {str(op): self._access(access, most) for op, access in found.items()}
+
+    def _access(self, access: Access, most: int | None) -> dict[str, Any]:
+        trips = {} if access.trips == 1 else {"trips": access.trips}
+        mask = _mask(access.on)
+        guessed = {"guessed": True} if access.guessed else {}
+        if access.offsets is None:
+            return {"why": access.why, **mask, **trips, **guessed}
+        pointer = global_operands(access.op)[0].type
+        size, layout = pointer.dtype.element.bytes, tiles.layout_of(access.op, self.warps)
+        where = _where(access.offsets, size, most)
+        groups = tiles.instructions(self.facts, access.op, layout)
+        seen = tiles.traffic(access, layout, groups, size)
+        traffic = [seen.requests, seen.sectors, seen.ideal, seen.lines, seen.most, seen.least, seen.together]
+        return {"array": access.array, **where, **mask, **trips, **guessed, "traffic": traffic}
+
+    # -- all programs
+
+    def map(self, first: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Where each program, in launch order, begins in the array that the kernel writes; None when no store's place is known."""
+        wanted = [
+            op for kind in (("store",), ("atomic", "atomic_cas"), ("load",)) for op in self.listed if op.name in kind
+        ]
+        launched = min(self.programs_launched, MAPPED)
+        programs = [program_at(number, self.made.grid) for number in range(launched)]
+        for op in wanted:
+            access = first.get(str(op.id))
+            if access is None or access.get("array") not in self.arrays:
+                continue
+            pointer = global_operands(op)[0].type
+            found = self.addresses.origins(op.id, programs)
+            if all(offset is None for offset in found):
+                continue
+            size = pointer.dtype.element.bytes
+            array = _seen_as(self.arrays[access["array"]], access, pointer.shape)
+            origins = [None if offset is None else offset // size for offset in found]
+            extent = _extent(array["strides"], access, pointer.shape)
+            return {"op": op.id, "array": access["array"], **array, "extent": extent, "origins": origins}
+        return None
+
+
+def packed(content: Mapping[str, Any]) -> str:
+    """JSON, gzipped, in base64."""
+    raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    return base64.b64encode(gzip.compress(raw, mtime=0)).decode()
+
+
+def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Tiles | None]:
+    """The document's part for the first trace that is a GPU's, and what answers for more programs; else why there is none."""
+    view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
+    if trace is None or not len(trace.stages) or trace.stages[-1].after.level != "memory":
+        return {"why": NO_GPU}, None
+    if not made.launches:
+        return {"why": NO_LAUNCH}, None
+    if not math.prod(made.grid):
+        return {"why": NO_PROGRAMS}, None
+    found = Tiles(trace, made)
+    part = found.part()
+    text = packed(part)
+    for name in ("map", "programs"):  # what a live kernel can give again goes first
+        if len(text) > BUDGET:
+            part[name] = None if name == "map" else {"0": part["programs"]["0"]}
+            text = packed(part)
+    if len(text) > BUDGET:
+        return {"why": TOO_MANY}, None
+    return {"view": view, "packed": text}, found
+
+
+# -- the short forms -----------------------------------------------------------------------------------------------------------
+
+
+def _layout(layout: Layout) -> list[list[int]]:
+    return [list(layout.shape), list(layout.reg), list(layout.lane), list(layout.warp)]
+
+
+def _where(offsets: np.ndarray, size: int, most: int | None) -> dict[str, Any]:
+    """Element offsets of a tile: {"base", "steps"} when they are affine, {"base", "tables"} when they are a sum of one table an axis,
+    {"list"} else."""
+    elements = offsets // size
+    base = int(elements.reshape(-1)[0])
+    tables = []
+    for axis in range(elements.ndim):
+        at: list[Any] = [0] * elements.ndim
+        at[axis] = slice(None)
+        tables.append(elements[tuple(at)] - base)
+    total = np.full(elements.shape, base)
+    for axis, table in enumerate(tables):
+        total = total + table.reshape([-1 if a == axis else 1 for a in range(elements.ndim)])
+    if (total != elements).any():
+        if most is not None and elements.size > most:
+            return {"base": base, "omitted": True}
+        return {"list": elements.reshape(-1).tolist()}
+    steps = [int(table[1]) if len(table) > 1 else 0 for table in tables]
+    if all((table == np.arange(len(table)) * step).all() for table, step in zip(tables, steps, strict=True)):
+        return {"base": base, "steps": steps}
+    return {"base": base, "tables": [table.tolist() for table in tables]}
+
+
+def _mask(on: np.ndarray) -> dict[str, Any]:
+    """Nothing when all is on, {"box": [[low, high], ...]} of the coordinates that are on, or {"bits": hexadecimal, low bit first}."""
+    if on.all():
+        return {}
+    if not on.any():
+        return {"box": [[0, 0]] * on.ndim}
+    box = []
+    for axis in range(on.ndim):
+        along = np.flatnonzero(on.any(axis=tuple(a for a in range(on.ndim) if a != axis)))
+        box.append([int(along[0]), int(along[-1]) + 1])
+    if on[tuple(slice(low, high) for low, high in box)].all():
+        return {"box": box}
+    return {"bits": np.packbits(on.reshape(-1), bitorder="little").tobytes().hex()}
+
+
+def _steps(access: Mapping[str, Any], rank: int) -> list[int]:
+    if "steps" in access:
+        return list(access["steps"])
+    tables = access.get("tables") or [[0]] * rank
+    return [table[1] if len(table) > 1 else 0 for table in tables]
+
+
+def _seen_as(array: Mapping[str, Any], access: Mapping[str, Any], shape: Sequence[int]) -> dict[str, list[int]]:
+    """The array as the map draws it: a flat one that the kernel walks in rows has rows."""
+    steps = _steps(access, len(shape))
+    rows = max((abs(step) for step in steps), default=0)
+    if len(array["shape"]) == 1 and len(shape) == 2 and min(map(abs, steps)) == 1 and 1 < rows < array["shape"][0]:
+        return {"shape": [-(-array["shape"][0] // rows), rows], "strides": [rows, 1]}
+    return {"shape": list(array["shape"]), "strides": list(array["strides"])}
+
+
+def _extent(strides: Sequence[int], access: Mapping[str, Any], shape: Sequence[int]) -> list[int]:
+    """How far a tile reaches along each axis of the array: that of the tile's axis with the same step."""
+    steps = _steps(access, len(shape))
+    return [
+        next((n for n, step in zip(shape, steps, strict=True) if step == stride and n > 1), 1) for stride in strides
+    ]

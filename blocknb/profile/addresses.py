@@ -1,0 +1,365 @@
+"""Where the accesses of a launch go: the address and mask of every load, store and atomic of a program, with no memory behind them.
+
+The IR is walked with the launch's numbers and no arrays. Parameters that are pointers get addresses in windows of their own, so that an
+address says whose it is; what is loaded is unknown, and so is all that follows from it. Two things keep it quick: only values that
+an address, a mask, a bound or a condition needs are computed, and a loop is left once the trip that was asked for has run.
+`origins` does the same for all programs at once, with the first element of a tile in the place of the tile.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.analysis.effects import global_operands, mask_of
+from blocknb.ir import interp
+from blocknb.ir.address import AddressSpace
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
+
+Program = tuple[int, int, int]
+Known = np.ndarray | None  # None: it depends on data
+WINDOW_BITS = 42
+MOST_TRIPS = 1024  # of a loop that has to be walked to its end for the addresses behind it
+SAME_PLACE = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert")
+_COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip", "gather", "reduce", "scan"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """What one op touches in one program. `array`: the parameter that the pointers come from; `offsets`: bytes from where it points
+    to, int64 in the tile's shape; `on`: the mask. `offsets` is None, and `why` says so in words, when they are not known; `guessed`
+    when the mask depends on data and is taken to be on. `trips` of the innermost loop around it: 1 outside of loops, None unknown."""
+
+    op: Op
+    array: str
+    offsets: np.ndarray | None
+    on: np.ndarray
+    trips: int | None = 1
+    guessed: bool = False
+    why: str = ""
+
+
+def is_access(op: Op) -> bool:
+    """Whether the op touches arrays of the user."""
+    return op.name in ACCESSES
+
+
+def program_at(number: int, grid: Program) -> Program:
+    """The ids of the program launched as that number: the first axis of the grid counts fastest."""
+    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+
+
+class Addresses:
+    """The accesses of a Func. `scalars`: the run-time numbers by parameter name; `grid`: of the launch."""
+
+    def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Program):
+        self.func, self.grid = func, grid
+        self.needed = _needed(func)
+        self.names = [h.name for h in func.hints] if func.hints else [p.name for p in func.params]
+        self.start: dict[Value, np.ndarray] = {}
+        for i, (param, name) in enumerate(zip(func.params, self.names, strict=True)):
+            if param.type.is_pointer:
+                self.start[param] = np.asarray(_base(i), np.int64)
+            elif name in scalars:
+                self.start[param] = np.asarray(scalars[name]).astype(param.type.dtype.numpy)
+
+    def of(self, program: Program, trip: int = 0) -> dict[int, Access]:
+        """The accesses of one program by op id, in loops those of the trip (the last one, where there are fewer). Ops that the
+        program does not reach are not in it."""
+        walker = _Walk(self, program, trip)
+        with np.errstate(all="ignore"):
+            walker.block(self.func.body)
+        return {number: self._access(*found) for number, found in walker.found.items()}
+
+    def origins(self, op: int, programs: Sequence[Program]) -> list[int | None]:
+        """For each program the byte offset of the first element that the op touches, in loops in the first trip; None where it is
+        not known or not reached."""
+        walker = _Origins(self, np.asarray(programs, np.int64).reshape(-1, 3))
+        with np.errstate(all="ignore"):
+            walker.block(self.func.body)
+        pointers = walker.found[op][1] if op in walker.found else None
+        if pointers is None:
+            return [None] * len(programs)
+        addresses = np.broadcast_to(pointers, (len(programs),))
+        reached = np.broadcast_to(walker.reached[op], (len(programs),))
+        number = (addresses >> WINDOW_BITS) - 1
+        valid = reached & (number >= 0) & (number < len(self.names))
+        offsets = addresses - _base(number)
+        return [int(x) if ok else None for x, ok in zip(offsets, valid, strict=True)]
+
+    def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> Access:
+        shape = global_operands(op)[0].type.shape
+        on: np.ndarray = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
+        if pointers is None:
+            return Access(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
+        addresses = np.broadcast_to(pointers, shape)
+        numbers = np.unique((addresses[on] if on.any() else addresses) >> WINDOW_BITS) - 1
+        if len(numbers) != 1 or not 0 <= numbers[0] < len(self.names):
+            return Access(op, "", None, on, trips, guessed, "the addresses lead to more than one array")
+        number = int(numbers[0])
+        return Access(op, self.names[number], addresses - _base(number), on, trips, guessed)
+
+
+def _base(number: Any) -> Any:
+    """The address of the array of that number; works on arrays of numbers, too."""
+    return (number + 1 << WINDOW_BITS) + (1 << WINDOW_BITS - 1)
+
+
+# -- the walk ------------------------------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """One program. Values that are not in `env` are unknown."""
+
+    flat = False  # whether one element stands for a tile
+
+    def __init__(self, home: Addresses, program: Any, trip: int):
+        self.home, self.program, self.trip = home, program, trip
+        self.env: dict[Value, np.ndarray] = dict(home.start)
+        self.buffers: dict[Value, Known] = {}
+        self.found: dict[int, tuple[Op, Known, Known, bool, int | None]] = {}
+        self.recording = True
+        self.trips: tuple[int | None, ...] = (1,)
+        self.machine = interp.Machine(home.func, AddressSpace(), home.grid, program)
+
+    def block(self, block: Block) -> list[Known]:
+        """Walks a block; what its terminator passes on."""
+        for op in block.ops:
+            if op.name in TERMINATORS:
+                return [self.env.get(arg) for arg in op.args]
+            self.op(op)
+        return []
+
+    def assign(self, values: Sequence[Value], known: Sequence[Known]) -> None:
+        for value, array in zip(values, known, strict=True):
+            if array is None:
+                self.env.pop(value, None)
+            else:
+                self.env[value] = array
+
+    def op(self, op: Op) -> None:
+        match op.name:
+            case _ if is_access(op):
+                self.record(op)
+                self.assign(op.results, [None] * len(op.results))
+            case "for":
+                self.loop(op)
+            case "if":
+                self.branch(op)
+            case "while":
+                self.repeat(op)
+            case "inside":  # the test of checked mode, which a launch that went well has passed
+                self.assign(op.results, [np.ones(() if self.flat else op.result.type.shape, bool)])
+            case "local_store":
+                self.buffers[op.args[0]] = self.env.get(op.args[1])
+            case "local_load":
+                self.assign(op.results, [self.buffers.get(op.args[0])])
+            case _ if any(result in self.home.needed for result in op.results):
+                self.assign(op.results, self.compute(op))
+
+    def record(self, op: Op) -> None:
+        if not self.recording:
+            return
+        mask = mask_of(op)
+        known = None if mask is None else self.env.get(mask)
+        guessed = mask is not None and known is None
+        self.found[op.id] = (op, self.env.get(global_operands(op)[0]), known, guessed, self.trips[-1])
+
+    def compute(self, op: Op) -> Sequence[Known]:
+        args = [self.env.get(arg) for arg in op.args]
+        simple = OPS[op.name].kind == "elementwise" or op.name in _COMPUTED
+        if not simple or any(arg is None for arg in args) or "keep" in op.attrs:
+            return [None] * len(op.results)
+        if op.name == "convert":
+            return args
+        self.machine.env = self.env
+        return self.machine.step(op, args)
+
+    def branch(self, op: Op) -> None:
+        condition = self.env.get(op.args[0])
+        if condition is not None:
+            self.assign(op.results, self.block(op.blocks[0 if bool(condition) else 1]))
+            return
+        for block in op.blocks:  # either may be taken
+            self.block(block)
+        self.assign(op.results, [None] * len(op.results))
+
+    def loop(self, op: Op) -> None:
+        bounds = [self.env.get(arg) for arg in op.args[:3]]
+        carried = [self.env.get(arg) for arg in op.args[3:]]
+        (block,), recording = op.blocks, self.recording
+        index, *rest = block.args
+        if bounds[0] is None or bounds[1] is None or bounds[2] is None:
+            self.once(op, block, [bounds[0], *carried])
+            return
+        trips = range(*(int(bound) for bound in bounds if bound is not None))
+        to_the_end = any(result in self.home.needed for result in op.results)
+        self.trips += (len(trips),)
+        for number, i in enumerate(trips):
+            if number > self.trip and not (to_the_end and number <= MOST_TRIPS):
+                carried = [None] * len(carried)
+                break
+            self.recording = recording and number <= self.trip
+            self.start_trip(block)
+            self.assign((index, *rest), (np.asarray(i, index.type.dtype.numpy), *carried))
+            carried = self.block(block)
+        self.recording, self.trips = recording, self.trips[:-1]
+        self.assign(op.results, carried)
+
+    def once(self, op: Op, block: Block, values: Sequence[Known]) -> None:
+        """A loop whose bounds are not known: its first trip, as if there was one."""
+        self.trips += (None,)
+        self.assign(block.args, values)
+        self.block(block)
+        self.trips = self.trips[:-1]
+        self.assign(op.results, [None] * len(op.results))
+
+    def start_trip(self, *blocks: Block) -> None:
+        """What an earlier trip touched is not what this one touches."""
+        if self.recording:
+            for block in blocks:
+                for op in walk(block):
+                    self.found.pop(op.id, None)
+
+    def repeat(self, op: Op) -> None:
+        before, after = op.blocks
+        carried, recording = [self.env.get(arg) for arg in op.args], self.recording
+        results: Sequence[Known] = [None] * len(op.results)
+        self.trips += (None,)
+        for number in itertools.count():
+            self.recording = recording and number <= self.trip
+            self.assign(before.args, carried)
+            go_on, *rest = self.block(before)
+            if go_on is not None and not bool(go_on):
+                results = rest
+                break
+            self.start_trip(after)
+            self.assign(after.args, rest)
+            carried = self.block(after)
+            if go_on is None or number >= self.trip:
+                break
+        self.recording, self.trips = recording, self.trips[:-1]
+        self.assign(op.results, results)
+
+
+class _Origins(_Walk):
+    """All programs at once: a value is an array with a number for each program, the first element where it is a tile."""
+
+    flat = True
+
+    def __init__(self, home: Addresses, programs: np.ndarray):
+        super().__init__(home, (0, 0, 0), 0)
+        self.ids = programs
+        self.active: np.ndarray = np.ones(len(programs), bool)
+        self.reached: dict[int, np.ndarray] = {}
+
+    def record(self, op: Op) -> None:
+        super().record(op)
+        self.reached[op.id] = self.active
+
+    def compute(self, op: Op) -> Sequence[Known]:
+        args = [self.env.get(arg) for arg in op.args]
+        known = [arg for arg in args if arg is not None]
+        if len(known) < len(args):
+            return [None] * len(op.results)
+        if op.name == "program_id":
+            return [self.ids[:, op.attrs["axis"]].astype(np.int32)]
+        if op.name == "arange":
+            return [np.asarray(op.attrs["start"], np.int32)]
+        if op.name == "const":
+            kind = op.attrs["type"]
+            return [np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype))]
+        if op.name == "num_programs":
+            return [np.asarray(self.home.grid[op.attrs["axis"]], np.int32)]
+        if op.name in SAME_PLACE:
+            return known
+        if OPS[op.name].kind == "elementwise":
+            return [np.asarray(interp.elementwise(op, known))]
+        return [None] * len(op.results)
+
+    def branch(self, op: Op) -> None:
+        condition, active = self.env.get(op.args[0]), self.active
+        sides = []
+        for block, flip in zip(op.blocks, (False, True), strict=True):
+            if condition is not None:
+                self.active = active & (np.asarray(condition, bool) ^ flip)
+            sides.append(self.block(block))
+        self.active = active
+        chosen: list[Known] = []
+        for yes, no in zip(*sides, strict=True):
+            both = condition is not None and yes is not None and no is not None
+            chosen.append(np.where(condition, yes, no) if both else None)  # type: ignore[arg-type]
+        self.assign(op.results, chosen)
+
+    def loop(self, op: Op) -> None:
+        low, high, step = (self.env.get(arg) for arg in op.args[:3])
+        carried, active = [self.env.get(arg) for arg in op.args[3:]], self.active
+        if low is not None and high is not None and step is not None:
+            self.active = active & np.where(step > 0, low < high, low > high)
+        self.once(op, op.blocks[0], [low, *carried])
+        self.active = active
+
+    def repeat(self, op: Op) -> None:
+        before, after = op.blocks
+        self.assign(before.args, [self.env.get(arg) for arg in op.args])
+        go_on, *rest = self.block(before)
+        active = self.active
+        if go_on is not None:
+            self.active = active & np.asarray(go_on, bool)
+        self.once(op, after, rest)
+        self.active = active
+
+
+# -- what has to be computed -----------------------------------------------------------------------------------------------
+
+
+def _needed(func: Func) -> set[Value]:
+    """The values that an address, a mask, a bound or a condition follows from."""
+    makes: dict[Value, list[Value]] = {}
+    todo: list[Value] = []
+
+    def follows(values: Sequence[Value], sources: Sequence[Value]) -> None:
+        for value, source in zip(values, sources, strict=True):
+            makes.setdefault(value, []).append(source)
+
+    for op in func.ops():
+        match op.name:
+            case _ if is_access(op):
+                todo += [value for value in (global_operands(op)[0], mask_of(op)) if value is not None]
+            case "for":
+                (block,), passed = op.blocks, op.blocks[0].terminator.args
+                todo += op.args[:3]
+                follows(block.args[1:], op.args[3:])
+                follows(block.args[1:], passed)
+                follows(op.results, passed)
+                follows(op.results, op.args[3:])
+            case "if":
+                todo.append(op.args[0])
+                for block in op.blocks:
+                    if op.results:
+                        follows(op.results, block.terminator.args)
+            case "while":
+                before, after = op.blocks
+                todo.append(before.terminator.args[0])
+                follows(before.args, op.args)
+                follows(before.args, after.terminator.args)
+                follows(after.args, before.terminator.args[1:])
+                follows(op.results, before.terminator.args[1:])
+            case "local_store":
+                follows(op.args[:1], op.args[1:])
+            case _:
+                outside = [arg for block in op.blocks for inner in walk(block) for arg in inner.args]
+                for result in op.results:
+                    makes.setdefault(result, []).extend((*op.args, *outside))
+    needed: set[Value] = set()
+    while todo:
+        value = todo.pop()
+        if value not in needed:
+            needed.add(value)
+            todo += makes.get(value, ())
+    return needed

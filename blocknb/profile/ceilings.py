@@ -1,0 +1,368 @@
+"""The limits of a device, measured on it: memory, caches, shared memory, FP32, tensor cores.
+
+`ceilings(device)` gives them from a file in the cache directory, or measures them first (some seconds) and writes the file. Each has
+a spread and says how it was measured: by a block program compiled here (see `microbenchmarks`), or by a library, which is then
+named. Where a limit is reached by more than one way, the best counts, since a roof that a kernel can pass is none. What cannot be
+measured is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blocknb.profile.timing import Timings, interleaved, llc_bytes
+from blocknb.runtime import cache, machine
+from blocknb.runtime.arguments import HOST
+from blocknb.runtime.host import thread_count
+
+VERSION = 2  # of the way of measuring: a change makes old files useless
+Clock = Callable[[Callable[[], Any]], float]
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit. `name`: memory, L2 cache, shared memory, cache, FP32, tensor fp16...; `unit` GB/s or TFLOP/s; `low` and `high` are the
+    quarter points of the measurement."""
+
+    name: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The limits of a `device` (its name), `measured` at an ISO date. `missing`: (name, why) of what could not be measured."""
+
+    device: str
+    measured: str
+    items: tuple[Ceiling, ...]
+    missing: tuple[tuple[str, str], ...] = ()
+
+    def get(self, name: str) -> Ceiling | None:
+        return next((item for item in self.items if item.name == name), None)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the measurements are: bytes of a copy, trips of loops, edge of the matrices, and seconds for each limit."""
+
+    copy: int = 1 << 30
+    trips: int = 4096
+    matrix: int = 8192
+    seconds: float = 0.6
+    rounds: int = 20
+
+
+CPU_SIZES = Sizes(copy=1 << 28, trips=2000, matrix=2048)
+
+
+def ceilings(device: int = HOST, fresh: bool = False) -> Ceilings:
+    """The limits of a GPU by its number, or of the CPU: as measured before, unless `fresh`. Raises LaunchError without such a GPU."""
+    path = _path(device)
+    if not fresh and (found := _read(path)) is not None:
+        return found
+    made = measure(device)
+    _write(path, made)
+    return made
+
+
+def known(device: int = HOST) -> Ceilings | None:
+    """The limits if they were measured before."""
+    return _read(_path(device))
+
+
+def measure(device: int = HOST, sizes: Sizes | None = None, clock: Clock | None = None) -> Ceilings:
+    """Measures everything, now. An interrupt leaves out what was not measured yet."""
+    gpu = device != HOST
+    session = _Session(gpu, sizes or (Sizes() if gpu else CPU_SIZES), clock)
+    with _current(device):
+        for name, run in (_GPU if gpu else _CPU).items():
+            session.attempt(name, run)
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Ceilings(name_of(device), now, tuple(session.items), tuple(session.missing))
+
+
+def name_of(device: int) -> str:
+    """What a device is called: "NVIDIA H200", or the CPU's model with the threads in use."""
+    if device == HOST:
+        threads = thread_count()
+        return f"{_cpu_model()}, {threads} thread{'s' * (threads > 1)}"
+    from blocknb.runtime import driver
+
+    return str(driver.cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
+
+
+@functools.cache
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# ---- measuring
+
+
+@dataclass
+class _Session:
+    gpu: bool
+    sizes: Sizes
+    clock: Clock | None
+    items: list[Ceiling] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+    cancelled: bool = False
+
+    def attempt(self, name: str, run: Callable[[_Session, str], None]) -> None:
+        if self.cancelled:
+            self.missing.append((name, "interrupted"))
+            return
+        try:
+            run(self, name)
+        except KeyboardInterrupt:
+            self.cancelled = True
+            self.missing.append((name, "interrupted"))
+        except (
+            Exception
+        ) as error:  # a library that is not there, a device without the unit: the others are still worth having
+            self.missing.append((name, f"{type(error).__name__}: {error}".splitlines()[0]))
+
+    def time(self, calls: Mapping[str, Callable[[], Any]], cold: bool = False) -> Timings:
+        found = interleaved(
+            calls,
+            gpu=self.gpu,
+            rounds=self.sizes.rounds,
+            warmup=2,
+            seconds=self.sizes.seconds,
+            cold=cold,
+            clock=self.clock,
+        )
+        self.cancelled |= found.cancelled
+        return found
+
+    def best(self, name: str, unit: str, work: Mapping[str, float], calls: Mapping[str, Callable[[], Any]]) -> None:
+        """Keeps the fastest of some ways. `work` is by way, in bytes or operations; a way's name says how it works."""
+        times = self.time(calls)
+        if not times:
+            raise KeyboardInterrupt
+        per_ms = 1e-6 if unit == "GB/s" else 1e-9
+        how = max(times, key=lambda way: work[way] / times[way].median)
+        value, low, high = (work[how] * per_ms / t for t in (times[how].median, times[how].high, times[how].low))
+        self.items.append(Ceiling(name, unit, value, low, high, how))
+
+
+def _gpu_memory(session: _Session, name: str) -> None:
+    import cupy
+
+    from blocknb.profile.microbenchmarks import copy_kernel
+
+    size = min(session.sizes.copy, cupy.cuda.runtime.memGetInfo()[0] // 4) // 4
+    x, y = cupy.ones(size, cupy.float32), cupy.empty(size, cupy.float32)
+    ways = {
+        "a copy by CuPy (cudaMemcpy)": lambda: cupy.cuda.runtime.memcpyAsync(
+            y.data.ptr, x.data.ptr, x.nbytes, 3, cupy.cuda.get_current_stream().ptr
+        ),
+        "a copy by a block program": lambda: copy_kernel[-(-size // 2048),](x, y, size, BLOCK=2048),
+    }
+    session.best(name, "GB/s", dict.fromkeys(ways, 2.0 * x.nbytes), ways)
+
+
+def _gpu_l2(session: _Session, name: str) -> None:
+    import cupy
+
+    from blocknb.profile.microbenchmarks import reread_kernel
+
+    found = cupy.cuda.Device().attributes
+    block, programs, trips = 2048, found["MultiProcessorCount"] * 8, max(1, session.sizes.trips // 4)
+    blocks = max(1, min(16 << 20, found["L2CacheSize"] // 4) // (4 * block))
+    x, out = cupy.ones(blocks * block, cupy.float32), cupy.empty(programs * block, cupy.float32)
+    how = f"a block program that reads {x.nbytes >> 20} MiB again and again, past L1"
+    call = lambda: reread_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
+    session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
+
+
+def _gpu_shared(session: _Session, name: str) -> None:
+    import cupy
+
+    from blocknb.profile.microbenchmarks import SHARED_READS, shared_kernel
+
+    threads, programs, trips = 128, cupy.cuda.Device().attributes["MultiProcessorCount"] * 32, session.sizes.trips // 8
+    out = cupy.empty(threads * programs, cupy.int32)
+    how = "a block program whose threads read 16 bytes each, without bank conflicts"
+    call = lambda: shared_kernel[programs,](out, trips, THREADS=threads, num_warps=threads // 32)  # noqa: E731
+    session.best(name, "GB/s", {how: 16.0 * SHARED_READS * threads * programs * trips}, {how: call})
+
+
+def _gpu_fp32(session: _Session, name: str) -> None:
+    import cupy
+
+    programs = cupy.cuda.Device().attributes["MultiProcessorCount"] * 16
+    _fma(session, name, cupy, programs, 1024, "cuda", session.sizes.trips // 4)
+
+
+def _fma(session: _Session, name: str, arrays: Any, programs: int, block: int, kind: str, trips: int) -> None:
+    from blocknb.profile.microbenchmarks import FMA_CHAIN, fma_kernel
+
+    chain = FMA_CHAIN[kind]
+    x = arrays.full(programs * block, 0.5, arrays.float32)
+    out = arrays.empty_like(x)
+    how = "a block program of fused multiply-adds"
+    ways = {how: lambda: fma_kernel[programs,](x, out, trips, BLOCK=block, CHAIN=chain)}
+    work = {how: 2.0 * chain * block * programs * trips}
+    if kind == "cpu":
+        n = session.sizes.matrix
+        a, b = (np.random.default_rng(0).random((n, n), np.float32) for _ in range(2))
+        product, library = np.empty_like(a), f"NumPy's matmul, {n} x {n} ({_blas()})"
+        ways[library] = lambda: np.matmul(a, b, out=product)
+        work[library] = 2.0 * n**3
+    session.best(name, "TFLOP/s", work, ways)
+
+
+# name -> cudaDataType, cublasComputeType, bytes of an element
+_PRODUCTS = {"fp16": (2, 68, 2), "bf16": (14, 68, 2), "tf32": (0, 77, 4)}
+
+
+def _gpu_tensor(session: _Session, name: str) -> None:
+    """cuBLAS through CuPy's binding, which takes bf16 without a dtype for it and tf32 without a global setting."""
+    import cupy
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    kind = name.split()[-1]
+    dtype, compute, size = _PRODUCTS[kind]
+    one, zero, handle = np.ones(1, np.float32), np.zeros(1, np.float32), device.get_cublas_handle()
+    ways: dict[str, Callable[[], Any]] = {}
+    work, kept = dict[str, float](), list[Any]()  # the calls hold addresses only
+    for n in sorted({session.sizes.matrix // 2, session.sizes.matrix}):
+        a, b, c = (cupy.random.standard_normal(n * n, dtype=cupy.float32) * 0.5 for _ in range(3))
+        if size == 2:  # the upper halves of fp32 are bf16; fp16 is converted
+            halves = lambda x: x.astype(cupy.float16) if kind == "fp16" else x.view(cupy.uint16)[1::2].copy()  # noqa: E731
+            a, b, c = halves(a), halves(b), halves(c)
+        how = f"cuBLAS matmul, {n} x {n} (gemmEx through CuPy, fp32 sums)"
+        kept += [a, b, c]
+        ways[how] = functools.partial(
+            cublas.gemmEx, handle, 0, 0, n, n, n, one.ctypes.data, a.data.ptr, dtype, n, b.data.ptr, dtype, n,
+            zero.ctypes.data, c.data.ptr, dtype, n, compute, -1,
+        )  # fmt: skip
+        work[how] = 2.0 * n**3
+    before = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+    try:
+        session.best(name, "TFLOP/s", work, ways)
+        kept.clear()
+    finally:
+        cublas.setPointerMode(handle, before)
+
+
+def _cpu_memory(session: _Session, name: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from blocknb.profile.microbenchmarks import copy_kernel, update_kernel
+
+    size, threads, block = max(session.sizes.copy, 1 << 12) // 4, thread_count(), 16384
+    x, y = np.ones(size, np.float32), np.zeros(size, np.float32)
+    pairs = list(zip(np.array_split(y, threads), np.array_split(x, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        ways = {
+            "a copy by a block program": lambda: copy_kernel[-(-size // block),](x, y, size, BLOCK=block),
+            "an update in place by a block program": lambda: update_kernel[-(-size // block),](x, size, BLOCK=block),
+            "copies by NumPy, one slice a thread": lambda: list(pool.map(lambda pair: np.copyto(*pair), pairs)),
+        }
+        session.best(name, "GB/s", dict.fromkeys(ways, 2.0 * x.nbytes), ways)
+
+
+def _cpu_cache(session: _Session, name: str) -> None:
+    from blocknb.profile.microbenchmarks import reread_sum_kernel
+
+    block, blocks, programs, trips = 4096, 16, 4 * thread_count(), session.sizes.trips
+    x, out = np.ones(blocks * block, np.float32), np.empty(programs, np.float32)
+    how = f"a block program that adds up {x.nbytes >> 10} KiB again and again on each thread"
+    call = lambda: reread_sum_kernel[programs,](x, out, blocks, trips, BLOCK=block)  # noqa: E731
+    session.best(name, "GB/s", {how: 4.0 * block * programs * trips}, {how: call})
+
+
+def _cpu_fp32(session: _Session, name: str) -> None:
+    _fma(session, name, np, 4 * thread_count(), 1024, "cpu", session.sizes.trips * 5)
+
+
+def _blas() -> str:
+    config: Any = np.show_config(mode="dicts")
+    found = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{found.get('name', 'its BLAS')} {found.get('version', '')}".strip()
+
+
+_GPU: dict[str, Callable[[_Session, str], None]] = {
+    "memory": _gpu_memory,
+    "L2 cache": _gpu_l2,
+    "shared memory": _gpu_shared,
+    "FP32": _gpu_fp32,
+    **{f"tensor {kind}": _gpu_tensor for kind in _PRODUCTS},
+}
+_CPU: dict[str, Callable[[_Session, str], None]] = {"memory": _cpu_memory, "cache": _cpu_cache, "FP32": _cpu_fp32}
+
+
+@contextlib.contextmanager
+def _current(device: int) -> Iterator[None]:
+    if device == HOST:
+        yield
+        return
+    from blocknb.runtime import driver
+
+    with driver.cupy().cuda.Device(device):
+        yield
+
+
+# ---- keeping
+
+
+def _path(device: int) -> Path:
+    parts: tuple = (VERSION, name_of(device))
+    if device == HOST:
+        parts += (llc_bytes(), np.__version__)
+    else:
+        machine.properties(device)
+        from blocknb.runtime import driver
+
+        parts += (int(driver.cupy().cuda.runtime.driverGetVersion()),)
+    return cache.default_root() / "ceilings" / f"{cache.key(*parts)[:32]}.json"
+
+
+_memory: dict[Path, Ceilings] = {}
+
+
+def _read(path: Path) -> Ceilings | None:
+    if path in _memory:
+        return _memory[path]
+    try:
+        data = json.loads(path.read_text())
+        items = tuple(Ceiling(**item) for item in data["items"])
+        return Ceilings(data["device"], data["measured"], items, tuple((n, why) for n, why in data["missing"]))
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or of another shape: measured again
+        return None
+
+
+def _write(path: Path, made: Ceilings) -> None:
+    if any(why == "interrupted" for _, why in made.missing):
+        return
+    _memory[path] = made
+    with contextlib.suppress(OSError):  # a folder that cannot be written: this process remembers
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(made), file)
+        os.replace(temporary, path)

@@ -1,0 +1,84 @@
+"""The block programs that drive one part of a machine to its limit: memory, a cache, shared memory, the FP32 units.
+
+They are ordinary kernels, compiled as any other. What each moves or computes follows from its arguments, so that a measured time
+gives a rate: see `ceilings`, which launches them.
+"""
+
+from __future__ import annotations
+
+import blocknb
+import blocknb.language as bl
+
+SHARED_READS = 16  # of 16 bytes, by each thread in a trip of `shared_kernel`
+FMA_CHAIN = {"cpu": 8, "cuda": 32}  # of each element in a trip of `fma_kernel`
+
+
+@blocknb.kernel
+def copy_kernel(x, y, n, BLOCK: bl.constexpr):
+    at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(y + at, bl.load(x + at, mask=at < n), mask=at < n)
+
+
+@blocknb.kernel
+def update_kernel(x, n, BLOCK: bl.constexpr):
+    """Reads and writes the same memory: a CPU need not fetch what it is about to overwrite."""
+    at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(x + at, bl.load(x + at, mask=at < n) + 1.0, mask=at < n)
+
+
+@blocknb.kernel
+def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
+    """Reads `trips` of the array's blocks, each program beginning at another one, past the cache closest to the core."""
+    pid = bl.program_id(0)
+    total = bl.zeros((BLOCK,), bl.float32)
+    for trip in range(trips):
+        at = (pid * 17 + trip) % blocks * BLOCK + bl.arange(0, BLOCK)
+        total += bl.load(x + at, cache_modifier=".cg")
+    bl.store(out + pid * BLOCK + bl.arange(0, BLOCK), total)
+
+
+@blocknb.kernel
+def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
+    """The same with one number for a total, which a CPU keeps in its registers."""
+    pid, total = bl.program_id(0), 0.0
+    for trip in range(trips):
+        at = (pid * 17 + trip) % blocks * BLOCK + bl.arange(0, BLOCK)
+        total += bl.sum(bl.load(x + at), axis=0)
+    bl.store(out + pid, total)
+
+
+@blocknb.kernel
+def shared_kernel(out, trips, THREADS: bl.constexpr):
+    """Each thread reads 16 bytes of shared memory again and again, beside its neighbours': no bank conflicts."""
+    seen = bl.arange(0, THREADS)
+    for _ in range(trips):
+        seen = bl.inline_asm_elementwise(
+            """
+            {
+                .shared .align 16 .b8 words[16384];
+                .reg .b32 at, thread, a, b, c, d;
+                mov.u32 thread, %tid.x;
+                mov.u32 at, words;
+                mad.lo.u32 at, thread, 16, at;
+                mov.b32 $0, $1;
+            """
+            + 16 * "ld.volatile.shared.v4.b32 {a, b, c, d}, [at]; xor.b32 $0, $0, a;\n"
+            + "}",
+            "=&r,r",
+            [seen],
+            bl.int32,
+            is_pure=False,
+            pack=1,
+        )
+    bl.store(out + bl.program_id(0) * THREADS + bl.arange(0, THREADS), seen)
+
+
+@blocknb.kernel
+def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
+    at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    factor = bl.load(x + at)
+    value = factor
+    for _ in range(trips):
+        for _ in bl.static_range(CHAIN):
+            value = bl.fma(value, factor, factor)
+    bl.store(out + at, value)

@@ -1,0 +1,307 @@
+"""How the time of a compilation grows: with the number of statements, by kind of statement and by stage, and with the size of a tile.
+
+Each family is a kernel written out for any number of statements; `kernel(family, n)` makes it as a cell of a notebook would, and
+`stages` compiles it and adds the times up by stage. A stage grows as n to the power of the slope between two sizes: 1 is linear,
+and what LLVM and ptxas do stands apart from what is ours. The tiles are one operation each, of 2^10 up to 2^16 elements.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from blocknb.errors import KernelError
+
+SIZES = (125, 250, 500, 1000, 2000)
+HEADER = """\
+import blocknb
+import blocknb.language as tl
+
+
+@blocknb.kernel
+def helper(x, y):
+    return x * 0.5 + y
+
+
+@blocknb.kernel
+def kernel(x_ptr, out_ptr, n, COUNT: tl.constexpr):
+    pid = tl.program_id(0)
+    i = pid * 128 + tl.arange(0, 128)
+    x = tl.load(x_ptr + i, mask=i < n)
+    y = x
+    s = n
+"""
+FOOTER = "tl.store(out_ptr + i, x + y, mask=i < n)"
+
+FAMILIES: dict[str, Callable[[int], Iterator[str]]] = {}
+
+
+def family(write: Callable[[int], Iterator[str]]) -> Callable[[int], Iterator[str]]:
+    """Registers the body of a kernel: a function from the number of statements to its lines."""
+    FAMILIES[write.__name__] = write
+    return write
+
+
+# -- the kernels
+
+
+@family
+def arithmetic(n: int) -> Iterator[str]:
+    """Elementwise statements, each on the results of the two before."""
+    for k in range(n // 2):
+        yield f"x = x * {1 + k % 7 / 8} + y"
+        yield f"y = tl.where(x > {k % 5}.0, y - x, x)"
+
+
+@family
+def names(n: int) -> Iterator[str]:
+    """As many names as statements, all of which live to the end."""
+    for k in range(n // 2):
+        yield f"a{k} = x + {k}.0"
+    for k in range(n // 2):
+        yield f"y = y * a{k}"
+
+
+@family
+def memory(n: int) -> Iterator[str]:
+    """Loads and stores, which must keep their order."""
+    for k in range(n // 2):
+        yield f"y = tl.load(x_ptr + i + {k}, mask=i < n)"
+        yield f"tl.store(out_ptr + i + {k}, y, mask=i < n)"
+
+
+@family
+def calls(n: int) -> Iterator[str]:
+    """Calls of a helper, each inlined."""
+    for _ in range(n):
+        yield "x = helper(x, y)"
+
+
+@family
+def branches(n: int) -> Iterator[str]:
+    """A run-time `if` for every two statements."""
+    for k in range(n // 2):
+        yield f"if s > {k}:"
+        yield f"    x = x + {k}.0"
+
+
+@family
+def returns(n: int) -> Iterator[str]:
+    """A few early returns, and then the kernel: it stands as deep as these are many."""
+    for k in range(min(n // 2, 16)):
+        yield f"if s == {k}:"
+        yield "    return"
+    for k in range(n // 2 - 16):
+        yield f"x = x + {k}.0"
+    yield "x = x + 1.0"
+
+
+@family
+def loops(n: int) -> Iterator[str]:
+    """Loops of three statements, one after another."""
+    for k in range(n // 3):
+        yield f"for k in range({2 + k % 3}):"
+        yield "    x = x * 0.5 + y"
+        yield "    y = y + x"
+
+
+@family
+def carried(n: int) -> Iterator[str]:
+    """One loop that carries as many names as it has statements."""
+    for k in range(n // 2):
+        yield f"a{k} = s + {k}"
+    yield "for k in range(s):"
+    for k in range(n // 2):
+        yield f"    a{k} = a{k} + k"
+    yield "x = x + a0"
+    for k in range(0, n // 2, 100):
+        yield f"x = x + a{k}"
+
+
+@family
+def nested(n: int) -> Iterator[str]:
+    """Loops in loops in loops, five statements in the innermost one."""
+    for _ in range(n // 8):
+        yield "for a in range(s):"
+        yield "    for b in range(s):"
+        yield "        for c in range(s):"
+        yield "            x = x * 0.5 + a"
+        yield "            y = y * 0.5 + b"
+        yield "            s = s + c"
+        yield "            x = x + y"
+        yield "            y = y - x"
+
+
+@family
+def reductions(n: int) -> Iterator[str]:
+    """Reductions across warps, each with its place in shared memory."""
+    for k in range(n // 2):
+        yield f"m = tl.{('sum', 'max')[k % 2]}(x, 0)"
+        yield "x = x * 0.5 + m"
+
+
+@family
+def blocks(n: int) -> Iterator[str]:
+    """Many names, and branches and loops among them."""
+    for k in range(n // 3):
+        yield f"a{k} = s + {k}"
+    for k in range(n // 6):
+        yield f"if s > {k}:"
+        yield f"    a{k} = a{k} * 2"
+        yield "for k in range(s):"
+        yield f"    a{k} = a{k} + k"
+    for k in range(0, n // 3, 50):
+        yield f"x = x + a{k}"
+
+
+@family
+def unrolled(n: int) -> Iterator[str]:
+    """One statement, unrolled while compiling."""
+    yield "for k in tl.static_range(COUNT):"
+    yield "    x = x * 0.5 + k"
+
+
+def source(name: str, n: int) -> str:
+    """The text of a family's kernel with about n statements."""
+    return HEADER + "".join(f"    {line}\n" for line in (*FAMILIES[name](n), FOOTER))
+
+
+def kernel(name: str, n: int) -> Any:
+    """The kernel of a family with about n statements."""
+    return made(f"{name} {n}", source(name, n))["kernel"]
+
+
+def made(title: str, text: str) -> dict[str, Any]:
+    """Runs a text as a notebook runs a cell: its lines are known to linecache. Returns its names."""
+    file = f"<scaling {title}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(compile(text, file, "exec"), names)
+    return names
+
+
+# -- tiles
+
+TILE = """\
+import blocknb
+import blocknb.language as tl
+
+
+@blocknb.kernel
+def kernel(x_ptr, y_ptr, out_ptr, n):
+    i = tl.arange(0, {size})
+    x = tl.load(x_ptr + i, mask=i < n)
+{body}
+"""
+TILE_ARGUMENTS = ("*fp32:16", "*fp32:16", "*fp32:16", "i32")
+STORE = "tl.store(out_ptr + i, y, mask=i < n)"
+TILES: dict[str, tuple[str, ...]] = {
+    "add": ("y = x + tl.load(y_ptr + i, mask=i < n)", STORE),
+    "softmax": ("y = tl.exp(x - tl.max(x, 0))", "y = y / tl.sum(y, 0)", STORE),
+    "reduce": ("tl.store(out_ptr, tl.sum(x, 0))",),
+    "transpose": ("y = tl.ravel(tl.trans(tl.reshape(x, ({rows}, {columns}))))", STORE),
+    "scan": ("y = tl.cumsum(x, 0)", STORE),
+    "sort": ("y = tl.sort(x)", STORE),
+    "dot": (
+        "y = tl.load(y_ptr + tl.arange(0, {columns})[:, None] * 64 + tl.arange(0, 64)[None, :])",
+        "y = tl.dot(tl.reshape(x, ({rows}, {columns})), y)",
+        "tl.store(out_ptr + tl.arange(0, {rows})[:, None] * 64 + tl.arange(0, 64)[None, :], y)",
+    ),
+}
+
+
+def tile(operation: str, size: int) -> Any:
+    """A kernel of one operation on a tile of `size` elements."""
+    rows = 1 << size.bit_length() // 2
+    body = "\n".join(f"    {line.format(rows=rows, columns=size // rows)}" for line in TILES[operation])
+    return made(f"{operation} {size}", TILE.format(size=size, body=body))["kernel"]
+
+
+# -- the measurement
+
+
+@contextmanager
+def own_cache() -> Iterator[None]:
+    """A cache of its own, empty: what the user has compiled stays."""
+    from blocknb.runtime import cache
+
+    with tempfile.TemporaryDirectory() as folder:
+        own = cache.Cache(folder)
+        with mock.patch.object(cache, "shared", return_value=own):
+            yield
+
+
+def stages(trace: Any) -> dict[str, float]:
+    """Milliseconds by stage: the front end, the passes, code generation (ours), LLVM, ptxas."""
+    groups = {"front": 0.0, "passes": 0.0, "codegen": 0.0, "LLVM": 0.0, "ptxas": 0.0}
+    for stage, elapsed in trace.milliseconds.items():
+        if stage == "worker":
+            continue
+        group = {"parse": "front", "codegen": "codegen", "ptxas": "ptxas"}.get(stage)
+        groups[group or ("LLVM" if stage.startswith("llvm") else "passes")] += elapsed
+    return groups
+
+
+def slope(times: dict[int, float]) -> float:
+    """The power with which a time grows over the larger half of the sizes."""
+    sizes = sorted(times)
+    low, high = sizes[len(sizes) // 2], sizes[-1]
+    return math.log(max(times[high], 1e-9) / max(times[low], 1e-9)) / math.log(high / low)
+
+
+def statements(
+    names: list[str], targets: tuple[str, ...] = ("sm_90a", "cpu"), sizes: tuple[int, ...] = SIZES
+) -> list[dict[str, Any]]:
+    """A row for each family, target and size; the last of each has the slopes of its stages."""
+    rows: list[dict[str, Any]] = []
+    with own_cache():
+        for target in targets:
+            kernel("arithmetic", 20).trace("*fp32:16", "*fp32:16", "i32", COUNT=4, target=target)  # starts the workers
+            for name in names or FAMILIES:
+                found: dict[str, dict[int, float]] = {}
+                for n in sizes:
+                    trace = kernel(name, n).trace("*fp32:16", "*fp32:16", "i32", COUNT=n, target=target)
+                    times = stages(trace)
+                    for stage, elapsed in times.items():
+                        found.setdefault(stage, {})[n] = elapsed
+                    rows.append({"kernel": name, "target": target, "statements": n, **times})
+                rows.append(
+                    {"kernel": "", "target": "", "statements": "slope"} | {s: slope(t) for s, t in found.items()}
+                )
+    return rows
+
+
+def tiles(names: list[str], targets: tuple[str, ...] = ("sm_90a", "cpu"), size: int = 1 << 16) -> list[dict[str, Any]]:
+    """A row for each operation and target: milliseconds by stage on a tile of `size` elements, or the error that names the limit.
+    On a GPU with 4 to 32 warps."""
+    rows: list[dict[str, Any]] = []
+    with own_cache():
+        for target in targets:
+            tile("add", 1024).trace(*TILE_ARGUMENTS, target=target)  # starts the workers
+            for name in names or TILES:
+                for warps in (4, 8, 16, 32) if target.startswith("sm") else (4,):
+                    begin = time.perf_counter()
+                    times: dict[str, float] = {}
+                    said = ""
+                    try:
+                        times = stages(tile(name, size).trace(*TILE_ARGUMENTS, target=target, num_warps=warps))
+                    except KernelError as error:
+                        said = error.message
+                    elapsed = (time.perf_counter() - begin) * 1e3
+                    rows.append(
+                        {
+                            "tile": f"{name} {size}",
+                            "target": target,
+                            "warps": warps,
+                            "ms": elapsed,
+                            **times,
+                            "says": said,
+                        }
+                    )
+    return rows

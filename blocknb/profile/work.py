@@ -1,0 +1,385 @@
+"""The work of a launch: operations, unique bytes, issued bytes and atomics, counted from the tile IR with masks evaluated.
+
+`count(func, scalars, grid)` follows all programs (see `evaluate`), or, where that costs too much, some of them, and says which.
+What is counted:
+
+- *flops*: add, sub, mul, div, rem, min and max of floats count one, fma two, a dot 2 M N K, a special function (exp, sqrt, ...) one and is
+  listed apart; comparisons, selections, casts and signs count nothing; a reduction of n elements is n - 1 of its combines.
+  An operation counts only for elements that are real: loaded under a mask that was on, and needed for an element that is stored.
+- *issued flops*: the same for all elements of the tiles, which is what the hardware was asked to do.
+- *unique bytes*: those that loads touch, each once, and those that stores touch, each once; what memory must move at least.
+- *issued bytes*: those of every access of every program; what the caches are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language.ops import ATOMICS
+from blocknb.profile import spread
+from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
+from blocknb.profile.spread import Spread
+from blocknb.profile.unique import Touched, touch
+
+BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
+LARGEST = 1 << 22  # elements of the largest array
+LEAST_SAMPLE = 32
+ARITHMETIC = {"add": 1, "sub": 1, "mul": 1, "div": 1, "rem": 1, "min": 1, "max": 1, "fma": 2}
+SPECIAL = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf"})
+ALL = None  # of masks: everything
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch does. Numbers are None where the data decide, and `why_flops` and `why_bytes` then say how.
+
+    `read` and `written` are unique bytes by array; `special` counts special functions by name (they are in `flops`, too); `atomics`
+    counts single updates. `programs` of the `grid` were followed; if not all, numbers are scaled up and `exact` is False.
+    """
+
+    flops: int | None
+    issued_flops: int | None
+    dot_flops: int | None
+    special: Mapping[str, int]
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+    issued_bytes: int | None
+    atomics: int
+    programs: int
+    exact: bool = True
+    why_flops: str = ""
+    why_bytes: str = ""
+
+    @property
+    def unique_bytes(self) -> int | None:
+        return None if self.why_bytes else sum(self.read.values()) + sum(self.written.values())
+
+    @property
+    def intensity(self) -> float | None:
+        """Flops for each unique byte."""
+        return self.flops / self.unique_bytes if self.flops is not None and self.unique_bytes else None
+
+
+def count(
+    func: Func,
+    scalars: Mapping[str, Any],
+    grid: tuple[int, int, int],
+    sizes: Mapping[str, int] | None = None,
+    budget: float = BUDGET,
+) -> Work:
+    """The work of a launch of a tile-level Func: `scalars` are its numbers by parameter name, `sizes` the bytes of its arrays,
+    which bound the unique bytes where only some programs are followed. Costs about a second at most."""
+    programs = math.prod(grid)
+    try:
+        chosen, step = _chosen(func, scalars, grid, programs, budget)
+        found = _Counter(func, scalars, grid, 4 * budget)
+        for at in range(0, len(chosen), step):
+            found.follow(chosen[at : at + step])
+    except TooMuch:
+        why = "even one program is too long to follow"
+        return Work(None, None, None, {}, {}, {}, None, 0, 0, False, why, why)
+    return found.result(len(chosen), programs, sizes or {})
+
+
+def scalars_of(arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The numbers among the summaries of a launch's arguments, the sizes and strides of tensor descriptors included."""
+    from blocknb.frontend.descriptors import field_names
+
+    found = {name: s["value"] for name, s in arguments.items() if s["kind"] == "scalar"}
+    for name, s in arguments.items():
+        if "parts" in s:
+            found |= dict(zip(field_names(name, len(s["shape"]))[1:], s["parts"], strict=True))
+    return found
+
+
+def _chosen(
+    func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], programs: int, budget: float
+) -> tuple[np.ndarray, int]:
+    """The programs to follow, and how many together: all, or as many, evenly spread, as the budget allows, by what one and some of
+    them cost."""
+    everyone = np.arange(programs)
+    some = min(LEAST_SAMPLE, programs)
+    if programs <= some:
+        return everyone, some
+    cost: list[tuple[int, int]] = []
+    peak = 1.0
+    for n in (1, some):
+        probe = _Counter(func, scalars, grid, budget)
+        try:
+            probe.follow(np.linspace(0, programs - 1, n).astype(np.int64))
+        except TooMuch:
+            if n == 1:
+                raise
+            fewer = max(1, int(budget / (cost[0][0] + cost[0][1])))  # they go different ways
+            return np.unique(np.linspace(0, programs - 1, min(fewer, some)).astype(np.int64)), some
+        cost.append((probe.overhead, probe.elements))
+        peak = probe.peak
+    step = max(some, int(LARGEST / peak))
+    (overhead, one), (more, many) = cost
+    each, fixed = max(0.0, (many - one) / (some - 1)), max(overhead, more)
+    batches = -(-programs // step)
+    if batches * (fixed + one) + programs * each <= budget:
+        return everyone, step
+    per_program = each + (fixed + one) / step
+    return np.unique(np.linspace(0, programs - 1, max(some, int(budget / per_program))).astype(np.int64)), step
+
+
+@dataclass
+class _Tally:
+    useful: int = 0
+    issued: int = 0
+    dot: int = 0
+    special: Counter = field(default_factory=Counter)
+
+
+class _Counter(Evaluator):
+    def __init__(self, func: Func, scalars: Mapping[str, Any], grid: tuple[int, int, int], budget: float):
+        super().__init__(func, scalars, grid, budget)
+        self.tally, self.issued_bytes, self.atomics = _Tally(), 0, 0
+        self.reads, self.writes = Touched(), Touched()
+        self.why_flops = self.why_bytes = ""
+        self.demand = demands(func)
+
+    def result(self, followed: int, programs: int, sizes: Mapping[str, int]) -> Work:
+        exact, factor = followed == programs, programs / max(1, followed)
+        scale = lambda n: n if exact else round(n * factor)  # noqa: E731
+        tables = []
+        for touched in (self.reads, self.writes):
+            table = {self.names[window]: n for window, n in touched.by_window(WINDOW).items()}
+            if not exact:
+                table = {name: min(scale(n), sizes.get(name, scale(n))) for name, n in table.items()}
+            tables.append(table)
+        tally, no_flops = self.tally, bool(self.why_flops)
+        return Work(
+            None if no_flops else scale(tally.useful),
+            None if no_flops else scale(tally.issued),
+            None if no_flops else scale(tally.dot),
+            {name: scale(n) for name, n in tally.special.items()},
+            tables[0],
+            tables[1],
+            None if self.why_bytes else scale(self.issued_bytes),
+            scale(self.atomics),
+            followed,
+            exact,
+            self.why_flops,
+            self.why_bytes,
+        )
+
+    def unsure(self, op: Op, why: str) -> None:
+        self.why_flops = self.why_flops or why
+        self.why_bytes = self.why_bytes or why
+
+    # ---- one op
+
+    def work(self, op: Op, batch: Batch) -> None:
+        match op.name:
+            case "load" | "store" | "atomic" | "atomic_cas":
+                self.access(op, batch)
+            case "dot":
+                self.dot(op, batch)
+            case "reduce" | "scan":
+                self.combine(op, batch)
+            case "asm":
+                self.why_flops = self.why_flops or f"what the assembly {line(op)} computes is not known"
+            case name if name in ARITHMETIC or name in SPECIAL:
+                if op.result.type.dtype.is_float if hasattr(op.result.type.dtype, "is_float") else False:
+                    self.elementwise(op, batch)
+        self.validity(op, batch)
+
+    def access(self, op: Op, batch: Batch) -> None:
+        pointer = op.args[0]
+        position = {"load": 1, "store": 2, "atomic": 2}.get(op.name)
+        given = op.args[position] if position is not None and len(op.args) > position else None
+        address, mask = batch.env.get(pointer), ALL if given is None else batch.env.get(given)
+        size, shape = pointer.type.dtype.element.bytes, pointer.type.shape
+        for value, what in ((address, "the address"), (mask, "the mask")):
+            if isinstance(value, Unknown):
+                self.why_bytes = self.why_bytes or f"{what} of the {op.name} {line(op)} depends on {value.why}"
+                if mask is not ALL and not isinstance(mask, tuple):
+                    return
+        active = self.number(shape, mask, batch)
+        self.issued_bytes += active * size * self.scale
+        if op.name in ATOMICS:
+            self.atomics += active * self.scale
+        if isinstance(address, tuple) and active:
+            for touched, on in ((self.reads, op.name != "store"), (self.writes, op.name != "load")):
+                if on:
+                    self.spend(touch(touched, address, mask, shape, size), batch.size)
+
+    def number(self, shape: tuple[int, ...], mask: Spread | None, batch: Batch) -> int:
+        """How many elements of all programs' tiles are on."""
+        if mask is ALL:
+            return math.prod(shape) * batch.size
+        return int(spread.true_counts(mask, shape, batch.size).sum())
+
+    def elementwise(self, op: Op, batch: Batch) -> None:
+        each = ARITHMETIC.get(op.name, 1)
+        useful = self.number(op.result.type.shape, self.useful(op.result, op.args, batch), batch) * self.scale
+        self.add(each * useful, each * op.result.type.size * batch.size * self.scale)
+        if op.name in SPECIAL:
+            self.tally.special[op.name] += useful
+
+    def add(self, useful: int, issued: int, dot: int = 0) -> None:
+        self.tally.useful += useful
+        self.tally.issued += issued
+        self.tally.dot += dot
+
+    def dot(self, op: Op, batch: Batch) -> None:
+        a, b, _ = op.args
+        (m, k), n = a.type.shape[-2:], b.type.shape[-1]
+        issued = 2 * k * op.result.type.size * batch.size * self.scale
+        live_a, live_b = (self.live(v, batch) for v in (a, b))
+        wanted = self.demanded(op.result, batch)
+        rows, columns, inner = _dot_parts(live_a, live_b, wanted)
+        if rows is None or len(a.type.shape) > 2:
+            self.add(issued, issued, issued)
+            return
+        found = spread.true_counts(rows, (m,), batch.size) * spread.true_counts(columns, (n,), batch.size)
+        useful = 2 * int((found * spread.true_counts(inner, (k,), batch.size)).sum()) * self.scale
+        self.add(useful, issued, useful)
+        left, right = _sides(live_a, 0), _sides(live_b, 1)
+        if left is not None and right is not None:
+            result = (*(p[:, :, None] for p in left), *(p[:, None, :] for p in right))
+            if any(p.size > 1 for p in result):
+                batch.env["live", op.result] = spread.gathered(result)
+
+    def combine(self, op: Op, batch: Batch) -> None:
+        each = sum(
+            ARITHMETIC.get(inner.name, inner.name in SPECIAL)
+            for inner in op.blocks[0].ops
+            if inner.results and getattr(inner.result.type.dtype, "is_float", False)
+        )
+        shape, axis = op.args[0].type.shape, op.attrs["axis"]
+        lanes = math.prod(shape) // shape[axis]
+        live = self.live(op.args[0], batch)
+        if live is ALL:
+            useful = lanes * (shape[axis] - 1) * batch.size
+        else:
+            some = _any(live, axis, shape)
+            useful = self.number(shape, live, batch) - self.number(shape[:axis] + shape[axis + 1 :], some, batch)
+        self.add(each * useful * self.scale, each * lanes * (shape[axis] - 1) * batch.size * self.scale)
+
+    # ---- which elements are real
+
+    def live(self, value: Value, batch: Batch) -> Spread | None:
+        return batch.env.get(("live", value), ALL)
+
+    def demanded(self, value: Value, batch: Batch) -> Spread | None:
+        masks = self.demand.get(value)
+        if masks is None or len(masks) != 1:
+            return ALL
+        found = batch.env.get(next(iter(masks)))
+        return found if isinstance(found, tuple) else ALL
+
+    def useful(self, value: Value, args: tuple[Value, ...], batch: Batch) -> Spread | None:
+        found = [self.demanded(value, batch), *(self.live(a, batch) for a in args)]
+        parts = {id(p): p for mask in found if mask is not ALL for p in mask}
+        return spread.gathered(parts.values()) if parts else ALL
+
+    def validity(self, op: Op, batch: Batch) -> None:
+        """Marks the elements of a result that come from elements which a mask had switched off."""
+        if not op.results or op.name in ("reduce", "dot"):
+            return
+        env = batch.env
+        match op.name:
+            case "load":
+                if len(op.args) > 1 and isinstance(env.get(op.args[1]), tuple):
+                    env["live", op.result] = env[op.args[1]]
+            case "broadcast" | "expand_dims" | "trans" | "reshape":
+                if ("live", op.args[0]) in env:
+                    env["live", op.result] = reshaped(op, env["live", op.args[0]])
+            case "scan":
+                for result, arg in zip(op.results, op.args, strict=True):
+                    if ("live", arg) in env:
+                        env["live", result] = env["live", arg]
+            case _:
+                parts = {id(p): p for a in op.args for p in env.get(("live", a), ())}
+                if parts and all(a.type.shape == op.result.type.shape for a in op.args):
+                    env["live", op.result] = spread.gathered(parts.values())
+
+
+def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
+    """For each value the masks of the stores that it ends in element by element; None when it is used in any other way, too."""
+    found: dict[Value, frozenset[Value] | None] = {}
+
+    def join(value: Value, masks: frozenset[Value] | None) -> None:
+        old = found.get(value, frozenset())
+        found[value] = None if old is None or masks is None else old | masks
+
+    ops = list(func.ops())[::-1]
+    for _ in range(2 + max(_depth(op) for op in ops) if ops else 0):
+        for op in ops:
+            match op.name:
+                case "store" | "atomic" if len(op.args) > 2:
+                    join(op.args[1], frozenset([op.args[2]]))
+                case "for":
+                    ends = op.blocks[0].terminator.args
+                    triples = zip(op.results, op.blocks[0].args[1:], op.args[3:], ends, strict=True)
+                    for result, inside, first, last in triples:
+                        for source in (first, last):
+                            join(source, found.get(result, frozenset()))
+                            join(source, found.get(inside, frozenset()))
+                case "if":
+                    for result, *sources in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
+                        for source in sources:
+                            join(source, found.get(result, frozenset()))
+                case "yield":
+                    pass
+                case "dot":
+                    join(op.args[2], found.get(op.result, frozenset()))
+                    for value in op.args[:2]:
+                        join(value, None)
+                case _:
+                    one = len(op.results) == 1 and not op.blocks
+                    for value in op.args:
+                        same = (
+                            one
+                            and value.type.shape == op.result.type.shape
+                            and op.name not in ("flip", "gather", "trans")
+                        )
+                        join(value, found.get(op.result, frozenset()) if same else None)
+    return found
+
+
+def _depth(op: Op) -> int:
+    return 1 + max((_depth(inner) for block in op.blocks for inner in block.ops), default=0)
+
+
+def _sides(live: Spread | None, side: int) -> Spread | None:
+    """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if it is no product."""
+    if live is ALL:
+        return (np.ones((1, 1), bool),)
+    split = spread.by_axis(live, 2)
+    if split is None:
+        return None
+    alone, by = split
+    return (by[side], alone[:, None])
+
+
+def _dot_parts(a: Spread | None, b: Spread | None, wanted: Spread | None) -> tuple[Any, Any, Any]:
+    """Masks of rows, columns and the inner axis for which a dot is of use; None where masks are no products of axes."""
+    sides = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
+    if any(side is None for side in sides):
+        return None, None, None
+    a_rows, a_inner, b_inner, b_columns, rows, columns = sides
+    return spread.gathered(a_rows + rows), spread.gathered(b_columns + columns), spread.gathered(a_inner + b_inner)  # type: ignore[operator]
+
+
+def _any(mask: Spread, axis: int, shape: tuple[int, ...]) -> Spread:
+    """Where anything along an axis is on."""
+    split = spread.by_axis(mask, len(shape))
+    if split is None:
+        return (np.any(spread.whole(mask), axis=1 + axis),)
+    alone, by = split
+    rest = [i for i in range(len(shape)) if i != axis]
+    expand = lambda array, at: array.reshape(len(array), *[1] * at, -1, *[1] * (len(rest) - 1 - at))  # noqa: E731
+    parts = [expand(by[i], at) for at, i in enumerate(rest)]
+    own = (alone & by[axis].any(1)) if len(alone) == len(by[axis]) or 1 in (len(alone), len(by[axis])) else alone
+    return spread.gathered([*parts, own.reshape(-1, *[1] * len(rest))])

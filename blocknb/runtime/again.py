@@ -1,0 +1,153 @@
+"""What of a launch may be kept to repeat it: numbers, and where arrays lay, by weak reference to whatever owns their memory.
+
+`Again.arguments(written)` gives the arguments for one more launch. Memory that the kernel writes is copied first, so a repetition
+changes nothing the user has; None says that an array is gone. The one trick: what is kept of an array is a range of bytes of its
+owner, which outlives views made for a single launch, and arrays that share memory share the copy as they shared the original.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blocknb.language.types import Descriptor
+from blocknb.runtime import memory
+from blocknb.runtime.arguments import Kind
+from blocknb.runtime.descriptor import TensorDescriptor
+from blocknb.runtime.grids import Grid, keep_grid
+from blocknb.runtime.interface import TensorWrapper
+
+Scratch = dict[int, tuple[int, Any]]  # by the id of an owner: where its copied bytes began, and the copy
+_NUMBERS = (int, float, np.generic)
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array without its memory: the owner by weak reference, its bytes from `low` to `high`, and how they were seen."""
+
+    owner: weakref.ref
+    low: int
+    high: int
+    seen: memory.Seen
+
+    def ranges(self) -> list[Array]:
+        return [self]
+
+    def again(self, scratch: Scratch) -> Any:
+        owner = self.owner()
+        if owner is None:
+            return None
+        begin, held = scratch.get(id(owner)) or (self.low, memory.bytes_of(owner, self.low, self.high))
+        return memory.seen_as(held, self.low - begin, self.seen)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Somebody's own kind of array, which cannot be copied by bytes: only read, and only while it lives."""
+
+    value: weakref.ref
+
+    def ranges(self) -> list[Array]:
+        return []
+
+    def again(self, scratch: Scratch) -> Any:
+        return self.value()
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """An argument made around an array: a tensor descriptor, or an array read as another dtype."""
+
+    base: Array | Whole | Made
+    make: Callable[[Any], Any]
+
+    def ranges(self) -> list[Array]:
+        return self.base.ranges()
+
+    def again(self, scratch: Scratch) -> Any:
+        base = self.base.again(scratch)
+        return None if base is None else self.make(base)
+
+
+@dataclass(frozen=True, eq=False)
+class Again:
+    """`numbers` and `arrays` by parameter name; `grid` gives the grid as it was given, and is None when it cannot be kept."""
+
+    grid: Grid | None
+    numbers: Mapping[str, Any]
+    arrays: Mapping[str, Array | Whole | Made] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """Whether everything that is kept still lives; copies nothing."""
+        return self.arguments(()) is not None
+
+    def arguments(self, written: Collection[str]) -> dict[str, Any] | None:
+        """Fresh arguments by name, the memory of the `written` ones copied; None when an array no longer lives or cannot be copied."""
+        scratch: Scratch = {}
+        everything = [part for kept in self.arrays.values() for part in kept.ranges()]
+        for name in written:
+            parts = self.arrays[name].ranges() if name in self.arrays else []
+            if not parts:
+                return None
+            for part in parts:
+                owner = part.owner()
+                if owner is None:
+                    return None
+                if id(owner) not in scratch:
+                    shared = [p for p in everything if p.owner() is owner]
+                    low, high = min(p.low for p in shared), max(p.high for p in shared)
+                    scratch[id(owner)] = low, memory.copied(memory.bytes_of(owner, low, high), low)
+        found = dict(self.numbers)
+        for name, kept in self.arrays.items():
+            found[name] = kept.again(scratch)
+            if found[name] is None:
+                return None
+        return found
+
+
+def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequence[Kind]) -> Again | None:
+    """What to keep of a launch; None when an argument cannot be kept without keeping its memory."""
+    numbers: dict[str, Any] = {}
+    arrays: dict[str, Array | Whole | Made] = {}
+    for name, value, kind in zip(names, values, kinds, strict=True):
+        if kind.type is None:
+            numbers[name] = kind.constant[0]
+        elif kind.is_pointer or isinstance(kind.type, Descriptor):
+            kept = _kept(value)
+            if kept is None:
+                return None
+            arrays[name] = kept
+        elif isinstance(value, _NUMBERS) or type(value).__module__ == "ml_dtypes":
+            numbers[name] = value
+        else:
+            return None
+    return Again(keep_grid(grid), numbers, arrays)
+
+
+def scratch(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays among some values as copies, which share memory where the originals do; what is no array is left out."""
+    arrays = {name: _kept(value) for name, value in values.items() if memory.place_of(value) is not None}
+    kept = Again(None, {}, {name: array for name, array in arrays.items() if array is not None})
+    return kept.arguments(list(kept.arrays)) or {}
+
+
+def _kept(value: Any) -> Array | Whole | Made | None:
+    if isinstance(value, TensorWrapper):
+        base, dtype = _kept(value.base), value.dtype
+        return None if base is None else Made(base, lambda found: TensorWrapper(found, dtype))
+    if all(hasattr(value, name) for name in ("base", "block_shape", "padding")):
+        shape, strides, padding = tuple(value.shape), tuple(value.strides), value.padding
+        base, block = _kept(value.base), list(value.block_shape)
+        return (
+            None if base is None else Made(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
+        )
+    place = memory.place_of(value)
+    try:
+        return Array(weakref.ref(place[0]), *place[1:]) if place else Whole(weakref.ref(value))
+    except TypeError:  # it cannot be referred to weakly
+        return None

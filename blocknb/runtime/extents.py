@@ -1,0 +1,46 @@
+"""Where the bytes of an array lie, from its lowest to its highest: what a bounds check compares with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from blocknb.runtime.interface import TensorWrapper
+
+UNBOUNDED = (0, 2**64 - 1)
+
+
+def extent(value: Any, address: int) -> tuple[int, int]:
+    """The lowest address and the one behind the highest byte of an array; UNBOUNDED where nobody knows."""
+    if isinstance(value, TensorWrapper):
+        return extent(value.base, address)
+    if isinstance(value, np.ndarray):
+        if value.flags.c_contiguous:
+            return address, address + value.nbytes
+        return np.lib.array_utils.byte_bounds(value)
+    found = _placed(value)
+    if found is None:
+        return UNBOUNDED
+    shape, strides, size = found
+    if 0 in shape:
+        return address, address
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
+
+
+def _placed(value: Any) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """(shape, strides in bytes, bytes of an element) of an array on any device that tells them, else None."""
+    if hasattr(value, "__dlpack__") and hasattr(value, "shape"):
+        shape = tuple(value.shape)
+        if callable(getattr(value, "stride", None)):
+            size = value.element_size()
+            return shape, tuple(s * size for s in value.stride()), size
+        view = value if hasattr(value, "strides") and hasattr(value, "itemsize") else np.from_dlpack(value)
+        return shape, tuple(view.strides), view.itemsize
+    if (interface := getattr(value, "__cuda_array_interface__", None)) is None:
+        return None
+    shape, size = tuple(interface["shape"]), np.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides") or [size * math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return shape, tuple(strides), size

@@ -1,0 +1,189 @@
+"""Launches that run the kernel's Python instead of compiled code: the arguments as memory of the interpreter, program after program.
+
+Arrays of the host are used where they lie. What lies on a GPU is copied to the host before the first program and back after the last
+(also when one fails), whole ranges of addresses at a time, so that views which overlap stay one memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blocknb.eager import Interpreter, Run
+from blocknb.eager.record import program_id
+from blocknb.errors import LaunchError
+from blocknb.frontend.parse import ArgType, Constant
+from blocknb.ir.address import AddressSpace
+from blocknb.ir.interp import Program
+from blocknb.runtime import arguments
+from blocknb.runtime.arguments import Kind
+from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
+from blocknb.runtime.compile import front_argument
+from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.recent import recent
+
+if TYPE_CHECKING:
+    from blocknb.runtime.kernel import Kernel
+
+UNKNOWN_EXTENT = 1 << 38  # bytes around a bare address that a kernel may reach
+
+
+def launcher(
+    kernel: Kernel, grid: Any, programs: Iterable[Any] | None, watch: Iterable[str], record: Any
+) -> Callable[..., Run]:
+    """What takes the arguments of an interpreted launch."""
+
+    def launch(*args: Any, **kwargs: Any) -> Run:
+        binding, values = kernel._called(args, kwargs)
+        kinds, raws = kernel._describe(binding, values)
+        sizes = normal_grid(kernel.source, grid, binding.bound(kernel.__name__, values) if callable(grid) else {})
+        found = run(kernel, binding, kinds, raws, values, sizes, programs, watch, record)
+        if recent.interpreted is not None:
+            recent.interpreted[kernel.__name__] += 1
+        return found
+
+    return launch
+
+
+def run(
+    kernel: Kernel,
+    binding: Binding,
+    kinds: Sequence[Kind],
+    raws: Sequence[Any],
+    values: Sequence[Any],
+    grid: Program,
+    programs: Iterable[Any] | None = None,
+    watch: Iterable[str] = (),
+    record: Any = None,
+) -> Run:
+    """Interprets the programs of a grid (or those asked for) in order, in place. Raises what the kernel raises."""
+    chosen = _programs(grid, programs)
+    if isinstance(watch, str):
+        raise LaunchError(f"watch={watch!r}: it takes names", hint=f"watch=[{watch!r}]")
+    report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
+    space = AddressSpace()
+    given: dict[str, Constant | tuple[ArgType, list[Any]]] = {}
+    options = dict(kernel.options)
+    with _memory(space, binding, kinds, raws, values) as addresses:
+        for name, kind, raw, plain in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):
+            kind = arguments.plain(kind) if plain else kind
+            argument = front_argument(kind)
+            if isinstance(argument, Constant):
+                given[name] = argument
+                options |= {name: argument.value} if name in OPTIONS else {}
+            else:
+                first, *rest = _numbers(raw)
+                given[name] = (argument, [addresses.get(name, first), *rest])
+        ordered = {p.name: given[p.name] for p in kernel.source.parameters}
+        interpreter = Interpreter(kernel.source, ordered, options, space, grid, report)
+        for program in chosen:
+            interpreter.program(program)
+    return report
+
+
+def _numbers(raw: Any) -> tuple[Any, ...]:
+    """What an argument is made of: one number, or for what describes an array its address and numbers."""
+    return raw if isinstance(raw, tuple) else (raw,)
+
+
+def _programs(grid: Program, programs: Iterable[Any] | None) -> Iterable[Program]:
+    if programs is None:
+        return ((x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0]))
+    chosen = list(map(program_id, programs))
+    for program in chosen:
+        if not all(0 <= i < n for i, n in zip(program, grid, strict=True)):
+            raise LaunchError(f"the grid {grid} has no program {program}")
+    return chosen
+
+
+@contextmanager
+def _memory(
+    space: AddressSpace, binding: Binding, kinds: Sequence[Kind], raws: Sequence[Any], values: Sequence[Any]
+) -> Iterator[dict[str, int]]:
+    """Lets the array arguments into the address space; gives their addresses in it by name."""
+    found: dict[str, int] = {}
+    remote: list[tuple[str, int, int, int, int, bool]] = []
+    for name, kind, raw, value in zip(binding.names, kinds, raws, values, strict=True):
+        if kind.device is None:  # a number, or a constant
+            continue
+        raw, value = _numbers(raw)[0], value.base if isinstance(raw, tuple) else value
+        if kind.device >= 0:
+            low, high = device_extent(value, raw, (getattr(kind.type, "element", None) or kind.type.dtype).bytes)
+            remote.append((name, raw, low, high, kind.device, kind.readonly))
+            continue
+        low, high = extent(value, raw)
+        if (low, high) == UNBOUNDED:
+            low, high = max(raw - UNKNOWN_EXTENT, 0), raw + UNKNOWN_EXTENT
+        found[name] = space.add(name, _bytes_at(low, high, kind.readonly)) + raw - low
+        space.keep.append(value)  # its memory
+    copies = _copied(remote)
+    for name, raw, low, high, _, _ in remote:
+        start, copy = next((c[0], c[2]) for c in copies if c[0] <= low and high <= c[1])
+        view = copy[low - start : high - start]
+        found[name] = space.add(name, view, low) + raw - low
+    try:
+        yield found
+    finally:
+        for start, end, copy, device in copies:
+            _transfer(device, start, copy.ctypes.data, end - start, back=True)
+
+
+def _bytes_at(low: int, high: int, readonly: bool) -> np.ndarray:
+    raw = memoryview((ctypes.c_ubyte * (high - low)).from_address(low))
+    view = np.frombuffer(raw, np.uint8) if high > low else np.empty(0, np.uint8)
+    view.flags.writeable = not readonly
+    return view
+
+
+def device_extent(value: Any, address: int, size: int) -> tuple[int, int]:
+    """The range of addresses of an array on a GPU with elements of `size` bytes, from its shape and strides (torch counts them in
+    elements, others in bytes)."""
+    value = getattr(value, "base", value) if type(value).__name__ == "TensorWrapper" else value
+    shape = tuple(int(n) for n in getattr(value, "shape", ()))
+    strides: tuple[int, ...] | None
+    if callable(getattr(value, "stride", None)):
+        strides = tuple(s * size for s in value.stride())
+    elif getattr(value, "strides", None) is not None:
+        strides = tuple(value.strides)
+    else:
+        interface = getattr(value, "__cuda_array_interface__", {})
+        shape, strides = interface.get("shape", shape), interface.get("strides")
+        if strides is None:
+            strides = tuple(size * int(np.prod(shape[i + 1 :])) for i in range(len(shape)))
+    if 0 in shape:
+        return address, address
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
+
+
+def _copied(remote: list[tuple[str, int, int, int, int, bool]]) -> list[tuple[int, int, np.ndarray, int]]:
+    """(start, end, copy, device) of the merged address ranges of arrays on GPUs."""
+    ranges: list[list[int]] = []
+    for _, _, low, high, device, _ in sorted(remote, key=lambda r: (r[4], r[2])):
+        if ranges and ranges[-1][2] == device and low <= ranges[-1][1]:
+            ranges[-1][1] = max(ranges[-1][1], high)
+        else:
+            ranges.append([low, high, device])
+    copies = []
+    for low, high, device in ranges:
+        copy = np.empty(high - low, np.uint8)
+        _transfer(device, low, copy.ctypes.data, high - low, back=False)
+        copies.append((low, high, copy, device))
+    return copies
+
+
+def _transfer(device: int, remote: int, host: int, size: int, back: bool) -> None:
+    import cupy
+
+    with cupy.cuda.Device(device) as gpu:
+        gpu.synchronize()
+        if size:
+            runtime = cupy.cuda.runtime
+            if back:
+                runtime.memcpy(remote, host, size, runtime.memcpyHostToDevice)
+            else:
+                runtime.memcpy(host, remote, size, runtime.memcpyDeviceToHost)

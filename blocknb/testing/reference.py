@@ -1,0 +1,171 @@
+"""The table of the language, docs/language.md: every name, what it does, and where it works.
+
+The states are results, not opinions: the interpreters and the CPU run each name's example when the table is written; a machine with a GPU
+writes docs/language_gpu.json (`blocknb reference --gpu`), which says what came of each example there and of which text, so that a
+changed example counts as not run. `blocknb reference` writes the table, and a test keeps it up to date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import json
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from blocknb.language.refused import REFUSED
+from blocknb.testing import examples
+from blocknb.testing.examples import Example
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TABLE, GPU = DOCS / "language.md", DOCS / "language_gpu.json"
+COLUMNS = examples.ROOMS
+
+#: The groups, and what stands in each; names of libdevice, dtypes and random numbers are found by where they live.
+GROUPS: dict[str, str] = {
+    "Programs": "program_id num_programs swizzle2d cdiv debug_barrier current_target is_cuda cuda_capability_geq is_hip is_hip_cdna3 "
+    "is_hip_cdna4 num_threads num_warps smid globaltimer gdc_wait gdc_launch_dependents",
+    "Making tiles": "arange full zeros zeros_like to_tensor cast to where",
+    "Shapes": "reshape view ravel broadcast broadcast_to expand_dims trans permute join split interleave cat item",
+    "Memory": "load store make_block_ptr advance make_tensor_descriptor load_tensor_descriptor store_tensor_descriptor",
+    "Matrix products": "dot dot_scaled",
+    "Arithmetic": "add sub mul fdiv div_rn fma umulhi maximum minimum clamp abs floor ceil sqrt sqrt_rn rsqrt exp exp2 log log2 sin cos "
+    "tanh erf sigmoid softmax logical_and logical_or inline_asm_elementwise map_elementwise",
+    "Reductions": "sum max min argmax argmin xor_sum reduce_or reduce",
+    "Scans, sorting and moves": "cumsum cumprod associative_scan sort topk bitonic_merge flip gather histogram xor_shuffle",
+    "Atomics": "atomic_add atomic_max atomic_min atomic_and atomic_or atomic_xor atomic_xchg atomic_cas",
+    "Random numbers": "rand randn randint rand4x randn4x randint4x philox philox_impl uint_to_uniform_float pair_uniform_to_normal",
+    "Loops and hints": "range static_range condition assume multiple_of max_contiguous max_constancy static_assert static_print "
+    "device_print device_assert",
+    "Dtypes": "",
+    "libdevice": "",
+    "Other names": "",
+}
+
+HEAD = """\
+# The language
+
+What a kernel may use, by Triton's names, and where it works: in the interpreter of the compiler's IR, in the kernel's own Python
+(`kernel.interpret`), on the CPU and on a GPU. `yes`: the example in the name's docstring ran there and gave what it says; `not run`:
+nobody has run it there yet; anything else is the error that it gives. `help(tl.load)` has the rest. This file is written by
+`blocknb reference`.
+
+`libdevice` is reached as `tl.extra.libdevice`, `tl.extra.cuda.libdevice`, `tl.libdevice` and `tl.math`; names under *tensor* are
+methods of tiles, as are most functions of one tile.
+"""
+
+
+def group(name: str) -> str:
+    """The group of a name as `examples.documented` spells it."""
+    place, _, last = name.rpartition(".")
+    if place == "libdevice":
+        return "libdevice"
+    if name.removeprefix("tl.") in examples.dtypes():
+        return "Dtypes"
+    return next((title for title, names in GROUPS.items() if last in names.split()), "Other names")
+
+
+def digest(example: Example) -> str:
+    return hashlib.sha256(example.text.encode()).hexdigest()[:12]
+
+
+def state(example: Example | None, room: str, recorded: Mapping[str, Any] | None = None) -> str:
+    """What the table says of an example in a room: "yes", "not run", "needs a GPU" or an error's text. Runs it, but for the GPU."""
+    if example is None:
+        return "not run"
+    if room == "gpu":
+        before = (recorded or {}).get("names", {}).get(example.name)
+        return before[1] if before and before[0] == digest(example) else "not run"
+    if example.gpu_only:
+        return "needs a GPU"
+    return examples.outcome(example, room)
+
+
+def recorded() -> dict[str, Any]:
+    """What a machine with a GPU found: its `device`, and `names` -> (digest of the example, outcome)."""
+    return json.loads(GPU.read_text()) if GPU.exists() else {}
+
+
+def record() -> dict[str, Any]:
+    """Runs every example on this machine's GPU and writes what came of it. A claim that does not hold is written as wrong."""
+    from blocknb.runtime.driver import cupy as load_cupy
+
+    found: dict[str, Any] = {}
+    for name, example in examples.examples().items():
+        if example is not None:
+            try:
+                found[name] = [digest(example), examples.outcome(example, "gpu")]
+            except AssertionError as error:
+                found[name] = [digest(example), f"wrong: {' '.join(str(error).split())[:120]}"]
+    device = load_cupy().cuda.runtime.getDeviceProperties(0)["name"].decode()
+    result = {"device": device, "names": found}
+    GPU.write_text(json.dumps(result, indent=0) + "\n")
+    return result
+
+
+def summary(name: str, found: Any) -> str:
+    """The first sentence of a docstring."""
+    text = " ".join((inspect.getdoc(found) or "").split("\n\n")[0].split())
+    end = text.find(". ")
+    return (text if end < 0 else text[: end + 1]).replace("|", "\\|")
+
+
+def rows() -> dict[str, str]:
+    """Every name of the table and its summary, group after group."""
+    found = {name: summary(name, function) for name, function in examples.documented()}
+    kinds = {"bool": "a condition", "int": "signed integers", "uint": "unsigned integers", "float": "floats"}
+    import blocknb.language as tl
+
+    for name in examples.dtypes():
+        dtype = getattr(tl, name)
+        found[f"tl.{name}"] = f"{kinds[dtype.kind].capitalize()} of {dtype.bits} bit{'s' if dtype.bits > 1 else ''}."
+    order = list(GROUPS)
+    place = {last: i for names in GROUPS.values() for i, last in enumerate(names.split())}
+    return dict(
+        sorted(found.items(), key=lambda x: (order.index(group(x[0])), place.get(x[0].rpartition(".")[2], 999)))
+    )
+
+
+def states() -> dict[str, tuple[str, ...]]:
+    """The states of every name, by running the examples here."""
+    before, all_examples = recorded(), examples.examples()
+    return {n: tuple(state(example, room, before) for room in COLUMNS) for n, example in all_examples.items()}
+
+
+def render(found: Mapping[str, tuple[str, ...]]) -> str:
+    """The table for these states."""
+    before = recorded()
+    lines = [HEAD]
+    if before:
+        lines.append(f"The GPU was an {before['device']}.\n")
+    last = ""
+    for name, text in rows().items():
+        if group(name) != last:
+            last = group(name)
+            lines += [f"\n## {last}\n", "| name | IR | Python | CPU | GPU | |", "|---|---|---|---|---|---|"]
+        cells = " | ".join(cell.replace("|", "\\|") for cell in found[name])
+        lines.append(f"| `{name}` | {cells} | {text} |")
+    lines += ["\n## Not there on purpose\n", "| name | instead |", "|---|---|"]
+    lines += [f"| `tl.{name}` | {hint} |" for name, hint in sorted(REFUSED.items())]
+    return "\n".join(lines) + "\n"
+
+
+def read(text: str) -> dict[str, tuple[str, ...]]:
+    """The states that a table says."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.replace("\\|", "\0").split("|")]
+        if len(cells) == 8 and cells[1].startswith("`"):
+            found[cells[1].strip("`")] = tuple(cell.replace("\0", "|") for cell in cells[2:6])
+    return found
+
+
+def write() -> Path:
+    """Runs the examples and writes the table."""
+    with redirect_stdout(io.StringIO()):  # some examples print
+        found = states()
+    TABLE.write_text(render(found))
+    return TABLE

@@ -1,0 +1,197 @@
+/**
+ * Two listings side by side: hunks from `hunks.ts` (the editor's own diff collapses on big edits), unchanged stretches folded, words
+ * that differ marked inside their lines, and a sign before ops that stand elsewhere than before.
+ */
+
+import { Change, goToNextChunk, goToPreviousChunk, MergeView } from '@codemirror/merge';
+import { EditorState, type Extension, type Range, type Text } from '@codemirror/state';
+import { Decoration, EditorView, keymap, lineNumbers, WidgetType } from '@codemirror/view';
+
+import { h } from '../dom';
+import { common, type Difference, difference, type Hunk } from '../hunks';
+import type { Listing } from '../schema';
+import type { Store } from '../store';
+import { language, type Language } from './languages';
+import { links, show } from './links';
+import { readOnly } from './pane';
+
+export interface Side {
+  listing: Listing;
+  label: string;
+  firstLine?: number;
+}
+
+export interface DiffPane {
+  readonly difference: Difference;
+  readonly view: MergeView;
+  light(): void;
+  dispose(): void;
+}
+
+/** Shows `a` left of `b`. `byText`: ops of the two have nothing to do with each other (two versions of a kernel). */
+export function diffPane(
+  parent: HTMLElement,
+  a: Side,
+  b: Side,
+  name: Language,
+  store: Store,
+  key: string,
+  byText = false,
+): DiffPane {
+  const found = difference(a.listing, b.listing, byText);
+  const marked = words(found.hunks, a.listing.text, b.listing.text);
+  const editor = (side: Side, where: 'a' | 'b'): { doc: string; extensions: Extension } => ({
+    doc: side.listing.text,
+    extensions: [
+      lineNumbers({ formatNumber: (n) => String(n - 1 + (side.firstLine ?? 1)) }),
+      readOnly(side.label),
+      language(name),
+      links(store, `${key}-${where}`, () => side.listing),
+      EditorView.decorations.of(marks(side.listing, marked[where], found)),
+      keymap.of([
+        { key: 'n', run: goToNextChunk },
+        { key: 'p', run: goToPreviousChunk },
+      ]),
+    ],
+  });
+  const element = parent.appendChild(h('div.bnb-diff'));
+  element.append(h('p.bnb-quiet.bnb-summary', {}, summary(found, byText)));
+  const labels = h('div.bnb-sides', {}, h('span', {}, a.label), h('span', {}, b.label));
+  element.append(labels);
+  const view = new MergeView({
+    a: editor(a, 'a'),
+    b: editor(b, 'b'),
+    parent: element,
+    highlightChanges: false,
+    collapseUnchanged: { margin: 3, minSize: 6 },
+    diffConfig: { override: (x, y) => changes(found.hunks, x, y) },
+  });
+  const light = (): void => {
+    show(view.a, a.listing, store.selection, `${key}-a`);
+    show(view.b, b.listing, store.selection, `${key}-b`);
+  };
+  light();
+  return {
+    difference: found,
+    view,
+    light,
+    dispose() {
+      view.destroy();
+      element.remove();
+    },
+  };
+}
+
+/** What differs, in words. */
+export function summary(found: Difference, byText: boolean): string {
+  if (!found.hunks.length) {
+    return byText ? 'The same, up to the names of values.' : 'The same.';
+  }
+  if (byText) {
+    const [less, more] = found.hunks.reduce(
+      ([x, y], hunk) => [x + hunk.toA - hunk.fromA, y + hunk.toB - hunk.fromB],
+      [0, 0],
+    );
+    return `Lines that differ: ${less} on the left, ${more} on the right.`;
+  }
+  const parts = [
+    [found.changed.size, 'changed'],
+    [found.added.size, 'added'],
+    [found.removed.size, 'removed'],
+    [found.moved.size, 'moved (↕)'],
+  ] as const;
+  const counted = parts.filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
+  return counted.length ? `Ops: ${counted.join(', ')}.` : 'The ops are the same.';
+}
+
+/** Hunks of lines as changes of characters. */
+export function changes(hunks: readonly Hunk[], a: string, b: string): Change[] {
+  const one = EditorState.create({ doc: a }).doc;
+  const two = EditorState.create({ doc: b }).doc;
+  return hunks.map(
+    (hunk) =>
+      new Change(start(one, hunk.fromA), start(one, hunk.toA), start(two, hunk.fromB), start(two, hunk.toB)),
+  );
+}
+
+function start(doc: Text, line: number): number {
+  return line < doc.lines ? doc.line(line + 1).from : doc.length;
+}
+
+/** A stretch of characters in a line, both counted from 0. */
+export interface Word {
+  line: number;
+  from: number;
+  to: number;
+}
+
+const TOKEN = /[%#@]?[\w.]+|\s+|[^\w\s]/g;
+
+/** The words that differ where as many lines stand on both sides; lines that have no counterpart differ as a whole. */
+export function words(hunks: readonly Hunk[], a: string, b: string): { a: Word[]; b: Word[] } {
+  const one = a.split('\n');
+  const two = b.split('\n');
+  const found = { a: [] as Word[], b: [] as Word[] };
+  for (const { fromA, toA, fromB, toB } of hunks) {
+    for (let i = 0; toA - fromA === toB - fromB && i < toA - fromA; i++) {
+      const left = one[fromA + i].match(TOKEN) ?? [];
+      const right = two[fromB + i].match(TOKEN) ?? [];
+      const same = common(left, 0, left.length, right, 0, right.length);
+      found.a.push(...rest(left, new Set(same.map(([x]) => x)), fromA + i));
+      found.b.push(...rest(right, new Set(same.map(([, y]) => y)), fromB + i));
+    }
+  }
+  return found;
+}
+
+/** The stretches of tokens that are not among those kept. */
+function rest(tokens: readonly string[], kept: ReadonlySet<number>, line: number): Word[] {
+  const found: Word[] = [];
+  let at = 0;
+  tokens.forEach((token, i) => {
+    const last = found[found.length - 1];
+    if (!kept.has(i)) {
+      if (last?.to === at) {
+        last.to = at + token.length;
+      } else {
+        found.push({ line, from: at, to: at + token.length });
+      }
+    }
+    at += token.length;
+  });
+  return found;
+}
+
+class Moved extends WidgetType {
+  toDOM(): HTMLElement {
+    return h(
+      'span.bnb-moved',
+      { title: 'this op stands in another place than before', 'aria-label': 'moved:' },
+      '↕ ',
+    );
+  }
+
+  eq(): boolean {
+    return true;
+  }
+}
+
+const word = Decoration.mark({ class: 'bnb-word' });
+const moved = Decoration.widget({ widget: new Moved(), side: -1 });
+
+function marks(listing: Listing, found: readonly Word[], difference: Difference) {
+  const doc = EditorState.create({ doc: listing.text }).doc;
+  const ranges: Range<Decoration>[] = [];
+  for (const { line, from, to } of found) {
+    const begin = doc.line(line + 1).from;
+    ranges.push(word.range(begin + from, begin + to));
+  }
+  listing.ops?.forEach((op, i) => {
+    if (difference.moved.has(op) && i < doc.lines) {
+      ranges.push(moved.range(doc.line(i + 1).from));
+    }
+  });
+  return Decoration.set(ranges, true);
+}
+
+export type { EditorView };

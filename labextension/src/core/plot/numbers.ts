@@ -1,0 +1,43 @@
+/** Numbers as people read them, worded as blocknb/notebook/numbers.py words them. */
+
+/** Three significant digits, and all digits of larger whole parts. */
+export function digits(value: number): string {
+  if (!Number.isFinite(value)) {
+    return String(value);
+  }
+  if (Math.abs(value) >= 100) {
+    return value.toFixed(0);
+  }
+  const text = value.toPrecision(3);
+  return text.includes('e') ? String(Number(text)) : text.includes('.') ? text.replace(/\.?0+$/, '') : text;
+}
+
+/** Milliseconds in the unit that suits them. */
+export function time(milliseconds: number): string {
+  if (milliseconds < 1e-3) {
+    return `${digits(milliseconds * 1e6)} ns`;
+  }
+  if (milliseconds < 1) {
+    return `${digits(milliseconds * 1e3)} µs`;
+  }
+  return milliseconds < 1e4 ? `${digits(milliseconds)} ms` : `${digits(milliseconds / 1e3)} s`;
+}
+
+/** Whole numbers with their thousands apart; null is unknown. */
+export function count(value: number | null | undefined): string {
+  return value === null || value === undefined ? 'unknown' : value.toLocaleString('en-US');
+}
+
+/** A power of ten or of two, short: 0.01, 100, 1k, 64 Ki. Others as they are. */
+export function tick(value: number, base: 2 | 10): string {
+  if (base === 2) {
+    const at = Math.round(Math.log2(value));
+    const units = ['', ' Ki', ' Mi', ' Gi', ' Ti'];
+    return at >= 10 && 2 ** at === value
+      ? `${2 ** (at % 10)}${units[Math.min(4, Math.floor(at / 10))]}`
+      : String(value);
+  }
+  return value >= 1e-3 && value < 1e4
+    ? String(Number(value.toPrecision(3)))
+    : value.toExponential(0).replace('e+', 'e');
+}

@@ -1,0 +1,349 @@
+/**
+ * Who holds and touches which element of a tile, worked out from what the document saves (blocknb/notebook/tiles.py): layouts as basis
+ * vectors over XOR, addresses as a start and steps, masks as boxes. An element is its row-major index in the tile.
+ */
+
+import { inflate, type TilesPart } from './schema';
+
+/** Shape, and the index that each bit of the register, lane and warp number contributes. */
+export type LayoutRow = [shape: number[], reg: number[], lane: number[], warp: number[]];
+
+export interface ArrayFacts {
+  shape: number[];
+  /** In elements; empty where nobody knows them. */
+  strides: number[];
+}
+
+/** Conflicts of shared memory, for a warp that moves its whole part of the tile. */
+export interface SharedFacts {
+  basis: number[];
+  how: string;
+  instructions: number;
+  wavefronts: number;
+  ideal: number;
+  ways: number;
+}
+
+/** An operand of a dot: in registers it has a layout; in shared memory, what one load of it costs a warp. */
+export interface Operand {
+  shape: number[];
+  dtype: string;
+  layout?: number;
+  wavefronts?: number;
+  ideal?: number;
+}
+
+export interface TileOp {
+  op: number;
+  line: number;
+  name: string;
+  what: string;
+  dtype: string;
+  bytes: number;
+  shape: number[];
+  layout: number;
+  /** Elements that a lane moves in one instruction. */
+  vector: number;
+  kind?: string;
+  shared?: SharedFacts;
+  dot?: { instr: string; operands: [Operand, Operand] };
+}
+
+/** requests, sectors, ideal sectors, lines, most and least sectors of a request, most lanes at one address. */
+export type Traffic = [number, number, number, number, number, number, number];
+
+/** What one op touches in one program. Offsets are in elements of the array; no mask given: all are on. */
+export interface TileAccess {
+  array?: string;
+  base?: number;
+  steps?: number[];
+  tables?: number[][];
+  list?: number[];
+  omitted?: boolean;
+  box?: [number, number][];
+  bits?: string;
+  /** Of the loop around it; null: depends on data. */
+  trips?: number | null;
+  guessed?: boolean;
+  traffic?: Traffic;
+  why?: string;
+}
+
+export interface ProgramMap extends ArrayFacts {
+  op: number;
+  array: string;
+  /** How far a tile reaches along each axis of the array. */
+  extent: number[];
+  /** For each program, in launch order, the offset of its first element. */
+  origins: (number | null)[];
+}
+
+export interface Tiles {
+  grid: [number, number, number];
+  warps: number;
+  arrays: Record<string, ArrayFacts>;
+  ops: TileOp[];
+  programs: Record<string, Record<string, TileAccess>>;
+  map: ProgramMap | null;
+  layouts: LayoutRow[];
+}
+
+export async function unpackTiles(part: TilesPart): Promise<Tiles> {
+  return (await inflate(part.packed ?? '')) as Tiles;
+}
+
+/** XOR of the bases that the bits of `place` select. */
+export function combine(bases: readonly number[], place: number): number {
+  return bases.reduce((index, basis, bit) => ((place >> bit) & 1 ? index ^ basis : index), 0);
+}
+
+/** For each element its first place, by warp, lane, register, and how many threads hold it. */
+export interface Places {
+  warp: Int32Array;
+  lane: Int32Array;
+  register: Int32Array;
+  holders: Int32Array;
+}
+
+const known = new WeakMap<LayoutRow, Places>();
+
+export function places(layout: LayoutRow): Places {
+  const found = known.get(layout) ?? deal(layout);
+  known.set(layout, found);
+  return found;
+}
+
+function deal([shape, reg, lane, warp]: LayoutRow): Places {
+  const size = shape.reduce((a, b) => a * b, 1);
+  const found: Places = {
+    warp: new Int32Array(size),
+    lane: new Int32Array(size),
+    register: new Int32Array(size),
+    holders: new Int32Array(size),
+  };
+  const registers = Array.from({ length: 1 << reg.length }, (_, r) => combine(reg, r));
+  for (let w = 0; w < 1 << warp.length; w++) {
+    for (let l = 0; l < 1 << lane.length; l++) {
+      const thread = combine(warp, w) ^ combine(lane, l);
+      registers.forEach((own, r) => {
+        const index = thread ^ own;
+        if (found.holders[index]++ === 0) {
+          found.warp[index] = w;
+          found.lane[index] = l;
+          found.register[index] = r;
+        }
+      });
+    }
+  }
+  return found;
+}
+
+/** The coordinates of an element of a tile. */
+export function unravel(index: number, shape: readonly number[]): number[] {
+  const found: number[] = [];
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    found.unshift(index % shape[axis]);
+    index = Math.floor(index / shape[axis]);
+  }
+  return found;
+}
+
+/** The element of the array that an element of the tile stands for, counted from where the pointer points; null: not known. */
+export function offsetOf(access: TileAccess, shape: readonly number[], index: number): number | null {
+  if (access.list) {
+    return access.list[index];
+  }
+  if (access.base === undefined || access.omitted) {
+    return null;
+  }
+  const at = unravel(index, shape);
+  return at.reduce(
+    (sum, i, axis) => sum + (access.steps ? i * access.steps[axis] : (access.tables?.[axis][i] ?? 0)),
+    access.base,
+  );
+}
+
+/** Whether the mask is on. */
+export function isOn(access: TileAccess, shape: readonly number[], index: number): boolean {
+  if (access.bits !== undefined) {
+    return ((parseInt(access.bits.substr((index >> 3) * 2, 2), 16) >> (index & 7)) & 1) === 1;
+  }
+  const at = unravel(index, shape);
+  return access.box === undefined || access.box.every(([low, high], a) => at[a] >= low && at[a] < high);
+}
+
+/** The coordinates in an array of the element at an offset; null where its strides do not say. */
+export function locate(array: ArrayFacts | undefined, offset: number): number[] | null {
+  if (!array || array.strides.length !== array.shape.length || offset < 0) {
+    return null;
+  }
+  const found = array.shape.map(() => 0);
+  const axes = array.strides.map((_, axis) => axis).filter((axis) => array.shape[axis] > 1);
+  axes.sort((a, b) => array.strides[b] - array.strides[a]);
+  let left = offset;
+  for (const axis of axes) {
+    if (array.strides[axis] <= 0) {
+      return null;
+    }
+    found[axis] = Math.floor(left / array.strides[axis]);
+    left %= array.strides[axis];
+  }
+  return left === 0 && found.every((x, axis) => x < Math.max(1, array.shape[axis])) ? found : null;
+}
+
+/** The bank of shared memory that an element's first byte lies in. */
+export function bankOf(op: TileOp, index: number): number {
+  return Math.floor((combine(op.shared?.basis ?? [], index) * op.bytes) / 4) % 32;
+}
+
+/** For each element the number of its sector of 32 bytes, counted in the order of addresses from 0 on; -1: off or not known. */
+export function sectors(op: TileOp, access: TileAccess): Int32Array {
+  const size = op.shape.reduce((a, b) => a * b, 1);
+  const raw: (number | null)[] = [];
+  for (let i = 0; i < size; i++) {
+    const offset = isOn(access, op.shape, i) ? offsetOf(access, op.shape, i) : null;
+    raw.push(offset === null ? null : Math.floor((offset * op.bytes) / 32));
+  }
+  const different = [...new Set(raw.filter((s): s is number => s !== null))].sort((a, b) => a - b);
+  const rank = new Map(different.map((s, i) => [s, i]));
+  return Int32Array.from(raw, (s) => (s === null ? -1 : (rank.get(s) ?? -1)));
+}
+
+// ---- in words ------------------------------------------------------------------------------------------------------------
+
+const NAMES: Record<string, string> = {
+  local_store: 'shared store',
+  local_load: 'shared load',
+  atomic_cas: 'atomic cas',
+};
+
+/** "load x", "atomic add out", "shared store tile". */
+export function title(op: TileOp): string {
+  const name = NAMES[op.name] ?? (op.kind ? `${op.name} ${op.kind}` : op.name);
+  return op.what ? `${name} ${op.what}` : name;
+}
+
+/** The short verdict on an op: what the list shows beside it. */
+export function verdict(op: TileOp, access: TileAccess | undefined): string {
+  if (op.dot) {
+    return op.dot.instr || 'multiply-adds';
+  }
+  if (op.shared) {
+    return op.shared.ways > 1 ? `${op.shared.ways}-way bank conflict` : 'no bank conflict';
+  }
+  if (!access?.traffic) {
+    return access ? (access.why ?? '') : 'not reached';
+  }
+  const [requests, found, ideal] = access.traffic;
+  return requests
+    ? `${round(found / requests)} sectors a request, ideal ${round(ideal / requests)}`
+    : 'masked off';
+}
+
+/** What the hardware does for an op, sentence by sentence. */
+export function sentences(op: TileOp, access: TileAccess | undefined): string[] {
+  if (op.dot) {
+    return dotSentences(op);
+  }
+  if (op.shared) {
+    return sharedSentences(op, op.shared);
+  }
+  if (!access) {
+    return ['This program does not reach the op.'];
+  }
+  const found = access.why ? [`Not known: ${access.why}.`] : [];
+  if (access.guessed) {
+    found.push('The mask depends on loaded data; it is taken to be on.');
+  }
+  if (access.traffic) {
+    found.push(...trafficSentences(op, access.traffic));
+  }
+  const size = op.shape.reduce((a, b) => a * b, 1);
+  let off = 0;
+  for (let i = 0; i < size; i++) {
+    off += isOn(access, op.shape, i) ? 0 : 1;
+  }
+  if (off) {
+    found.push(`${off} of ${size} elements are masked off.`);
+  }
+  return found;
+}
+
+function trafficSentences(op: TileOp, traffic: Traffic): string[] {
+  const [requests, found, ideal, lines, most, least, together] = traffic;
+  if (!requests) {
+    return ['Every element is masked off: nothing is asked of memory.'];
+  }
+  const range = most === least ? '' : ` (${least} to ${most})`;
+  const waste =
+    found > ideal ? `${percent(1 - ideal / found)} of what is moved is not asked for` : 'none is wasted';
+  const said = [
+    `${round(found / requests)} sectors a request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
+    `${count(requests, 'request')} of this program touch ${count(found, 'sector')} of 32 bytes (${bytes(found * 32)}), ${count(lines, 'line')} of 128.`,
+    vectorSentence(op),
+  ];
+  if (op.name.startsWith('atomic') && together > 1) {
+    said.push(`Up to ${together} lanes of a request update one element, one after another.`);
+  }
+  return said;
+}
+
+function vectorSentence(op: TileOp): string {
+  const bits = op.vector * op.bytes * 8;
+  return `Vector width ${op.vector}: a lane moves ${op.vector} × ${op.dtype} (${bits} bits) in one instruction.`;
+}
+
+function sharedSentences(op: TileOp, facts: SharedFacts): string[] {
+  const conflict = facts.ways > 1 ? `${facts.ways}-way bank conflict` : 'No bank conflict';
+  const how = facts.how.startsWith('ldmatrix')
+    ? `${count(facts.instructions, facts.how + ' instruction')} a warp.`
+    : `${count(facts.instructions, facts.how + ' instruction')} a warp; ${vectorSentence(op).toLowerCase()}`;
+  return [
+    `${conflict}: ${count(facts.wavefronts, 'wavefront')} for a warp’s part of the tile, ideal ${facts.ideal}.`,
+    how,
+    'The same in every program. 32 banks of 4 bytes; 64-bit accesses go in two halves of a warp, 128-bit ones in four quarters.',
+  ];
+}
+
+function dotSentences(op: TileOp): string[] {
+  const [a, b] = op.dot!.operands;
+  const size = `${a.shape[0]} × ${a.shape[1]} by ${b.shape[0]} × ${b.shape[1]}`;
+  const found = [
+    op.dot!.instr
+      ? `${size} by mma.sync ${op.dot!.instr} on tensor cores.`
+      : `${size} by multiply-adds of each thread: no tensor core.`,
+  ];
+  (['left', 'right'] as const).forEach((side, i) => {
+    const { wavefronts, ideal } = op.dot!.operands[i];
+    if (wavefronts !== undefined && ideal !== undefined) {
+      found.push(
+        `The ${side} operand stays in shared memory; one load of it takes ${count(wavefronts, 'wavefront')}, ideal ${ideal}.`,
+      );
+    }
+  });
+  return [...found, 'The same in every program.'];
+}
+
+/** "program 5 of 64", with its ids where the grid has more than one axis. */
+export function programName(number: number, grid: readonly number[]): string {
+  const total = grid.reduce((a, b) => a * b, 1);
+  const ids = unravel(number, [...grid].reverse()).reverse();
+  const rank = grid[2] > 1 ? 3 : grid[1] > 1 ? 2 : 1;
+  return `program ${number} of ${total}${rank > 1 ? ` (${ids.slice(0, rank).join(', ')})` : ''}`;
+}
+
+function round(x: number): string {
+  return String(Math.round(x * 10) / 10);
+}
+
+function percent(x: number): string {
+  return `${Math.round(x * 100)} %`;
+}
+
+function count(n: number, what: string): string {
+  return `${n} ${what}${n === 1 ? '' : 's'}`;
+}
+
+function bytes(n: number): string {
+  return n < 10_000 ? `${n} bytes` : `${Math.round(n / 1000)} kB`;
+}

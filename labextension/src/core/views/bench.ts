@@ -1,0 +1,88 @@
+/** Things timed in turns: the kernel, what it is without a pass, baselines; medians with their spread, as numbers and as bars. */
+
+import { h, svg } from '../dom';
+import type { BenchRow } from '../schema';
+import type { Store } from '../store';
+import type { Mounted, ViewSpec } from './spec';
+
+export const bench: ViewSpec = {
+  key: 'bench',
+  title: 'Bench',
+  empty: (doc) =>
+    doc.bench
+      ? null
+      : 'Nothing was measured against this kernel: run its cell with --baseline EXPR or --without PASS.',
+  mount: (panel, store) => new BenchView(panel, store),
+};
+
+const KINDS = { kernel: 'kernel', without: 'without a pass', baseline: 'baseline' } as const;
+
+class BenchView implements Mounted {
+  constructor(
+    private readonly panel: HTMLElement,
+    private readonly store: Store,
+  ) {
+    this.paint();
+  }
+
+  update(change: string): void {
+    if (change === 'document') {
+      this.paint();
+    }
+  }
+
+  private paint(): void {
+    const found = this.store.doc.bench;
+    if (!found) {
+      return;
+    }
+    const most = Math.max(...found.rows.map((row) => row.high ?? 0));
+    const fastest = Math.min(...found.rows.map((row) => row.median ?? Infinity));
+    const caption = `Timed in turns, ${found.rounds} rounds on copies of the arrays: median and middle half`;
+    const titles = ['', 'kind', 'median', 'middle half', 'ratio', ''];
+    const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
+    const body = h('tbody', {}, ...found.rows.map((row) => line(row, most, fastest)));
+    this.panel.replaceChildren(
+      h('table.bnb-table', {}, h('caption', {}, caption), h('thead', {}, head), body),
+    );
+  }
+}
+
+function line(row: BenchRow, most: number, fastest: number): HTMLElement {
+  const made = h('tr', {}, h('th', { scope: 'row' }, h('code', {}, row.label)), h('td', {}, KINDS[row.kind]));
+  const { median, low, high } = row;
+  if (median === undefined || low === undefined || high === undefined) {
+    made.append(h('td', { colspan: 4 }, row.error ?? 'not measured'));
+    return made;
+  }
+  made.append(
+    h('td', {}, time(median)),
+    h('td', {}, `${time(low)} – ${time(high)}`),
+    h('td', {}, `${(median / fastest).toPrecision(3)}×`),
+    h('td', {}, bar(median / most, low / most, high / most)),
+  );
+  return made;
+}
+
+const WIDTH = 160;
+
+/** A bar to the median, with a whisker over the middle half. */
+function bar(median: number, low: number, high: number): SVGElement {
+  return svg(
+    'svg',
+    { width: WIDTH, height: 14, 'aria-hidden': 'true', class: 'bnb-bar' },
+    svg('rect', { x: 0, y: 3, width: median * WIDTH, height: 8 }),
+    svg('line', { x1: low * WIDTH, x2: high * WIDTH, y1: 7, y2: 7 }),
+  );
+}
+
+/** Milliseconds in the unit that suits them, three digits. */
+export function time(milliseconds: number): string {
+  const [value, unit] =
+    milliseconds < 1e-3
+      ? [milliseconds * 1e6, 'ns']
+      : milliseconds < 1
+        ? [milliseconds * 1e3, 'µs']
+        : [milliseconds, 'ms'];
+  return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${unit}`;
+}

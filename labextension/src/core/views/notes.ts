@@ -1,0 +1,37 @@
+/** Notes of the compiler as a list: a sign and a word for the kind (never colour alone), and a link to line and op. */
+
+import { h } from '../dom';
+import type { Note, NoteKind } from '../schema';
+import type { Store } from '../store';
+
+const SIGNS: Record<NoteKind, [string, string]> = {
+  info: ['•', ''],
+  missed: ['○', 'missed: '],
+  warning: ['▲', 'warning: '],
+};
+
+export function notesList(notes: readonly Note[], store: Store, none = ''): HTMLElement {
+  if (!notes.length) {
+    return h('p.bnb-quiet', {}, none);
+  }
+  const list = h('ul.bnb-notes');
+  for (const note of notes) {
+    const [sign, word] = SIGNS[note.kind];
+    const item = h('li', { 'data-kind': note.kind, tabindex: note.line || note.op >= 0 ? 0 : null });
+    item.append(h('span.bnb-sign', { 'aria-hidden': 'true' }, sign), ` ${word}${note.text}`);
+    if (note.line || note.op >= 0) {
+      const selection = {
+        lines: note.line ? [note.line] : [],
+        op: note.op >= 0 ? note.op : null,
+        from: 'notes',
+      };
+      item.append(h('span.bnb-place', {}, note.line ? ` line ${note.line}` : ''));
+      item.addEventListener('mouseenter', () => store.hover(selection));
+      item.addEventListener('mouseleave', () => store.hover(null));
+      item.addEventListener('click', () => store.pin(selection));
+      item.addEventListener('keydown', (event) => event.key === 'Enter' && store.pin(selection));
+    }
+    list.append(item);
+  }
+  return list;
+}

@@ -1,0 +1,174 @@
+/** A sweep: rate or time over a size or a tile parameter, the kernel against baselines, with bands for the middle half of the times. */
+
+import { scaleLinear, scaleLog } from 'd3-scale';
+import { area, line } from 'd3-shape';
+
+import { h, svg } from '../dom';
+import type { Scale, Tick } from '../plot/frame';
+import { DASHES, EDGE, explore, frame, HEIGHT, mark, powers, SHAPES, WIDTH } from '../plot/frame';
+import { digits, tick } from '../plot/numbers';
+import { table } from '../plot/table';
+import type { Sweep, SweepSeries } from '../schema';
+import type { Store } from '../store';
+import type { Mounted, ViewSpec } from './spec';
+
+export const sweep: ViewSpec = {
+  key: 'sweep',
+  title: 'Sweep',
+  empty: (doc) =>
+    doc.sweep
+      ? null
+      : 'Nothing was swept: %%blockkernel --sweep NAME=VALUES measures the kernel over a tile size or a problem size.',
+  mount: (panel, store) => new SweepView(panel, store),
+};
+
+class SweepView implements Mounted {
+  private readonly plot = h('div.bnb-plot-place');
+  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status' });
+  private readonly below = h('div.bnb-results', {
+    tabindex: 0,
+    role: 'region',
+    'aria-label': 'The sweep in numbers',
+  });
+
+  constructor(
+    panel: HTMLElement,
+    private readonly store: Store,
+  ) {
+    panel.append(this.plot, this.status, this.below);
+    this.paint();
+  }
+
+  update(change: string): void {
+    if (change === 'document') {
+      this.paint();
+    }
+  }
+
+  private paint(): void {
+    const part = this.store.doc.sweep;
+    if (!part) {
+      this.plot.replaceChildren(h('p.bnb-empty', {}, sweep.empty(this.store.doc, this.store) ?? ''));
+      this.below.replaceChildren();
+      return;
+    }
+    const some = part.values.length > 0;
+    this.status.textContent = some ? 'Point at a shape, or reach it with Tab and the arrows.' : '';
+    this.plot.replaceChildren(some ? draw(part, (text) => (this.status.textContent = text)) : '');
+    this.below.replaceChildren(
+      part.cancelled ? h('p.bnb-warning', {}, '▲ Interrupted: these are partial results.') : '',
+      legend(part),
+      figures(part),
+      ...(part.notes ?? []).map((note) => h('p.bnb-quiet', {}, `▲ ${note}`)),
+    );
+  }
+}
+
+/** Where the values stand: numbers by size, logarithmic when they span much; anything else side by side. */
+export function places(part: Sweep): { at: (i: number) => number; ticks: Tick[] } {
+  const range: [number, number] = [EDGE.left + 16, WIDTH - EDGE.right - 16];
+  const numbers = part.values.filter((v): v is number => typeof v === 'number');
+  const low = Math.min(...numbers);
+  const high = Math.max(...numbers);
+  if (numbers.length === part.values.length && high > low) {
+    if (low > 0 && high / low >= 8) {
+      const scale: Scale = scaleLog([low, high], range).base(2);
+      return { at: (i) => scale(numbers[i]), ticks: powers(scale, 2, 12, (v) => tick(v, 2)) };
+    }
+    const scale: Scale = scaleLinear([low, high], range);
+    return {
+      at: (i) => scale(numbers[i]),
+      ticks: scale.ticks(8).map((v) => ({ at: scale(v), label: String(v) })),
+    };
+  }
+  const at = (i: number) => range[0] + ((range[1] - range[0]) * (i + 0.5)) / part.values.length;
+  return { at, ticks: part.values.map((v, i) => ({ at: at(i), label: String(v) })) };
+}
+
+function draw(part: Sweep, tell: (text: string) => void): SVGSVGElement {
+  const { at, ticks } = places(part);
+  const all = part.series.flatMap((s) => [...s.median, ...s.high]).filter((v): v is number => v !== null);
+  const y = scaleLinear([0, Math.max(...all, 0) * 1.08 || 1], [HEIGHT - EDGE.bottom, EDGE.top]);
+  const made = frame(
+    `${part.unit} over ${part.axis}`,
+    { title: part.axis, ticks },
+    { title: part.unit, ticks: y.ticks(6).map((v) => ({ at: y(v), label: digits(v) })) },
+  );
+  const rows: SVGGElement[][] = [];
+  part.series.forEach((series, s) => {
+    const index = part.values.map((_, i) => i);
+    const has = (i: number) => series.median[i] !== null && series.median[i] !== undefined;
+    const band = area<number>(
+      at,
+      (i) => y(series.low[i] ?? 0),
+      (i) => y(series.high[i] ?? 0),
+    ).defined(has);
+    const path = line<number>(at, (i) => y(series.median[i] ?? 0)).defined(has);
+    const look = `bnb-series-${s % 6}`;
+    made.area.append(
+      svg('path', { class: `bnb-band ${look}`, d: band(index) }),
+      svg('path', {
+        class: `bnb-line ${look}`,
+        d: path(index),
+        'stroke-dasharray': DASHES[s % DASHES.length] || null,
+      }),
+    );
+    rows.push(
+      index
+        .filter(has)
+        .map((i) =>
+          mark(SHAPES[s % SHAPES.length], at(i), y(series.median[i]!), look, told(part, series, i)),
+        ),
+    );
+  });
+  made.area.append(...rows.flat());
+  explore(rows, tell);
+  return made.element;
+}
+
+/** One measured value in words. */
+export function told(part: Sweep, series: SweepSeries, i: number): string {
+  const [median, low, high] = [series.median, series.low, series.high].map((column) =>
+    digits(column[i] ?? NaN),
+  );
+  return `${series.label}, ${part.axis} = ${part.values[i]}: ${median} ${part.unit}, from ${low} to ${high}`;
+}
+
+function legend(part: Sweep): HTMLElement {
+  const list = h('ul.bnb-keys');
+  part.series.forEach((series, s) => {
+    const look = `bnb-series-${s % 6}`;
+    const key = svg('svg', { class: 'bnb-key', width: 44, height: 16, 'aria-hidden': 'true' });
+    key.append(
+      svg('path', {
+        class: `bnb-line ${look}`,
+        d: 'M2 8H42',
+        'stroke-dasharray': DASHES[s % DASHES.length] || null,
+      }),
+      mark(SHAPES[s % SHAPES.length], 22, 8, look, '', 50),
+    );
+    key.querySelector('g')?.removeAttribute('tabindex');
+    list.append(h('li', {}, key, ` ${series.label}${series.kind === 'baseline' ? ' (baseline)' : ''}`));
+  });
+  return list;
+}
+
+function figures(part: Sweep): HTMLElement {
+  const better = part.unit === 'ms' ? Math.min : Math.max;
+  const rows = part.values.map((value, i) => {
+    const row = part.series.map((s) => s.median[i]).filter((v): v is number => v !== null && v !== undefined);
+    const best = better(...row);
+    return [
+      String(value),
+      ...part.series.map((s) => {
+        const v = s.median[i];
+        const star = v === best && part.series.length > 1 ? ' ◂ best' : '';
+        return v === null || v === undefined
+          ? ''
+          : `${digits(v)} (${digits(s.low[i] ?? v)} to ${digits(s.high[i] ?? v)})${star}`;
+      }),
+    ];
+  });
+  const head = [part.axis, ...part.series.map((s) => `${s.label}, ${part.unit}`)];
+  return table(`medians in ${part.unit}, and the middle half`, head, rows);
+}

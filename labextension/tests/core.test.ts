@@ -1,0 +1,257 @@
+import { describe, expect, test, vi } from 'vitest';
+
+import { words } from '../src/core/cm/diff';
+import { linesOf, selectionOf } from '../src/core/cm/links';
+import { explain } from '../src/core/explain';
+import { PTX } from '../src/core/explain/ptx';
+import { SASS } from '../src/core/explain/sass';
+import { difference, type Hunk } from '../src/core/hunks';
+import { type Listing, readable, unpack } from '../src/core/schema';
+import { Store } from '../src/core/store';
+import { story } from '../src/core/views/provenance';
+import { fixture, random, saved } from './fixtures';
+
+describe('schema', () => {
+  test('every blob of a document unpacks, with a line for each line of its text', async () => {
+    const doc = fixture('scale');
+    for (const packed of Object.values(doc.blobs)) {
+      const listing = await unpack(packed);
+      expect(listing.lines.length).toBe(listing.text.split('\n').length);
+      expect(listing.ops?.length ?? listing.lines.length).toBe(listing.lines.length);
+    }
+  });
+
+  test('a document of a newer schema and what is no document are not readable', () => {
+    const doc = fixture('scale');
+    expect(readable(doc)).toBe(true);
+    expect(readable({ ...doc, schema: doc.schema + 1 })).toBe(false);
+    expect(readable({ ...doc, views: undefined })).toBe(false);
+    expect(readable(null)).toBe(false);
+    expect(readable('text')).toBe(false);
+  });
+
+  test('a damaged blob rejects', async () => {
+    await expect(unpack('bm90IGd6aXA=')).rejects.toThrow();
+  });
+});
+
+describe('store', () => {
+  test('it begins with the GPU, and keeps the target when the document changes', () => {
+    const doc = fixture('scale');
+    const store = new Store(doc, saved);
+    expect(store.current.target).toBe('sm_90a');
+    store.look(0);
+    store.update(fixture('versions'));
+    expect(store.current.target).toBe(doc.views[0].target);
+  });
+
+  test('what the pointer is on is lit before what was pinned, in the cell too', () => {
+    const linkSource = vi.fn();
+    const store = new Store(fixture('scale'), { ...saved, linkSource });
+    store.pin({ lines: [4], op: null, from: 'a' });
+    store.hover({ lines: [5], op: 1, from: 'b' });
+    expect(store.selection?.lines).toEqual([5]);
+    store.hover(null);
+    expect(store.selection?.lines).toEqual([4]);
+    expect(linkSource.mock.calls.map(([lines]) => lines as number[])).toEqual([[4], [5], [4]]);
+    store.pin(null);
+    expect(linkSource).toHaveBeenLastCalledWith(null);
+  });
+
+  test('a listing that the document left out is asked of the kernel, once, and again after a failure', async () => {
+    const listing: Listing = { text: 'asked', lines: [0] };
+    const fetchBlob = vi.fn().mockRejectedValueOnce(new Error('busy')).mockResolvedValue(listing);
+    const store = new Store(fixture('scale'), { ...saved, fetchBlob });
+    await expect(store.listing('0123')).rejects.toThrow('busy');
+    expect(await store.listing('0123')).toBe(listing);
+    expect(await store.listing('0123')).toBe(listing);
+    expect(fetchBlob).toHaveBeenCalledTimes(2);
+    expect(await new Store(fixture('scale'), saved).listing('0123')).toBeNull();
+  });
+
+  test('the line under the pointer in the cell is a selection, until the host is another', () => {
+    let tell: (line: number | null) => void = () => {};
+    const stop = vi.fn();
+    const store = new Store(fixture('scale'), { ...saved, onSourceLine: (f) => ((tell = f), stop) });
+    tell(7);
+    expect(store.selection?.lines).toEqual([7]);
+    store.connect(saved);
+    expect(stop).toHaveBeenCalledOnce();
+  });
+});
+
+test('a line of a listing stands for its op and its source line, and finds its counterparts', () => {
+  const listing: Listing = { text: 'a\nb\nc\nd', lines: [3, 0, 4, 3], ops: [1, 2, -1, -1] };
+  expect(selectionOf(listing, 0, 'x')).toEqual({ lines: [3], op: 1, from: 'x' });
+  expect(selectionOf(listing, 1, 'x')).toEqual({ lines: [], op: 2, from: 'x' });
+  expect(selectionOf({ text: 'a', lines: [0] }, 0, 'x')).toBeNull();
+  expect(linesOf(listing, { lines: [3], op: 1, from: 'x' })).toEqual({ ops: [0], lines: [3] });
+});
+
+test('the story of an op names the passes that made, moved and removed it', () => {
+  const stages = fixture('scale').views[1].stages!;
+  const first = stages[0].made[0];
+  expect(story(stages, first)).toContain('made by parse');
+  const remover = stages.find((stage) => stage.deleted.length)!;
+  expect(story(stages, remover.deleted[0])).toContain(`removed by ${remover.name}`);
+  expect(story(stages, 123456)).toBe('op 123456');
+});
+
+// ---- differences -------------------------------------------------------------------------------------------------------------
+
+/** The right side, made of the left one and the hunks. */
+function patched(a: string[], b: string[], hunks: readonly Hunk[]): string[] {
+  const made: string[] = [];
+  let at = 0;
+  for (const { fromA, toA, fromB, toB } of hunks) {
+    made.push(...a.slice(at, fromA), ...b.slice(fromB, toB));
+    at = toA;
+  }
+  return [...made, ...a.slice(at)];
+}
+
+function listingOf(ops: [number, string][]): Listing {
+  return {
+    text: ops.map(([, text]) => text).join('\n'),
+    lines: ops.map(() => 0),
+    ops: ops.map(([op]) => op),
+  };
+}
+
+describe('differences', () => {
+  test.each([...Array(60).keys()])('the hunks turn one listing into the other (%i)', (seed) => {
+    const below = random(seed);
+    const a: [number, string][] = [...Array(1 + below(20)).keys()].map((op) => [op, `op ${below(6)}`]);
+    const b = a
+      .filter(() => below(5) > 0)
+      .map(([op, text]): [number, string] => [op, below(4) ? text : `op ${below(6)}`]);
+    for (let i = below(4); i > 0; i--) {
+      b.splice(below(b.length + 1), 0, [100 + i, `op ${below(6)}`]);
+    }
+    for (let i = below(3); i > 0 && b.length; i--) {
+      b.splice(below(b.length), 0, ...b.splice(below(b.length), 1));
+    }
+    const found = difference(listingOf(a), listingOf(b));
+    const [one, two] = [a.map(([, t]) => t), b.map(([, t]) => t)];
+    expect(patched(one, two, found.hunks)).toEqual(two);
+    let [i, j] = [0, 0];
+    for (const hunk of found.hunks) {
+      expect(hunk.fromA).toBeGreaterThanOrEqual(i);
+      expect(hunk.fromB).toBeGreaterThanOrEqual(j);
+      expect(hunk.toA - hunk.fromA + hunk.toB - hunk.fromB).toBeGreaterThan(0);
+      [i, j] = [hunk.toA, hunk.toB];
+    }
+    const [had, has] = [new Map(a), new Map(b)];
+    expect([...found.removed].sort()).toEqual([...had.keys()].filter((op) => !has.has(op)).sort());
+    expect([...found.added].sort()).toEqual([...has.keys()].filter((op) => !had.has(op)).sort());
+    expect([...found.changed].sort()).toEqual(
+      [...has.keys()].filter((op) => had.has(op) && had.get(op) !== has.get(op)).sort(),
+    );
+    const still = b.map(([op]) => op).filter((op) => had.has(op) && !found.moved.has(op));
+    expect(still).toEqual([...still].sort((x, y) => x - y)); // what has not moved kept its order
+  });
+
+  test('a listing and itself do not differ', async () => {
+    const doc = fixture('scale');
+    const listing = await unpack(doc.blobs[doc.views[1].stages![0].text!]);
+    expect(difference(listing, listing).hunks).toEqual([]);
+    expect(difference(listing, listing, true).hunks).toEqual([]);
+  });
+
+  const text = (...lines: string[]): Listing => ({ text: lines.join('\n'), lines: lines.map(() => 0) });
+
+  test('other names of values are no difference between versions', () => {
+    const a = text('%1 = load %0', '%2 = add %1, %1', 'store %0, %2');
+    const b = text('%7 = load %3', '%9 = add %7, %7', 'store %3, %9');
+    expect(difference(a, b, true).hunks).toEqual([]);
+  });
+
+  test('another operand is a difference between versions, at its line alone', () => {
+    const a = text('%1 = load %0', '%2 = load %0', '%3 = add %1, %1', 'store %0, %3');
+    const b = text('%5 = load %4', '%6 = load %4', '%7 = add %5, %6', 'store %4, %7');
+    expect(difference(a, b, true).hunks).toEqual([{ fromA: 2, toA: 3, fromB: 2, toB: 3 }]);
+  });
+
+  test('a line that changed beside one that is new stands beside its counterpart', () => {
+    const a = text('x = load(a)', 'store(out + at, 2.0 * x, mask=inside)');
+    const b = text('x = load(a)', 'y = x + 1.0', 'store(out + at, 3.0 * y, mask=inside)');
+    expect(difference(a, b, true).hunks).toEqual([
+      { fromA: 1, toA: 1, fromB: 1, toB: 2 },
+      { fromA: 1, toA: 2, fromB: 2, toB: 3 },
+    ]);
+  });
+
+  test('only the words that differ are marked inside a line', () => {
+    const a = '%1 = add %0, %0 : f32';
+    const b = '%1 = mul %0, %0 : f32';
+    const found = words([{ fromA: 0, toA: 1, fromB: 0, toB: 1 }], a, b);
+    expect(found).toEqual({ a: [{ line: 0, from: 5, to: 8 }], b: [{ line: 0, from: 5, to: 8 }] });
+    expect(words([{ fromA: 0, toA: 0, fromB: 0, toB: 1 }], a, b)).toEqual({ a: [], b: [] });
+  });
+});
+
+// ---- explanations ------------------------------------------------------------------------------------------------------------
+
+describe('explanations of instructions', () => {
+  test('there are enough of them, and each is a short phrase of its own', () => {
+    expect(Object.keys(PTX).length).toBeGreaterThanOrEqual(120);
+    expect(Object.keys(SASS).length).toBeGreaterThanOrEqual(80);
+    for (const words of [...Object.values(PTX), ...Object.values(SASS)]) {
+      expect(words.length).toBeGreaterThan(5);
+      expect(words.length).toBeLessThan(120);
+    }
+  });
+
+  test.each([
+    [
+      'ptx',
+      '\t@%p1 ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];',
+      'ld.global.v4.b32',
+      /device memory.*four elements/,
+    ],
+    [
+      'ptx',
+      '\tmma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1};',
+      'mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32',
+      /tensor core/,
+    ],
+    ['ptx', '\tbar.sync \t0;', 'bar.sync', /waits until all threads/],
+    ['sass', '    @!P0 EXIT', 'EXIT', /ends the thread/],
+    ['sass', '    LDG.E.128 R4, desc[UR4][R2.64]', 'LDG.E.128', /device memory/],
+    ['asm', '\tvfmadd231ps\t%ymm1, %ymm2, %ymm3', 'vfmadd231ps', /rounded once \(8 fp32/],
+    ['asm', '\tvaddss\t%xmm1, %xmm2, %xmm3', 'vaddss', /\(one number\)/],
+  ])('%s: %s', (language, line, opcode, words) => {
+    const found = explain(language, line)!;
+    expect(found.opcode).toBe(opcode);
+    expect(line.slice(found.from)).toMatch(new RegExp(`^${opcode.replace(/[.]/g, '\\.')}`));
+    expect(found.text).toMatch(words);
+  });
+
+  test.each([
+    ['ptx', '$L__BB0_2:'],
+    ['ptx', '// comment'],
+    ['ptx', '\t.reg .b32 \t%r<4>;'],
+    ['sass', '.L_x_2:'],
+    ['asm', 'run:'],
+    ['asm', '\t.long\t3'],
+    ['ir', '%1 = add %0, %0'],
+  ])('nothing is said of %s: %s', (language, line) => {
+    expect(explain(language, line)).toBeNull();
+  });
+
+  test('most instructions of a real kernel are explained', async () => {
+    const doc = fixture('scale');
+    const [cpu, gpu] = doc.views;
+    for (const [view, key, language, pattern] of [
+      [gpu, 'ptx', 'ptx', /^\s+(@!?%\w+\s+)?[a-z][\w.]*\s/],
+      [gpu, 'sass', 'sass', /^\s+(@!?\w+\s+)?[A-Z]/],
+      [cpu, 'assembly', 'asm', /^\t[a-z]/],
+    ] as const) {
+      const listing = await unpack(doc.blobs[view.code![key]!]);
+      const lines = listing.text.split('\n').filter((line) => pattern.test(line));
+      const known = lines.filter((line) => explain(language, line));
+      expect(lines.length, key).toBeGreaterThan(10);
+      expect(known.length / lines.length, key).toBeGreaterThan(key === 'assembly' ? 0.8 : 0.95);
+    }
+  });
+});

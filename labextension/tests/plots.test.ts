@@ -1,0 +1,286 @@
+import { beforeEach, describe, expect, test, vi } from 'vitest';
+
+import { mount } from '../src/core/mount';
+import { count, digits, tick, time } from '../src/core/plot/numbers';
+import type { Document, Roofline, Sweep } from '../src/core/schema';
+import { Store } from '../src/core/store';
+import { placed, roofline, roofs } from '../src/core/views/roofline';
+import type { Mounted, ViewSpec } from '../src/core/views/spec';
+import { places, sweep } from '../src/core/views/sweep';
+
+const MEASURED: Roofline = {
+  device: 'NVIDIA H200',
+  measured: '2026-01-02T03:04:05+00:00',
+  ceilings: [
+    { name: 'memory', unit: 'GB/s', value: 4250, low: 4240, high: 4260, how: 'a copy by CuPy (cudaMemcpy)' },
+    { name: 'L2 cache', unit: 'GB/s', value: 6800, how: 'a block program' },
+    { name: 'shared memory', unit: 'GB/s', value: 31000, how: 'a block program' },
+    { name: 'FP32', unit: 'TFLOP/s', value: 58, how: 'a block program' },
+    { name: 'tensor fp16', unit: 'TFLOP/s', value: 761, how: 'cuBLAS matmul' },
+  ],
+  points: [
+    {
+      label: 'matmul',
+      kind: 'kernel',
+      flops: 2 * 4096 ** 3,
+      bytes: 6 * 4096 ** 2,
+      issued_bytes: 2181038080,
+      milliseconds: 0.23,
+      low: 0.225,
+      high: 0.24,
+      roof: 'tensor fp16',
+      percent: 78.5,
+    },
+    {
+      label: 'matmul@1',
+      kind: 'version',
+      flops: 2 * 4096 ** 3,
+      bytes: 6 * 4096 ** 2,
+      milliseconds: 0.9,
+      low: 0.9,
+      high: 0.91,
+      version: 'abc',
+    },
+    {
+      label: '<script>alert(1)</script>',
+      kind: 'baseline',
+      flops: 2 * 4096 ** 3,
+      bytes: 6 * 4096 ** 2,
+      milliseconds: 0.18,
+      low: 0.18,
+      high: 0.19,
+    },
+    { label: 'copy', kind: 'kernel', flops: 0, bytes: 1024, milliseconds: 0.01, low: 0.01, high: 0.01 },
+    { label: 'gather', kind: 'kernel', flops: 5, bytes: null, milliseconds: 0.01, low: 0.01, high: 0.01 },
+  ],
+  note: 'hardware counters: none, ncu is not installed.',
+};
+
+const SWEPT: Sweep = {
+  axis: 'n',
+  values: [1024, 4096, 65536, 1048576],
+  unit: 'GB/s',
+  series: [
+    {
+      label: 'softmax',
+      kind: 'kernel',
+      median: [10, 40, 900, 3100],
+      low: [9, 39, 880, 3000],
+      high: [11, 41, 910, 3150],
+    },
+    {
+      label: 'cupy <b>',
+      kind: 'baseline',
+      median: [5, 20, 500, null],
+      low: [4, 19, 490, null],
+      high: [6, 21, 510, null],
+    },
+  ],
+};
+
+function document_(parts: Partial<Document>): Document {
+  return {
+    schema: 2,
+    kind: 'compile',
+    kernel: 'softmax',
+    version: 'v',
+    facts: [],
+    source: { file: '', first_line: 1, text: '', hash: '' },
+    launches: [],
+    views: [{ role: 'ran', label: 'CPU', place: 'cpu', target: 'cpu', stages: [], code: {} }],
+    blobs: {},
+    left_out: [],
+    ...parts,
+  } as Document;
+}
+
+function open(view: ViewSpec, parts: Partial<Document>): { panel: HTMLElement; store: Store; view: Mounted } {
+  const store = new Store(document_(parts), { state: 'saved' });
+  const panel = document.createElement('div');
+  document.body.append(panel);
+  return { panel, store, view: view.mount(panel, store) };
+}
+
+const texts = (root: Element, selector: string) =>
+  [...root.querySelectorAll(selector)].map((e) => e.textContent);
+const key = (name: string) => new KeyboardEvent('keydown', { key: name, bubbles: true, cancelable: true });
+
+beforeEach(() => document.body.replaceChildren());
+
+describe('numbers', () => {
+  test('are worded as on the Python side', () => {
+    expect([0.0123, 1.234, 123.4, 1234, 100].map(digits)).toEqual(['0.0123', '1.23', '123', '1234', '100']);
+    expect([0.0000005, 0.5, 12, 20000].map(time)).toEqual(['0.5 ns', '500 µs', '12 ms', '20 s']);
+    expect([count(1234567), count(null)]).toEqual(['1,234,567', 'unknown']);
+    expect([tick(65536, 2), tick(1000, 2), tick(0.01, 10), tick(1e6, 10)]).toEqual([
+      '64 Ki',
+      '1000',
+      '0.01',
+      '1e6',
+    ]);
+  });
+});
+
+describe('roofline', () => {
+  test('says how to get one when there is none', () => {
+    expect(roofline.empty(document_({}), null as never)).toContain('%roofline softmax');
+    expect(roofline.empty(document_({ roofline: MEASURED }), null as never)).toBeNull();
+  });
+
+  test('places what has flops and bytes, and leaves the rest to the table', () => {
+    const found = placed(MEASURED);
+    expect(found.map((p) => p.point.label)).toEqual(['matmul', 'matmul@1', '<script>alert(1)</script>']);
+    expect(found[0].intensity).toBeCloseTo((2 * 4096) / 6, 6);
+    expect(found[0].rate).toBeCloseTo(597.6, 1);
+    expect(found[0].issued).toBeCloseTo((2 * 4096 ** 3) / 2181038080, 6);
+    expect(roofs(MEASURED).slanted.map((c) => c.name)).toEqual(['memory', 'L2 cache']);
+  });
+
+  test('draws labelled roofs, shapes that differ by kind, and a table with the same numbers', () => {
+    const { panel } = open(roofline, { roofline: MEASURED });
+    expect(texts(panel, '.bnb-roof-label')).toEqual([
+      'memory 4250 GB/s',
+      'L2 cache 6800 GB/s',
+      'tensor fp16 761 TFLOP/s',
+      'FP32 58 TFLOP/s',
+    ]);
+    const shapes = ['kernel', 'version', 'baseline'].map((kind) =>
+      panel.querySelector(`.bnb-kind-${kind}:not(.bnb-issued) path`)!.getAttribute('d'),
+    );
+    expect(new Set(shapes).size).toBe(3);
+    expect(panel.querySelectorAll('.bnb-issued')).toHaveLength(1);
+    expect(panel.querySelector('.bnb-trail')).not.toBeNull();
+    const rows = texts(panel.querySelectorAll('table')[0], 'tbody tr');
+    expect(rows).toHaveLength(5);
+    expect(rows[0]).toContain('78.5 % of tensor fp16');
+    expect(rows[4]).toContain('unknown');
+    expect(texts(panel.querySelectorAll('table')[1], 'tbody th')).toContain('shared memory');
+    expect(panel.textContent).toContain('ncu is not installed');
+  });
+
+  test('no path has a number that is none', () => {
+    for (const [view, parts] of [
+      [roofline, { roofline: MEASURED }],
+      [sweep, { sweep: SWEPT }],
+    ] as const) {
+      const { panel } = open(view, parts);
+      expect(panel.querySelectorAll('path').length).toBeGreaterThan(3);
+      expect(panel.innerHTML).not.toMatch(/NaN|Infinity|undefined/);
+    }
+  });
+
+  test('names from the kernel are text', () => {
+    const { panel } = open(roofline, { roofline: MEASURED });
+    expect(panel.querySelector('script')).toBeNull();
+    expect(texts(panel, '.bnb-point-label')).toContain('<script>alert(1)</script>');
+  });
+
+  test('one tab stop; arrows move and tell; hovering tells', () => {
+    const { panel } = open(roofline, { roofline: MEASURED });
+    const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-mark')];
+    expect(marks.filter((m) => m.getAttribute('tabindex') === '0')).toHaveLength(1);
+    marks[0].focus();
+    const first = panel.querySelector('.bnb-told')!.textContent;
+    const event = key('ArrowRight');
+    marks[0].dispatchEvent(event);
+    expect(event.defaultPrevented).toBe(true);
+    expect(document.activeElement).toBe(marks[1]);
+    expect(panel.querySelector('.bnb-told')!.textContent).not.toBe(first);
+    const baseline = marks.find((m) => m.getAttribute('aria-label')!.includes('script'))!;
+    baseline.dispatchEvent(new MouseEvent('mouseenter'));
+    expect(panel.querySelector('.bnb-told')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
+  });
+
+  test('a point without ceilings, or ceilings without a point, leave the tables', () => {
+    const { panel } = open(roofline, { roofline: { ...MEASURED, ceilings: [] } });
+    expect(panel.querySelector('svg')).toBeNull();
+    expect(panel.querySelectorAll('tbody tr')).toHaveLength(5);
+  });
+});
+
+describe('sweep', () => {
+  test('says how to get one when there is none', () => {
+    expect(sweep.empty(document_({}), null as never)).toContain('--sweep');
+  });
+
+  test('numbers that span much stand on a logarithmic axis, names side by side', () => {
+    const log = places(SWEPT);
+    expect(log.at(1) - log.at(0)).toBeCloseTo((log.at(3) - log.at(0)) / 5, 6);
+    expect(log.ticks.map((t) => t.label)).toEqual(expect.arrayContaining(['1 Ki', '64 Ki', '1 Mi']));
+    const linear = places({ ...SWEPT, values: [10, 20, 30, 40] });
+    expect(linear.at(1) - linear.at(0)).toBeCloseTo(linear.at(3) - linear.at(2), 6);
+    const named = places({ ...SWEPT, values: ['a', 'b', true, 3] });
+    expect(named.ticks.map((t) => t.label)).toEqual(['a', 'b', 'true', '3']);
+    expect(named.at(1)).toBeGreaterThan(named.at(0));
+    expect(Number.isFinite(places({ ...SWEPT, values: [8] }).at(0))).toBe(true);
+  });
+
+  test('series differ by dash and shape, have bands, and a gap where nothing was measured', () => {
+    const { panel } = open(sweep, { sweep: SWEPT });
+    const lines = [...panel.querySelectorAll('.bnb-plot-data .bnb-line')];
+    expect(new Set(lines.map((l) => l.getAttribute('stroke-dasharray'))).size).toBe(2);
+    expect(panel.querySelectorAll('.bnb-band')).toHaveLength(2);
+    expect(panel.querySelectorAll('.bnb-plot-data .bnb-mark')).toHaveLength(7);
+    const [a, b] = [0, 4].map((i) =>
+      panel.querySelectorAll('.bnb-plot-data .bnb-mark path')[i].getAttribute('d'),
+    );
+    expect(a).not.toBe(b);
+    expect(texts(panel, '.bnb-keys li')).toEqual([' softmax', ' cupy <b> (baseline)']);
+  });
+
+  test('the table has the same numbers and marks the best in words', () => {
+    const { panel } = open(sweep, { sweep: SWEPT });
+    const rows = [...panel.querySelectorAll('tbody tr')].map((row) =>
+      [...row.children].map((c) => c.textContent),
+    );
+    expect(rows[0]).toEqual(['1024', '10 (9 to 11) ◂ best', '5 (4 to 6)']);
+    expect(rows[3]).toEqual(['1048576', '3100 (3000 to 3150) ◂ best', '']);
+    const slow = open(sweep, { sweep: { ...SWEPT, unit: 'ms' } });
+    expect(slow.panel.querySelector('tbody tr')!.textContent).toContain('5 (4 to 6) ◂ best');
+  });
+
+  test('arrows go along a series and across to the others', () => {
+    const { panel } = open(sweep, { sweep: SWEPT });
+    const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-plot-data .bnb-mark')];
+    marks[0].focus();
+    expect(panel.querySelector('.bnb-told')!.textContent).toBe('softmax, n = 1024: 10 GB/s, from 9 to 11');
+    marks[0].dispatchEvent(key('ArrowRight'));
+    expect(document.activeElement).toBe(marks[1]);
+    marks[1].dispatchEvent(key('ArrowDown'));
+    expect(document.activeElement).toBe(marks[5]);
+    marks[5].dispatchEvent(key('End'));
+    expect(document.activeElement).toBe(marks[6]);
+  });
+
+  test('partial results and what was left out are said', () => {
+    const { panel, store, view } = open(sweep, {
+      sweep: { ...SWEPT, cancelled: true, notes: ['n = 7: <i>no room</i>'] },
+    });
+    expect(panel.textContent).toContain('Interrupted: these are partial results');
+    expect(panel.textContent).toContain('<i>no room</i>');
+    store.update(document_({ sweep: { ...SWEPT, values: [], series: [], cancelled: true } }));
+    view.update('document');
+    expect(panel.querySelector('svg.bnb-plot')).toBeNull();
+    expect(panel.textContent).toContain('Interrupted');
+    store.update(document_({}));
+    view.update('document');
+    expect(panel.textContent).toContain('Nothing was swept');
+  });
+});
+
+test('a card has both tabs, and keys inside a plot do not leave it', () => {
+  const place = document.createElement('div');
+  document.body.append(place);
+  const card = mount(place, document_({ roofline: MEASURED, sweep: SWEPT }), { state: 'saved' });
+  const outside = vi.fn();
+  document.body.addEventListener('keydown', outside);
+  place.querySelector<HTMLElement>('[data-key="sweep"]')!.click();
+  const marked = place.querySelector<SVGGElement>('.bnb-plot-data .bnb-mark')!;
+  marked.focus();
+  marked.dispatchEvent(key('ArrowRight'));
+  expect(outside).not.toHaveBeenCalled();
+  place.querySelector<HTMLElement>('[data-key="roofline"]')!.click();
+  expect(place.querySelectorAll('.bnb-roof')).toHaveLength(4);
+  document.body.removeEventListener('keydown', outside);
+  card.dispose();
+});

@@ -1,0 +1,394 @@
+/** The tiles view, on the cards of real kernels (fixtures/make_tiles.py makes them). */
+
+import { gunzipSync, gzipSync } from 'node:zlib';
+import { beforeEach, expect, test, vi } from 'vitest';
+
+import type { Host } from '../src/core/host';
+import { positions } from '../src/core/plot/programs';
+import type { Document } from '../src/core/schema';
+import { Store } from '../src/core/store';
+import {
+  bankOf,
+  combine,
+  isOn,
+  locate,
+  offsetOf,
+  places,
+  sectors,
+  sentences,
+  unravel,
+  verdict,
+  type Tiles,
+  type TileOp,
+} from '../src/core/tiles';
+import { tiles } from '../src/core/views/tiles';
+import fixtures from './fixtures/tiles.json';
+
+const FIXTURES = fixtures as unknown as Record<string, Document>;
+
+function facts(kernel: string): Tiles {
+  const packed = FIXTURES[kernel].tiles!.packed!;
+  return JSON.parse(gunzipSync(Buffer.from(packed, 'base64')).toString()) as Tiles;
+}
+
+function changed(kernel: string, change: (found: Tiles) => void): Document {
+  const doc = structuredClone(FIXTURES[kernel]);
+  const found = facts(kernel);
+  change(found);
+  doc.tiles!.packed = gzipSync(JSON.stringify(found)).toString('base64');
+  return doc;
+}
+
+function opOf(found: Tiles, name: string, what: string): TileOp {
+  return found.ops.find((op) => op.name === name && op.what === what)!;
+}
+
+interface Opened {
+  panel: HTMLElement;
+  store: Store;
+  row(text: string): HTMLElement;
+  text(selector: string): string;
+}
+
+async function opened(doc: Document, host: Partial<Host> = {}): Promise<Opened> {
+  const panel = document.body.appendChild(document.createElement('div'));
+  const store = new Store(doc, { state: host.request ? 'live' : 'saved', ...host });
+  const view = tiles.mount(panel, store);
+  store.subscribe((change) => view.update(change));
+  await vi.waitFor(() => expect(panel.querySelector('[data-op]')).not.toBeNull());
+  return {
+    panel,
+    store,
+    row: (text) =>
+      [...panel.querySelectorAll<HTMLElement>('[data-op]')].find((r) => r.textContent?.includes(text))!,
+    text: (selector) => panel.querySelector(selector)?.textContent ?? '',
+  };
+}
+
+function cells(panel: HTMLElement): string[] {
+  return [...panel.querySelectorAll('.bnb-sheet .bnb-cell-text, .bnb-sheet .bnb-off-text')].map(
+    (t) => t.textContent ?? '',
+  );
+}
+
+beforeEach(() => document.body.replaceChildren());
+
+test('a layout deals out every element, and each place holds what the XOR of its bases says', () => {
+  for (const kernel of Object.keys(FIXTURES)) {
+    for (const layout of facts(kernel).layouts) {
+      const [shape, reg, lane, warp] = layout;
+      const found = places(layout);
+      const size = shape.reduce((a, b) => a * b, 1);
+      expect(found.holders.reduce((a, b) => a + b, 0)).toBe(1 << (reg.length + lane.length + warp.length));
+      for (let i = 0; i < size; i++) {
+        const index =
+          combine(warp, found.warp[i]) ^ combine(lane, found.lane[i]) ^ combine(reg, found.register[i]);
+        expect(index).toBe(i);
+      }
+    }
+  }
+});
+
+test('sectors of the page are those that the compiler counted, where each is asked for once', () => {
+  for (const [kernel, name, what] of [
+    ['matmul_kernel', 'load', 'a'],
+    ['matmul_kernel', 'store', 'c'],
+    ['strided', 'load', 'x'],
+  ]) {
+    const found = facts(kernel);
+    const op = opOf(found, name, what);
+    const access = found.programs['0'][op.op];
+    expect(new Set(sectors(op, access)).size).toBe(access.traffic![1]);
+  }
+});
+
+test('elements are found in arrays of any strides, and not where the strides do not say', () => {
+  const array = { shape: [4, 5, 6], strides: [30, 6, 1] };
+  expect(locate(array, 2 * 30 + 3 * 6 + 4)).toEqual([2, 3, 4]);
+  expect(locate({ shape: [4, 5], strides: [1, 4] }, 4 * 3 + 2)).toEqual([2, 3]);
+  expect(locate({ shape: [1, 5], strides: [99, 1] }, 3)).toEqual([0, 3]);
+  expect(locate({ shape: [4, 5], strides: [10, 2] }, 3)).toBeNull();
+  expect(locate(array, -1)).toBeNull();
+  expect(locate(array, 500)).toBeNull();
+  expect(locate(undefined, 0)).toBeNull();
+});
+
+test('offsets and masks are read from steps, tables, lists, boxes and bits', () => {
+  const shape = [2, 4];
+  expect(unravel(6, shape)).toEqual([1, 2]);
+  expect(offsetOf({ base: 100, steps: [10, 1] }, shape, 6)).toBe(112);
+  expect(
+    offsetOf(
+      {
+        base: 100,
+        tables: [
+          [0, 7],
+          [0, 3, 1, 2],
+        ],
+      },
+      shape,
+      6,
+    ),
+  ).toBe(108);
+  expect(offsetOf({ list: [0, 1, 2, 3, 4, 5, 66, 7] }, shape, 6)).toBe(66);
+  expect(offsetOf({ why: 'loaded' }, shape, 6)).toBeNull();
+  expect(
+    isOn(
+      {
+        box: [
+          [0, 2],
+          [0, 2],
+        ],
+      },
+      shape,
+      6,
+    ),
+  ).toBe(false);
+  expect(
+    isOn(
+      {
+        box: [
+          [1, 2],
+          [2, 3],
+        ],
+      },
+      shape,
+      6,
+    ),
+  ).toBe(true);
+  expect(isOn({ bits: '40' }, shape, 6)).toBe(true);
+  expect(isOn({ bits: 'bf' }, shape, 6)).toBe(false);
+  expect(isOn({}, shape, 6)).toBe(true);
+});
+
+test('a bank is the word of an element in its buffer, counted round 32', () => {
+  const op = { bytes: 4, shared: { basis: [1, 2, 4, 8, 16, 33, 66, 128] } } as unknown as TileOp;
+  expect([0, 5, 31, 32, 64].map((i) => bankOf(op, i))).toEqual([0, 5, 31, 1, 2]);
+});
+
+test('the verdicts are numbers in words', () => {
+  const found = facts('strided');
+  const load = opOf(found, 'load', 'x');
+  const access = found.programs['0'][load.op];
+  expect(verdict(load, access)).toBe('32 sectors a request, ideal 4');
+  expect(sentences(load, access)[0]).toBe(
+    '32 sectors a request, ideal 4: 88 % of what is moved is not asked for.',
+  );
+  const matrix = facts('matmul_kernel');
+  const shared = opOf(matrix, 'local_load', 'x');
+  expect(verdict(shared, undefined)).toBe('no bank conflict');
+  expect(verdict({ ...shared, shared: { ...shared.shared!, ways: 2, wavefronts: 16 } }, undefined)).toBe(
+    '2-way bank conflict',
+  );
+  expect(sentences(opOf(matrix, 'load', 'a'), matrix.programs['0'][74])[2]).toBe(
+    'Vector width 8: a lane moves 8 × fp16 (128 bits) in one instruction.',
+  );
+  const bins = facts('histogram');
+  const [, loaded, known] = bins.ops;
+  expect(sentences(loaded, bins.programs['0'][loaded.op])[0]).toBe(
+    'Not known: the addresses depend on loaded data.',
+  );
+  expect(sentences(known, bins.programs['0'][known.op]).join(' ')).toContain(
+    'Up to 32 lanes of a request update one element',
+  );
+  expect(verdict(known, undefined)).toBe('not reached');
+});
+
+test('the view lists the accesses with their lines, and shows the tile by numbers', async () => {
+  const { panel, row, text } = await opened(FIXTURES.matmul_kernel);
+  expect(row('load a').textContent).toContain('line 31');
+  expect(row('dot x × y').textContent).toContain('m16n8k16');
+  expect(text('.bnb-notes')).toContain('16 sectors a request, ideal 16');
+  expect(new Set(cells(panel))).toContain('0');
+  const paint = panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!;
+  expect([...paint.options].map((o) => o.value)).toEqual(['warp', 'lane', 'register', 'sector']);
+  paint.value = 'register';
+  paint.dispatchEvent(new Event('change'));
+  expect(cells(panel).slice(0, 9)).toEqual(['0', '1', '2', '3', '4', '5', '6', '7', '0']);
+});
+
+test('a dot shows its operands and its result, and what goes through shared memory its banks', async () => {
+  const { panel, row } = await opened(FIXTURES.matmul_kernel);
+  row('dot x × y').click();
+  const side = panel.querySelector<HTMLSelectElement>('[data-tool="side"]')!;
+  expect([...side.options].map((o) => o.text)).toEqual(['result', 'left operand', 'right operand']);
+  side.value = '0';
+  side.dispatchEvent(new Event('change'));
+  panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!.value = 'lane';
+  panel.querySelector('[data-tool="paint"]')!.dispatchEvent(new Event('change'));
+  expect(cells(panel).slice(0, 8)).toEqual(['0', '0', '1', '1', '2', '2', '3', '3']);
+  row('shared load x').click();
+  const paint = panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!;
+  expect([...paint.options].map((o) => o.value)).toContain('bank');
+});
+
+test('hovering an access lights its line in the code, and choosing it keeps it lit', async () => {
+  const linked: (readonly number[] | null)[] = [];
+  const { row, store } = await opened(FIXTURES.matmul_kernel, { linkSource: (lines) => linked.push(lines) });
+  row('load b').dispatchEvent(new Event('pointerover', { bubbles: true }));
+  expect(store.hovered).toEqual({ lines: [32], op: 80, from: 'tiles' });
+  expect(linked.at(-1)).toEqual([32]);
+  row('store c').click();
+  expect(store.pinned).toEqual({ lines: [39], op: 121, from: 'tiles' });
+  store.hover({ lines: [31], op: null, from: 'source' });
+  expect(row('load a').classList).toContain('bnb-lit');
+  expect(row('store c').classList).not.toContain('bnb-lit');
+});
+
+test('on the code of another target only the line is lit', async () => {
+  const { row, store } = await opened(FIXTURES.matmul_kernel);
+  store.look(0);
+  row('load b').click();
+  expect(store.pinned).toEqual({ lines: [32], op: null, from: 'tiles' });
+});
+
+test('without a kernel the saved programs can be stepped through, and the view says which they are', async () => {
+  const { panel, text } = await opened(FIXTURES.matmul_kernel);
+  const press = (key: string): void => {
+    panel.querySelector<HTMLElement>(`[data-tool="${key}"]`)!.click();
+  };
+  expect(text('.bnb-program-name')).toBe('program 0 of 16');
+  ['next', 'next', 'next', 'next'].forEach(press);
+  expect(text('.bnb-program-name')).toBe('program 15 of 16');
+  expect(panel.textContent).toContain('Saved: programs 0, 1, 2, 15.');
+  press('previous');
+  expect(text('.bnb-program-name')).toBe('program 2 of 16');
+  expect(panel.querySelector('.bnb-program-now')!.getAttribute('data-program')).toBe('2');
+});
+
+test('a live kernel is asked for the programs and trips that were not saved, once for each', async () => {
+  const request = vi.fn(async (what: string, content: Record<string, unknown>) => {
+    expect(what).toBe('tiles');
+    const [, access] = Object.entries(facts('matmul_kernel').programs['0'])[0];
+    return { accesses: { 74: { ...access, base: 1000 * Number(content.program) + Number(content.trip) } } };
+  });
+  const { panel, text } = await opened(FIXTURES.matmul_kernel, { request });
+  const slider = (): HTMLInputElement => panel.querySelector('[data-tool="program"]')!;
+  expect(slider().max).toBe('15');
+  slider().value = '7';
+  slider().dispatchEvent(new Event('input'));
+  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14000'));
+  expect(text('.bnb-program-name')).toBe('program 7 of 16');
+  expect(slider().getAttribute('aria-valuetext')).toBe('program 7 of 16');
+  const trip = panel.querySelector<HTMLInputElement>('[data-tool="trip"]')!;
+  trip.value = '3';
+  trip.dispatchEvent(new Event('change'));
+  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14006'));
+  slider().value = '1';
+  slider().dispatchEvent(new Event('input'));
+  slider().value = '7';
+  slider().dispatchEvent(new Event('input'));
+  expect(text('.bnb-story')).toContain('byte 14000');
+  expect(request.mock.calls.map(([, content]) => content)).toEqual([
+    { program: 7, trip: 0 },
+    { program: 7, trip: 3 },
+  ]);
+});
+
+test('a kernel that cannot answer is quoted', async () => {
+  const request = vi.fn().mockRejectedValue(new Error('the kernel is gone'));
+  const { panel } = await opened(FIXTURES.matmul_kernel, { request });
+  const slider = panel.querySelector<HTMLInputElement>('[data-tool="program"]')!;
+  slider.value = '9';
+  slider.dispatchEvent(new Event('input'));
+  await vi.waitFor(() => expect(panel.textContent).toContain('the kernel is gone'));
+});
+
+test('the arrow keys walk through the elements, and tell where each is', async () => {
+  const { panel, text } = await opened(FIXTURES.matmul_kernel);
+  const sheet = panel.querySelector<HTMLElement>('.bnb-sheet-box')!;
+  const press = (key: string): boolean =>
+    sheet.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+  expect(press('ArrowDown')).toBe(false);
+  press('End');
+  expect(text('.bnb-main > div > .bnb-story')).toBe(
+    '[1, 31]: a[1, 31], byte 318, warp 0, lane 7, register 7',
+  );
+  press('ArrowRight');
+  expect(text('.bnb-main > div > .bnb-story')).toContain('[1, 31]');
+});
+
+test('a row of the tile can be read as a table', async () => {
+  const { panel } = await opened(FIXTURES.matmul_kernel);
+  const table = panel.querySelector('details')!;
+  table.open = true;
+  table.dispatchEvent(new Event('toggle'));
+  const rows = [...table.querySelectorAll('tbody tr')].map((r) => [...r.children].map((c) => c.textContent));
+  expect(rows).toHaveLength(32);
+  expect(rows[9]).toEqual(['[0, 9]', 'a[0, 9], byte 18', '0', '1', '1', '']);
+});
+
+test('the map numbers the programs in launch order: groups of rows go down before they go across', async () => {
+  const map = facts('matmul_kernel').map!;
+  expect(positions(map).slice(0, 5)).toEqual([
+    { row: 0, column: 0 },
+    { row: 1, column: 0 },
+    { row: 0, column: 1 },
+    { row: 1, column: 1 },
+    { row: 0, column: 2 },
+  ]);
+  const { panel, text } = await opened(FIXTURES.matmul_kernel);
+  const drawing = panel.querySelector('.bnb-programs')!;
+  expect(drawing.getAttribute('aria-label')).toContain('0 at c[0, 0]; 1 at c[32, 0]; 2 at c[0, 32]');
+  expect([...drawing.querySelectorAll('text')].map((t) => t.textContent)).toHaveLength(16);
+  drawing.querySelector('[data-program="2"]')!.dispatchEvent(new Event('click'));
+  expect(text('.bnb-program-name')).toBe('program 2 of 16');
+});
+
+test('masked-off elements say so', async () => {
+  const { panel, row } = await opened(
+    changed('strided', (found) => {
+      found.programs['0'][found.ops[0].op].box = [[0, 4]];
+    }),
+  );
+  row('load x').click();
+  expect(cells(panel).slice(3, 6)).toEqual(['0', '·', '·']);
+  expect(panel.textContent).toContain('124 of 128 elements are masked off.');
+});
+
+test('hostile names are text', async () => {
+  const hostile = '<img src=x onerror="window.broken = true"><script>window.broken = true</script>';
+  const doc = changed('matmul_kernel', (found) => {
+    found.arrays[hostile] = found.arrays.a;
+    found.map!.array = hostile;
+    for (const op of found.ops) {
+      op.what = hostile;
+    }
+    for (const accesses of Object.values(found.programs)) {
+      for (const access of Object.values(accesses)) {
+        access.array = hostile;
+      }
+    }
+    found.programs['0'][found.ops[1].op] = { why: hostile };
+  });
+  const { panel } = await opened(doc);
+  panel.querySelector('details')!.open = true;
+  panel.querySelector('details')!.dispatchEvent(new Event('toggle'));
+  for (const row of panel.querySelectorAll<HTMLElement>('[data-op]')) {
+    row.click();
+  }
+  expect(panel.textContent).toContain(hostile);
+  expect(panel.querySelector('img, script')).toBeNull();
+  expect('broken' in window).toBe(false);
+});
+
+test('a document that takes the place of another leaves nothing of it, also when it has no tiles', async () => {
+  const { panel, store } = await opened(FIXTURES.matmul_kernel);
+  store.update({ ...structuredClone(FIXTURES.strided), tiles: { why: 'It was not launched.' } });
+  await vi.waitFor(() => expect(panel.textContent).toContain('It was not launched.'));
+  expect(panel.querySelector('[data-op]')).toBeNull();
+  store.update({ ...structuredClone(FIXTURES.strided), tiles: { packed: 'no gzip' } });
+  await vi.waitFor(() => expect(panel.textContent).toContain('cannot be read'));
+  store.update(FIXTURES.strided);
+  await vi.waitFor(() => expect(panel.textContent).toContain('32 sectors a request, ideal 4'));
+});
+
+test('the tab says why it is empty', () => {
+  const doc = structuredClone(FIXTURES.strided);
+  const store = new Store(doc, { state: 'saved' });
+  expect(tiles.empty(doc, store)).toBeNull();
+  doc.tiles = { why: 'Only code for a GPU has warps.' };
+  expect(tiles.empty(doc, store)).toBe('Only code for a GPU has warps.');
+  delete doc.tiles;
+  expect(tiles.empty(doc, store)).toContain('saved without');
+});

@@ -1,0 +1,69 @@
+"""Writes the documents that the page's tests read: labextension/tests/fixtures/*.json, made by real cells.
+
+    python scripts/fixtures.py
+
+A test of the notebook side compares the shape of these files with that of fresh documents, so that they cannot grow stale.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent.parent / "labextension" / "tests" / "fixtures"
+MIME = "application/vnd.blocknb.v1+json"
+SETUP = """
+import blocknb, blocknb.language as tl, numpy as np
+x = np.arange(256, dtype=np.float32)
+out = np.empty_like(x)
+"""
+CELL = """%%blockkernel {options}
+@blocknb.kernel
+def scale(x, out, n, BLOCK: tl.constexpr):
+    # "<script>alert(1)</script>" & <!-- text -->
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    values = tl.load(x + at, mask=inside)
+    {extra}tl.store(out + at, {factor} * values, mask=inside)
+
+scale[lambda meta: (blocknb.cdiv(200, meta["BLOCK"]),)](x, out, 200, BLOCK=64);
+"""
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """The documents by name, made now."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from blocknb.notebook.register import register
+
+    shell: Any = InteractiveShell()
+    shown: list[dict[str, Any]] = []
+    shell.display_pub.publish = lambda data, *args, **kwargs: shown.append(data)
+    register(shell)
+
+    def run(cell: str) -> dict[str, Any]:
+        shown.clear()
+        shell.run_cell(cell).raise_error()
+        return {**shown[-1][MIME], "model": None} if shown else {}
+
+    run(SETUP)
+    first = '--check "np.allclose(out[:200], 2 * x[:200])" --baseline np.multiply(x,2) --without coalesce'
+    return {
+        "scale": run(CELL.format(options=first, extra="", factor="2.0")),
+        "versions": run(CELL.format(options="", extra="values = values + 1.0\n    ", factor="3.0")),
+        "diff": run("%blockdiff scale:parse scale:coalesce"),
+        "bench": run("%blockbench np.sum(x) np.sort(x)"),
+    }
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, made in documents().items():
+        text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
+        (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        print(f"{name}: {len(text)} characters")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Every name of the language on a GPU, over dtypes and shapes: a sample in few kernels, and all of it with --full."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matrix.groups import batches
+from test_cases import run
+
+pytest.importorskip("cupy")
+SAMPLE = {case.name: case for case in batches("gpu", full=False)}
+WHOLE = {case.name: case for case in batches("gpu", full=True)}
+
+
+def on_gpu(case):
+    seed = np.random.SeedSequence().entropy
+    arguments = case.make(np.random.default_rng(seed))
+    try:
+        case.check(arguments, run(case, arguments))
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_each_name_computes_what_numpy_says(name):
+    on_gpu(SAMPLE[name])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", WHOLE)
+def test_each_name_computes_what_numpy_says_in_every_dtype_and_shape(name):
+    on_gpu(WHOLE[name])

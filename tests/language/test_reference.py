@@ -1,0 +1,103 @@
+"""The language documents itself: every name says what it does and shows an example that runs, and the table of the language is true."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pydoc
+from pathlib import Path
+
+import pytest
+
+import blocknb.language as tl
+from blocknb.errors import KernelError
+from blocknb.testing import reference
+from blocknb.testing.examples import Example, documented, dtypes, examples, outcome
+
+EXAMPLES = examples()
+TABLE = reference.read(reference.TABLE.read_text())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_name_gives_what_it_says_and_the_table_says_so(name):
+    example = EXAMPLES[name]
+    assert example is not None, f"the docstring of {name} ends without an example"
+    assert example.claims
+    found = tuple(reference.state(example, room, reference.recorded()) for room in reference.COLUMNS)
+    assert TABLE.get(name) == found, "blocknb reference writes the table anew"
+
+
+def test_the_table_has_every_name_in_a_group():
+    assert reference.render(TABLE) == reference.TABLE.read_text(), "blocknb reference writes the table anew"
+    lost = [name for name in EXAMPLES if reference.group(name) == "Other names"]
+    assert lost == [], "give these a place in reference.GROUPS"
+    assert {name.rpartition(".")[2] for name in EXAMPLES} >= set(dtypes())
+
+
+@pytest.mark.parametrize(("name", "function"), list(documented()))
+def test_every_name_says_what_it_does(name, function):
+    text = inspect.getdoc(function) or ""
+    assert text
+    assert str(inspect.signature(function)).startswith("(")
+    assert len(reference.summary(name, function)) > 6
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "tl.fma(tl.arange(0, 4), 1, 2)",
+        "tl.fdiv(tl.arange(0, 4), 2)",
+        "tl.div_rn(tl.arange(0, 4), 2)",
+        "tl.atomic_and(a_ptr, 1)",
+        "tl.xor_sum(tl.load(a_ptr + tl.arange(0, 4)), 0)",
+        "tl.reduce_or(tl.load(a_ptr + tl.arange(0, 4)), 0)",
+        "tl.arange(0, 3)",
+        "tl.load(i_ptr, other=1)",
+        "tl.store(i_ptr, tl.arange(0, 4))",
+        "tl.dot(tl.zeros((16, 16), tl.float32), tl.zeros((32, 16), tl.float32))",
+        "tl.atomic_add(i_ptr.to(tl.pointer_type(tl.int16)), 1)",
+        "tl.atomic_cas(i_ptr.to(tl.pointer_type(tl.int8)), 1, 1)",
+        "tl.xor_shuffle(tl.arange(0, 4), 0, 7)",
+        "tl.cast(1.0, tl.int64, bitcast=True)",
+        "tl.broadcast_to(tl.arange(0, 4), (2, 2))",
+        "tl.static_assert(tl.load(i_ptr) > 0)",
+    ],
+)
+def test_what_the_help_says_is_an_error_is_one(body):
+    assert outcome(Example("x", body), "cpu") != "yes"
+
+
+def test_editors_see_the_names_of_libdevice():
+    tree = ast.parse(Path(tl.libdevice.__file__).with_suffix(".pyi").read_text())
+    seen = {node.name: [a.arg for a in node.args.args] for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert seen == {n: list(inspect.signature(getattr(tl.libdevice, n)).parameters) for n in tl.libdevice.__all__}
+
+
+# -- the instrument
+
+
+def test_a_claim_that_does_not_hold_is_noticed():
+    for text in (
+        "tl.arange(0, 2)  # [0, 2]",
+        "tl.load(a_ptr + 1)  # 1.001",
+        "x = tl.arange(0, 2)\nx.dtype  # tl.int64",
+    ):
+        for room in ("interpreter", "python", "cpu"):
+            with pytest.raises((AssertionError, KernelError)):
+                Example("wrong", text).run(room)
+
+
+def test_claims_are_literals():
+    with pytest.raises(ValueError, match="no literal"):
+        _ = Example("wrong", "tl.arange(0, 2)  # two numbers").claims
+
+
+def test_the_table_is_read_as_it_was_written():
+    found = dict.fromkeys(EXAMPLES, ("yes", "a | b", "yes", "not run"))
+    assert reference.read(reference.render(found)) == found
+
+
+def test_help_of_a_name_has_signature_and_example():
+    text = pydoc.render_doc(tl.load, renderer=pydoc.plaintext)
+    assert "load(pointer, mask=None, other=None" in text
+    assert "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]" in text

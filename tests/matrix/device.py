@@ -1,0 +1,468 @@
+"""libdevice: every function over its dtypes and ranks. Its accuracy on many more numbers is the business of test_libdevice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from libdevice_calls import directed
+
+from blocknb.language import libdevice
+from blocknb.language import types as t
+from blocknb.language.types import DType
+from matrix.entry import FLOATS, WIDE, WORDS, X, anything, between, entry, finite, from_each, wild
+
+COVERED: set[str] = set()
+
+
+def device(name: str, operands: int, reference: Callable, dtypes: Any = FLOATS, **rest: Any) -> None:
+    """A function of libdevice; other dtypes than the floats are not asked, where CUDA's function has overloads for some."""
+    COVERED.add(name)
+    letters = ", ".join("abcd"[:operands])
+    options = {"takes": (X,) * operands, "ulps": 2, "refuses": False} | rest
+    entry(f"libdevice.{name}", f"libdevice.{name}({letters})", reference, dtypes, **options)
+
+
+def each(function: Callable) -> Callable:
+    """A function of Python numbers on arrays."""
+
+    def reference(*operands: np.ndarray) -> np.ndarray:
+        return np.vectorize(lambda *xs: function(*map(float, xs)), otypes=[np.float64])(*operands)
+
+    return reference
+
+
+# -- functions of one number, where NumPy has them -------------------------------------------------------------------------------
+
+for _name, _function, _domain in (
+    ("exp", np.exp, anything),
+    ("exp10", lambda x: np.power(np.array(10, x.dtype), x), between(-30, 30)),
+    ("expm1", np.expm1, anything),
+    ("sinh", np.sinh, anything),
+    ("cosh", np.cosh, anything),
+    ("log10", np.log10, anything),
+    ("log1p", np.log1p, anything),
+    ("asinh", np.arcsinh, anything),
+    ("acosh", np.arccosh, anything),
+    ("atanh", np.arctanh, anything),
+    ("atan", np.arctan, anything),
+    ("asin", np.arcsin, between(-1, 1)),
+    ("acos", np.arccos, between(-1, 1)),
+    ("cbrt", np.cbrt, anything),
+    ("rcbrt", lambda x: 1 / np.cbrt(x), finite),
+    ("exp2", np.exp2, anything),
+    ("log", np.log, anything),
+    ("log2", np.log2, anything),
+    ("tanh", np.tanh, anything),
+    ("rsqrt", lambda x: 1 / np.sqrt(x), anything),
+    ("sin", np.sin, between(-100, 100)),
+    ("cos", np.cos, between(-100, 100)),
+    ("tan", np.tan, between(-100, 100)),
+):
+    device(_name, 1, _function, domain=_domain, ulps=4, on_gpu=64 if _name == "exp" else 0)
+for _name, _function in (
+    ("trunc", np.trunc),
+    ("rint", np.rint),
+    ("nearbyint", np.rint),
+    ("floor", np.floor),
+    ("ceil", np.ceil),
+    ("abs", np.abs),
+    ("sqrt", np.sqrt),
+    ("sqrt_rn", np.sqrt),
+    ("round", lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x)),
+):
+    device(_name, 1, _function, ulps=0.5, domain=between(-1000, 1000) if _name == "round" else anything)
+for _name, _function, _domain, _ulps in (
+    ("erf", math.erf, anything, 2),
+    ("erfc", math.erfc, between(-5, 5), 16),
+    ("tgamma", math.gamma, between(0.1, 20), 12),
+    ("lgamma", math.lgamma, between(3, 50), 8),
+    ("normcdf", lambda v: math.erfc(-v / math.sqrt(2)) / 2, between(-3, 5), 16),
+    ("erfcx", lambda v: math.exp(v * v) * math.erfc(v), between(-2, 3), 32),
+):
+    device(_name, 1, each(_function), domain=_domain, ulps=_ulps, dtypes=WIDE)
+for _name, _function, _domain in (
+    ("erfinv", math.erf, between(-0.95, 0.95)),
+    ("erfcinv", math.erfc, between(0.1, 1.9)),
+    ("normcdfinv", lambda v: math.erfc(-v / math.sqrt(2)) / 2, between(0.05, 0.95)),
+):
+
+    def _bisected(x: np.ndarray, f: Callable = _function) -> np.ndarray:
+        rising = f(1.0) > f(-1.0)
+        low, high = np.full(x.shape, -6.0), np.full(x.shape, 6.0)
+        for _ in range(45):
+            middle = (low + high) / 2
+            above = (each(f)(middle) > x) == rising
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return low
+
+    device(_name, 1, _bisected, domain=_domain, dtypes=(t.float32,), ulps=16)
+
+
+def of_pi(x: np.ndarray, function: Callable) -> np.ndarray:
+    r = np.fmod(x, 2)
+    return function(np.longdouble(np.pi) * r + np.longdouble(1.2246467991473532e-16) * r)
+
+
+def quarters(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
+    """Odd eighths: no zeros of the functions."""
+    return [((2 * rng.integers(-80, 80, n) + 1) / 8).astype(d.numpy) for d, n in zip(dtypes, sizes, strict=True)]
+
+
+device("sinpi", 1, lambda x: of_pi(x, np.sin), domain=quarters, ulps=4)
+device("cospi", 1, lambda x: of_pi(x, np.cos), domain=quarters, ulps=4)
+
+
+def bessel(order: int, kind: str) -> Callable:
+    """The integrals that define them, by the trapezoidal rule, which converges exponentially."""
+    at = (np.arange(256) + 0.5) * np.pi / 256
+
+    def first(x: np.ndarray, n: int) -> np.ndarray:
+        return np.cos(n * at - x[..., None].astype(float) * np.sin(at)).mean(-1)
+
+    def modified(x: np.ndarray) -> np.ndarray:
+        return (np.exp(x[..., None].astype(float) * np.cos(at)) * np.cos(order * at)).mean(-1)
+
+    def second(x: np.ndarray, n: int) -> np.ndarray:
+        x = np.asarray(x, float)[..., None]
+        # Substituting s = sinh t turns the tail into one that a fixed range holds.
+        s, width = (np.arange(20000) + 0.5) * 6 / 20000, 6 / 20000
+        tail = (np.exp(n * s) + (-1) ** n * np.exp(-n * s)) * np.exp(-x * np.sinh(s))
+        half = (np.arange(4096) + 0.5) * np.pi / 4096
+        return np.sin(x * np.sin(half) - n * half).mean(-1) - tail.sum(-1) * width / np.pi
+
+    if kind == "i":
+        return modified
+    return lambda x: first(x, order) if kind == "j" else second(x, order)
+
+
+NEAR: dict[str, Any] = {"ulps": 16, "least": 0.25}  # near a zero only the absolute error is small
+for _name, _order, _kind in (("j0", 0, "j"), ("j1", 1, "j"), ("y0", 0, "y"), ("y1", 1, "y")):
+    device(_name, 1, bessel(_order, _kind), (t.float32,), domain=between(1, 12), **NEAR)
+for _order in (0, 1):
+    device(f"cyl_bessel_i{_order}", 1, bessel(_order, "i"), (t.float32,), domain=between(0.5, 8), ulps=8)
+for _name, _kind in (("jn", "j"), ("yn", "y")):
+    COVERED.add(_name)
+    entry(
+        f"libdevice.{_name}",
+        f"libdevice.{_name}(3, a)",
+        bessel(3, _kind),
+        (t.float32,),
+        domain=between(1, 12),
+        refuses=False,
+        **NEAR,
+    )
+
+# -- questions and parts ------------------------------------------------------------------------------------------------------------
+
+for _name, _function in (
+    ("isnan", np.isnan),
+    ("isinf", np.isinf),
+    ("finitef", np.isfinite),
+    ("isfinited", np.isfinite),
+):
+    device(_name, 1, lambda x, f=_function: f(x), gives=(t.int1,))
+device("signbit", 1, lambda x: np.signbit(x).astype(int), gives=(t.int32,), domain=finite)
+device("saturatef", 1, lambda x: np.where(np.isnan(x), 0, np.clip(x, 0, 1)), ulps=0.5, zeros=False)
+device("ilogb", 1, lambda x: np.frexp(x)[1] - 1, WIDE, gives=(t.int32,), domain=between(0.001, 1000))
+device("logb", 1, lambda x: np.frexp(x)[1] - 1.0, WIDE, domain=between(0.001, 1000), ulps=0.5)
+for _name, _function in (("llrint", np.rint), ("llround", lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x))):
+    device(_name, 1, lambda x, f=_function: f(x).astype(np.int64), gives=(t.int64,), domain=between(-1000, 1000))
+
+# -- several numbers -----------------------------------------------------------------------------------------------------------------
+
+
+def power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.power(x, y)
+
+
+device("pow", 2, power, domain=from_each(between(0.1, 20), between(-3, 3)), ulps=2)
+for _name, _domain in (("pow", between(0.1, 20)), ("powi", between(-3, 3))):
+    COVERED.add(_name)
+    entry(
+        f"libdevice.{_name} of integers",
+        f"libdevice.{_name}(a, b)",
+        lambda x, n: np.power(x, n.astype(x.dtype)),
+        FLOATS,
+        (X, t.int32),
+        domain=from_each(_domain, between(-3, 4)),
+        ulps=8,
+        refuses=False,
+    )
+for _name, _function in (("atan2", np.arctan2), ("hypot", np.hypot), ("fmod", np.fmod), ("copysign", np.copysign)):
+    device(
+        _name,
+        2,
+        _function,
+        domain=from_each(wild_one := lambda r, d, n: [wild(r, d[0], n[0])], wild_one)
+        if _name == "copysign"
+        else anything,
+    )
+device("rhypot", 2, lambda x, y: 1 / np.hypot(x, y), domain=between(0.1, 50), ulps=4)
+device("norm3d", 3, lambda x, y, z: np.sqrt(x * x + y * y + z * z), domain=between(0.1, 50), ulps=4)
+device("rnorm3d", 3, lambda x, y, z: 1 / np.sqrt(x * x + y * y + z * z), domain=between(0.1, 50), ulps=4)
+device("norm4d", 4, lambda x, y, z, w: np.sqrt(x * x + y * y + z * z + w * w), domain=between(0.1, 50), ulps=4)
+device("rnorm4d", 4, lambda x, y, z, w: 1 / np.sqrt(x * x + y * y + z * z + w * w), domain=between(0.1, 50), ulps=4)
+device("fdim", 2, lambda x, y: np.where(np.isnan(x) | np.isnan(y), np.nan, np.where(x > y, x - y, 0)), ulps=0.5)
+
+
+def remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    bad = np.isnan(x) | np.isnan(y) | np.isinf(x) | (y == 0)
+    return np.vectorize(lambda b, u, v: math.nan if b else math.remainder(float(u), float(v)), otypes=[np.float64])(
+        bad, x, y
+    )
+
+
+device("remainder", 2, remainder, ulps=0.5)
+device("nextafter", 2, lambda x, y: np.nextafter(x, y), WIDE, raw=True, ulps=0.5)
+for _name in ("ldexp", "scalbn"):
+    COVERED.add(_name)
+    entry(
+        f"libdevice.{_name}",
+        f"libdevice.{_name}(a, b)",
+        lambda x, n: np.ldexp(x, n),
+        FLOATS,
+        (X, t.int32),
+        domain=from_each(wild_one, between(-40, 40)),
+        refuses=False,
+    )
+device(
+    "fma",
+    3,
+    lambda x, y, z: x * y + z,
+    domain=lambda r, d, n: [r.integers(-999, 999, k).astype(e.numpy) for e, k in zip(d, n, strict=True)],
+    ulps=0.5,
+    zeros=False,
+)
+
+# -- rounding ------------------------------------------------------------------------------------------------------------------------
+
+
+def exactly(operation: Callable, mode: str) -> Callable:
+    """An operation in fractions, rounded once as the mode says."""
+
+    def one(dtype: Any, *xs: float) -> float:
+        return directed(operation(*(Fraction(float(x)) for x in xs)), dtype, mode)
+
+    def reference(*operands: np.ndarray) -> np.ndarray:
+        dtype = operands[0].dtype.type
+        return np.vectorize(lambda *xs: one(dtype, *xs), otypes=[np.float64])(*operands)
+
+    return reference
+
+
+def plain_numbers(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
+    """Numbers of every magnitude but the last."""
+    return [
+        (rng.uniform(1, 2, n) * np.exp2(rng.integers(-30, 30, n)) * rng.choice([-1, 1], n)).astype(d.numpy)
+        for d, n in zip(dtypes, sizes, strict=True)
+    ]
+
+
+def root(x: np.ndarray, mode: str) -> np.ndarray:
+    wide = x.astype(np.longdouble)
+    near = np.sqrt(wide).astype(x.dtype)
+    back = [Fraction(float(r)) ** 2 - Fraction(float(v)) for r, v in zip(near.ravel(), x.ravel(), strict=True)]
+    side = np.sign(np.array([float(b) for b in back])).reshape(x.shape)
+    low = np.where(side > 0, np.nextafter(near, x.dtype.type(0)), near)
+    high = np.where(side < 0, np.nextafter(near, x.dtype.type(np.inf)), near)
+    return {"rn": near, "ru": high}.get(mode, low)
+
+
+for _mode in ("rn", "rz", "rd", "ru"):
+    _rest: dict[str, Any] = {"dtypes": WIDE, "raw": True, "ulps": 0.5, "domain": plain_numbers, "zeros": False}
+    for _name, _operation in (
+        ("add", lambda x, y: x + y),
+        ("sub", lambda x, y: x - y),
+        ("mul", lambda x, y: x * y),
+        ("div", lambda x, y: x / y),
+    ):
+        device(f"{_name}_{_mode}", 2, exactly(_operation, _mode), **_rest)
+    device(f"rcp_{_mode}", 1, exactly(lambda x: 1 / x, _mode), **_rest)
+    device(f"fma_{_mode}", 3, exactly(lambda x, y, z: x * y + z, _mode), **_rest)
+    device(f"sqrt_{_mode}", 1, lambda x, m=_mode: root(x, m), **(_rest | {"domain": between(0, 1e6)}))
+device("rsqrt_rn", 1, lambda x: 1 / np.sqrt(x), (t.float32,), ulps=0.5)
+
+# -- conversions ----------------------------------------------------------------------------------------------------------------------
+
+WHOLE = {"int": t.int32, "uint": t.uint32, "ll": t.int64, "ull": t.uint64}
+ROUND = {"rn": round, "rz": math.trunc, "rd": math.floor, "ru": math.ceil}
+
+
+def clamping(dtype: DType, mode: str) -> Callable:
+    info = np.iinfo(dtype.numpy)
+    signed = np.dtype(f"i{dtype.bytes}")
+
+    def one(v: float) -> int:
+        if v != v:
+            return 0
+        return int(
+            info.min if v == -math.inf else info.max if v == math.inf else min(max(ROUND[mode](v), info.min), info.max)
+        )
+
+    return lambda x: (
+        np.array([one(float(v)) for v in x.ravel()], object).astype(dtype.numpy).view(signed).reshape(x.shape)
+    )
+
+
+for _mode in ROUND:
+    device(
+        f"double2float_{_mode}",
+        1,
+        lambda x, m=_mode: np.vectorize(lambda v: directed(Fraction(float(v)), np.float32, m), otypes=[np.float64])(x),
+        (t.float64,),
+        gives=(t.float32,),
+        ulps=0.5,
+        domain=plain_numbers,
+    )
+    for _whole, _dtype in WHOLE.items():
+        for _name, _float in (("float", t.float32), ("double", t.float64)):
+            device(
+                f"{_name}2{_whole}_{_mode}",
+                1,
+                clamping(_dtype, _mode),
+                (_float,),
+                raw=True,
+                gives=(t.int32 if _dtype.bits == 32 else t.int64,),
+            )
+            if f"{_whole}2{_name}_{_mode}" in libdevice.FUNCTIONS:
+                device(
+                    f"{_whole}2{_name}_{_mode}",
+                    1,
+                    lambda x, m=_mode, f=_float: np.array(
+                        [directed(Fraction(int(v)), f.numpy.type, m) for v in x.ravel()]
+                    ).reshape(x.shape),
+                    (_dtype,),
+                    gives=(_float,),
+                    ulps=0.5,
+                )
+
+# -- integers and bits ------------------------------------------------------------------------------------------------------------------
+
+
+def bits_of(x: np.ndarray) -> list[int]:
+    """The bits of integers, at least 32 of them."""
+    mask = (1 << max(x.itemsize * 8, 32)) - 1
+    return [int(v) & mask for v in x.ravel()]
+
+
+def counted(function: Callable) -> Callable:
+    return lambda x: np.array([function(v, max(x.itemsize * 8, 32)) for v in bits_of(x)]).reshape(x.shape)
+
+
+device("popc", 1, counted(lambda v, w: v.bit_count()), WORDS, gives=(t.int32,))
+device("clz", 1, counted(lambda v, w: w - v.bit_length()), WORDS, gives=(t.int32,))
+device("ffs", 1, counted(lambda v, w: (v & -v).bit_length()), WORDS, gives=(t.int32,))
+
+
+def wrapped(values: list[int], like: np.ndarray) -> np.ndarray:
+    mask = (1 << like.itemsize * 8) - 1
+    return np.array([v & mask for v in values], f"u{like.itemsize}").view(like.dtype).reshape(like.shape)
+
+
+def by_bits(function: Callable) -> Callable:
+    """A function of Python integers on arrays, wrapping."""
+
+    def reference(*operands: np.ndarray) -> np.ndarray:
+        operands = np.broadcast_arrays(*operands)
+        rows = zip(*(map(int, x.ravel()) for x in operands), strict=True)
+        return wrapped([function(*row) for row in rows], operands[0])
+
+    return reference
+
+
+device("brev", 1, lambda x: wrapped([int(format(v, f"0{x.itemsize * 8}b")[::-1], 2) for v in bits_of(x)], x), WORDS)
+
+
+def permuted(x: int, y: int, s: int) -> int:
+    source = [(v >> 8 * i) & 255 for v in (x, y) for i in range(4)]
+    result = 0
+    for i in range(4):
+        chosen = source[(s >> 4 * i) & 7]
+        if (s >> 4 * i) & 8:
+            chosen = 255 if chosen & 128 else 0
+        result |= chosen << 8 * i
+    return result
+
+
+device("byte_perm", 3, lambda x, y, s: by_bits(permuted)(x, y, s).view(np.int32), (t.int32, t.uint32), gives=(t.int32,))
+device("mulhi", 2, lambda x, y: by_bits(lambda a, b, w=x.itemsize * 8: a * b >> w)(x, y), WORDS)
+
+
+device("mul24", 2, lambda x, y: by_bits(lambda a, b: extended(a, x) * extended(b, x))(x, y), (t.int32, t.uint32))
+
+
+def extended(v: int, like: np.ndarray) -> int:
+    """The low 24 bits, as a signed number where the dtype is."""
+    v &= 0xFFFFFF
+    return v - (1 << 24) if like.dtype.kind == "i" and v >> 23 else v
+
+
+device("sad", 3, by_bits(lambda a, b, c: abs(a - b) + c), (t.int32, t.uint32))
+device("hadd", 2, by_bits(lambda a, b: (a + b) >> 1), WORDS)
+device("rhadd", 2, by_bits(lambda a, b: (a + b + 1) >> 1), WORDS)
+device("abs", 1, np.abs, (t.int32, t.int64))
+for _name, _from, _to in (
+    ("float_as_int", t.float32, t.int32),
+    ("float_as_uint", t.float32, t.int32),
+    ("int_as_float", t.int32, t.float32),
+    ("uint_as_float", t.uint32, t.float32),
+    ("double_as_longlong", t.float64, t.int64),
+    ("longlong_as_double", t.int64, t.float64),
+):
+    device(
+        _name,
+        1,
+        lambda x, d=_to: x.view(d.numpy),
+        (_from,),
+        raw=True,
+        gives=(_to,),
+        domain=lambda r, d, n: [wild(r, d[0], n[0])],
+    )
+device(
+    "double2hiint",
+    1,
+    lambda x: (x.view(np.int64) >> 32).astype(np.int32),
+    (t.float64,),
+    raw=True,
+    gives=(t.int32,),
+    domain=finite,
+)
+device(
+    "double2loint",
+    1,
+    lambda x: x.view(np.int64).astype(np.int32),
+    (t.float64,),
+    raw=True,
+    gives=(t.int32,),
+    domain=finite,
+)
+device(
+    "hiloint2double",
+    2,
+    lambda h, low: ((h.astype(np.int64) << 32) | (low.astype(np.int64) & 0xFFFFFFFF)).view(np.float64),
+    (t.int32,),
+    gives=(t.float64,),
+    domain=between(0, 2**30),
+)
+device("rcp64h", 1, lambda x: 1 / x, (t.float64,), domain=between(0.01, 1000), ulps=2.0**34)
+
+# -- approximations: the accuracy is that of the plain functions at least ------------------------------------------------------------------
+
+for _name, _function, _domain in (
+    ("fast_sinf", np.sin, between(-3, 3)),
+    ("fast_cosf", np.cos, between(-1, 1)),
+    ("fast_tanf", np.tan, between(-1, 1)),
+    ("fast_tanhf", np.tanh, anything),
+    ("fast_expf", np.exp, anything),
+    ("fast_exp10f", lambda x: np.power(10.0, x), between(-30, 30)),
+    ("fast_logf", np.log, anything),
+    ("fast_log2f", np.log2, anything),
+    ("fast_log10f", np.log10, anything),
+):
+    device(_name, 1, _function, (t.float32,), domain=_domain, ulps=80 if "10" in _name else 4, on_gpu=80)
+device("fast_powf", 2, power, (t.float32,), domain=from_each(between(0.1, 20), between(-3, 3)), ulps=32)
+device("fast_dividef", 2, lambda x, y: x / y, (t.float32,), domain=between(0.1, 1000), ulps=2)

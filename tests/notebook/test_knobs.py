@@ -1,0 +1,165 @@
+"""Turning knobs: what comes out equals a fresh compilation, the user's data is never touched, failures leave the card as it was."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb.errors import KernelError, LaunchError
+from blocknb.kernels.softmax import softmax_kernel
+from blocknb.notebook import card, knobs, live
+from blocknb.notebook.observe import Observation, record_of
+
+
+@blocknb.kernel
+def accumulate(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(out + at, mask=at < n) + tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def observed(kernel, launch):
+    observation = Observation()
+    observation.start()
+    try:
+        launch()
+    finally:
+        observation.stop()
+    return card.card_of(observation.records[kernel])
+
+
+def accumulated(n=1000, block=128):
+    x, out = np.ones(n, np.float32), np.zeros(n, np.float32)
+    shown = observed(
+        accumulate, lambda: accumulate[lambda meta: (blocknb.cdiv(n, meta["BLOCK"]),)](x, out, n, BLOCK=block)
+    )
+    return shown, x, out
+
+
+def test_an_accumulating_kernel_gives_the_same_with_and_without_a_card():
+    shown, _, out = accumulated()
+    assert (out == 1).all()
+    bundle = live.bundle(shown)
+    for block in (64, 256, 1024):
+        shown = knobs.turned(shown, {"constants": {"BLOCK": block}})
+        assert shown.main.launches > 1 and shown.main.grid[0] == blocknb.cdiv(1000, block)
+    assert (out == 1).all() and bundle
+
+
+def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
+    shown, *_ = accumulated()
+    turned = knobs.turned(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
+    view = turned.views[1].trace
+    fresh = accumulate.trace("*fp32:16", "*fp32:16", "i32", BLOCK=512, num_warps=8, without=["coalesce"])
+    assert view.ptx.split("// -- End")[0] == fresh.ptx.split("// -- End")[0]
+    assert view.resources == fresh.resources and [n.text for n in view.notes] == [n.text for n in fresh.notes]
+    assert [s.text for s in view.stages] == [s.text for s in fresh.stages]
+
+
+def test_a_turn_leaves_the_kernels_own_last_launch():
+    shown, *_ = accumulated()
+    latest, record = accumulate.latest, record_of(accumulate)
+    knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    assert accumulate.latest is latest and record_of(accumulate) is record
+
+
+def test_nothing_of_a_live_card_keeps_an_array():
+    shown, x, out = accumulated()
+    found = live.bundle(shown)
+    shown = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    references = [weakref.ref(x), weakref.ref(out)]
+    del x, out
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    again = knobs.turned(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
+    assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512
+    assert "are gone" in knobs.offered(again.main)["why"] or "not launched" in knobs.offered(again.main)["why"]
+    assert found
+
+
+def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
+    shown, *_ = accumulated()
+    with pytest.raises(KernelError):
+        knobs.turned(shown, {"constants": {"BLOCK": 100}})
+    with pytest.raises(LaunchError, match="num_warps"):
+        knobs.turned(shown, {"num_warps": 3})
+    with pytest.raises(LaunchError, match="has no constant"):
+        knobs.turned(shown, {"constants": {"SIZE": 1}})
+    assert knobs.turned(shown, {"constants": {"BLOCK": 64}}).main.launches
+
+
+def test_a_fixed_grid_is_said_to_stay():
+    x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
+    shown = observed(accumulate, lambda: accumulate[2,](x, out, 256, BLOCK=128))
+    assert "stays (2, 1, 1)" in knobs.offered(shown.main)["why"] and knobs.offered(shown.main)["runs"]
+
+
+def test_constants_of_an_autotuner_can_be_turned():
+    tuned = blocknb.autotune([blocknb.Config({"BLOCK": b}) for b in (64, 128)], key=["n"], restore_value=["out"])(
+        accumulate
+    )
+    x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    shown = observed(accumulate, lambda: tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000))
+    assert (out == 1).all()
+    assert [k["name"] for k in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    assert knobs.turned(shown, {"constants": {"BLOCK": 512}}).main.grid == (2, 1, 1)
+    assert (out == 1).all()
+
+
+def test_constants_that_heuristics_compute_follow_what_is_turned():
+    @blocknb.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+    @blocknb.kernel
+    def fill(out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        if EVEN:
+            tl.store(out + at, 1.0)
+        else:
+            tl.store(out + at, 1.0, mask=at < n)
+
+    out = np.zeros(384, np.float32)
+    shown = observed(fill.kernel, lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
+    assert [k["name"] for k in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    turned = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    assert turned.main.compiled.trace.constants["EVEN"] is False and turned.main.grid == (2, 1, 1)
+
+
+def test_a_request_that_fails_is_answered_with_the_error():
+    class Comm:
+        sent: list = []
+
+        def send(self, data):
+            self.sent.append(data)
+
+    x, out = np.ones((8, 100), np.float32), np.empty((8, 100), np.float32)
+    shown = observed(softmax_kernel, lambda: softmax_kernel[8,](x, out, 100, 100, 100, BLOCK=128))
+    card_id, comm = live.enrol(shown), Comm()
+    live._answer(comm, card_id, {"id": 1, "what": "turn", "knobs": {"num_warps": 5}})
+    live._answer(comm, card_id, {"id": 2, "what": "nothing"})
+    live._answer(comm, card_id, {"id": 3, "what": "turn", "knobs": {"constants": {"BLOCK": 256}}})
+    assert "num_warps is 5" in comm.sent[0]["error"] and "nothing" in comm.sent[1]["error"]
+    assert comm.sent[2]["document"]["knobs"]["constants"][0]["value"] == 256
+
+
+def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypatch):
+    from blocknb.notebook import document, extension
+
+    def view(bundle):
+        return bundle[document.MIME]["views"][1]
+
+    monkeypatch.setattr(extension, "answers", [])
+    shown, *_ = accumulated(block=32)
+    assert view(live.bundle(shown))["later"] == [] and view(live.bundle(shown))["code"]["sass"]
+    monkeypatch.setattr(extension, "answers", [extension.Announcement("0.1.0", 2)])
+    vars(shown.views[1].trace).pop("sass")
+    found = live.bundle(shown)
+    assert view(found)["later"] == ["sass"] and "sass" not in view(found)["code"]
+    assert "sass" in found["text/plain"]
+    card_of_page = live._cards[found[document.MIME]["model"]]
+    whole = live.REQUESTS["whole"](card_of_page, {})["document"]
+    assert (
+        whole["views"][1]["later"] == [] and "EXIT" in card_of_page.listing(whole["views"][1]["code"]["sass"])["text"]
+    )

@@ -1,0 +1,195 @@
+"""`--check`, `--baseline`, `--without`, and the line magics: what they find out stands on the card, and the user's data stays."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from blocknb.notebook import document, history
+from blocknb.notebook.completion import candidates
+from blocknb.notebook.register import register
+
+DOUBLE = """@blocknb.kernel
+def double(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, {factor} * tl.load(x + at, mask=at < n), mask=at < n)
+
+double[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000, BLOCK=128)
+"""
+
+
+class Shell:
+    def __init__(self):
+        self.ip = InteractiveShell()
+        self.displayed = []
+        self.ip.display_pub.publish = lambda data, *args, **kwargs: self.displayed.append(data)
+        register(self.ip)
+        self.run("import blocknb, blocknb.language as tl, numpy as np")
+
+    def run(self, cell):
+        self.displayed.clear()
+        return self.ip.run_cell(cell, store_history=True)
+
+    @property
+    def documents(self):
+        return [d[document.MIME] for d in self.displayed if document.MIME in d]
+
+
+@pytest.fixture(scope="module")
+def shared_shell():
+    return Shell()
+
+
+@pytest.fixture
+def shell(shared_shell):
+    history._histories.clear()
+    shared_shell.ip.user_ns.update(x=np.arange(1000, dtype=np.float32), out=np.zeros(1000, np.float32))
+    shared_shell.ip.user_ns.pop("double", None)
+    return shared_shell
+
+
+def launch(shell, factor=2.0, options=""):
+    result = shell.run(f"%%blockkernel {options}\n" + DOUBLE.format(factor=factor))
+    return result, shell.documents[0]
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_changed_source_is_a_version_and_a_rerun_is_a_measurement(shell):
+    launch(shell, 2.0)
+    launch(shell, 2.0)
+    _, made = launch(shell, 3.0)
+    versions = made["history"]["versions"]
+    assert [(v["number"], v["measurements"]) for v in versions] == [(1, 2), (2, 1)]
+    assert versions[1]["note"] == "+1 −1 lines" and versions[1]["version"] == made["version"]
+    assert "2.0 * tl.load" in document.unpack(made["blobs"][versions[0]["source"]])["text"]
+    assert all(v["milliseconds"] > 0 and v["registers"] > 0 for v in versions)
+    _, made = launch(shell, 2.0)  # back to the first text
+    assert [v["measurements"] for v in made["history"]["versions"]] == [3, 1]
+
+
+def test_the_stages_of_the_version_before_are_stored_with_the_card(shell):
+    launch(shell, 2.0)
+    _, made = launch(shell, 3.0)
+    view = next(v for v in made["history"]["versions"][0]["views"] if v["target"] == "sm_90a")
+    assert [s["name"] for s in view["stages"]] == [s["name"] for s in made["views"][1]["stages"]]
+    assert "parse" == view["stages"][0]["name"]
+    assert "2" in document.unpack(made["blobs"][view["stages"][0]["text"]])["text"]
+
+
+def test_history_is_bounded_and_holds_no_array(shell, monkeypatch):
+    monkeypatch.setattr(history, "KEPT_VERSIONS", 3)
+    for factor in range(1, 6):
+        _, made = launch(shell, float(factor))
+    assert [v["number"] for v in made["history"]["versions"]] == [3, 4, 5]
+    reference = weakref.ref(shell.ip.user_ns["x"])
+    del shell.ip.user_ns["x"]
+    gc.collect()
+    assert reference() is None
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_whether_the_result_was_right_on_the_card_and_in_the_history(shell):
+    _, made = launch(shell, 2.0, "--check np.allclose(out, 2 * x)")
+    assert ["check", "right: `np.allclose(out, 2 * x)`"] in made["facts"]
+    _, made = launch(shell, 3.0, '--check "out == 2 * x"')
+    assert ["check", "✗ WRONG: `out == 2 * x`"] in made["facts"]
+    assert [v["ok"] for v in made["history"]["versions"]] == [True, False]
+
+
+def test_an_error_in_a_check_is_the_cells_error_after_its_card(shell, capsys):
+    result, made = launch(shell, 2.0, "--check missing_name")
+    assert isinstance(result.error_in_exec, NameError) and made["kernel"] == "double"
+
+
+def test_baselines_and_variants_are_measured_together_and_change_nothing(shell):
+    _, made = launch(
+        shell, 2.0, '--baseline "np.multiply(x, 2, out=out)" --baseline out.fill(7) --without coalesce simplify'
+    )
+    np.testing.assert_array_equal(shell.ip.user_ns["out"], 2 * np.arange(1000))
+    rows = made["bench"]["rows"]
+    assert [(r["label"], r["kind"]) for r in rows] == [
+        ("double", "kernel"),
+        ("without coalesce, simplify", "without"),
+        ("np.multiply(x, 2, out=out)", "baseline"),
+        ("out.fill(7)", "baseline"),
+    ]
+    assert all(0 < r["low"] <= r["median"] <= r["high"] for r in rows)
+    assert any(label == "baseline" and "`out.fill(7)`: " in text for label, text in made["facts"])
+    assert made["launches"][0]["launches"] == 1  # repetitions are not launches of the cell
+
+
+# ---- line magics -----------------------------------------------------------------------------------------------------------
+
+
+def test_blockview_shows_a_kernel_or_one_of_its_versions_again(shell):
+    launch(shell, 2.0)
+    launch(shell, 3.0)
+    shell.run("%blockview double")
+    assert "3.0 *" in shell.documents[0]["source"]["text"]
+    shell.run("%blockview double@1")
+    assert "2.0 *" in shell.documents[0]["source"]["text"]
+
+
+def test_blockbench_times_expressions_and_leaves_their_arrays(shell):
+    shell.run('%blockbench np.exp(x) "np.add(x, 1, out=out)"')
+    (made,) = shell.documents
+    assert made["kind"] == "bench" and [r["label"] for r in made["bench"]["rows"]] == [
+        "np.exp(x)",
+        "np.add(x, 1, out=out)",
+    ]
+    assert "np.exp(x)" in shell.displayed[0]["text/plain"] and "median" in shell.displayed[0]["text/plain"]
+    assert (shell.ip.user_ns["out"] == 0).all()
+
+
+def test_blockdiff_compares_versions_and_passes(shell):
+    launch(shell, 2.0)
+    launch(shell, 3.0)
+    shell.run("%blockdiff double@1 double@2")
+    text = shell.displayed[0]["text/plain"]
+    assert "-    tl.store(out + at, 2.0 *" in text and "+    tl.store(out + at, 3.0 *" in text
+    (made,) = shell.documents
+    assert made["diff"]["by_op"] is False and made["show"] == ["history"]
+    assert "2.0 *" in document.unpack(made["blobs"][made["diff"]["a"]["text"]])["text"]
+    shell.run("%blockdiff double:parse double:coalesce")
+    (made,) = shell.documents
+    assert made["diff"]["b"]["language"] == "ir"
+    assert "#a" in document.unpack(made["blobs"][made["diff"]["b"]["text"]])["text"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%blockview nothing", "is not a kernel"),
+        ("%blockdiff double", "two sides"),
+        ("%blockdiff double@1 double@7", "double@1"),
+        ("%blockdiff double:parse double:nothing", "coalesce"),
+        ("%blockbench", "expressions"),
+        ("%blockbench x+", "not an expression"),
+    ],
+)
+def test_a_wrong_line_is_a_usage_error_that_says_what_there_is(shell, capsys, line, says):
+    launch(shell)
+    result = shell.run(line)
+    assert type(result.error_in_exec).__name__ == "UsageError" and says in str(result.error_in_exec)
+
+
+@pytest.mark.parametrize("name", ["blockview", "blockbench", "blockdiff"])
+def test_help_of_a_line_magic_shows_how_to_write_it(shell, capsys, name):
+    assert shell.run(f"%{name}?").success
+    assert f"%{name} softmax" in capsys.readouterr().out
+
+
+def test_names_of_kernels_versions_and_passes_complete(shell):
+    launch(shell, 2.0)
+    assert candidates("%blockview dou", shell.ip) == ("dou", ["double"])
+    assert candidates("%blockdiff double@", shell.ip) == ("double@", ["double@1"])
+    assert candidates("%blockdiff double@1 double:si", shell.ip) == ("double:si", ["double:simplify"])
+    assert candidates("%blockbench dou", shell.ip) == ("dou", [])

@@ -1,0 +1,166 @@
+"""Rooflines: points and their roofs by numbers that are known, and `%roofline` in a shell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from test_sweep import CELL, LAUNCH, accumulate, launched, ticking
+
+import blocknb
+import blocknb.language as tl
+from blocknb.errors import LaunchError
+from blocknb.kernels.matmul import matmul_kernel
+from blocknb.notebook import plots
+from blocknb.notebook import roofline as module
+from blocknb.notebook.document import MIME
+from blocknb.profile.ceilings import Ceiling, Ceilings
+
+LIMITS = Ceilings(
+    "a device",
+    "2026-01-01T00:00:00+00:00",
+    (
+        Ceiling("memory", "GB/s", 10.0, 9.0, 11.0, "a copy"),
+        Ceiling("cache", "GB/s", 100.0, 90.0, 110.0, "reading again"),
+        Ceiling("FP32", "TFLOP/s", 0.1, 0.09, 0.11, "multiply-adds"),
+    ),
+    (("tensor fp16", "no such unit"),),
+)
+
+
+def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
+    call, total = launched(1000)
+    made = module.roofline(call, limits=LIMITS, clock=ticking(0.0024))
+    (point,) = made.points
+    assert (point.flops, point.bytes, point.milliseconds) == (1000, 12000, 0.0024)
+    assert point.roof == "memory" and point.percent == pytest.approx(50)
+    assert not total.any()
+    part = made.part
+    assert part["device"] == "a device" and [c["name"] for c in part["ceilings"]] == ["memory", "cache", "FP32"]
+    assert part["points"][0]["issued_bytes"] == 12000
+    assert "tensor fp16 was not measured: no such unit." in part["note"] and "hardware counters: none" in part["note"]
+
+
+def test_work_that_computes_much_has_the_arithmetic_for_its_roof() -> None:
+    a, b, c = (np.ones((128, 128), np.float32) for _ in range(3))
+    blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 4}
+    made = module.roofline(
+        lambda: matmul_kernel[(4,)](a, b, c, 128, 128, 128, 128, 1, 128, 1, 128, 1, **blocks),
+        limits=LIMITS,
+        clock=ticking(0.1),
+    )
+    (point,) = made.points
+    assert point.flops == 2 * 128**3 and point.roof == "FP32"
+    assert point.percent == pytest.approx(100 * 2 * 128**3 / 0.1e-3 / 0.1e12, abs=0.1)
+
+
+def test_a_baseline_does_the_same_work_and_a_point_above_its_roof_is_explained() -> None:
+    made = module.roofline(launched(1000)[0], baselines={"peer": lambda: None}, limits=LIMITS, clock=ticking(0.0006))
+    assert [(p.label, p.kind, p.flops) for p in made.points] == [
+        ("accumulate", "kernel", 1000),
+        ("peer", "baseline", 1000),
+    ]
+    assert "accumulate, peer: more than the roof" in made.part["note"]
+    assert "peer (baseline)" in made.text() and "200 % of memory" in made.text()
+
+
+def test_what_cannot_be_counted_is_said() -> None:
+    @blocknb.kernel
+    def gather(x, index, out, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + tl.load(index + i)))
+
+    x, index, out = np.ones(64, np.float32), np.zeros(64, np.int32), np.zeros(64, np.float32)
+    made = module.roofline(lambda: gather[(1,)](x, index, out, BLOCK=64), limits=LIMITS, clock=ticking())
+    assert made.points[0].bytes is None and made.points[0].percent is None
+    assert "the bytes of gather are not known: the address of the load" in made.part["note"]
+    assert "gather has no floating-point operations" in made.part["note"] and "unknown" in made.text()
+    assert plots.images({"roofline": made.part})
+
+
+def test_an_interrupt_keeps_the_points_that_were_timed() -> None:
+    calls = 0
+
+    def clock(call: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return 1.0
+
+    made = module.roofline(launched()[0], baselines={"peer": lambda: None}, limits=LIMITS, clock=clock)
+    assert [p.label for p in made.points] == ["accumulate"] and "interrupted" in made.part["note"]
+
+
+def test_a_kernel_that_no_cell_launched_says_what_to_write() -> None:
+    @blocknb.kernel
+    def never(x):
+        tl.store(x, 1.0)
+
+    with pytest.raises(LaunchError) as caught:
+        module.roofline(never, limits=LIMITS)
+    assert "blocknb.roofline(lambda" in str(caught.value.hint)
+
+
+def test_the_public_name_shows_itself() -> None:
+    found = blocknb.roofline(launched()[0], limits=LIMITS, clock=ticking())
+    bundle = found._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", "image/png"} and "accumulate" in bundle["text/plain"]
+    (axes,) = found.plot().axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    texts = [t.get_text().strip() for t in axes.texts]
+    assert "accumulate" in texts and any(t.startswith("memory: 10 GB/s") for t in texts)
+
+
+def test_tensor_cores_are_found_in_the_code_for_a_gpu() -> None:
+    arrays, sizes = ["*fp16:16"] * 3, ["i32:16"] * 3
+    blocks = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "GROUP": 4}
+    compiled = matmul_kernel.compile(*arrays, *sizes, *["i32:16", 1] * 3, **blocks, target="sm_80")
+    assert module.arithmetic(compiled) == "tensor fp16"
+    plain = accumulate.compile("*fp32", "*fp32", "i32", BLOCK=64, target="sm_80")
+    assert module.arithmetic(plain) == "FP32"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = InteractiveShell.instance()
+    blocknb.load_ipython_extension(made)
+    made.user_ns.update(
+        np=np, blocknb=blocknb, tl=tl, x=np.ones(2000, np.float32), total=np.zeros(2000, np.float32), n=2000
+    )
+    monkeypatch.setattr(made, "display_pub", CapturingDisplayPublisher(shell=made))
+    monkeypatch.setattr(module, "ceilings", lambda device: LIMITS)
+    monkeypatch.setattr(module, "SECONDS", 0.02)
+    return made
+
+
+def test_the_magic_shows_a_card_with_versions_and_baselines_and_changes_nothing(shell: Any) -> None:
+    for cell in (CELL.replace("add_up", "rising"), CELL.replace("add_up", "rising").replace("i = tl", "i = 0 + tl")):
+        result = shell.run_cell(f"%%blockkernel\n{cell}{LAUNCH.replace('add_up', 'rising')}")
+        assert result.success
+    before = shell.user_ns["total"].copy()
+    shell.run_line_magic("roofline", "rising --baseline np.add(x, total, out=total)")
+    bundle = shell.display_pub.outputs[-1]["data"]
+    part = bundle[MIME]["roofline"]
+    assert [(p["label"], p["kind"]) for p in part["points"]] == [
+        ("rising", "kernel"),
+        ("np.add(x, total, out=total)", "baseline"),
+        ("rising@1", "version"),
+    ]
+    assert all(p["bytes"] == 24000 and p["flops"] == 2000 for p in part["points"])
+    assert (
+        bundle[MIME]["show"] == ["roofline"]
+        and "image/png" in bundle
+        and "ceilings of a device" in bundle["text/plain"]
+    )
+    np.testing.assert_array_equal(shell.user_ns["total"], before)
+    assert (before == 2).all()
+
+
+def test_the_magic_needs_a_name(shell: Any) -> None:
+    with pytest.raises(UsageError):
+        shell.run_line_magic("roofline", "")

@@ -1,0 +1,281 @@
+"""`--sweep`: what is measured, that nothing of the user's changes, and that an interrupt keeps what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+import blocknb
+import blocknb.language as tl
+from blocknb.notebook import option_sweep, plots, sweep
+from blocknb.notebook.document import MIME
+from blocknb.notebook.progress import Progress
+from blocknb.profile.replay import captured_by
+from blocknb.runtime import kernel as runtime
+
+
+@blocknb.kernel
+def accumulate(x, total, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(total + i, tl.load(total + i, mask=i < n) + tl.load(x + i, mask=i < n), mask=i < n)
+
+
+def launched(n: int = 1000, block: int = 64) -> tuple[Callable[[], Any], np.ndarray]:
+    x, total = np.ones(n, np.float32), np.zeros(n, np.float32)
+    return lambda: accumulate[(blocknb.cdiv(n, block),)](x, total, n, BLOCK=block), total
+
+
+def ticking(milliseconds: float = 2.0) -> Callable[[Callable[[], Any]], float]:
+    def clock(call: Callable[[], Any]) -> float:
+        call()
+        return milliseconds
+
+    return clock
+
+
+# ---- replays
+
+
+def test_a_captured_launch_runs_nothing_and_its_replay_writes_to_a_copy() -> None:
+    call, total = launched()
+    seen: list[Any] = []
+    runtime.observers.append(seen.append)
+    try:
+        (replay,) = captured_by(call)
+    finally:
+        runtime.observers.remove(seen.append)
+    assert not total.any() and not seen and replay.grid == (16, 1, 1) and not replay.gpu
+    replay()
+    replay()
+    assert not total.any() and (replay.given["total"] == 2).all()
+    assert replay.work.unique_bytes == 3 * 4 * 1000 and replay.work.flops == 1000
+    call()
+    assert (total == 1).all()
+
+
+def test_what_is_captured_ends_with_the_block_also_after_an_error() -> None:
+    call, total = launched()
+    with pytest.raises(ZeroDivisionError):
+        captured_by(lambda: 1 / 0)
+    call()
+    assert (total == 1).all()
+
+
+# ---- measuring
+
+
+def test_each_value_becomes_a_rate_by_its_own_work() -> None:
+    made = sweep.run(
+        "accumulate",
+        "n",
+        [100, 1000],
+        lambda n: captured_by(launched(n)[0]),
+        lambda n: {"nothing": lambda: None},
+        ticking(0.001),
+    )
+    assert made.unit == "GB/s" and made.values == [100, 1000] and not made.cancelled
+    kernel, baseline = made.series
+    assert kernel.median == pytest.approx([1.2, 12]) == baseline.median
+    assert (kernel.kind, baseline.kind) == ("kernel", "baseline")
+    assert made.part["series"][0] == {
+        "label": "accumulate", "kind": "kernel", "median": [1.2, 12.0], "low": [1.2, 12.0], "high": [1.2, 12.0],
+    }  # fmt: skip
+    assert "n" in made.text().splitlines()[0] and "12" in made.text().splitlines()[2]
+
+
+def test_an_interrupt_keeps_the_values_that_were_measured() -> None:
+    def replays(n: int) -> Any:
+        if n == 300:
+            raise KeyboardInterrupt
+        return captured_by(launched(n)[0])
+
+    made = sweep.run("accumulate", "n", [100, 200, 300, 400], replays, clock=ticking())
+    assert made.cancelled and made.values == [100, 200] and made.part["cancelled"] is True
+    assert len(made.series[0].median) == 2 and "partial" in made.text()
+
+
+def test_an_interrupt_while_timing_keeps_that_value_too() -> None:
+    calls = 0
+
+    def clock(call: Callable[[], Any]) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 25:
+            raise KeyboardInterrupt
+        return 1.0
+
+    made = sweep.run("accumulate", "n", [100, 200, 300], lambda n: captured_by(launched(n)[0]), clock=clock)
+    assert made.cancelled and made.values == [100, 200]
+
+
+def test_a_value_that_does_not_compile_is_left_out_with_the_reason() -> None:
+    call, _ = launched()
+    (first,) = captured_by(call)
+
+    def replays(block: int) -> Any:
+        return captured_by(lambda: accumulate.launch((1,), **{**first.given, "BLOCK": block}))
+
+    made = sweep.run("accumulate", "BLOCK", [64, 100, 128], replays, clock=ticking())
+    assert made.values == [64, 128] and len(made.notes) == 1 and made.notes[0].startswith("BLOCK = 100: ")
+
+
+def test_work_that_is_unknown_leaves_milliseconds() -> None:
+    @blocknb.kernel
+    def gather(x, index, out, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(out + i, tl.load(x + tl.load(index + i)))
+
+    x, index, out = np.ones(64, np.float32), np.zeros(64, np.int32), np.zeros(64, np.float32)
+    made = sweep.run(
+        "gather", "n", [64], lambda n: captured_by(lambda: gather[(1,)](x, index, out, BLOCK=n)), clock=ticking()
+    )
+    assert made.unit == "ms" and made.series[0].median == [2.0]
+
+
+def test_plots_are_figures_with_a_line_each_and_pictures() -> None:
+    part = sweep.run(
+        "a", "n", [100, 1000], lambda n: captured_by(launched(n)[0]), lambda n: {"b": lambda: None}, ticking()
+    ).part
+    (axes,) = plots.sweep(part).axes
+    assert [line.get_label() for line in axes.lines] == ["a", "b"] and axes.get_ylabel() == "GB/s"
+    assert axes.lines[0].get_linestyle() != axes.lines[1].get_linestyle()
+    assert list(axes.lines[0].get_ydata()) == part["series"][0]["median"]
+    assert set(plots.images({"sweep": part})) == {"image/png"} and plots.images({}) == {}
+    assert plots.png(plots.sweep({**part, "values": ["a", "b"]})).startswith(b"\x89PNG")
+
+
+# ---- the option
+
+
+@pytest.fixture
+def shell() -> Any:
+    made = InteractiveShell.instance()
+    blocknb.load_ipython_extension(made)
+    made.user_ns.update(np=np, blocknb=blocknb, tl=tl)
+    return made
+
+
+def axis(text: str, shell: Any) -> Any:
+    return option_sweep.prepare(text.split(" "), shell).values
+
+
+def test_an_axis_is_a_list_a_doubling_range_a_stepped_one_or_any_expression(shell: Any) -> None:
+    assert axis("BLOCK=64,128", shell) == (64, 128)
+    assert axis("n=2**4..2**7", shell) == (16, 32, 64, 128)
+    assert axis("n=10..30..10", shell) == (10, 20, 30)
+    assert axis("n: [2**k for k in range(3)]", shell) == (1, 2, 4)
+    assert axis("num_warps=8", shell) == (8,)
+    for wrong in ("BLOCK", "BLOCK=", "1n=3", "n=0..8", "n=1..9..0", "n=[]", "n=range(1000)", "n=1.5..3"):
+        with pytest.raises(UsageError):
+            axis(wrong, shell)
+
+
+CELL = """
+@blocknb.kernel
+def add_up(x, total, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(total + i, tl.load(total + i, mask=i < n) + tl.load(x + i, mask=i < n), mask=i < n)
+"""
+
+
+def run_cell(shell: Any, monkeypatch: pytest.MonkeyPatch, options: str, body: str) -> tuple[Any, dict[str, Any] | None]:
+    published = CapturingDisplayPublisher(shell=shell)
+    monkeypatch.setattr(shell, "display_pub", published)
+    monkeypatch.setattr(sweep, "SECONDS", 0.02)
+    shell.user_ns.update(x=np.ones(2000, np.float32), total=np.zeros(2000, np.float32), n=2000)
+    result = shell.run_cell(f"%%blockkernel {options}\n{CELL}{body}")
+    bundles = [output["data"] for output in published.outputs if MIME in output["data"]]
+    return result, {**bundles[-1][MIME], "bundle": bundles[-1]} if bundles else None
+
+
+LAUNCH = "add_up[lambda m: (blocknb.cdiv(n, m['BLOCK']),)](x, total, n, BLOCK=64)"
+
+
+def test_a_constant_is_swept_on_copies_against_a_baseline(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, doc = run_cell(shell, monkeypatch, "--sweep BLOCK=64,256 --baseline np.add(total,x,out=total)", LAUNCH)
+    assert result.success and (shell.user_ns["total"] == 1).all()
+    part = doc["sweep"]
+    assert (part["axis"], part["values"], part["unit"]) == ("BLOCK", [64, 256], "GB/s")
+    assert [s["label"] for s in part["series"]] == ["add_up", "np.add(total,x,out=total)"]
+    assert all(
+        0 < low <= mid <= high
+        for s in part["series"]
+        for low, mid, high in zip(s["low"], s["median"], s["high"], strict=True)
+    )
+    assert "image/png" in doc["bundle"] and any(fact[0] == "sweep" for fact in doc["facts"])
+
+
+def test_an_option_is_swept(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, doc = run_cell(shell, monkeypatch, "--sweep num_warps=1,2", LAUNCH)
+    assert doc["sweep"]["values"] == [1, 2] and (shell.user_ns["total"] == 1).all()
+
+
+def test_a_size_sweep_evaluates_the_launch_and_puts_the_variable_back(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, doc = run_cell(shell, monkeypatch, f"--sweep n=500..2000..500 --launch {LAUNCH}", "")
+    assert result.success and doc["sweep"]["values"] == [500, 1000, 1500, 2000]
+    assert shell.user_ns["n"] == 2000 and (shell.user_ns["total"] == 1).all()
+
+
+def test_a_grid_of_numbers_that_no_longer_covers_the_array_is_left_out(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, doc = run_cell(shell, monkeypatch, "--sweep BLOCK=32,64", "add_up[(32,)](x, total, n, BLOCK=64)")
+    assert doc["sweep"]["values"] == [64]
+    assert "grid was given as numbers" in doc["sweep"]["notes"][0] and (shell.user_ns["total"] == 1).all()
+
+
+def test_a_name_that_is_neither_stops_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, doc = run_cell(shell, monkeypatch, "--sweep m=1,2", LAUNCH)
+    assert isinstance(result.error_in_exec, UsageError) and "--launch" in str(result.error_in_exec)
+    assert doc is not None and "sweep" not in doc
+
+
+def test_a_cell_gives_the_same_result_with_and_without_a_sweep(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for options in ("--quiet", "--sweep BLOCK=32,64,128"):
+        run_cell(shell, monkeypatch, options, f"for _ in range(3):\n    {LAUNCH}")
+        results.append(shell.user_ns["total"].copy())
+    np.testing.assert_array_equal(*results)
+    assert (results[0] == 3).all()
+
+
+def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file() -> None:
+    class Stream:
+        def __init__(self, terminal: bool):
+            self.terminal, self.text = terminal, ""
+
+        def isatty(self) -> bool:
+            return self.terminal
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    for terminal in (True, False):
+        stream = Stream(terminal)
+        with Progress(100, "sweep", stream) as progress:
+            for i in range(100):
+                progress.step(f"n = {i}")
+        assert stream.text.count("sweep") == (1 if terminal else 0)  # ten times a second at most
+
+
+def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(notebook: Any) -> None:
+    setup = "total = np.zeros_like(x); n = 64\ndef slow():\n    import time\n    print('at', n, flush=True); time.sleep(0.05)"
+    assert notebook.run(setup).status == "ok"
+    cell = f"%%blockkernel --sweep n=1..64..1 --baseline slow() --launch {LAUNCH}\n{CELL}"
+    answer = notebook.run(cell, interrupt_after="at 3")
+    (card,) = answer.cards
+    part = card[MIME]["sweep"]
+    assert part["cancelled"] and 0 < len(part["values"]) < 64 and part["values"][0] == 1
+    assert len(part["series"][0]["median"]) == len(part["values"])
+    assert "True 64" in notebook.run("print((total == x).all(), n)").printed

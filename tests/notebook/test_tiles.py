@@ -1,0 +1,221 @@
+"""The tiles part of the document: small, right where it is read back, and honest where there is nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import weakref
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb.kernels.matmul import matmul_kernel
+from blocknb.kernels.softmax import softmax_kernel
+from blocknb.layouts.linear import Layout
+from blocknb.notebook import card, document, live
+from blocknb.notebook.observe import Observation, record_of
+from blocknb.profile.addresses import program_at
+
+
+@blocknb.kernel
+def gathered(x, index, y, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    inside = (at < n) & (at % 3 != 1)
+    where = (at * 7) % n
+    tl.store(y + at, tl.load(x + where, mask=inside) + tl.load(x + tl.load(index + at, mask=inside)), mask=inside)
+
+
+@blocknb.kernel
+def folded(x, y, n, B: tl.constexpr):
+    row, column = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    where = (tl.program_id(0) + row * 5) % n * B + column ^ 1
+    tl.store(y + row * B + column, tl.load(x + where) + tl.load(x + row * column))
+
+
+def carded(kernel, grid, *arguments, target=None, **constants):
+    observation = Observation()
+    observation.start()
+    try:
+        kernel[grid](*arguments, **constants)
+    finally:
+        observation.stop()
+    return card.card_of(observation.records[kernel], target)
+
+
+@pytest.fixture(scope="module")
+def multiplied():
+    a, b, c = (np.zeros((128, 128), np.float16) for _ in range(3))
+    blocks = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32, "GROUP": 2}
+    return carded(matmul_kernel, (16,), a, b, c, 128, 128, 128, 128, 1, 128, 1, 128, 1, **blocks)
+
+
+@pytest.fixture(scope="module")
+def scattered():
+    n = 500
+    return carded(gathered, (4,), np.zeros(n, np.float32), np.zeros(n, np.int32), np.zeros(n, np.float32), n, B=128)
+
+
+def unpacked(found):
+    return json.loads(gzip.decompress(base64.b64decode(found["packed"])))
+
+
+def offsets_of(access, shape):
+    """The element offsets that the short form stands for."""
+    if "list" in access:
+        return np.array(access["list"]).reshape(shape)
+    axes = access.get("tables") or [np.arange(n) * s for n, s in zip(shape, access["steps"], strict=True)]
+    total = np.full(shape, access["base"])
+    for axis, table in enumerate(axes):
+        total = total + np.asarray(table).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return total
+
+
+def mask_of(access, shape):
+    if "bits" in access:
+        size = int(np.prod(shape))
+        return np.unpackbits(np.frombuffer(bytes.fromhex(access["bits"]), np.uint8), bitorder="little")[:size].reshape(
+            shape
+        )
+    on = np.ones(shape, bool) if "box" not in access else np.zeros(shape, bool)
+    if "box" in access:
+        on[tuple(slice(low, high) for low, high in access["box"])] = True
+    return on
+
+
+@pytest.mark.parametrize("name", ["multiplied", "scattered", "folding"])
+def test_the_short_forms_say_what_the_walk_found(name, request):
+    made = request.getfixturevalue(name)
+    part, found = made.tiles
+    content = unpacked(part)
+    shapes = {op["op"]: op["shape"] for op in content["ops"]}
+    checked = 0
+    for number, accesses in content["programs"].items():
+        for op, access in found.addresses.of(program_at(int(number), made.main.grid)).items():
+            short = accesses[str(op)]
+            if access.offsets is None:
+                assert short["why"] == access.why
+                continue
+            size = next(o["bytes"] for o in content["ops"] if o["op"] == op)
+            assert (offsets_of(short, shapes[op]) * size == access.offsets).all()
+            assert (mask_of(short, shapes[op]) == access.on).all()
+            checked += 1
+    assert checked > 4
+    for op in content["ops"]:
+        shape, reg, lane, warp = content["layouts"][op["layout"]]
+        assert list(Layout(tuple(shape), tuple(reg), tuple(lane), tuple(warp)).shape) == op["shape"]
+
+
+@pytest.fixture(scope="module")
+def folding():
+    return carded(folded, (3,), np.zeros(2048, np.float32), np.zeros(1024, np.float32), 17, B=32)
+
+
+def test_every_form_is_used_by_some_kernel(multiplied, scattered, folding):
+    forms = {
+        form
+        for made in (multiplied, scattered, folding)
+        for accesses in unpacked(made.tiles[0])["programs"].values()
+        for access in accesses.values()
+        for form in access
+    }
+    assert {"steps", "tables", "list", "bits", "why", "trips"} <= forms
+
+
+def test_the_part_is_small(multiplied, scattered):
+    for made in (multiplied, scattered):
+        assert len(gzip.decompress(base64.b64decode(made.tiles[0]["packed"]))) < 30_000
+        assert len(made.tiles[0]["packed"]) < 12_000 * 4 // 3
+        bundle = made.bundle()
+        assert bundle[document.MIME]["tiles"] == made.tiles[0]
+        assert len(json.dumps(bundle, ensure_ascii=False).encode()) <= card.LIMIT
+
+
+def test_the_map_shows_the_order_in_which_programs_are_grouped(multiplied):
+    found = unpacked(multiplied.tiles[0])["map"]
+    assert (found["array"], found["shape"], found["extent"]) == ("c", [128, 128], [32, 32])
+    corners = [(origin // 128 // 32, origin % 128 // 32) for origin in found["origins"]]
+    grouped = [(first + row, column) for first in (0, 2) for column in range(4) for row in range(2)]
+    assert corners == grouped
+
+
+def test_a_flat_array_that_is_walked_in_rows_is_drawn_in_rows():
+    @blocknb.kernel
+    def rows(x, y, n, B: tl.constexpr):
+        at = (tl.program_id(0) * B + tl.arange(0, B))[:, None] * n + tl.arange(0, B)[None, :]
+        tl.store(y + at, tl.load(x + at))
+
+    made = carded(rows, (2,), np.zeros(16 * 40, np.float32), np.zeros(16 * 40, np.float32), 40, B=8)
+    found = unpacked(made.tiles[0])["map"]
+    assert (found["shape"], found["strides"], found["extent"]) == ([16, 40], [40, 1], [8, 8])
+
+
+def test_numbers_of_the_ops_are_those_of_the_code(multiplied):
+    ops = unpacked(multiplied.tiles[0])["ops"]
+    named = {(op["name"], op["what"]): op for op in ops}
+    assert named["load", "a"]["vector"] == 8
+    assert named["dot", "x × y"]["dot"]["instr"] == "m16n8k16"
+    assert named["local_load", "x"]["shared"]["how"].startswith("ldmatrix")
+    assert all(op["shared"]["ways"] == 1 for op in ops if "shared" in op)
+    source = multiplied.main.compiled.trace
+    for op in ops:
+        assert source.first_line <= op["line"] <= source.first_line + source.source.count("\n")
+
+
+def test_a_plain_dot_says_what_its_operands_cost_in_shared_memory():
+    a, b, c = (np.zeros((32, 32), np.float32) for _ in range(3))
+
+    @blocknb.kernel
+    def exact(a, b, c, B: tl.constexpr):
+        at = tl.arange(0, B)[:, None] * B + tl.arange(0, B)[None, :]
+        tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at), input_precision="ieee"))
+
+    made = carded(exact, (1,), a, b, c, B=32)
+    (dot,) = [op for op in unpacked(made.tiles[0])["ops"] if op["name"] == "dot"]
+    assert dot["dot"]["instr"] == ""
+    assert [side["ideal"] for side in dot["dot"]["operands"]] == [1, 1]
+    assert all(side["wavefronts"] >= 1 and "layout" not in side for side in dot["dot"]["operands"])
+
+
+def test_a_live_card_answers_for_any_program_and_trip(multiplied):
+    known = live.LiveCard(multiplied)
+    ask = live.REQUESTS["tiles"]
+    saved = unpacked(multiplied.tiles[0])["programs"]
+    assert ask(known, {"program": 1})["accesses"] == saved["1"]
+    one = next(op for op, access in saved["1"].items() if access.get("trips"))
+    later = ask(known, {"program": 1, "trip": 1, "op": int(one)})["accesses"]
+    assert list(later) == [one]
+    assert later[one]["base"] != saved["1"][one]["base"]
+    with pytest.raises(KeyError, match="program 16 of 16"):
+        ask(known, {"program": 16})
+
+
+def test_a_card_without_code_for_a_gpu_says_why_and_so_does_its_kernel():
+    x = np.zeros((4, 64), np.float32)
+    made = carded(softmax_kernel, (4,), x, np.zeros_like(x), 64, 64, 64, target="cpu", BLOCK=64)
+    assert "Only code for a GPU" in made.tiles[0]["why"]
+    assert "Only code for a GPU" in live.REQUESTS["tiles"](live.LiveCard(made), {"program": 0})["error"]
+
+
+def test_a_kernel_that_was_only_compiled_says_why():
+    softmax_kernel.trace(x="*fp32", y="*fp32", x_stride="i32", y_stride="i32", n="i32", BLOCK=64, target="sm_80")
+    made = card.card_of(record_of(softmax_kernel))
+    assert "not launched" in made.tiles[0]["why"]
+
+
+def test_the_part_keeps_no_array():
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    made = carded(gathered, (1,), x, np.zeros(64, np.int32), y, 64, B=64)
+    assert "packed" in made.tiles[0]
+    gone = weakref.ref(y)
+    del x, y
+    assert gone() is None
+    assert live.REQUESTS["tiles"](live.LiveCard(made), {"program": 0})["accesses"]
+
+
+def test_strided_and_broadcast_arrays_keep_their_strides():
+    x = np.zeros((8, 64), np.float32)[::2, ::-1]
+    made = carded(gathered, (1,), x[:, ::-1], np.zeros(64, np.int32), np.zeros(64, np.float32), 64, B=64)
+    assert unpacked(made.tiles[0])["arrays"]["x"] == {"shape": [4, 64], "strides": [128, 1]}

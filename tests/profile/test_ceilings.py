@@ -1,0 +1,107 @@
+"""Ceilings: the arithmetic by a clock that is known, the kernels by their own counts, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from blocknb.profile import ceilings, microbenchmarks
+from blocknb.profile.ceilings import Sizes, measure
+from blocknb.profile.work import count
+from blocknb.runtime.host import thread_count
+
+TINY = Sizes(copy=1 << 16, trips=3, matrix=32, seconds=0.01, rounds=4)
+
+
+def timed(milliseconds: float) -> Any:
+    def clock(call: Any) -> float:
+        call()
+        return milliseconds
+
+    return clock
+
+
+def test_the_limits_of_a_cpu_are_work_over_time() -> None:
+    found = measure(sizes=TINY, clock=timed(0.5))
+    assert [(item.name, item.unit) for item in found.items] == [
+        ("memory", "GB/s"),
+        ("cache", "GB/s"),
+        ("FP32", "TFLOP/s"),
+    ]
+    assert found.missing == () and found.get("memory").value == pytest.approx(2 * (1 << 16) / 0.5e-3 / 1e9)
+    assert found.get("cache").value == pytest.approx(4 * 4096 * 4 * thread_count() * 3 / 0.5e-3 / 1e9)
+    fma, blas = 2 * 8 * 1024 * 4 * thread_count() * 15, 2 * 32**3
+    assert found.get("FP32").value == pytest.approx(max(fma, blas) / 0.5e-3 / 1e12)
+    assert all(item.low <= item.value <= item.high and item.how for item in found.items)
+    assert f"{thread_count()} thread" in found.device and found.measured.startswith("20")
+
+
+def test_a_real_measurement_gives_positive_limits_with_a_spread() -> None:
+    found = measure(sizes=Sizes(copy=1 << 20, trips=20, matrix=64, seconds=0.02))
+    assert len(found.items) == 3 and all(0 < item.low <= item.value <= item.high for item in found.items)
+
+
+def test_an_interrupt_leaves_out_what_was_not_measured() -> None:
+    def clock(call: Any) -> float:
+        raise KeyboardInterrupt
+
+    found = measure(sizes=TINY, clock=clock)
+    assert found.items == () and [why for _, why in found.missing] == ["interrupted"] * 3
+
+
+def test_a_part_that_fails_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(session: Any, name: str) -> None:
+        raise ImportError("no such library")
+
+    monkeypatch.setitem(ceilings._CPU, "cache", broken)
+    found = measure(sizes=TINY, clock=timed(1.0))
+    assert [item.name for item in found.items] == ["memory", "FP32"]
+    assert found.missing == (("cache", "ImportError: no such library"),)
+
+
+def test_limits_are_measured_once_and_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    calls = []
+
+    def measured(device: int) -> Any:
+        calls.append(device)
+        return measure(device, TINY, timed(1.0))
+
+    monkeypatch.setattr(ceilings, "measure", lambda device: measured(device))
+    plain = measure
+    monkeypatch.setattr(ceilings, "_memory", {})
+    assert ceilings.known() is None
+    first = ceilings.ceilings()
+    ceilings._memory.clear()
+    assert ceilings.ceilings() == ceilings.known() == first and len(calls) == 1
+    (file,) = (tmp_path / "ceilings").glob("*.json")
+    assert json.loads(file.read_text())["measured"] == first.measured
+    file.write_text("{")
+    ceilings._memory.clear()
+    assert ceilings.ceilings().items and len(calls) == 2
+    ceilings.ceilings(fresh=True)
+    assert len(calls) == 3 and plain is not None
+
+
+def test_the_block_programs_do_the_work_that_their_rates_are_made_of() -> None:
+    def work(kernel: Any, *types: Any, grid: int = 3, scalars: Any = None, **constants: Any) -> Any:
+        trace = kernel.trace(*types, **constants, target="sm_90a")
+        return count(trace.stages[0].after, scalars or {}, (grid, 1, 1))
+
+    arrays = ("*fp32:16", "*fp32:16")
+    assert work(microbenchmarks.copy_kernel, *arrays, "i32", scalars={"n": 5000}, BLOCK=2048).unique_bytes == 40_000
+    trips = {"blocks": 8, "trips": 20}
+    read = work(microbenchmarks.reread_kernel, *arrays, "i32", "i32", scalars=trips, BLOCK=2048)
+    assert read.issued_bytes == 3 * 2048 * 4 * (20 + 1) and read.read == {"x": 8 * 2048 * 4}
+    fma = work(microbenchmarks.fma_kernel, *arrays, "i32", scalars={"trips": 5}, BLOCK=1024, CHAIN=8)
+    assert fma.flops == 2 * 8 * 1024 * 5 * 3
+
+
+def test_shared_memory_is_read_in_wide_pieces_on_every_target() -> None:
+    for target in ("sm_80", "sm_90a", "sm_120a"):
+        trace = microbenchmarks.shared_kernel.trace("*i32:16", "i32", THREADS=128, target=target)
+        assert trace.resources.spill_bytes == 0
+        listing = trace.ptx
+        assert listing.count("ld.volatile.shared.v4") % microbenchmarks.SHARED_READS == 0 < listing.count("ld.volatile")

@@ -1,0 +1,130 @@
+"""The compiler's own work grows no faster than the number of statements.
+
+What is counted is not time but lines of the compiler that Python runs, the iterations of every loop among them: the same number on
+every machine. Between a kernel and one of twice its size no line may run three times as often, unless it hardly counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from front import kind
+
+import blocknb
+from blocknb import passes
+from blocknb.codegen import cpu, gpu
+from blocknb.errors import KernelError, SyntaxUnsupported
+from blocknb.frontend import Constant, parse
+from blocknb.profile import scaling
+from blocknb.target import Target
+
+ROOT = str(Path(blocknb.__file__).parent)
+ARGUMENTS = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32")}
+
+
+def generate(kernel: Any, count: int, target: str) -> None:
+    """Front end, passes and code generation."""
+    func = parse(kernel.source, {**ARGUMENTS, "COUNT": Constant(count)}, {"num_warps": 4, "num_stages": 3})
+    parsed = Target.parse(target)
+    func, _ = passes.run(func, parsed)
+    (gpu.generate if parsed.is_gpu else cpu.generate)(func, parsed)
+
+
+def work(name: str, n: int, target: str) -> Counter:
+    """How often each line of the compiler runs, by file and line."""
+    kernel, lines = scaling.kernel(name, n), Counter()
+
+    def line(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            lines[frame.f_code.co_filename.removeprefix(ROOT), frame.f_lineno] += 1
+        return line
+
+    before = sys.gettrace()
+    sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename.startswith(ROOT) else None)
+    try:
+        generate(kernel, n, target)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def superlinear(small: Counter, large: Counter) -> dict[tuple[str, int], tuple[int, int]]:
+    """Lines that ran more than three times as often, and in more than one of 300 steps."""
+    total = large.total()
+    return {k: (small[k], n) for k, n in large.items() if n > 3 * small[k] and n > total / 300}
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+@pytest.mark.parametrize("name", scaling.FAMILIES)
+def test_twice_the_statements_are_twice_the_work(name, target):
+    work(name, 12, target)  # what is computed once for all is computed here
+    small, large = work(name, 60, target), work(name, 120, target)
+    assert superlinear(small, large) == {}
+    assert large.total() < 2.2 * small.total()
+
+
+def test_the_instrument_notices_what_is_quadratic(monkeypatch):
+    plain = parse.__globals__["Emitter"].append
+
+    def slow(self, op):
+        for _ in self._open[-1]:
+            pass
+        return plain(self, op)
+
+    slow.__code__ = slow.__code__.replace(co_filename=f"{ROOT}/slow.py")
+    monkeypatch.setattr(parse.__globals__["Emitter"], "append", slow)
+    small, large = work("arithmetic", 60, "cpu"), work("arithmetic", 120, "cpu")
+    assert {file for file, _ in superlinear(small, large)} == {"/slow.py"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+@pytest.mark.parametrize("name", scaling.FAMILIES)
+def test_two_thousand_statements_are_compiled(name, target):
+    generate(scaling.kernel(name, 2000), 2000, target)
+
+
+def test_a_chain_of_statements_may_be_longer_than_pythons_stack():
+    generate(scaling.kernel("unrolled", 20), 3 * sys.getrecursionlimit(), "sm_90a")
+
+
+RETURNS = """
+import blocknb
+import blocknb.language as tl
+
+
+@blocknb.kernel
+def kernel(x_ptr, out_ptr, n, COUNT: tl.constexpr):
+{body}    tl.store(out_ptr, 1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["    if n == {k}:\n        return\n", "    if n > {k}:\n        if n < 9:\n            return\n"],
+    ids=["many", "in branches of branches"],
+)
+def test_more_early_returns_than_there_may_be_name_the_limit(line):
+    text = RETURNS.format(body="".join(line.format(k=k) for k in range(80)))
+    kernel = scaling.made(f"returns {len(line)}", text)["kernel"]
+    with pytest.raises(SyntaxUnsupported, match="with one more early return") as caught:
+        generate(kernel, 1, "cpu")
+    assert "join the conditions" in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "cpu"])
+def test_a_tile_beyond_the_limit_says_what_the_limit_is(target):
+    with pytest.raises(KernelError, match="has 2097152 elements; .* at most 1048576") as caught:
+        scaling.tile("add", 1 << 21).trace(*scaling.TILE_ARGUMENTS, target=target)
+    assert "make the block smaller" in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", ["scan", "dot"])
+def test_a_tile_that_does_not_fit_into_shared_memory_says_what_it_needs_and_has(operation):
+    with pytest.raises(KernelError, match=r"needs \d+ bytes of shared memory, sm_90a has 232448"):
+        scaling.tile(operation, 1 << 16).trace(*scaling.TILE_ARGUMENTS, target="sm_90a")

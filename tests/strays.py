@@ -1,0 +1,238 @@
+"""Kernels that stray out of their arrays, and what checked mode has to make of each: the error, and the arrays afterwards.
+
+Every array is a view into a larger one, of which nothing outside the view may be touched or seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import blocknb
+import blocknb.language as tl
+
+
+@dataclass(frozen=True)
+class Stray:
+    """`arrays`: for each array the larger one and the index that makes the view; `result` the views afterwards, of those written.
+
+    `said` begins the message, `text` is the line of the kernel, `total` counts the accesses outside.
+    """
+
+    kernel: Any
+    arrays: Mapping[str, tuple[np.ndarray, Any]]
+    rest: Mapping[str, Any]
+    grid: tuple[int, ...]
+    said: str
+    text: str
+    program: tuple[int, int, int]
+    index: int
+    total: int
+    result: Mapping[str, np.ndarray]
+
+
+STRAYS: dict[str, Callable[[], Stray]] = {}
+
+
+def stray(make: Callable[[], Stray]) -> Callable[[], Stray]:
+    STRAYS[make.__name__] = make
+    return make
+
+
+def views(arrays: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    return {name: big[index] for name, (big, index) in arrays.items()}
+
+
+def padded(data: np.ndarray, before: int = 8, after: int = 300) -> tuple[np.ndarray, Any]:
+    """A view that holds the data, in the middle of numbers that no result may contain."""
+    big = np.full(before + data.size + after, 77, data.dtype)
+    big[before : before + data.size] = data
+    return big, slice(before, before + data.size)
+
+
+def numbers(n: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng().integers(1, 50, n).astype(dtype)
+
+
+@blocknb.kernel
+def copy(x, out, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i))
+
+
+@stray
+def load_past_the_end() -> Stray:
+    x = numbers(1000)
+    arrays = {"x": padded(x), "out": padded(np.full(1024, 77, np.float32))}
+    said = "program (3, 0, 0) loads element 1000 of `x`, which has 1000 elements"
+    result = {"out": np.concatenate([x, np.zeros(24, np.float32)])}
+    return Stray(copy, arrays, {"BLOCK": 256}, (4,), said, "tl.load(x + i)", (3, 0, 0), 1000, 24, result)
+
+
+@stray
+def store_past_the_end() -> Stray:
+    x = numbers(1024)
+    arrays = {"x": padded(x), "out": padded(np.zeros(1000, np.float32))}
+    said = "program (3, 0, 0) stores to element 1000 of `out`, which has 1000 elements"
+    return Stray(copy, arrays, {"BLOCK": 256}, (4,), said, "tl.store(", (3, 0, 0), 1000, 24, {"out": x[:1000]})
+
+
+@blocknb.kernel
+def with_other(x, out, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i - 2, mask=i < n, other=-5))
+
+
+@stray
+def load_before_the_start_gives_other() -> Stray:
+    x = numbers(64, np.float16)
+    arrays = {"x": padded(x), "out": padded(np.zeros(128, np.float16))}
+    expected = np.full(128, -5, np.float16)
+    expected[2:60] = x[:58]
+    said = "program (0, 0, 0) loads element -2 of `x`, which has 64 elements"
+    return Stray(
+        with_other, arrays, {"n": 60, "BLOCK": 128}, (1,), said, "tl.load(", (0, 0, 0), -2, 2, {"out": expected}
+    )
+
+
+@blocknb.kernel
+def count(index, bins, BLOCK: tl.constexpr):
+    at = tl.load(index + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
+    tl.atomic_add(bins + at, 1)
+
+
+@stray
+def atomics_at_wild_indices() -> Stray:
+    index = np.random.default_rng().integers(0, 16, 256).astype(np.int64)
+    index[[70, 130, 255]] = -1, 16, 1 << 40
+    arrays = {"index": padded(index), "bins": padded(np.zeros(16, np.int32))}
+    inside = index[(index >= 0) & (index < 16)]
+    said = "program (1, 0, 0) updates element -1 of `bins`, which has 16 elements"
+    result = {"bins": np.bincount(inside, minlength=16).astype(np.int32)}
+    return Stray(count, arrays, {"BLOCK": 64}, (4,), said, "tl.atomic_add(bins + at, 1)", (1, 0, 0), -1, 3, result)
+
+
+@blocknb.kernel
+def claim(flags, out):
+    i = tl.program_id(0)
+    tl.store(out + i, tl.atomic_cas(flags + i, 0, i + 5))
+
+
+@stray
+def compare_and_swap_of_a_scalar() -> Stray:
+    arrays = {"flags": padded(np.zeros(3, np.int32)), "out": padded(np.full(4, 9, np.int32))}
+    said = "program (3, 0, 0) updates element 3 of `flags`, which has 3 elements"
+    result = {"flags": np.array([5, 6, 7], np.int32), "out": np.zeros(4, np.int32)}
+    return Stray(claim, arrays, {}, (4,), said, "tl.atomic_cas(flags + i, 0, i + 5)", (3, 0, 0), 3, 1, result)
+
+
+@blocknb.kernel
+def matrix_copy(x, out, stride_x, stride_out, M: tl.constexpr, N: tl.constexpr):
+    r = tl.program_id(1) * M + tl.arange(0, M)
+    c = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + r[:, None] * stride_out + c[None, :], tl.load(x + r[:, None] * stride_x + c[None, :]))
+
+
+@stray
+def rows_past_a_matrix() -> Stray:
+    big = numbers(40 * 80).reshape(40, 80)
+    out = np.full((48, 64), 77, np.float32)
+    arrays = {"x": (big, (slice(2, 22), slice(5, 69))), "out": (out, (slice(0, 32), slice(0, 64)))}
+    # The view ends with the last element of its last row; what lies between its rows belongs to it.
+    x = big[2:22, 5:69]
+    expected = np.zeros((32, 64), np.float32)
+    expected[:20] = x
+    said = "program (0, 1, 0) loads element 1600 of `x`, which has 1584 elements"
+    rest = {"stride_x": 80, "stride_out": 64, "M": 16, "N": 32}
+    return Stray(matrix_copy, arrays, rest, (2, 2), said, "tl.load(x + r", (0, 1, 0), 1600, 12 * 64, {"out": expected})
+
+
+@blocknb.kernel
+def walk(x, out, rounds, BLOCK: tl.constexpr):
+    p = x + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(rounds):
+        total += tl.load(p)
+        p += BLOCK
+    tl.store(out + tl.arange(0, BLOCK), total)
+
+
+@stray
+def a_pointer_carried_too_far() -> Stray:
+    x = numbers(150)
+    arrays = {"x": padded(x), "out": padded(np.zeros(64, np.float32))}
+    rows = np.concatenate([x, np.zeros(42, np.float32)]).reshape(3, 64)
+    said = "program (0, 0, 0) loads element 150 of `x`, which has 150 elements"
+    rest = {"rounds": 3, "BLOCK": 64}
+    return Stray(walk, arrays, rest, (1,), said, "tl.load(p)", (0, 0, 0), 150, 42, {"out": rows.sum(0)})
+
+
+@blocknb.kernel
+def chosen(x, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(tl.where(i % 2 == 0, x + i, x + 2 * i)))
+
+
+@stray
+def a_pointer_that_where_has_chosen() -> Stray:
+    x = numbers(100, np.float64)
+    i = np.arange(64)
+    at = np.where(i % 2 == 0, i, 2 * i)
+    arrays = {"x": padded(x), "out": padded(np.zeros(64))}
+    expected = np.where(at < 100, x[np.minimum(at, 99)], 0)
+    said = "program (0, 0, 0) loads element 102 of `x`, which has 100 elements"
+    rest = {"BLOCK": 64}
+    total = int((at >= 100).sum())
+    return Stray(chosen, arrays, rest, (1,), said, "tl.load(tl.where(", (0, 0, 0), 102, total, {"out": expected})
+
+
+@blocknb.kernel
+def strided(x, out, step, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i * step))
+
+
+@stray
+def a_view_that_runs_backwards() -> Stray:
+    data = numbers(300, np.int16)
+    arrays = {"x": (data, slice(200, 80, -2)), "out": padded(np.full(64, 5, np.int16))}
+    expected = np.zeros(64, np.int16)
+    expected[:60] = data[200:80:-2]
+    said = "program (0, 0, 0) loads element -120 of `x`, which has elements -118 to 0"
+    return Stray(
+        strided, arrays, {"step": -2, "BLOCK": 64}, (1,), said, "tl.load(", (0, 0, 0), -120, 4, {"out": expected}
+    )
+
+
+@blocknb.kernel
+def one_element(x, out, n):
+    i = tl.program_id(0) + tl.program_id(2) * tl.num_programs(0)
+    tl.store(out + i, tl.load(x + i), mask=i < n)
+
+
+@stray
+def scalars_of_a_grid_of_three_axes() -> Stray:
+    x = numbers(10, np.int8)
+    arrays = {"x": padded(x), "out": padded(np.full(12, 4, np.int8))}
+    expected = np.concatenate([x, np.zeros(1, np.int8), np.full(1, 4, np.int8)])
+    said = "program (2, 0, 2) loads element 10 of `x`, which has 10 elements"
+    return Stray(one_element, arrays, {"n": 11}, (4, 1, 3), said, "tl.load(x + i)", (2, 0, 2), 10, 2, {"out": expected})
+
+
+@blocknb.kernel
+def twice(x, y, out, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i) + tl.load(y + i + 1))
+
+
+@stray
+def one_array_under_two_names() -> Stray:
+    big, place = padded(numbers(32, np.int32))
+    data = big[place].copy()
+    arrays = {"x": (big, place), "y": (big, place), "out": padded(np.zeros(32, np.int32))}
+    expected = data + np.append(data[1:], 0).astype(np.int32)
+    said = "program (0, 0, 0) loads element 32 of `y`, which has 32 elements"
+    return Stray(twice, arrays, {"BLOCK": 32}, (1,), said, "tl.load(y + i + 1)", (0, 0, 0), 32, 1, {"out": expected})

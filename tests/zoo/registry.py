@@ -1,0 +1,91 @@
+"""The registry of the zoo: what a specimen is, and how one is run and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from zoo.arrays import place, to_numpy
+
+Make = Callable[[np.random.Generator], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """`make(rng)` gives fresh inputs by name, NumPy arrays and numbers; `call` is a project's wrapper around its kernels, and gives
+    an array or several; `reference` takes the inputs with floats as float64 and gives what `call` should have.
+
+    `rtol` and `atol` are for an element; `atol` counts in the largest magnitude of an output. `gpu_only` kernels hold PTX.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    reference: Callable[..., Any]
+    make: Make
+    rtol: float
+    atol: float
+    gpu_only: bool = False
+
+    @property
+    def kind(self) -> str:
+        return self.name.split("[")[0]
+
+    def run(self, inputs: Mapping[str, Any], library: str, device: str) -> tuple[np.ndarray, ...]:
+        """The wrapper's results on copies of the inputs in a library's arrays."""
+        results = self.call(**{name: place(value, library, device) for name, value in inputs.items()})
+        return tuple(map(to_numpy, results if isinstance(results, tuple) else (results,)))
+
+    def check(self, inputs: Mapping[str, Any], results: tuple[np.ndarray, ...]) -> None:
+        """Compares with the reference; raises AssertionError naming specimen and output."""
+        expected = self.reference(**{name: wide(value) for name, value in inputs.items()})
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        assert len(results) == len(expected), f"{self.name}: {len(results)} results, not {len(expected)}"
+        for i, (got, wanted) in enumerate(zip(results, expected, strict=True)):
+            wanted, message = np.asarray(wanted), f"{self.name}: result {i}"
+            assert got.shape == wanted.shape, message
+            if got.dtype.kind in "iub":
+                np.testing.assert_array_equal(got, wanted, err_msg=message)
+                continue
+            finite = np.abs(wanted[np.isfinite(wanted)])
+            allowed = self.atol * max(float(finite.max(initial=0.0)), 1e-30)
+            np.testing.assert_allclose(got.astype(np.float64), wanted, self.rtol, allowed, err_msg=message)
+
+
+def wide(value: Any) -> Any:
+    """Floats as float64, everything else as it is."""
+    if isinstance(value, list):
+        return [wide(v) for v in value]
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "iub":
+        return value
+    return value.astype(np.float64)
+
+
+ZOO: dict[str, Specimen] = {}
+
+
+def specimen(
+    name: str,
+    call: Callable[..., Any],
+    reference: Callable[..., Any],
+    rtol: float = 1e-5,
+    atol: float = 1e-6,
+    gpu_only: bool = False,
+    **sets: Make,
+) -> None:
+    """Registers a specimen for each named set of inputs."""
+    for which, make in sets.items():
+        key = f"{name}[{which}]"
+        assert key not in ZOO, key
+        ZOO[key] = Specimen(key, call, reference, make, rtol, atol, gpu_only)
+
+
+def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def integers(rng: np.random.Generator, low: int, high: int, *shape: int, dtype: Any = np.int32) -> np.ndarray:
+    """Integers from low up to, not including, high."""
+    return rng.integers(low, high, shape, dtype=dtype)

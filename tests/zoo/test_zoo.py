@@ -1,0 +1,83 @@
+"""Every specimen of the zoo on the CPU, in NumPy's and torch's arrays, against float64, with fresh inputs each time; and the GPU code of
+all that it launches, as far as that goes without a GPU. One set of inputs of each kind is quick, the rest runs with --full."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from blocknb.codegen import llvm, toolchain
+from blocknb.runtime.compile import Compiled
+from blocknb.target import Target
+from zoo import ZOO
+from zoo.launches import gpu_code, launched, only_compiled
+
+TARGETS = ["sm_80", "sm_90a", "sm_120a"]
+#: Kinds whose compilation for the CPU takes seconds.
+SLOW: set[str] = set()
+QUICK = {s.kind: s.name for s in reversed(ZOO.values()) if s.kind not in SLOW}.values()
+ON_CPU = [name for name, s in ZOO.items() if not s.gpu_only]
+
+
+def marked(name: str, library: str) -> object:
+    return pytest.param(name, library, marks=() if name in QUICK and library == "numpy" else pytest.mark.full)
+
+
+def run(name: str, library: str) -> list[Compiled]:
+    """Runs a specimen and checks its numbers; returns what it launched."""
+    pytest.importorskip(library)
+    seed = np.random.SeedSequence().entropy
+    inputs = ZOO[name].make(np.random.default_rng(seed))
+    try:
+        with launched() as found:
+            ZOO[name].check(inputs, ZOO[name].run(inputs, library, "cpu"))
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+    return found
+
+
+def compiled(name: str) -> list[Compiled]:
+    """What a specimen launches."""
+    if not ZOO[name].gpu_only:
+        return run(name, "numpy")
+    with only_compiled("sm_90a") as found:
+        ZOO[name].run(ZOO[name].make(np.random.default_rng(0)), "numpy", "cpu")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [marked(name, library) for name in ON_CPU for library in ("numpy", "torch")]
+)
+def test_a_kernel_written_for_triton_runs_as_it_is_and_has_gpu_code(name: str, library: str) -> None:
+    found = run(name, library)
+    assert found
+    for kernel in found:
+        for target in TARGETS:
+            assert gpu_code(kernel, Target.parse(target)).text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_gpu_code_of_the_zoo_assembles_without_spills(name: str) -> None:
+    target = Target.parse(name)
+    assert toolchain.find_ptxas(target) is not None
+    futures = {}
+    for specimen in ZOO:
+        for i, kernel in enumerate(compiled(specimen)):
+            entry = re.sub(r"\W", "_", f"{specimen}_{i}")
+            text = gpu_code(kernel, target, entry).text
+            job = {
+                "kind": "ptx",
+                "text": text,
+                "opt": 1,
+                "llvm": False,
+                "arch": target.arch,
+                "features": target.features,
+            }
+            futures[entry] = llvm.shared().submit(job)
+    assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
+    assert set(assembly.resources) == set(futures)
+    assert not {entry: found for entry, found in assembly.resources.items() if found.spill_stores}
+    assert not assembly.warnings
