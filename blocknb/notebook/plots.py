@@ -110,6 +110,8 @@ def roofline(part: Mapping[str, Any]) -> Figure:
 
 
 def roofs(part: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """The slanted roofs (GB/s; shared memory, of whose traffic nothing is known, is none) and the flat ones (TFLOP/s)."""
-    slanted = [c for c in part["ceilings"] if c["unit"] == "GB/s" and c["name"] != "shared memory"]
+    """The slanted roofs (GB/s) and the flat ones (TFLOP/s). Shared memory, of whose traffic nothing is known, is none, and memory
+    is drawn once, for a copy."""
+    in_table = ("shared memory", "memory reads", "memory writes")
+    slanted = [c for c in part["ceilings"] if c["unit"] == "GB/s" and c["name"] not in in_table]
     return slanted, [c for c in part["ceilings"] if c["unit"] == "TFLOP/s"]

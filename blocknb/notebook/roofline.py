@@ -2,8 +2,9 @@
 
 A point is a launch: its operations over its unique bytes (see `profile.work`) against its rate, timed with cold caches on copies of what
 it writes, in turns with the baselines. Earlier versions of a kernel stand as a trajectory, by the times that they were launched
-with. The nearest roof of a point is the least of memory times intensity and the arithmetic that the kernel uses. Everything is
-labelled as what it is; hardware counters are shown only where a tool for them is found, and otherwise it is said that none was.
+with. The nearest roof of a point is the least of memory (at the point's mix of reads and writes) times intensity and the arithmetic
+that the kernel uses. Everything is labelled as what it is; hardware counters are shown only where a tool for them is found, and
+otherwise it is said that none was.
 """
 
 from __future__ import annotations
@@ -207,8 +208,8 @@ def point(
 def nearest(work: Work, milliseconds: float, compiled: Any, limits: Ceilings) -> tuple[str | None, float | None]:
     """The ceiling that bounds this work first, and the percentage of it that a time reaches."""
     bounds: dict[str, float] = {}  # milliseconds that each ceiling needs
-    if work.unique_bytes and (memory := limits.get("memory")):
-        bounds["memory"] = work.unique_bytes / memory.value / 1e6
+    if work.unique_bytes and (memory := limits.memory_ms(sum(work.read.values()), sum(work.written.values()))):
+        bounds["memory"] = memory
     if work.flops and (unit := limits.get(arithmetic(compiled))):
         bounds[unit.name] = work.flops / unit.value / 1e9
     if not bounds:

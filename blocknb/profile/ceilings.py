@@ -27,14 +27,14 @@ from blocknb.runtime import cache, machine
 from blocknb.runtime.arguments import HOST
 from blocknb.runtime.host import thread_count
 
-VERSION = 2  # of the way of measuring: a change makes old files useless
+VERSION = 3  # of the way of measuring: a change makes old files useless
 Clock = Callable[[Callable[[], Any]], float]
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One limit. `name`: memory, L2 cache, shared memory, cache, FP32, tensor fp16...; `unit` GB/s or TFLOP/s; `low` and `high` are the
-    quarter points of the measurement."""
+    """One limit. `name`: memory (a copy), memory reads, memory writes, L2 cache, shared memory, cache, FP32, tensor fp16...; `unit`
+    GB/s or TFLOP/s; `low` and `high` are the quarter points of the measurement."""
 
     name: str
     unit: str
@@ -55,6 +55,21 @@ class Ceilings:
 
     def get(self, name: str) -> Ceiling | None:
         return next((item for item in self.items if item.name == name), None)
+
+    def memory_ms(self, read: float, written: float) -> float | None:
+        """The least milliseconds for reading and writing so many bytes of memory; None where memory was not measured.
+
+        Memory turns between reading and writing at a cost, so the rate depends on the mix: the time of a byte is taken on the straight
+        lines between what was measured at writes alone, a copy (one half each) and reads alone.
+        """
+        total, copied = read + written, self.get("memory")
+        if copied is None or not total:
+            return None
+        share = read / total
+        alone = self.get("memory reads" if share > 0.5 else "memory writes")
+        weight = abs(2 * share - 1) if alone else 0.0
+        per_byte = (1 - weight) / copied.value + (weight / alone.value if alone else 0.0)
+        return total * per_byte * 1e-6
 
 
 @dataclass(frozen=True)
@@ -182,6 +197,25 @@ def _gpu_memory(session: _Session, name: str) -> None:
     session.best(name, "GB/s", dict.fromkeys(ways, 2.0 * x.nbytes), ways)
 
 
+def _gpu_one_way(session: _Session, name: str) -> None:
+    import cupy
+
+    from blocknb.profile.microbenchmarks import fill_kernel, read_kernel
+
+    block, trips = 2048, 16
+    programs = min(session.sizes.copy, cupy.cuda.runtime.memGetInfo()[0] // 4) // (4 * block * trips)
+    x, out = cupy.ones(programs * block * trips, cupy.float32), cupy.empty(programs, cupy.float32)
+    if name == "memory reads":
+        ways = {"a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, TRIPS=trips)}
+    else:
+        stream = cupy.cuda.get_current_stream().ptr
+        ways = {
+            "a fill by CuPy (cudaMemset)": lambda: cupy.cuda.runtime.memsetAsync(x.data.ptr, 0, x.nbytes, stream),
+            "a fill by a block program": lambda: fill_kernel[programs * trips,](x, BLOCK=block),
+        }
+    session.best(name, "GB/s", dict.fromkeys(ways, float(x.nbytes)), ways)
+
+
 def _gpu_l2(session: _Session, name: str) -> None:
     import cupy
 
@@ -286,6 +320,29 @@ def _cpu_memory(session: _Session, name: str) -> None:
         session.best(name, "GB/s", dict.fromkeys(ways, 2.0 * x.nbytes), ways)
 
 
+def _cpu_one_way(session: _Session, name: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from blocknb.profile.microbenchmarks import fill_kernel, read_kernel
+
+    block, trips, threads = 4096, 16, thread_count()
+    programs = max(session.sizes.copy // (4 * block * trips), 1)
+    x, out = np.ones(programs * block * trips, np.float32), np.empty(programs, np.float32)
+    slices = np.array_split(x, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        if name == "memory reads":
+            ways: dict[str, Callable[[], Any]] = {
+                "a sum by a block program": lambda: read_kernel[programs,](x, out, BLOCK=block, TRIPS=trips),
+                "sums by NumPy, one slice a thread": lambda: list(pool.map(np.sum, slices)),
+            }
+        else:
+            ways = {
+                "a fill by a block program": lambda: fill_kernel[programs * trips,](x, BLOCK=block),
+                "fills by NumPy, one slice a thread": lambda: list(pool.map(lambda part: part.fill(0), slices)),
+            }
+        session.best(name, "GB/s", dict.fromkeys(ways, float(x.nbytes)), ways)
+
+
 def _cpu_cache(session: _Session, name: str) -> None:
     from blocknb.profile.microbenchmarks import reread_sum_kernel
 
@@ -308,12 +365,20 @@ def _blas() -> str:
 
 _GPU: dict[str, Callable[[_Session, str], None]] = {
     "memory": _gpu_memory,
+    "memory reads": _gpu_one_way,
+    "memory writes": _gpu_one_way,
     "L2 cache": _gpu_l2,
     "shared memory": _gpu_shared,
     "FP32": _gpu_fp32,
     **{f"tensor {kind}": _gpu_tensor for kind in _PRODUCTS},
 }
-_CPU: dict[str, Callable[[_Session, str], None]] = {"memory": _cpu_memory, "cache": _cpu_cache, "FP32": _cpu_fp32}
+_CPU: dict[str, Callable[[_Session, str], None]] = {
+    "memory": _cpu_memory,
+    "memory reads": _cpu_one_way,
+    "memory writes": _cpu_one_way,
+    "cache": _cpu_cache,
+    "FP32": _cpu_fp32,
+}
 
 
 @contextlib.contextmanager

@@ -27,6 +27,22 @@ def update_kernel(x, n, BLOCK: bl.constexpr):
 
 
 @blocknb.kernel
+def read_kernel(x, out, BLOCK: bl.constexpr, TRIPS: bl.constexpr):
+    """Each program adds up TRIPS blocks beside each other."""
+    start = bl.program_id(0).to(bl.int64) * (BLOCK * TRIPS)
+    total = bl.zeros((BLOCK,), bl.float32)
+    for trip in bl.static_range(TRIPS):
+        total += bl.load(x + start + trip * BLOCK + bl.arange(0, BLOCK))
+    bl.store(out + bl.program_id(0), bl.sum(total, axis=0))
+
+
+@blocknb.kernel
+def fill_kernel(x, BLOCK: bl.constexpr):
+    at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(x + at, bl.zeros((BLOCK,), bl.float32))
+
+
+@blocknb.kernel
 def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
     """Reads `trips` of the array's blocks, each program beginning at another one, past the cache closest to the core."""
     pid = bl.program_id(0)

@@ -14,6 +14,7 @@ const MEASURED: Roofline = {
   ceilings: [
     { name: 'memory', unit: 'GB/s', value: 4250, low: 4240, high: 4260, how: 'a copy by CuPy (cudaMemcpy)' },
     { name: 'L2 cache', unit: 'GB/s', value: 6800, how: 'a block program' },
+    { name: 'memory reads', unit: 'GB/s', value: 4500, how: 'a sum by a block program' },
     { name: 'shared memory', unit: 'GB/s', value: 31000, how: 'a block program' },
     { name: 'FP32', unit: 'TFLOP/s', value: 58, how: 'a block program' },
     { name: 'tensor fp16', unit: 'TFLOP/s', value: 761, how: 'cuBLAS matmul' },

@@ -18,7 +18,7 @@ from blocknb.codegen import worker
 from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, shared
 from blocknb.codegen.loader import load_object
 from blocknb.codegen.toolchain import find_ptxas
-from blocknb.errors import CompilerBug, KernelError, OutOfResources, Unsupported
+from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
 
 SM90A = Target.parse("sm_90a")
@@ -83,12 +83,19 @@ def test_a_module_that_does_not_verify_is_refused(one):
 
 @needs_ptxas
 def test_ptxas_refusing_gives_its_message_and_the_ptx_line(one):
-    text = kernel('  call void asm sideeffect "nosuch.instruction;", ""()')
+    text = 'module asm "nosuch.instruction;"\n' + kernel("")
     with pytest.raises(CompilerBug) as caught:
         compile_cuda(text, SM90A, workers=one).result()
-    assert "Not a name of any known instruction" in caught.value.message
+    assert "Parsing error near 'nosuch'" in caught.value.message
     assert caught.value.message.rstrip().endswith("nosuch.instruction;")
     assert compile_cuda(STORE, SM90A, workers=one).result().cubin
+
+
+@needs_ptxas
+def test_ptxas_refusing_inline_assembly_is_told_as_such(one):
+    text = kernel('  call void asm sideeffect "nosuch.instruction;", ""()')
+    with pytest.raises(AssemblyError, match="ptxas refuses the assembly: .*instruction"):
+        compile_cuda(text, SM90A, workers=one).result()
 
 
 @needs_ptxas

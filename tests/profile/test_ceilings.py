@@ -27,10 +27,14 @@ def test_the_limits_of_a_cpu_are_work_over_time() -> None:
     found = measure(sizes=TINY, clock=timed(0.5))
     assert [(item.name, item.unit) for item in found.items] == [
         ("memory", "GB/s"),
+        ("memory reads", "GB/s"),
+        ("memory writes", "GB/s"),
         ("cache", "GB/s"),
         ("FP32", "TFLOP/s"),
     ]
     assert found.missing == () and found.get("memory").value == pytest.approx(2 * (1 << 16) / 0.5e-3 / 1e9)
+    blocks = 4 * 4096 * 16
+    assert found.get("memory reads").value == found.get("memory writes").value == pytest.approx(blocks / 0.5e-3 / 1e9)
     assert found.get("cache").value == pytest.approx(4 * 4096 * 4 * thread_count() * 3 / 0.5e-3 / 1e9)
     fma, blas = 2 * 8 * 1024 * 4 * thread_count() * 15, 2 * 32**3
     assert found.get("FP32").value == pytest.approx(max(fma, blas) / 0.5e-3 / 1e12)
@@ -38,9 +42,23 @@ def test_the_limits_of_a_cpu_are_work_over_time() -> None:
     assert f"{thread_count()} thread" in found.device and found.measured.startswith("20")
 
 
+def test_the_rate_of_memory_follows_the_mix_of_reads_and_writes() -> None:
+    limit = lambda name, rate: ceilings.Ceiling(name, "GB/s", rate, rate, rate, "")  # noqa: E731
+    copied, reads, writes = limit("memory", 4.0), limit("memory reads", 5.0), limit("memory writes", 2.0)
+    every = ceilings.Ceilings("a device", "now", (copied, reads, writes))
+    giga = 1_000_000_000
+    assert every.memory_ms(giga, giga) == pytest.approx(2 / 4 * 1e3)
+    assert every.memory_ms(giga, 0) == pytest.approx(1 / 5 * 1e3)
+    assert every.memory_ms(0, giga) == pytest.approx(1 / 2 * 1e3)
+    assert every.memory_ms(3 * giga, giga) == pytest.approx((2 / 4 + 2 / 5) * 1e3)  # as much of a copy as of reads
+    assert every.memory_ms(giga, 3 * giga) == pytest.approx((2 / 4 + 2 / 2) * 1e3)
+    assert ceilings.Ceilings("a device", "now", (copied,)).memory_ms(3 * giga, 0) == pytest.approx(3 / 4 * 1e3)
+    assert every.memory_ms(0, 0) is None and ceilings.Ceilings("a device", "now", (reads,)).memory_ms(1, 1) is None
+
+
 def test_a_real_measurement_gives_positive_limits_with_a_spread() -> None:
     found = measure(sizes=Sizes(copy=1 << 20, trips=20, matrix=64, seconds=0.02))
-    assert len(found.items) == 3 and all(0 < item.low <= item.value <= item.high for item in found.items)
+    assert len(found.items) == 5 and all(0 < item.low <= item.value <= item.high for item in found.items)
 
 
 def test_an_interrupt_leaves_out_what_was_not_measured() -> None:
@@ -48,7 +66,7 @@ def test_an_interrupt_leaves_out_what_was_not_measured() -> None:
         raise KeyboardInterrupt
 
     found = measure(sizes=TINY, clock=clock)
-    assert found.items == () and [why for _, why in found.missing] == ["interrupted"] * 3
+    assert found.items == () and [why for _, why in found.missing] == ["interrupted"] * 5
 
 
 def test_a_part_that_fails_is_named_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +75,7 @@ def test_a_part_that_fails_is_named_and_the_others_stay(monkeypatch: pytest.Monk
 
     monkeypatch.setitem(ceilings._CPU, "cache", broken)
     found = measure(sizes=TINY, clock=timed(1.0))
-    assert [item.name for item in found.items] == ["memory", "FP32"]
+    assert [item.name for item in found.items] == ["memory", "memory reads", "memory writes", "FP32"]
     assert found.missing == (("cache", "ImportError: no such library"),)
 
 

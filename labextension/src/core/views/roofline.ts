@@ -55,10 +55,13 @@ export function placed(part: Roofline): Placed[] {
     }));
 }
 
-/** The slanted roofs and the flat ones. Shared memory is in the table only: nobody knows how much a point moves through it. */
+/** In the table only: nobody knows how much a point moves through shared memory, and memory is drawn once, for a copy. */
+const NOT_DRAWN = ['shared memory', 'memory reads', 'memory writes'];
+
+/** The slanted roofs and the flat ones. */
 export function roofs(part: Roofline): { slanted: Ceiling[]; flat: Ceiling[] } {
   return {
-    slanted: part.ceilings.filter((c) => c.unit === 'GB/s' && c.name !== 'shared memory'),
+    slanted: part.ceilings.filter((c) => c.unit === 'GB/s' && !NOT_DRAWN.includes(c.name)),
     flat: part.ceilings.filter((c) => c.unit === 'TFLOP/s'),
   };
 }
