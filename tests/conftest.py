@@ -8,6 +8,7 @@ in tests/gpu, are skipped where CuPy sees no GPU.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, where no interrupt would arrive
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if find_spec("hypothesis"):  # a GPU machine may lack it, and tests/gpu does without
         from hypothesis import settings
 
