@@ -105,6 +105,7 @@ class Code:
 
     def __init__(self, writer: Writer, machine: Machine, helpers: dict[str, str]):
         self.w, self.machine, self.helpers = writer, machine, helpers
+        self.bitwise: set[str] = set()  # values that may come out of and, or, xor: see `select`
 
     # -- small things ----------------------------------------------------------------------------------------------------
 
@@ -135,21 +136,45 @@ class Code:
         ty = vector_type(element, width)
         suffix = {"float": "f32", "double": "f64"}.get(element, element)
         suffix = suffix if width == 1 else f"v{width}{suffix}"
-        return self.w.value(f"call {result or ty} @llvm.{name}.{suffix}({', '.join(f'{ty} {o}' for o in operands)})")
+        made = self.w.value(f"call {result or ty} @llvm.{name}.{suffix}({', '.join(f'{ty} {o}' for o in operands)})")
+        return self._noted(made, name in ("fabs", "copysign"))
 
     def fma(self, a: str, b: str, c: str, element: str, width: int) -> str:
         """a * b + c, fused where the machine can: for polynomials and dot products."""
         return self.intrinsic("fma" if self.machine.fma else "fmuladd", element, width, a, b, c)
 
     def binary(self, instruction: str, a: str, b: str, element: str, width: int) -> str:
-        return self.w.value(f"{instruction} {vector_type(element, width)} {a}, {b}")
+        made = self.w.value(f"{instruction} {vector_type(element, width)} {a}, {b}")
+        return self._noted(made, instruction in ("and", "or", "xor"))
 
     def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
+        """Elements of `a` where the condition holds, of `b` elsewhere.
+
+        LLVM 22 makes one masked vpternlog of bitwise operations and a select between their result and one of their operands, and
+        confuses the operands where a constant is among them; a fence, which is no instruction, keeps the two apart.
+        """
+        if self.machine.avx512 and width > 1:
+            a, b = (self._fenced(x, element, width) if x in self.bitwise else x for x in (a, b))
         ty = vector_type(element, width)
         return self.w.value(f"select {vector_type('i1', width)} {condition}, {ty} {a}, {ty} {b}")
 
+    def _fenced(self, x: str, element: str, width: int) -> str:
+        as_float = {"i32": "float", "i64": "double", "float": "float", "double": "double"}.get(element)
+        if as_float is None:  # masks of vpternlog have a bit for 32 or 64 bits
+            return x
+        ty, suffix = vector_type(as_float, width), {"float": "f32", "double": "f64"}[as_float]
+        bits = x if element == as_float else self.w.value(f"bitcast {vector_type(element, width)} {x} to {ty}")
+        kept = self.w.value(f"call {ty} @llvm.arithmetic.fence.v{width}{suffix}({ty} {bits})")
+        return kept if element == as_float else self.w.value(f"bitcast {ty} {kept} to {vector_type(element, width)}")
+
+    def _noted(self, made: str, bitwise: bool) -> str:
+        if bitwise:
+            self.bitwise.add(made)
+        return made
+
     def convert(self, instruction: str, x: str, source: str, target: str, width: int) -> str:
-        return self.w.value(f"{instruction} {vector_type(source, width)} {x} to {vector_type(target, width)}")
+        made = self.w.value(f"{instruction} {vector_type(source, width)} {x} to {vector_type(target, width)}")
+        return self._noted(made, instruction == "bitcast" and x in self.bitwise)
 
     def helper(self, name: str, define: Define, element: str, width: int, x: str, result: str = "") -> str:
         """Calls the helper function `name` of one operand, defining it on first use by `define(full name, element, width)`."""
@@ -157,7 +182,8 @@ class Code:
         if full not in self.helpers:
             self.helpers[full] = ""  # its place is before that of the functions it calls
             self.helpers[full] = define(full, element, width)
-        return self.w.value(f"call {vector_type(result or element, width)} @{full}({vector_type(element, width)} {x})")
+        made = self.w.value(f"call {vector_type(result or element, width)} @{full}({vector_type(element, width)} {x})")
+        return self._noted(made, True)  # it is inlined
 
     # -- narrow floats ---------------------------------------------------------------------------------------------------
 

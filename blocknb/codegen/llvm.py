@@ -219,7 +219,12 @@ class Workers:
                             process.end()
                         process = self._start()
                     self._running[future] = process
-                    future.set_result(process.call(job))
+                    try:
+                        answer = process.call(job)
+                    except _GvnDied:
+                        self._running[future] = process = self._start()
+                        answer = process.call(job | {"gvn": False})
+                    future.set_result(answer)
                 except BaseException as error:
                     future.set_exception(error)
                 finally:
@@ -332,6 +337,10 @@ class _Process:
         return os.pread(self._log.fileno(), size - start, start).decode("utf-8", "replace").strip()
 
 
+class _GvnDied(CompilerBug):
+    """LLVM's NewGVN gives up, by an assertion, on some functions of many blocks; the code is right without it, too."""
+
+
 def _death(status: int, words: str, job: dict) -> KernelError:
     """The error for a job whose worker died with that exit status and these last lines on standard error."""
     target = job.get("arch") or job.get("cpu") or "this machine"
@@ -345,7 +354,8 @@ def _death(status: int, words: str, job: dict) -> KernelError:
         hint = "an instruction of another architecture; compile for one that has it"
         return Unsupported(f"{target} cannot do {intrinsic[1]}", hint=hint)
     why = found[1] if found else (tail or f"exit status {status}")
-    return CompilerBug(f"LLVM stopped its process while compiling for {target}: {why}")
+    kind = _GvnDied if "NewGVN.cpp" in words and job.get("gvn", True) else CompilerBug
+    return kind(f"LLVM stopped its process while compiling for {target}: {why}")
 
 
 def _as_error(answer: dict, job: dict) -> KernelError:

@@ -15,7 +15,8 @@ a thread reads the requests, so that the process notices the end of its parent e
 `sass`      cubin, nvdisasm (a path) -> sass, ms
 `ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
 
-With `llvm=True` the first three that take text also return the optimised LLVM text as `llvm`. `ms` maps stage to milliseconds.
+With `llvm=True` the first three that take text also return the optimised LLVM text as `llvm`. `gvn=False` leaves out the pass that
+looks for equal values. `ms` maps stage to milliseconds.
 A job that fails in an orderly way returns `error`: one of parse, undefined, ptxas, nvdisasm, internal, with `message`.
 """
 
@@ -186,7 +187,7 @@ def _parse(text: str, machine: Any) -> Any:
     return module
 
 
-def _optimise_lightly(module: Any, machine: Any) -> None:
+def _optimise_lightly(module: Any, machine: Any, gvn: bool) -> None:
     """Enough for text that was expanded element by element: dead code first, then equal values, then arithmetic.
 
     On an expanded 128x128x64 matmul (6800 lines) this takes 18 ms, where the O1 pipeline takes 47 and hoists so much that ptxas
@@ -197,12 +198,13 @@ def _optimise_lightly(module: Any, machine: Any) -> None:
     passes = binding.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_aggressive_dce_pass()
-    passes.add_new_gvn_pass()
+    if gvn:
+        passes.add_new_gvn_pass()
     passes.add_instruction_combine_pass()
     passes.run(module, builder)
 
 
-def _optimise_for_host(module: Any, machine: Any) -> None:
+def _optimise_for_host(module: Any, machine: Any, gvn: bool) -> None:
     """What is left to do for loops that were written as vectors, several an iteration, with what does not change before them.
 
     The O2 pipeline unrolls and turns loops once more, and takes a time that grows with the square of their number: 19 s for 250
@@ -215,20 +217,21 @@ def _optimise_for_host(module: Any, machine: Any) -> None:
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-    passes.add_new_gvn_pass()
+    if gvn:
+        passes.add_new_gvn_pass()
     passes.add_aggressive_dce_pass()
     passes.add_simplify_cfg_pass()
     passes.run(module, builder)
 
 
-def _optimise(module: Any, machine: Any, opt: int) -> None:
+def _optimise(module: Any, machine: Any, opt: int, gvn: bool) -> None:
     if opt == 0:
         return
     if opt == 1:
-        _optimise_lightly(module, machine)
+        _optimise_lightly(module, machine, gvn)
         return
     if "nvptx" not in machine.triple:
-        _optimise_for_host(module, machine)
+        _optimise_for_host(module, machine, gvn)
         return
     binding = _binding()
     options = binding.create_pipeline_tuning_options(speed_level=opt)
@@ -242,7 +245,7 @@ def _emit_ptx(job: dict, clock: Clock) -> dict:
     clock.lap("start")
     module = _parse(job["text"], machine)
     clock.lap("parse")
-    _optimise(module, machine, opt)
+    _optimise(module, machine, opt, job.get("gvn", True))
     clock.lap("optimise")
     answer: dict[str, Any] = {"llvm": str(module)} if job.get("llvm") else {}
     clock.lap("print")
@@ -258,7 +261,7 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("start")
     module = _parse(job["text"], machine)
     clock.lap("parse")
-    _optimise(module, machine, opt)
+    _optimise(module, machine, opt, job.get("gvn", True))
     clock.lap("optimise")
     answer: dict[str, Any] = {"llvm": str(module)} if job.get("llvm") else {}
     clock.lap("print")

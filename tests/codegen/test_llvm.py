@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from blocknb.codegen import worker
+from blocknb.codegen import llvm, worker
 from blocknb.codegen.llvm import Workers, compile_cpu, compile_cuda, shared
 from blocknb.codegen.loader import load_object
 from blocknb.codegen.toolchain import find_ptxas
@@ -52,6 +52,25 @@ def test_an_llvm_abort_costs_its_own_job_only(one):
         compile_cuda(ABORTS, SM90A, workers=one).result()
     assert "st.global" in compile_cuda(STORE, SM90A, workers=one).result().ptx
     assert one.warm().result()["pid"] != before
+
+
+def test_where_the_search_for_equal_values_dies_the_job_is_done_without_it(one, monkeypatch):
+    jobs, words = [], "llvm/lib/Transforms/Scalar/NewGVN.cpp:3053: Assertion `++ProcessedCount[V] < 100' failed."
+
+    def call(process, job):
+        jobs.append(job.get("gvn", True))
+        if jobs[-1]:
+            process.kill()
+            process.end()
+            raise llvm._death(-signal.SIGABRT, words, job)
+        return real(process, job)
+
+    real = llvm._Process.call
+    monkeypatch.setattr(llvm._Process, "call", call)
+    assert compile_cuda(STORE, SM90A, workers=one).result().ptx
+    assert jobs == [True, False]
+    with pytest.raises(CompilerBug, match="2.5"):
+        compile_cpu("define i32 @f() {\n ret i32 2.5\n}", CPU, workers=one).result()
 
 
 def test_jobs_queued_behind_an_abort_are_still_done(one):
