@@ -1,7 +1,32 @@
-"""Ready-made kernels with plain wrappers, for NumPy, CuPy and torch arrays: what the notebooks teach, benchmarks measure."""
+"""Ready-made kernels with plain wrappers, for NumPy, CuPy and torch arrays: what the notebooks teach, benchmarks measure.
+
+A wrapper writes into arrays that it is given, and returns the first of them.
+"""
 
 from blocknb.kernels.add import add, add_kernel
+from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
+from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
 from blocknb.kernels.matmul import matmul, matmul_kernel
+from blocknb.kernels.norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from blocknb.kernels.softmax import softmax, softmax_kernel
+from blocknb.kernels.transpose import transpose
 
-__all__ = ["add", "add_kernel", "matmul", "matmul_kernel", "softmax", "softmax_kernel"]
+__all__ = [
+    "add",
+    "add_kernel",
+    "cross_entropy",
+    "cross_entropy_backward",
+    "dropout",
+    "layer_norm",
+    "layer_norm_backward",
+    "matmul",
+    "matmul_kernel",
+    "rms_norm",
+    "rms_norm_backward",
+    "rope",
+    "softmax",
+    "softmax_kernel",
+    "swiglu",
+    "swiglu_backward",
+    "transpose",
+]

@@ -1,8 +1,11 @@
-"""Strides in elements, as kernels want them, of any library's arrays."""
+"""What differs between libraries' arrays: strides in elements, as kernels want them, and new arrays beside an array."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+import numpy as np
 
 
 def strides(array: Any) -> tuple[int, ...]:
@@ -10,3 +13,15 @@ def strides(array: Any) -> tuple[int, ...]:
     if callable(getattr(array, "stride", None)):
         return tuple(array.stride())
     return tuple(step // array.dtype.itemsize for step in array.strides)
+
+
+def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """An array of `like`'s library, on its device, whose elements are not set."""
+    if hasattr(like, "new_empty"):
+        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype))
+    if hasattr(like, "device") and hasattr(like.device, "id"):
+        import cupy
+
+        with like.device:
+            return cupy.empty(shape, dtype)
+    return np.empty(shape, dtype)

@@ -1,0 +1,144 @@
+"""SwiGLU, rotary embeddings, dropout: what reads its input once and computes little."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.rows import matrix
+from blocknb.kernels.strides import strides
+
+
+@blocknb.kernel
+def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, BLOCK: bl.constexpr):
+    row = bl.program_id(0).to(bl.int64)
+    columns = bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+    inside = columns < n
+    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
+    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
+    bl.store(out + row * out_row + columns, g * bl.sigmoid(g) * u, mask=inside)
+
+
+@blocknb.kernel
+def swiglu_backward_kernel(
+    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, BLOCK: bl.constexpr
+):
+    row = bl.program_id(0).to(bl.int64)
+    columns = bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+    inside = columns < n
+    g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
+    u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
+    d = bl.load(dout + row * dout_row + columns, mask=inside, other=0.0).to(bl.float32)
+    s = bl.sigmoid(g)
+    bl.store(dgate + row * dgate_row + columns, d * u * s * (1.0 + g * (1.0 - s)), mask=inside)
+    bl.store(dup + row * dup_row + columns, d * g * s, mask=inside)
+
+
+@blocknb.kernel
+def rope_kernel(
+    x, cosines, sines, out, x_row, x_head, out_row, out_head, heads, half,
+    BACKWARD: bl.constexpr, HEADS: bl.constexpr, BLOCK: bl.constexpr,
+):  # fmt: skip
+    """One position a program: pairs (i, i + half) of every head turn by the same angles."""
+    row = bl.program_id(0).to(bl.int64)
+    head = bl.program_id(1) * HEADS + bl.arange(0, HEADS)
+    columns = bl.arange(0, BLOCK)
+    cosine = bl.load(cosines + row * half + columns, mask=columns < half, other=0.0).to(bl.float32)[None, :]
+    sine = bl.load(sines + row * half + columns, mask=columns < half, other=0.0).to(bl.float32)[None, :]
+    if BACKWARD:
+        sine = -sine
+    inside = (head < heads)[:, None] & (columns < half)[None, :]
+    first = row * x_row + head[:, None] * x_head + columns[None, :]
+    a = bl.load(x + first, mask=inside, other=0.0).to(bl.float32)
+    b = bl.load(x + first + half, mask=inside, other=0.0).to(bl.float32)
+    at = row * out_row + head[:, None] * out_head + columns[None, :]
+    bl.store(out + at, a * cosine - b * sine, mask=inside)
+    bl.store(out + at + half, b * cosine + a * sine, mask=inside)
+
+
+@blocknb.kernel
+def dropout_kernel(x, out, n, p, seed, BLOCK: bl.constexpr):
+    """Nothing is kept for the backward pass, which draws the same numbers from the same seed."""
+    offsets = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
+    inside = offsets < n
+    kept = bl.rand(seed, offsets) >= p
+    values = bl.load(x + offsets, mask=inside, other=0.0).to(bl.float32)
+    bl.store(out + offsets, bl.where(kept, values / (1.0 - p), 0.0), mask=inside)
+
+
+def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 4) -> Any:
+    """out = gate sigmoid(gate) up for matrices (M, N) with contiguous rows, in fp32 arithmetic; returns `out` (Shazeer 2020).
+
+    Raises ValueError for other shapes and strides.
+    """
+    m, n = _alike(gate=gate, up=up, out=out)
+    swiglu_kernel[(m, blocknb.cdiv(n, block))](
+        gate, up, out, strides(gate)[0], strides(up)[0], strides(out)[0], n, BLOCK=block, num_warps=num_warps
+    )
+    return out
+
+
+def swiglu_backward(
+    gate: Any, up: Any, dout: Any, dgate: Any, dup: Any, *, block: int = 1024, num_warps: int = 4
+) -> tuple[Any, Any]:
+    """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `swiglu` does."""
+    arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
+    m, n = _alike(**arrays)
+    swiglu_backward_kernel[(m, blocknb.cdiv(n, block))](
+        *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, BLOCK=block, num_warps=num_warps
+    )
+    return dgate, dup
+
+
+def rope(x: Any, cosines: Any, sines: Any, out: Any, *, backward: bool = False, num_warps: int = 4) -> Any:
+    """Rotary position embedding (Su et al. 2021): in each head the pairs (i, i + D/2) turn by the angles of their position.
+
+    x and out: (positions, heads, D) with contiguous last axes, D even; out may be x. cosines and sines: contiguous
+    (positions, D/2). `backward` turns the other way, which is the gradient. Returns `out`; raises ValueError for other shapes.
+    """
+    if len(x.shape) != 3 or tuple(out.shape) != tuple(x.shape) or x.shape[2] % 2:
+        raise ValueError(f"x and out must be (positions, heads, even), not {tuple(x.shape)} and {tuple(out.shape)}")
+    positions, heads, width = x.shape
+    half = width // 2
+    for array, name in ((cosines, "cosines"), (sines, "sines")):
+        if (
+            tuple(array.shape) != (positions, half)
+            or strides(array)[0] != half
+            or (half > 1 and strides(array)[1] != 1)
+        ):
+            raise ValueError(f"{name} must be contiguous, of shape {(positions, half)}, not {tuple(array.shape)}")
+    for array, name in ((x, "x"), (out, "out")):
+        if width > 1 and strides(array)[2] != 1:
+            raise ValueError(f"the last axis of {name} must be contiguous; its strides are {strides(array)}")
+    block = blocknb.next_power_of_2(half)
+    together = min(blocknb.next_power_of_2(heads), max(1, 2048 // block))
+    rope_kernel[(positions, blocknb.cdiv(heads, together))](
+        x, cosines, sines, out, *strides(x)[:2], *strides(out)[:2], heads, half,
+        BACKWARD=backward, HEADS=together, BLOCK=block, num_warps=num_warps,
+    )  # fmt: skip
+    return out
+
+
+def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_warps: int = 4) -> Any:
+    """out = x / (1 - p) where a random number of the seed (philox, one for each element) is at least p, else 0; returns `out`.
+
+    For contiguous arrays of one shape. Given the gradient for x, it gives the gradient of x. Raises ValueError unless
+    0 <= p < 1 and the shapes agree.
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"p must be at least 0 and below 1, not {p}")
+    if tuple(x.shape) != tuple(out.shape):
+        raise ValueError(f"shapes differ: {tuple(x.shape)} and {tuple(out.shape)}")
+    n = math.prod(x.shape)
+    dropout_kernel[(blocknb.cdiv(n, block),)](x, out, n, p, seed, BLOCK=block, num_warps=num_warps)
+    return out
+
+
+def _alike(**arrays: Any) -> tuple[int, int]:
+    (first, like), *others = arrays.items()
+    shape = matrix(like, first)
+    for name, array in others:
+        matrix(array, name, like=like)
+    return shape

@@ -1,0 +1,165 @@
+"""The ready-made kernels over rows, and those that compute little, against float64: ragged, tiny, long, strided, not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blocknb import kernels as ready
+
+SHAPES = ((1, 1), (7, 33), (64, 128), (3, 5000))
+SINGLE = {"rtol": 2e-5, "atol": 2e-5}
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng().standard_normal(shape).astype(np.float32)
+
+
+def poison(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.full(shape, np.nan, dtype)
+
+
+def strided(m: int, n: int) -> np.ndarray:
+    """A matrix whose rows lie apart and begin at odd places."""
+    return (2 * random(m, n + 3) + 1)[:, 1 : n + 1]
+
+
+def normed(x: np.ndarray, eps: float, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z, mean and rstd in float64."""
+    wide = x.astype(np.float64)
+    mean = wide.mean(1, keepdims=True) * centred
+    rstd = 1 / np.sqrt(((wide - mean) ** 2).mean(1, keepdims=True) + eps)
+    return (wide - mean) * rstd, mean, rstd
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_layer_norm_and_its_gradients(m: int, n: int) -> None:
+    x, weight, bias, dy = strided(m, n), random(n), random(n), random(m, n)
+    out, mean, rstd = poison(m, n), poison(m), poison(m)
+    assert ready.layer_norm(x, weight, bias, out, mean=mean, rstd=rstd) is out
+    z, exact_mean, exact_rstd = normed(x, 1e-5, True)
+    np.testing.assert_allclose(out, z * weight + bias, **SINGLE)
+    np.testing.assert_allclose(mean, exact_mean[:, 0], **SINGLE)
+    np.testing.assert_allclose(rstd, exact_rstd[:, 0], **SINGLE)
+    dx, dweight, dbias = poison(m, n), poison(n), poison(n)
+    ready.layer_norm_backward(x, weight, dy, mean, rstd, dx, dweight, dbias, programs=3)
+    g = dy.astype(np.float64) * weight
+    exact = exact_rstd * (g - g.mean(1, keepdims=True) - z * (g * z).mean(1, keepdims=True))
+    np.testing.assert_allclose(dx, exact, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(dweight, (dy * z).sum(0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(dbias, dy.astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_rms_norm_and_its_gradients(m: int, n: int) -> None:
+    x, weight, dy = strided(m, n), random(n), random(m, n)
+    out, rstd, dx, dweight = poison(m, n), poison(m), poison(m, n), poison(n)
+    ready.rms_norm(x, weight, out, rstd=rstd)
+    z, _, exact_rstd = normed(x, 1e-6, False)
+    np.testing.assert_allclose(out, z * weight, **SINGLE)
+    ready.rms_norm_backward(x, weight, dy, rstd, dx, dweight)
+    g = dy.astype(np.float64) * weight
+    np.testing.assert_allclose(dx, exact_rstd * (g - z * (g * z).mean(1, keepdims=True)), rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(dweight, (dy * z).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_norms_without_weights_in_half_precision_pass_over_what_is_not_finite() -> None:
+    x = random(4, 100).astype(np.float16)
+    x[1, 7], x[2, 8] = np.nan, np.inf
+    out = poison(4, 100, dtype=np.float16)
+    ready.layer_norm(x, None, None, out)
+    with np.errstate(invalid="ignore"):
+        exact = normed(x, 1e-5, True)[0]
+    np.testing.assert_allclose(out[[0, 3]], exact[[0, 3]], rtol=1e-3, atol=1e-3)
+    assert np.isnan(out[1:3]).all()
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
+    x, dlosses = strided(m, n), random(m)
+    classes = np.random.default_rng().integers(0, n, m)
+    classes[m // 2] = -100
+    losses, logsums, dx = poison(m), poison(m), poison(m, n)
+    ready.cross_entropy(x, classes, losses, logsums)
+    wide, counted = x.astype(np.float64), classes >= 0
+    logsum = np.log(np.exp(wide).sum(1))
+    chosen = np.maximum(classes, 0)
+    np.testing.assert_allclose(losses, np.where(counted, logsum - wide[np.arange(m), chosen], 0), **SINGLE)
+    np.testing.assert_allclose(logsums, logsum, **SINGLE)
+    ready.cross_entropy_backward(x, classes, dlosses, logsums, dx)
+    exact = np.exp(wide - logsum[:, None])
+    exact[np.arange(m), chosen] -= 1
+    np.testing.assert_allclose(dx, exact * (dlosses * counted)[:, None], **SINGLE)
+
+
+def test_cross_entropy_of_large_logits_neither_overflows_nor_minds_masked_classes() -> None:
+    x = np.array([[1000, 999, -np.inf], [-np.inf, -1000, -np.inf]], np.float32)
+    losses, logsums = poison(2), poison(2)
+    ready.cross_entropy(x, np.array([1, 1]), losses, logsums)
+    np.testing.assert_allclose(losses, [1 + np.log1p(np.exp(-1)), 0], rtol=1e-3)
+
+
+@pytest.mark.parametrize(("m", "n"), SHAPES)
+def test_swiglu_and_its_gradients(m: int, n: int) -> None:
+    gate, up, dout = strided(m, n), random(m, n), random(m, n)
+    out, dgate, dup = poison(m, n), poison(m, n), poison(m, n)
+    ready.swiglu(gate, up, out)
+    g = gate.astype(np.float64)
+    s = 1 / (1 + np.exp(-g))
+    np.testing.assert_allclose(out, g * s * up, **SINGLE)
+    ready.swiglu_backward(gate, up, dout, dgate, dup)
+    np.testing.assert_allclose(dgate, dout * up * s * (1 + g * (1 - s)), **SINGLE)
+    np.testing.assert_allclose(dup, dout * g * s, **SINGLE)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 2), (3, 6), (32, 128)])
+def test_rope_turns_pairs_and_back_in_place(heads: int, width: int) -> None:
+    x, angles = random(5, heads, width), random(5, width // 2)
+    cosines, sines, out = np.cos(angles), np.sin(angles), poison(5, heads, width)
+    ready.rope(x, cosines, sines, out)
+    a, b = np.split(x.astype(np.float64), 2, axis=2)
+    c, s = (np.asarray(v, np.float64)[:, None] for v in (cosines, sines))
+    np.testing.assert_allclose(out, np.concatenate([a * c - b * s, b * c + a * s], axis=2), **SINGLE)
+    ready.rope(out, cosines, sines, out, backward=True)
+    np.testing.assert_allclose(out, x, **SINGLE)
+
+
+def test_dropout_keeps_its_share_and_draws_the_same_again() -> None:
+    x, out, again = random(1000, 100), poison(1000, 100), poison(1000, 100)
+    ready.dropout(x, out, 0.25, 7)
+    ready.dropout(x, again, 0.25, 7)
+    np.testing.assert_array_equal(out, again)
+    kept = out != 0
+    assert abs(kept.mean() - 0.75) < 0.01
+    np.testing.assert_allclose(out[kept], x[kept] / 0.75, rtol=1e-6)
+    ready.dropout(x, again, 0.25, 8)
+    assert (again != out).any()
+    ready.dropout(x, again, 0.0, 8)
+    np.testing.assert_array_equal(again, x)
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (65, 130), (200, 3)])
+def test_a_transposed_copy(m: int, n: int) -> None:
+    x, out = strided(m, n), poison(n, m)
+    ready.transpose(x, out)
+    np.testing.assert_array_equal(out, x.T)
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    x, out, v = random(4, 8), poison(4, 8), random(8)
+    with pytest.raises(ValueError, match=r"out must be of shape \(4, 8\), not of shape \(8, 4\)"):
+        ready.layer_norm(x, v, v, out.T)
+    with pytest.raises(ValueError, match=r"the rows of x must be contiguous; its strides are \(1, 4\)"):
+        ready.rms_norm(random(8, 4).T, v, out)
+    with pytest.raises(ValueError, match="weight must be a contiguous vector of 8 elements"):
+        ready.layer_norm(x, v[:4], None, out)
+    with pytest.raises(ValueError, match="65537 elements, and 65536 is the most"):
+        ready.rms_norm(random(1, 65537), None, poison(1, 65537))
+    with pytest.raises(ValueError, match=r"cosines must be contiguous, of shape \(4, 2\)"):
+        ready.rope(random(4, 2, 4), random(4, 3), random(4, 2), poison(4, 2, 4))
+    with pytest.raises(ValueError, match="p must be"):
+        ready.dropout(x, out, 1.0, 0)
+    with pytest.raises(ValueError, match=r"cannot transpose \(4, 8\) into \(4, 8\)"):
+        ready.transpose(x, out)
