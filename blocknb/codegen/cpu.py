@@ -87,12 +87,12 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     debug = DebugInfo(func.name, func.loc, first=1) if func.loc else None
     plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
     entry, made = f"blocknb_{symbol(func.name)}", [plain]
-    bodies = [_function("run", plain.code.w, debug)]
+    bodies = [*plain.parts.texts, _function("run", plain.code.w, debug)]
     if plain.assumptions:
         careful = Emitter(program, machine, helpers, None, checked, alias=True)
         careful.first_site = len(plain.sites)
         made.append(_body(careful))
-        bodies.append(_function("run.overlapping", careful.code.w, None))
+        bodies += [*careful.parts.texts, _function("run.overlapping", careful.code.w, None)]
     entry_text = _entry(program, entry, plain.assumptions)
     parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
@@ -151,7 +151,8 @@ def _load_arguments(e: Emitter) -> None:
         dtype = param.type.dtype
         word = _word(c, "%arguments", at)
         if isinstance(dtype, Pointer):
-            e.bounds[i] = (word, _word(c, "%arguments", at + 1), _word(c, "%arguments", at + 2))
+            e.bounds[i] = bounds = (word, _word(c, "%arguments", at + 1), _word(c, "%arguments", at + 2))
+            e.scalars.types.update(dict.fromkeys(bounds, "i64"))
             e.scalars[param] = word
             at += POINTER_WORDS
             continue

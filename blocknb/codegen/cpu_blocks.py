@@ -6,7 +6,7 @@ Copies are the exception: a result takes the buffer of an operand that nobody re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blocknb.codegen import cpu_atomics, cpu_control, cpu_moves, cpu_report, microkernel
@@ -16,6 +16,7 @@ from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
 from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
 from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
+from blocknb.codegen.cpu_parts import Parts, Scalars
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer
@@ -60,7 +61,8 @@ class Emitter:
     ):
         self.program, self.machine, self.debug, self.checked, self.alias = program, machine, debug, checked, alias
         self.code = Code(Writer(), machine, helpers)
-        self.scalars: dict[Value, str] = {}
+        self.scalars = Scalars()
+        self.parts = Parts(self, "run.overlapping" if alias else "run")
         self.buffers: dict[Value, Buffer] = {}
         self.bounds: dict[int, tuple[str, str, str]] = {}
         self.scratch = Scratch()
@@ -188,6 +190,7 @@ class Emitter:
         scope = Scope(self, block)
         scope.targets = targets or {}
         self.scopes.append(scope)
+        mark = self.parts.mark(0)
         for i, node in enumerate(scope.nodes):
             scope.now = i
             self._node(node)
@@ -195,8 +198,17 @@ class Emitter:
                 self.scratch.free(buffer.offset)
             self._temporaries = []
             self._release(scope)
+            mark = self.parts.cut(mark, i + 1, self._read_later(scope, mark.node))
         scope.now = len(scope.nodes)
         return scope
+
+    def _read_later(self, scope: Scope, first: int) -> Iterator[Value]:
+        """Scalars made by the nodes from `first` to the one at hand that nodes after it read, or the block's end."""
+        for node in scope.nodes[first : scope.now + 1]:
+            for op in node.ops:
+                for result in op.results:
+                    if result in self.scalars and scope.last_use(self.program, result) > scope.now:
+                        yield result
 
     def leave(self) -> None:
         """Ends the innermost block and frees what it holds."""

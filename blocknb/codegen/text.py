@@ -164,7 +164,7 @@ class Writer:
 
 
 class DebugInfo:
-    """Debug metadata of one function: a DILocation for each Loc, in the scope of the file it lies in.
+    """Debug metadata of a kernel's functions: a DILocation for each Loc, in the scope of the file it lies in.
 
     Inlined code is given the line of the outermost call, which stands in the user's own kernel. `kind` is LLVM's emission
     kind, `version` the "Dwarf Version" (None leaves the flag out). Metadata numbers start at `first`.
@@ -176,11 +176,11 @@ class DebugInfo:
         self._lines: list[str] = []
         self._next = first
         self._files: dict[str, str] = {}
-        self._scopes: dict[str, str] = {}
-        self._locations: dict[tuple[str, int, int], str] = {}
-        file = loc.outermost.file if loc else "kernel"
-        line = loc.outermost.line if loc else 0
-        name = self._file(file)
+        self._scopes: dict[tuple[str, str], str] = {}
+        self._locations: dict[tuple[str, str, int, int], str] = {}
+        self._places: dict[str, tuple[str, int, int]] = {}
+        self._main, self._line = (loc.outermost.file, loc.outermost.line) if loc else ("kernel", 0)
+        name = self._file(self._main)
         self.unit = self._add(
             f'distinct !DICompileUnit(language: DW_LANG_C99, file: {name}, producer: "blocknb", isOptimized: true, '
             f"runtimeVersion: 0, emissionKind: {kind})"
@@ -189,12 +189,8 @@ class DebugInfo:
         if version is not None:
             flags.append(self._add(f'!{{i32 7, !"Dwarf Version", i32 {version}}}'))
         self._named = [f"!llvm.dbg.cu = !{{{self.unit}}}", f"!llvm.module.flags = !{{{', '.join(flags)}}}"]
-        kind_of_function = self._add("!DISubroutineType(types: !{null})")
-        self.subprogram = self._add(
-            f"distinct !DISubprogram(name: {quoted(function)}, scope: {name}, file: {name}, line: {line}, type: {kind_of_function}, "
-            f"scopeLine: {line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {self.unit})"
-        )
-        self._scopes[file] = self.subprogram
+        self._type = self._add("!DISubroutineType(types: !{null})")
+        self.subprogram = self.function(function)
 
     def _add(self, text: str) -> str:
         name = f"!{self._next}"
@@ -208,22 +204,38 @@ class DebugInfo:
             self._files[file] = self._add(f"!DIFile(filename: {quoted(base)}, directory: {quoted(folder)})")
         return self._files[file]
 
+    def function(self, name: str) -> str:
+        """The metadata reference of one more function that holds lines of the kernel."""
+        file = self._file(self._main)
+        made = self._add(
+            f"distinct !DISubprogram(name: {quoted(name)}, scope: {file}, file: {file}, line: {self._line}, type: {self._type}, "
+            f"scopeLine: {self._line}, spFlags: DISPFlagDefinition | DISPFlagOptimized, unit: {self.unit})"
+        )
+        self._scopes[made, self._main] = made
+        return made
+
     def location(self, loc: Loc | None) -> str:
         """The metadata reference of a place, such as "!12"; the function's own first line for None."""
         if loc is None:
-            key = (next(iter(self._scopes)), 0, 0)
-        else:
-            outer = loc.outermost
-            key = (outer.file, outer.line, min(outer.column + 1, 65535))
+            return self._location(self.subprogram, self._main, 0, 0)
+        outer = loc.outermost
+        return self._location(self.subprogram, outer.file, outer.line, min(outer.column + 1, 65535))
+
+    def moved(self, location: str, function: str) -> str:
+        """The same place in code that has gone to another function (see `function`)."""
+        return self._location(function, *self._places[location])
+
+    def _location(self, function: str, file: str, line: int, column: int) -> str:
+        key = (function, file, line, column)
         if key not in self._locations:
-            file, line, column = key
-            if file not in self._scopes:
-                self._scopes[file] = self._add(
-                    f"!DILexicalBlockFile(scope: {self.subprogram}, file: {self._file(file)}, discriminator: 0)"
+            if (function, file) not in self._scopes:
+                self._scopes[function, file] = self._add(
+                    f"!DILexicalBlockFile(scope: {function}, file: {self._file(file)}, discriminator: 0)"
                 )
             self._locations[key] = self._add(
-                f"!DILocation(line: {line}, column: {column}, scope: {self._scopes[file]})"
+                f"!DILocation(line: {line}, column: {column}, scope: {self._scopes[function, file]})"
             )
+            self._places[self._locations[key]] = (file, line, column)
         return self._locations[key]
 
     def text(self) -> str:
