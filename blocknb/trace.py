@@ -108,7 +108,7 @@ class Trace:
     `source` is the kernel's text with `file` and `first_line`; `signature` maps parameter names to type texts, `constants` the
     constexpr values; `stages[0]` is the front end (before is after); `milliseconds` maps stage names (front end, each pass,
     "codegen", "llvm parse", "llvm optimise", "llvm emit", "ptxas", "load") to times. `artifacts` maps "llvm", "ptx", "cubin",
-    "object", "assembly" to text or bytes; `sass` is disassembled when asked for.
+    "object" to text or bytes; `sass` is disassembled, and `assembly` listed, when asked for.
     """
 
     name: str
@@ -125,6 +125,7 @@ class Trace:
     milliseconds: dict[str, float] = field(default_factory=dict)
     from_cache: bool = False
     disassemble: Callable[[bytes], Any] | None = None
+    list_code: Callable[[str], str] | None = None
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -146,10 +147,15 @@ class Trace:
     def ptx(self) -> str | None:
         return self.artifacts.get("ptx")
 
-    @property
+    @cached_property
     def assembly(self) -> str | None:
-        """x86 (or Arm) assembly of a CPU compilation."""
-        return self.artifacts.get("assembly")
+        """x86 (or Arm) assembly of a CPU compilation, for which LLVM runs once more."""
+        return self.list_code(self.artifacts["llvm"]) if self.lists and self.list_code else None
+
+    @property
+    def lists(self) -> bool:
+        """Whether asking for `assembly` runs LLVM."""
+        return bool(self.artifacts.get("object") and self.list_code)
 
     @cached_property
     def sass(self) -> Any:

@@ -16,8 +16,8 @@ from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
 from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
 from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
-from blocknb.codegen.cpu_parts import Parts, Scalars
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
+from blocknb.codegen.cpu_parts import Parts, Scalars
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.errors import Unsupported

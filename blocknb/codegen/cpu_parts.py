@@ -98,7 +98,11 @@ class Parts:
     def _call(self, name: str, leaves: bool, inputs: dict[str, str], outputs: dict[str, str]) -> None:
         w = self.e.code.w
         slots = [w.slot(type, "out") for type in outputs.values()]
-        args = [COMMON.replace(" noalias", ""), *(f"{type} {x}" for x, type in inputs.items()), *(f"ptr {s}" for s in slots)]
+        args = [
+            COMMON.replace(" noalias", ""),
+            *(f"{type} {x}" for x, type in inputs.items()),
+            *(f"ptr {s}" for s in slots),
+        ]
         call = f"call {'i1' if leaves else 'void'} {name}({', '.join(args)})"
         if leaves:
             on = w.fresh("on")

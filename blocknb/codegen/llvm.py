@@ -51,11 +51,10 @@ class CudaCode:
 
 @dataclass(frozen=True)
 class CpuCode:
-    """What compiling for a CPU gives: a relocatable object (see `loader.load_object`), its global names, and assembly."""
+    """What compiling for a CPU gives: a relocatable object (see `loader.load_object`) and its global names."""
 
     object: bytes = field(repr=False)
     exports: tuple[str, ...]
-    asm: str | None = None
     llvm: str | None = None
     ms: dict[str, float] = field(default_factory=dict)
 
@@ -87,12 +86,18 @@ def compile_cuda(
 
 
 def compile_cpu(
-    text: str, target: Target, *, opt: int = 2, asm: bool = True, llvm: bool = False, workers: Workers | None = None
+    text: str, target: Target, *, opt: int = 2, llvm: bool = False, workers: Workers | None = None
 ) -> Future[CpuCode]:
     """Compiles LLVM text to an object for `load_object`; the future raises CompilerBug, also for undefined functions."""
-    job = {"kind": "object", "text": text, "opt": opt, "asm": asm, "llvm": llvm, "allowed": LIBRARY}
+    job = {"kind": "object", "text": text, "opt": opt, "llvm": llvm, "allowed": LIBRARY}
     job |= {"cpu": target.arch, "features": target.features}
     return then((workers or shared()).submit(job), _cpu_code)
+
+
+def list_cpu(text: str, target: Target, *, opt: int = 2, workers: Workers | None = None) -> Future[str]:
+    """The assembly of what `compile_cpu` makes of the same text; LLVM runs once more for it."""
+    job = {"kind": "listing", "text": text, "opt": opt, "cpu": target.arch, "features": target.features}
+    return then((workers or shared()).submit(job), lambda answer: answer["asm"])
 
 
 def _cuda_code(answer: dict) -> CudaCode:
@@ -101,7 +106,7 @@ def _cuda_code(answer: dict) -> CudaCode:
 
 
 def _cpu_code(answer: dict) -> CpuCode:
-    return CpuCode(answer["object"], tuple(answer["exports"]), answer.get("asm"), answer.get("llvm"), answer["ms"])
+    return CpuCode(answer["object"], tuple(answer["exports"]), answer.get("llvm"), answer["ms"])
 
 
 def then(future: Future, convert: Callable) -> Future:

@@ -11,7 +11,8 @@ a thread reads the requests, so that the process notices the end of its parent e
 `ptx`       text, arch, features, opt -> ptx, ms
 `cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
 `assemble`  ptx, arch, ptxas -> cubin, log, ms
-`object`    text, cpu, features, opt, asm (bool), allowed (names) -> object, asm, exports, ms
+`object`    text, cpu, features, opt, allowed (names) -> object, exports, ms
+`listing`   text, cpu, features, opt -> asm, ms: the same code as text, which takes as long again
 `sass`      cubin, nvdisasm (a path) -> sass, ms
 `ping`      [arch, features, ptxas] -> llvm (version), cpu, features; with an arch it compiles an empty kernel to be warm
 
@@ -254,7 +255,8 @@ def _emit_ptx(job: dict, clock: Clock) -> dict:
     return answer
 
 
-def _emit_object(job: dict, clock: Clock) -> dict:
+def _for_host(job: dict, clock: Clock) -> tuple[Any, Any]:
+    """The optimised module of a job for a CPU, and the machine that emits it."""
     opt = job.get("opt", 2)
     triple = _host_triple(_binding())
     machine = _machine(triple, job["cpu"], job.get("features", ""), min(opt, 3), reloc="pic")
@@ -263,10 +265,13 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("parse")
     _optimise(module, machine, opt, job.get("gvn", True))
     clock.lap("optimise")
+    return module, machine
+
+
+def _emit_object(job: dict, clock: Clock) -> dict:
+    module, machine = _for_host(job, clock)
     answer: dict[str, Any] = {"llvm": str(module)} if job.get("llvm") else {}
     clock.lap("print")
-    # Emission rewrites the module, so the listing is made from a copy.
-    listed = module.clone() if job.get("asm") else None
     answer["object"] = machine.emit_object(module)
     clock.lap("emit")
     answer["exports"], undefined = elf_symbols(answer["object"])
@@ -274,9 +279,13 @@ def _emit_object(job: dict, clock: Clock) -> dict:
         raise Refused(
             "undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing
         )
-    if listed is not None:
-        answer["asm"] = machine.emit_assembly(listed)
-        clock.lap("asm")
+    return answer
+
+
+def _list(job: dict, clock: Clock) -> dict:
+    module, machine = _for_host(job, clock)
+    answer = {"asm": machine.emit_assembly(module)}
+    clock.lap("emit")
     return answer
 
 
@@ -387,6 +396,8 @@ def run(job: dict) -> dict:
                 answer = _assemble(job["ptx"], job, clock)
             case "object":
                 answer = _emit_object(job, clock)
+            case "listing":
+                answer = _list(job, clock)
             case "sass":
                 answer = _disassemble(job, clock)
             case "ping":

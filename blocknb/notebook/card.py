@@ -132,7 +132,7 @@ class Card:
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
         found += sections.stage_sections(trace, stages.expression, stages.heading)
         for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
-            whole = self.whole or bool({"sass", "all"} & set(self.opened))
+            whole = self.whole or bool({"sass", "assembly", "all"} & set(self.opened))
             found += sections.code_sections(other, view.expression, view.heading, whole)
         return found
 

@@ -158,8 +158,8 @@ def _note_line(note: Note, trace: Trace) -> Line:
 
 
 def code_sections(trace: Trace, expression: str, group: str, whole: bool = True) -> list[Section]:
-    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's. Unless `whole`, SASS that nobody has read yet comes later: to
-    disassemble takes longer than to compile."""
+    """LLVM, PTX and SASS of a GPU's trace; LLVM and assembly of a CPU's. Unless `whole`, machine code that nobody has read yet comes
+    later: to disassemble takes longer than to compile, and for a listing LLVM runs once more."""
     found = []
     if trace.llvm:
         lines = tuple(Line(text) for text in trace.llvm.rstrip("\n").split("\n"))
@@ -173,12 +173,24 @@ def code_sections(trace: Trace, expression: str, group: str, whole: bool = True)
     if trace.artifacts.get("cubin"):
         later = not whole and "sass" not in vars(trace) and trace.disassembles
         found.append(_sass(trace, expression, group, later))
-    if trace.assembly:
-        about = "What this machine's processor runs"
-        lines = _listing(assembly_lines(trace.assembly), trace)
-        title = "x86 assembly" if "x86" in trace.assembly or "%r" in trace.assembly else "assembly"
-        found.append(_code("assembly", title, group, lines, f"{expression}.assembly", about, "asm"))
+    if trace.artifacts.get("object"):
+        later = not whole and "assembly" not in vars(trace) and trace.lists
+        found.append(_assembly(trace, expression, group, later))
     return found
+
+
+def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section:
+    about, call = "What this machine's processor runs", f"{expression}.assembly"
+    if later:
+        return Section("assembly", "assembly", group, (), call, about, "not yet read", "asm", later=True)
+    try:
+        text = trace.assembly or ""
+    except KernelError as error:
+        return Section(
+            "assembly", "assembly", group, (Line(numbers.complaint(error)),), call, about, "not listed", "asm"
+        )
+    title = "x86 assembly" if "x86" in text or "%r" in text else "assembly"
+    return _code("assembly", title, group, _listing(assembly_lines(text), trace), call, about, "asm")
 
 
 def _sass(trace: Trace, expression: str, group: str, later: bool) -> Section:

@@ -319,8 +319,7 @@ class _Job:
             trace.resources = _gpu_resources(code, cuda)
         else:
             host = workers.wait(llvm.compile_cpu(text, self.target, workers=workers))
-            trace.artifacts |= {"object": host.object, "assembly": host.asm or ""}
-            times = host.ms
+            trace.artifacts["object"], times = host.object, host.ms
         elapsed = (time.perf_counter() - begin) * 1e3
         for stage, milliseconds in times.items():
             self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
@@ -342,8 +341,11 @@ class _Job:
             dict(self.options),
         )
         trace.stages, trace.milliseconds, trace.from_cache = stages, self.milliseconds, from_cache
-        trace.disassemble = self._disassemble
+        trace.disassemble, trace.list_code = self._disassemble, self._list
         return trace
+
+    def _list(self, text: str) -> str:
+        return llvm.shared().wait(llvm.list_cpu(text, self.target))
 
     def _disassemble(self, cubin: bytes) -> Any:
         """The SASS, or None where there is no nvdisasm for the target."""

@@ -22,14 +22,14 @@ LEAST_SHARED = 1
 
 class Texts(Mapping[str, Any]):
     """`asm`: "source", "ttir" (the tile IR), "ttgir" (the IR that code is generated from), "llir", "ptx", "cubin", "sass" as far as
-    they exist, and the artifacts under our names ("llvm", "assembly", "object")."""
+    they exist, and under our names "llvm", "object" and "assembly"."""
 
     def __init__(self, trace: Trace):
         self._trace = trace
 
     def _keys(self) -> list[str]:
         artifacts = self._trace.artifacts
-        more = ["sass"] if "cubin" in artifacts else []
+        more = ["sass"] if "cubin" in artifacts else ["assembly"] if "object" in artifacts else []
         return ["source", "ttir", "ttgir", "llir", *more, *artifacts]
 
     def __getitem__(self, key: str) -> Any:
@@ -45,6 +45,8 @@ class Texts(Mapping[str, Any]):
                 return trace.artifacts["llvm"]
             case "sass" if "cubin" in trace.artifacts:
                 return str(trace.sass)
+            case "assembly" if "object" in trace.artifacts:
+                return trace.assembly
         if key in trace.artifacts:
             return trace.artifacts[key]
         hint = (

@@ -23,7 +23,7 @@ def compile_native(func: Func, target: str = "cpu", checked: bool = True, opt: i
     """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest."""
     parsed = Target.parse(target)
     module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed, checked)
-    made = llvm.compile_cpu(module.text, parsed, asm=False, opt=opt).result()
+    made = llvm.compile_cpu(module.text, parsed, opt=opt).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)
 

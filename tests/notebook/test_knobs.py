@@ -147,19 +147,22 @@ def test_a_request_that_fails_is_answered_with_the_error():
 def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypatch):
     from blocknb.notebook import document, extension
 
-    def view(bundle):
-        return bundle[document.MIME]["views"][1]
+    def view(bundle, number=1):
+        return bundle[document.MIME]["views"][number]
 
     monkeypatch.setattr(extension, "answers", [])
     shown, *_ = accumulated(block=32)
     assert view(live.bundle(shown))["later"] == [] and view(live.bundle(shown))["code"]["sass"]
     monkeypatch.setattr(extension, "answers", [extension.Announcement("0.1.0", 2)])
     vars(shown.views[1].trace).pop("sass")
+    vars(shown.views[0].trace).pop("assembly")
     found = live.bundle(shown)
     assert view(found)["later"] == ["sass"] and "sass" not in view(found)["code"]
+    assert view(found, 0)["later"] == ["assembly"] and "assembly" not in view(found, 0)["code"]
     assert "sass" in found["text/plain"]
     card_of_page = live._cards[found[document.MIME]["model"]]
     whole = live.REQUESTS["whole"](card_of_page, {})["document"]
+    assert whole["views"][0]["later"] == [] and whole["views"][0]["code"]["assembly"]
     assert (
         whole["views"][1]["later"] == [] and "EXIT" in card_of_page.listing(whole["views"][1]["code"]["sass"])["text"]
     )

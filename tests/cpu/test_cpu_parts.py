@@ -1,0 +1,65 @@
+"""Long kernels on the CPU are several functions: none of them is long, and together they compute what one function does."""
+
+import re
+
+import numpy as np
+import pytest
+from front import kind
+from kernels import CASES
+from kernels.base import copied, host_address, parameters
+from native import run_native
+
+from blocknb import passes
+from blocknb.codegen import cpu, cpu_parts
+from blocknb.errors import AccessError
+from blocknb.frontend import Constant, parse
+from blocknb.profile import scaling
+from blocknb.target import Target
+
+CPU = Target.parse("cpu")
+
+
+def functions(name: str, count: int) -> list[int]:
+    """The lines of each function that a kernel of `count` statements becomes."""
+    kernel = scaling.kernel(name, count)
+    types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(count)}
+    func, _ = passes.run(parse(kernel.source, types, {}), CPU)
+    text = cpu.generate(func, CPU).text
+    return [body.count("\n") for body in re.findall(r"^define .*?^}", text, re.MULTILINE | re.DOTALL)]
+
+
+@pytest.mark.parametrize("name", ["memory", "reductions", "nested", "blocks"])
+def test_longer_kernels_are_more_functions_and_not_longer_ones(name):
+    short, long = functions(name, 120), functions(name, 240)
+    assert max(long) < 2 * cpu_parts.LINES
+    assert sum(long) < 2.2 * sum(short)
+    assert len(long) > 1.5 * len(short) > 4
+
+
+def test_short_kernels_are_one_function(monkeypatch):
+    kernel = scaling.kernel("memory", 8)
+    types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(1)}
+    func, _ = passes.run(parse(kernel.source, types, {}), CPU)
+    assert ".part" not in cpu.generate(func, CPU).text
+
+
+@pytest.mark.parametrize("name", list(CASES)[::3])
+def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
+    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(7))
+    func = case.parse(arguments)
+    got = {n: copied(value) for n, value in arguments.items()}
+    case.link(got, host_address)
+    run_native(func, parameters(func, got), case.grid)
+    case.check(arguments, got)
+
+
+def test_an_access_outside_an_array_ends_the_kernel_from_within_a_part(monkeypatch):
+    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    kernel = scaling.kernel("memory", 8)
+    types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(1)}
+    out = np.zeros(128, np.float32)
+    with pytest.raises(AccessError, match="128"):
+        run_native(parse(kernel.source, types, {}), [np.zeros(64, np.float32), out, 128], 1)
+    assert not out.any()
