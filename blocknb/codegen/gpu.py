@@ -19,6 +19,7 @@ from blocknb.analysis import affine
 from blocknb.codegen import (
     gpu_assembly,
     gpu_atomics,
+    gpu_control,
     gpu_dot,
     gpu_float8,
     gpu_math,
@@ -39,6 +40,7 @@ from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
+from blocknb.trace import Note, Notes
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Module:
     """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a CTA.
 
     Behind the kernel's own parameters come, if it `reports`, the report (see `report`), and for each argument in `extents` the lowest
-    address of its array and in how many bytes from there an element may begin. `sites` are what records refer to.
+    address of its array and in how many bytes from there an element may begin. `sites` are what records refer to. `notes` say what
+    was done because the kernel is long, and `select` is how hard LLVM's back end shall try (see `llvm.compile_cuda`).
     """
 
     text: str
@@ -56,6 +59,13 @@ class Module:
     reports: bool = False
     extents: tuple[int, ...] = ()
     sites: tuple[Site, ...] = ()
+    notes: tuple[Note, ...] = ()
+    select: int = 1
+
+
+#: Loops above which LLVM's back end only selects instructions: its work on addresses grows with the square of the number of loops, and
+#: ptxas does the same once more.
+MANY_LOOPS = 48
 
 
 def generate(func: Func, target: Target) -> Module:
@@ -303,7 +313,14 @@ class Generator:
         # The functions it calls are the kernel's own, also where several kernels are linked into one file.
         entry, shared = symbol(self.func.name), self.func.attrs.get("shared_bytes", 0)
         text = text.replace("@blocknb.", f"@{entry}.") + "\n"
-        return Module(text, entry, shared, threads, self.reports, tuple(sorted(self.extents)), tuple(self.sites))
+        loops, notes = sum(op.name in ("for", "while") for op in self.func.ops()), Notes("codegen")
+        if loops > MANY_LOOPS:
+            notes(
+                None,
+                f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
+            )
+        extents, sites, select = tuple(sorted(self.extents)), tuple(self.sites), int(loops <= MANY_LOOPS)
+        return Module(text, entry, shared, threads, self.reports, extents, sites, tuple(notes.list), select)
 
     def header(self, threads: int) -> list[str]:
         params = []
@@ -344,11 +361,11 @@ class Generator:
             case "yield" | "condition":
                 pass
             case "for":
-                self.loop_for(op)
+                gpu_control.loop_for(self, op)
             case "while":
-                self.loop_while(op)
+                gpu_control.loop_while(self, op)
             case "if":
-                self.branch(op)
+                gpu_control.branch(self, op)
             case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
                 gpu_memory.emit(self, op)
             case "atomic" | "atomic_cas":
@@ -388,107 +405,3 @@ class Generator:
             if later.name != "local_load" and not OPS[later.name].pure:
                 return False
         return False
-
-    # -- control flow
-
-    def phis(self, values: Sequence[Value]) -> list[list[str]]:
-        """Names for the registers of carried values; the phi lines themselves are written when all edges are known."""
-        return [[self.name() for _ in range(self.num_registers(v))] for v in values]
-
-    def write_phis(
-        self,
-        sink: list[str],
-        values: Sequence[Value],
-        names: Sequence[Sequence[str]],
-        edges: Sequence[tuple[str, Sequence[Sequence[str]]]],
-    ) -> None:
-        for i, (value, own) in enumerate(zip(values, names, strict=True)):
-            kind = llvm_type(value.type.dtype)
-            for r, name in enumerate(own):
-                arms = ", ".join(f"[ {incoming[i][r]}, %{label} ]" for label, incoming in edges)
-                sink.append(f"  {name} = phi {kind} {arms}")
-
-    def loop_for(self, op: Op) -> None:
-        lower, upper, step = (self.reg(v) for v in op.args[:3])
-        kind = llvm_type(op.args[0].type.dtype)
-        body = op.blocks[0]
-        initial, before = [[lower], *(self.regs(v) for v in op.args[3:])], self.label
-        header, inside, done = (self.new_label(x) for x in ("for", "body", "done"))
-        carried = self.phis(body.args)
-        self.do(f"br label %{header}")
-        self.start(header)
-        phi_sink = self.open_chunk()
-        self.open_chunk()
-        more = self.in_range(kind, carried[0][0], upper, step, op.args[2])
-        self.do(f"br i1 {more}, label %{inside}, label %{done}")
-        self.start(inside)
-        for value, names in zip(body.args, carried, strict=True):
-            self.set(value, names)
-        self.block(body)
-        following = [
-            [self.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
-            *(self.regs(v) for v in body.terminator.args),
-        ]
-        latch = self.label
-        self.do(f"br label %{header}")
-        self.write_phis(phi_sink, body.args, carried, [(before, initial), (latch, following)])
-        self.open_chunk()
-        self.start(done)
-        for value, names in zip(op.results, carried[1:], strict=True):
-            self.set(value, names)
-
-    def in_range(self, kind: str, index: str, upper: str, step: str, value: Value) -> str:
-        """Whether a loop goes on: below the bound for a positive step, above it for a negative one."""
-        signed = "s" if value.type.dtype.kind == "int" else "u"
-        op = self.defs.get(value)
-        if op is not None and op.name == "const":
-            return self.emit(f"icmp {signed}{'lt' if op.attrs['value'] > 0 else 'gt'} {kind} {index}, {upper}")
-        up, down = (self.emit(f"icmp {signed}{pred} {kind} {index}, {upper}") for pred in ("lt", "gt"))
-        rising = self.emit(f"icmp sgt {kind} {step}, 0")
-        return self.emit(f"select i1 {rising}, i1 {up}, i1 {down}")
-
-    def loop_while(self, op: Op) -> None:
-        test, body = op.blocks
-        initial, before = [self.regs(v) for v in op.args], self.label
-        header, inside, done = (self.new_label(x) for x in ("while", "body", "done"))
-        carried = self.phis(test.args)
-        self.do(f"br label %{header}")
-        self.start(header)
-        phi_sink = self.open_chunk()
-        self.open_chunk()
-        for value, names in zip(test.args, carried, strict=True):
-            self.set(value, names)
-        self.block(test)
-        passed = [self.regs(v) for v in test.terminator.args[1:]]
-        self.do(f"br i1 {self.reg(test.terminator.args[0])}, label %{inside}, label %{done}")
-        self.start(inside)
-        for value, names in zip(body.args, passed, strict=True):
-            self.set(value, names)
-        self.block(body)
-        following, latch = [self.regs(v) for v in body.terminator.args], self.label
-        self.do(f"br label %{header}")
-        self.write_phis(phi_sink, test.args, carried, [(before, initial), (latch, following)])
-        self.open_chunk()
-        self.start(done)
-        for value, names in zip(op.results, passed, strict=True):
-            self.set(value, names)
-
-    def branch(self, op: Op) -> None:
-        labels = [self.new_label(x) for x in ("then", "else")]
-        done = self.new_label("endif")
-        self.do(f"br i1 {self.reg(op.args[0])}, label %{labels[0]}, label %{labels[1]}")
-        edges: list[tuple[str, Any]] = []
-        for label, block in zip(labels, op.blocks, strict=True):
-            self.open_chunk()
-            self.start(label)
-            self.block(block)
-            edges.append((label, [self.regs(v) for v in block.terminator.args]))
-            edges[-1] = (self.label, edges[-1][1])
-            self.do(f"br label %{done}")
-        self.open_chunk()
-        self.start(done)
-        merged = self.phis(op.results)
-        self.write_phis(self.sink, op.results, merged, edges)
-        for value, names in zip(op.results, merged, strict=True):
-            self.set(value, names)
-        self.open_chunk()

@@ -68,18 +68,21 @@ def compile_cuda(
     target: Target,
     *,
     opt: int = 1,
+    select: int | None = None,
     llvm: bool = False,
     tool: Tool | None = None,
     workers: Workers | None = None,
 ) -> Future[CudaCode]:
     """Compiles LLVM text to PTX and, where a ptxas for the target is found (or given as `tool`), to a cubin.
 
+    `opt` is how hard LLVM optimises, `select` how hard its back end does (as `opt` if None).
+
     The future raises CompilerBug (LLVM text that is wrong, ptxas that refuses), Unsupported (no such instruction on the
     target) or OutOfResources (ptxas counts too much shared memory).
     """
     tool = tool or find_ptxas(target)
     job = {"kind": "cubin" if tool else "ptx", "text": text, "opt": opt, "llvm": llvm}
-    job |= {"arch": target.arch, "features": target.features}
+    job |= {"arch": target.arch, "features": target.features, "select": opt if select is None else select}
     if tool:
         job["ptxas"] = str(tool.path)
     return then((workers or shared()).submit(job), _cuda_code)

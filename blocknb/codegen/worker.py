@@ -8,7 +8,7 @@ a thread reads the requests, so that the process notices the end of its parent e
 
 `run(job)` is the whole service, and can be called in any process that may die. A job is a dict with `kind`:
 
-`ptx`       text, arch, features, opt -> ptx, ms
+`ptx`       text, arch, features, opt, select (how hard the back end tries, 0 to 3; default opt) -> ptx, ms
 `cubin`     the same and ptxas (a path) -> ptx, cubin, log, ms
 `assemble`  ptx, arch, ptxas -> cubin, log, ms
 `object`    text, cpu, features, opt, allowed (names) -> object, exports, ms
@@ -242,7 +242,7 @@ def _optimise(module: Any, machine: Any, opt: int, gvn: bool) -> None:
 
 def _emit_ptx(job: dict, clock: Clock) -> dict:
     opt = job.get("opt", 1)
-    machine = _machine("nvptx64-nvidia-cuda", job["arch"], job.get("features", ""), min(opt, 3))
+    machine = _machine("nvptx64-nvidia-cuda", job["arch"], job.get("features", ""), min(job.get("select", opt), 3))
     clock.lap("start")
     module = _parse(job["text"], machine)
     clock.lap("parse")

@@ -209,6 +209,7 @@ class _Job:
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
+        self.select = 1
         functions = [f for k in kinds.values() if k.constant and (f := source_of(k.constant[0])) is not None]
         self.reached = tuple(map(dependencies, (source, *functions)))
         sources = [s for d in self.reached for s in d.sources]
@@ -298,7 +299,8 @@ class _Job:
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
         more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
         more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents}
-        return made.text, made.entry, more, ()
+        self.select = made.select
+        return made.text, made.entry, more, made.notes
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
@@ -312,7 +314,8 @@ class _Job:
         """Has a worker turn the text into machine code; fills artifacts, resources and times of the trace."""
         begin, workers = time.perf_counter(), llvm.shared()
         if self.target.is_gpu:
-            cuda = workers.wait(llvm.compile_cuda(text, self.target, tool=self._ptxas(), workers=workers))
+            job = llvm.compile_cuda(text, self.target, select=self.select, tool=self._ptxas(), workers=workers)
+            cuda = workers.wait(job)
             trace.artifacts["ptx"], times = cuda.ptx, cuda.ms
             if cuda.cubin is not None:
                 trace.artifacts["cubin"] = cuda.cubin
@@ -390,8 +393,7 @@ class _Job:
         """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
         job = _Job(self.source, self.kinds, self.options, self.target)
         func = job.front()
-        if not self.target.is_gpu:
-            job.generate(func)
+        job.generate(func)  # which may have notes
         return tuple(job.stages)
 
 

@@ -1,0 +1,123 @@
+"""Control flow of the GPU code generator: loops and branches, every register that they carry a phi.
+
+A phi's line stands before its edges are known, so the lines of a loop's phis have a chunk of their own, which is filled at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from blocknb.codegen.gpu_math import llvm_type
+from blocknb.ir.core import Op, Value
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+
+def phis(g: Generator, values: Sequence[Value]) -> list[list[str]]:
+    """Names for the registers of carried values; the phi lines themselves are written when all edges are known."""
+    return [[g.name() for _ in range(g.num_registers(v))] for v in values]
+
+
+def write_phis(
+    g: Generator,
+    sink: list[str],
+    values: Sequence[Value],
+    names: Sequence[Sequence[str]],
+    edges: Sequence[tuple[str, Sequence[Sequence[str]]]],
+) -> None:
+    for i, (value, own) in enumerate(zip(values, names, strict=True)):
+        kind = llvm_type(value.type.dtype)
+        for r, name in enumerate(own):
+            arms = ", ".join(f"[ {incoming[i][r]}, %{label} ]" for label, incoming in edges)
+            sink.append(f"  {name} = phi {kind} {arms}")
+
+
+def loop_for(g: Generator, op: Op) -> None:
+    lower, upper, step = (g.reg(v) for v in op.args[:3])
+    kind = llvm_type(op.args[0].type.dtype)
+    body = op.blocks[0]
+    initial, before = [[lower], *(g.regs(v) for v in op.args[3:])], g.label
+    header, inside, done = (g.new_label(x) for x in ("for", "body", "done"))
+    carried = phis(g, body.args)
+    g.do(f"br label %{header}")
+    g.start(header)
+    phi_sink = g.open_chunk()
+    g.open_chunk()
+    more = in_range(g, kind, carried[0][0], upper, step, op.args[2])
+    g.do(f"br i1 {more}, label %{inside}, label %{done}")
+    g.start(inside)
+    for value, names in zip(body.args, carried, strict=True):
+        g.set(value, names)
+    g.block(body)
+    following = [
+        [g.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
+        *(g.regs(v) for v in body.terminator.args),
+    ]
+    latch = g.label
+    g.do(f"br label %{header}")
+    write_phis(g, phi_sink, body.args, carried, [(before, initial), (latch, following)])
+    g.open_chunk()
+    g.start(done)
+    for value, names in zip(op.results, carried[1:], strict=True):
+        g.set(value, names)
+
+
+def in_range(g: Generator, kind: str, index: str, upper: str, step: str, value: Value) -> str:
+    """Whether a loop goes on: below the bound for a positive step, above it for a negative one."""
+    signed = "s" if value.type.dtype.kind == "int" else "u"
+    op = g.defs.get(value)
+    if op is not None and op.name == "const":
+        return g.emit(f"icmp {signed}{'lt' if op.attrs['value'] > 0 else 'gt'} {kind} {index}, {upper}")
+    up, down = (g.emit(f"icmp {signed}{pred} {kind} {index}, {upper}") for pred in ("lt", "gt"))
+    rising = g.emit(f"icmp sgt {kind} {step}, 0")
+    return g.emit(f"select i1 {rising}, i1 {up}, i1 {down}")
+
+
+def loop_while(g: Generator, op: Op) -> None:
+    test, body = op.blocks
+    initial, before = [g.regs(v) for v in op.args], g.label
+    header, inside, done = (g.new_label(x) for x in ("while", "body", "done"))
+    carried = phis(g, test.args)
+    g.do(f"br label %{header}")
+    g.start(header)
+    phi_sink = g.open_chunk()
+    g.open_chunk()
+    for value, names in zip(test.args, carried, strict=True):
+        g.set(value, names)
+    g.block(test)
+    passed = [g.regs(v) for v in test.terminator.args[1:]]
+    g.do(f"br i1 {g.reg(test.terminator.args[0])}, label %{inside}, label %{done}")
+    g.start(inside)
+    for value, names in zip(body.args, passed, strict=True):
+        g.set(value, names)
+    g.block(body)
+    following, latch = [g.regs(v) for v in body.terminator.args], g.label
+    g.do(f"br label %{header}")
+    write_phis(g, phi_sink, test.args, carried, [(before, initial), (latch, following)])
+    g.open_chunk()
+    g.start(done)
+    for value, names in zip(op.results, passed, strict=True):
+        g.set(value, names)
+
+
+def branch(g: Generator, op: Op) -> None:
+    labels = [g.new_label(x) for x in ("then", "else")]
+    done = g.new_label("endif")
+    g.do(f"br i1 {g.reg(op.args[0])}, label %{labels[0]}, label %{labels[1]}")
+    edges: list[tuple[str, Any]] = []
+    for label, block in zip(labels, op.blocks, strict=True):
+        g.open_chunk()
+        g.start(label)
+        g.block(block)
+        edges.append((label, [g.regs(v) for v in block.terminator.args]))
+        edges[-1] = (g.label, edges[-1][1])
+        g.do(f"br label %{done}")
+    g.open_chunk()
+    g.start(done)
+    merged = phis(g, op.results)
+    write_phis(g, g.sink, op.results, merged, edges)
+    for value, names in zip(op.results, merged, strict=True):
+        g.set(value, names)
+    g.open_chunk()
