@@ -27,6 +27,7 @@ from blocknb.codegen import (
     gpu_moves,
     gpu_report,
     gpu_scan,
+    gpu_stream,
     gpu_warp,
 )
 from blocknb.codegen.gpu_math import constant, llvm_type
@@ -82,6 +83,9 @@ class Generator:
         self.func, self.target = func, target
         self.facts = affine.analyze(func)
         self.defs, self.users = definitions(func), uses(func)
+        self.streamed = gpu_stream.streamed(func, self.facts)
+        self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
+        self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
         self.helpers: dict[str, str] = {}  # functions that the kernel calls
@@ -95,7 +99,9 @@ class Generator:
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}
         self.deferred: dict[Value, Callable[[tuple[int, ...]], None]] = {}
         self.following: tuple[Sequence[Op], int] = (), 0
-        self.lazy: dict[Value, tuple[Op, list[str], str]] = {}
+        self.lazy: dict[
+            Value, tuple[Op, list[str] | None, str]
+        ] = {}  # streamed: no chunk, it stands where it is asked for
         self.memo: dict[tuple, str] = {}
         self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
@@ -230,8 +236,11 @@ class Generator:
             if missing:
                 todo += reversed(missing)
                 continue
-            with self.writing(chunk, dbg):
-                self.registers[value][index] = self.compute(op, value, index)
+            with self.writing(self.sink if chunk is None else chunk, dbg):
+                name = self.compute(op, value, index)
+                if chunk is None:
+                    self.remember(self.registers[value], index, name)
+                self.registers[value][index] = name
 
     def regs(self, value: Value) -> list[str]:
         return [self.reg(value, r) for r in range(self.num_registers(value))]
@@ -274,6 +283,8 @@ class Generator:
     def elementwise(self, op: Op, names: tuple[str, ...]) -> str:
         """An elementwise op on single values; equal operands give the same result again."""
         key = (op.id, names)
+        if op.results[0] in self.streamed:
+            return gpu_math.emit(self, op, names)
         if key not in self.memo:
             self.memo[key] = gpu_math.emit(self, op, names)
         return self.memo[key]
@@ -289,6 +300,8 @@ class Generator:
             reach |= basis
         if offset & reach:
             base, offset = self.emit(f"xor i32 {base}, {offset}"), 0
+        if self.offset and op.result in self.streamed:
+            base = self.emit(f"add i32 {base}, {self.offset}")
         return self.emit(f"add i32 {base}, {offset + start}") if offset + start else base
 
     def remember(self, known: dict, key: Any, name: str) -> str:
@@ -353,10 +366,18 @@ class Generator:
             self.following = block.ops, position + 1
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             self.op(op)
-        for known, key in self.scopes.pop():  # after this block these names are not defined on every path
+        self.forget()  # after this block these names are not defined on every path
+
+    def forget(self) -> None:
+        for known, key in self.scopes.pop():
             del known[key]
 
     def op(self, op: Op) -> None:
+        if op.results and op.results[0] in self.streamed:
+            self.lazy[op.result] = (op, None, self.dbg)
+            if op.name == "load":
+                gpu_memory.stream(self, op)
+            return
         match op.name:
             case "yield" | "condition":
                 pass

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
+from blocknb.codegen import gpu_stream
 from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -123,6 +124,8 @@ def memory_bits(dtype: ElementType) -> int:
 
 def unpack(g: Generator, value: Value, index: int) -> str:
     """One register out of the word that it arrived in."""
+    if value in g.streamed and not any(index in registers for registers in g.words[value]):
+        g.deferred[value]((index,))
     dtype = value.type.dtype
     kind, bits = llvm_type(dtype), memory_bits(dtype)
     registers, name = next(((r, n) for r, n in g.words[value].items() if index in r), ((), ""))
@@ -222,23 +225,41 @@ def offset_pointer(g: Generator, name: str, distance: int, space: int) -> str:
 
 
 def load(g: Generator, op: Op) -> None:
-    dtype = op.result.type.dtype
-    mask = mask_of(op)
     words: dict[tuple[int, ...], str] = {}
-    other = op.args[2] if len(op.args) > 2 else None
     for registers in accesses(g.facts, op):
-        name, distance = address(g, op.args[0], registers[0])
-        pieces = split(registers, memory_bits(dtype))
-        predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
-        if predicate in ("", "true") and not op.attrs.get("cache") and not op.attrs.get("evict"):
-            got = plain_load(g, name, distance, pieces, memory_bits(dtype), bool(op.attrs.get("volatile")))
-        else:
-            defaults = (
-                [word(g, other, piece if other.type.shape else (0,)) for piece in pieces] if other is not None else []
-            )
-            got = predicated_load(g, op, name, distance, pieces, memory_bits(dtype), predicate, defaults)
-        words.update(zip(pieces, got, strict=True))
+        words |= read(g, op, registers)
     arrive(g, op, words)
+
+
+def read(g: Generator, op: Op, registers: tuple[int, ...]) -> dict[tuple[int, ...], str]:
+    """One access of a load: the words that it brings."""
+    dtype, mask = op.result.type.dtype, mask_of(op)
+    other = op.args[2] if len(op.args) > 2 else None
+    name, distance = address(g, op.args[0], registers[0])
+    pieces = split(registers, memory_bits(dtype))
+    predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
+    plain = predicate in ("", "true") and not op.attrs.get("cache") and not op.attrs.get("evict")
+    if plain and op.result not in g.streamed:
+        got = plain_load(g, name, distance, pieces, memory_bits(dtype), bool(op.attrs.get("volatile")))
+    else:  # streamed: LLVM would keep what two consumers load alike
+        defaults = (
+            [word(g, other, piece if other.type.shape else (0,)) for piece in pieces] if other is not None else []
+        )
+        predicate = "" if predicate == "true" else predicate
+        got = predicated_load(g, op, name, distance, pieces, memory_bits(dtype), predicate, defaults)
+    return dict(zip(pieces, got, strict=True))
+
+
+def stream(g: Generator, op: Op) -> None:
+    """A load that happens access by access, whenever a register or word of it is asked for."""
+    access = {register: registers for registers in accesses(g.facts, op) for register in registers}
+    known = g.words[op.result] = {}
+
+    def fetch(registers: tuple[int, ...]) -> None:
+        for piece, name in read(g, op, access[registers[0]]).items():
+            g.remember(known, piece, name)
+
+    g.deferred[op.result] = fetch
 
 
 def plain_load(
@@ -301,16 +322,22 @@ def store(g: Generator, op: Op) -> None:
     pointer, value = op.args[:2]
     mask, owner = mask_of(op), g.owner(pointer.type.layout if pointer.type.shape else None)
     bits = memory_bits(value.type.dtype)
-    for registers in accesses(g.facts, op):
-        name, distance = address(g, pointer, registers[0])
-        pieces = split(registers, bits)
-        words = [word(g, value, piece) for piece in pieces]
-        predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
-        predicate = both(g, predicate, owner)
-        if predicate or op.attrs.get("cache") or op.attrs.get("evict"):
-            predicated_store(g, op, name, distance, words, bits * len(pieces[0]), predicate)
-        else:
-            plain_store(g, offset_pointer(g, name, distance, 1), 1, words, bits * len(pieces[0]))
+
+    def write(together: Sequence[tuple[int, ...]]) -> None:
+        made = []
+        for registers in together:
+            name, distance = address(g, pointer, registers[0])
+            pieces = split(registers, bits)
+            words = [word(g, value, piece) for piece in pieces]
+            predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
+            made.append((name, distance, words, both(g, predicate, owner), bits * len(pieces[0])))
+        for name, distance, words, predicate, wide in made:
+            if predicate or op.attrs.get("cache") or op.attrs.get("evict"):
+                predicated_store(g, op, name, distance, words, wide, predicate)
+            else:
+                plain_store(g, offset_pointer(g, name, distance, 1), 1, words, wide)
+
+    gpu_stream.in_pieces(g, op, accesses(g.facts, op), write)
 
 
 def both(g: Generator, a: str, b: str) -> str:

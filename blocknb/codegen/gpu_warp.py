@@ -6,9 +6,10 @@ A value of any type travels as 32-bit words. What a conversion shuffles, and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from blocknb.codegen import gpu_stream
 from blocknb.codegen.gpu_math import ElementType, constant, llvm_type
 from blocknb.codegen.gpu_memory import as_integer, memory_bits
 from blocknb.errors import CompilerBug
@@ -98,15 +99,8 @@ def reduce(g: Generator, op: Op) -> None:
     _, lanes, warps = layout.axis_bits(axis)
     if warps and "keep" not in op.attrs:
         raise CompilerBug("a reduction across warps reached code generation", op.loc)
-    groups: dict[int, list[tuple[str, ...]]] = {}
-    for register, target in enumerate(layout.slice_registers(axis)):
-        groups.setdefault(target, []).append(tuple(g.reg(x, register) for x in op.args))
     results = []
-    for target in sorted(groups):
-        parts = groups[target]
-        while len(parts) > 1:
-            parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
-        value = parts[0]
+    for value in within_threads(g, op, layout.slice_registers(axis)):
         for bit in range(5):
             if lanes >> bit & 1:
                 other = tuple(butterfly(g, x, a.type.dtype, 1 << bit) for x, a in zip(value, op.args, strict=True))
@@ -114,6 +108,48 @@ def reduce(g: Generator, op: Op) -> None:
         results.append(value)
     for i, result in enumerate(op.results):
         g.set(result, [value[i] for value in results])
+
+
+def within_threads(g: Generator, op: Op, targets: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Reduces the registers of each target as a tree of neighbours, targets in order."""
+    found: dict[int, list[tuple[str, ...]]] = {}
+
+    def collect(registers: Sequence[int]) -> dict[int, list[tuple[str, ...]]]:
+        parts: dict[int, list[tuple[str, ...]]] = {}
+        for register in registers:
+            parts.setdefault(targets[register], []).append(tuple(g.reg(x, register) for x in op.args))
+        return parts
+
+    piece = gpu_stream.piece_of(g.func)
+    if not any(x in g.streamed for x in op.args):
+        found = collect(range(len(targets)))
+    elif gpu_stream.has_equal_pieces(g, op):
+        yield reduced_in_loop(g, op, lambda: tree(g, op, collect(range(piece))[0]))
+        return
+    else:
+        for start in range(0, len(targets), piece):
+            with gpu_stream.forgetting(g):
+                for target, values in collect(range(start, min(start + piece, len(targets)))).items():
+                    found.setdefault(target, []).append(tree(g, op, values))
+    for target in sorted(found):
+        yield tree(g, op, found[target])
+
+
+def reduced_in_loop(g: Generator, op: Op, piece: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    """The pieces of a big tile of rank one, reduced one after another; the first stands before the loop."""
+    with gpu_stream.forgetting(g):
+        first = piece()
+    kinds = [llvm_type(x.type.dtype) for x in op.args]
+    with gpu_stream.loop(g, op, 1, list(zip(kinds, first, strict=True))) as pieces:
+        total = combined(g, op, tuple(pieces.values), piece())
+        pieces.leave(total)
+    return total
+
+
+def tree(g: Generator, op: Op, parts: list[tuple[str, ...]]) -> tuple[str, ...]:
+    while len(parts) > 1:
+        parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def in_order(g: Generator, op: Op, bit: int, own: tuple, other: tuple) -> tuple[tuple, tuple]:
