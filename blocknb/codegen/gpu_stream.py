@@ -132,9 +132,14 @@ def _may_pass(load: Op, root: Value, op: Op, facts: Facts) -> bool:
     """Whether a load of an array may come after this op, which writes."""
     if op.name != "store" or not op.args[0].type.shape:
         return False
-    other = facts.root(op.args[0])
-    same = op.args[0] is load.args[0] and not op.args[0].type.layout.is_replicated
-    return other is not None and (other is not root or same)
+    pointer, other = op.args[0], facts.root(op.args[0])
+    if other is not root:
+        return other is not None
+    # The same addresses element by element, each of one thread, and of one element: what is written has been read.
+    if pointer is not load.args[0] or len(pointer.type.shape) != 1 or pointer.type.layout.is_replicated:
+        return False
+    stride = facts.stride(pointer, 0)
+    return isinstance(stride, int) and stride != 0
 
 
 def _made_for(consumer: Op, found: Mapping[Value, Op]) -> set[Value]:

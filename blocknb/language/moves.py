@@ -9,12 +9,16 @@ included.
 from __future__ import annotations
 
 from blocknb.language import surface as tl
+from blocknb.language import target_info
 from blocknb.language.constants import constexpr
 from blocknb.language.library import inline, inline_method
 from blocknb.language.types import int32
 
 # ruff: noqa: RUF005 (a kernel has no `*` inside a tuple)
 # mypy: disable-error-code="operator,assignment"
+
+#: Comparisons of a sort up to which a GPU has every step written out; more would take too long to compile.
+WRITTEN_OUT = constexpr(1 << 18)
 
 
 def _log2(n):
@@ -120,9 +124,29 @@ def _merge(x, axis, size, falls):
 @inline
 def _sort_groups(x, axis, size, falls):
     """Sorts aligned groups of `size` elements along the axis."""
-    for level in tl.static_range(1, _log2(size)):
-        x = _merge(x, axis, 2**level, (_index(x.shape, axis) & 2**level) != 0)
-    return _merge(x, axis, size, falls)
+    levels: constexpr = _log2(size)
+    if target_info.is_cuda() and x.numel * levels * (levels + 1) // 2 > WRITTEN_OUT:
+        x = _sort_groups_in_loops(x, axis, levels, falls)
+    else:
+        for level in tl.static_range(1, levels):
+            x = _merge(x, axis, 2**level, (_index(x.shape, axis) & 2**level) != 0)
+        x = _merge(x, axis, size, falls)
+    return x
+
+
+@inline
+def _sort_groups_in_loops(x, axis, levels, falls):
+    """The same network with its steps in loops, for big tiles: every step goes through shared memory, and code stays short."""
+    at = _index(x.shape, axis) + tl.zeros(x.shape, int32)
+    for level in range(1, levels + 1):
+        falling = tl.where(level < levels, ((at >> level) & 1) != 0, falls)
+        for step in range(level):
+            distance = 1 << (level - 1 - step)
+            other = tl.gather(x, at ^ distance, axis)
+            late = (at & distance) != 0
+            wants_less = late == falling
+            x = tl.where((wants_less & (other < x)) | ((late ^ falling) & (other > x)), other, x)
+    return x
 
 
 @inline_method

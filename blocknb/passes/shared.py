@@ -276,7 +276,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
         raise OutOfResources(
             f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} a program",
             biggest.op.loc,
-            f"make the tiles smaller: the largest buffer here takes {biggest.size} bytes",
+            f"make the tiles smaller: {too_big(biggest, target)}",
         )
     offsets = {live.op.id: live.offset for live in placed}
 
@@ -293,6 +293,15 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
         reuse = f"; {separate - total} bytes saved by reuse" if separate > total else ""
         notes(None, f"{total} bytes for {len(placed)} buffer{'s' if len(placed) > 1 else ''}{reuse}")
     return rebuild(func, "shared", visit).with_attrs(shared_bytes=total)
+
+
+def too_big(live: Live, target: Target) -> str:
+    """What the largest buffer takes, and how much of it would fit."""
+    kind = live.op.result.type
+    count = live.size // kind.dtype.bytes
+    text = f"the largest buffer here takes {live.size} bytes for {count} elements of {kind.dtype}"
+    fits = 1 << (target.max_shared // kind.dtype.bytes).bit_length() - 1
+    return f"{text}, and at most {fits} fit" if fits < count else text
 
 
 def first_fit(live: Live, start: int, others: Sequence[Live]) -> None:

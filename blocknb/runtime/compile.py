@@ -19,6 +19,7 @@ from typing import Any
 from blocknb import passes
 from blocknb.codegen import llvm, toolchain
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
+from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
 from blocknb.frontend.parse import ArgType, Argument, Constant, parse
 from blocknb.frontend.source import Source, source_of
@@ -239,6 +240,7 @@ class _Job:
             trace.artifacts["llvm"] = text
             self.assemble(code, text, trace)
         except KernelError as error:
+            error.loc = users_place(error.loc)
             if isinstance(error, AssemblyError) and error.loc is None:
                 error.loc = assembly_loc(func, error.line, error.column)
                 if error.loc is None:  # none of the kernel's: the assembly is ours, and so is the mistake
@@ -402,6 +404,13 @@ def assembly_loc(func: Func, line: int, column: int) -> Loc | None:
     found = [op.loc for op in func.ops() if op.name == "asm" and op.loc]
     places = [(loc.outermost.line, loc.outermost.column + 1) for loc in found]
     return found[places.index((line, column))] if (line, column) in places else next(iter(found), None)
+
+
+def users_place(loc: Loc | None) -> Loc | None:
+    """The place of the call, for a place in a function of the language that is written in the language: it says nothing to its user."""
+    while in_language(loc) and loc is not None and loc.caller is not None:
+        loc = loc.caller
+    return loc
 
 
 _BINARY = ("cubin", "object")
