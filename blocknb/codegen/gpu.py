@@ -332,6 +332,7 @@ class Generator:
                 None,
                 f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
             )
+        gpu_stream.explain(self, notes)
         extents, sites, select = tuple(sorted(self.extents)), tuple(self.sites), int(loops <= MANY_LOOPS)
         return Module(text, entry, shared, threads, self.reports, extents, sites, tuple(notes.list), select)
 

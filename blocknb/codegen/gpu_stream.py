@@ -23,6 +23,7 @@ from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.language.ops import OPS
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
+from blocknb.trace import Notes
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -248,3 +249,28 @@ class Loop:
             for name, kind, initial, following in rows
         ]
         g.start(self.done)
+
+
+def explain(g: Generator, notes: Notes) -> None:
+    """Says of every big tile that is loaded how it fits into registers, or that it does not."""
+    limit = registers(g.func)
+    for op in g.func.ops():
+        if op.name != "load" or not is_big(op.result, limit // 2 if op.result in g.streamed else limit):
+            continue
+        text = f"{op.result.type.layout.num_registers} registers a thread, of {limit}"
+        if op.result in g.streamed:
+            times = sum(
+                op.result in _made_for(consumer, g.defs_of_streamed)
+                for consumer in g.func.ops()
+                if consumer.name in CONSUMERS
+            )
+            often = (
+                f"{times} times, piece by piece where it is used" if times > 1 else "piece by piece where it is used"
+            )
+            notes(op, f"{text}: loaded {often}")
+        else:
+            notes(
+                op,
+                f"{text}: does not fit, and memory holds the rest; more warps (num_warps) or a smaller block fit",
+                "missed",
+            )

@@ -60,8 +60,9 @@ class Case:
                     actual.astype(np.float64), expected.astype(np.float64), self.rtol, self.atol, err_msg=message
                 )
 
-    def parse(self, arguments: Mapping[str, Any], **options: Any) -> Func:
-        """The tile IR for these arguments (and launch options besides the case's own), specialised as a launch would."""
+    def parse(self, arguments: Mapping[str, Any], target: Target | None = None, **options: Any) -> Func:
+        """The tile IR for these arguments (and launch options besides the case's own), specialised as a launch would; `target` is what
+        the kernel sees while compiling."""
         binding, values = self.kernel._called((), dict(arguments))
         described = self.kernel._describe(binding, values)[0]
         kinds = {
@@ -70,7 +71,7 @@ class Case:
         }
         ordered = {p.name: front_argument(kinds[p.name]) for p in self.kernel.source.parameters}
         options = {**self.kernel.options, **self.options, **options}
-        return parse(self.kernel.source, ordered, {name: x for name, x in options.items() if x is not None})
+        return parse(self.kernel.source, ordered, {name: x for name, x in options.items() if x is not None}, target)
 
     def lower(
         self, arguments: Mapping[str, Any], target: str, without: Iterable[str] = (), **options: Any

@@ -1,0 +1,154 @@
+"""Tiles too big for a thread's registers, and sorts too long to be written out: short code, and the right numbers, run by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from front import kind
+from kernels import CASES
+from kernels.base import array_of, copied, host_address
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.codegen import gpu, gpu_stream
+from blocknb.frontend import Constant, parse
+from blocknb.ir.core import Func
+from blocknb.language import moves
+from blocknb.language.constants import constexpr
+from blocknb.profile import scaling
+from blocknb.target import Target
+from fuzz import reports
+
+SM90A = Target.parse("sm_90a")
+
+
+def lowered(kernel, warps=4, **constants) -> Func:
+    types = {p.name: kind("i32" if p.name == "n" else "*f32") for p in kernel.source.parameters if not p.constexpr}
+    arguments = types | {name: Constant(value) for name, value in constants.items()}
+    func = parse(kernel.source, arguments, {"num_warps": warps, "num_stages": 3}, SM90A)
+    return passes.run(func, SM90A)[0]
+
+
+def lines(operation: str, size: int) -> int:
+    return gpu.generate(lowered(scaling.tile(operation, size)), SM90A).text.count("\n")
+
+
+@pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
+def test_code_for_a_tile_beyond_the_registers_does_not_grow_with_it(operation):
+    """What grows is the number of trips, beside a constant or two."""
+    assert lines(operation, 1 << 16) == lines(operation, 1 << 18) < 3000
+
+
+@pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
+@pytest.mark.parametrize(("registers", "piece"), [(16, 8), (8, 4), (12, 16)])
+def test_pieces_of_a_tile_give_what_the_tile_gives(operation, registers, piece, monkeypatch):
+    monkeypatch.setattr(gpu_stream, "registers", lambda func: registers)
+    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: piece)
+    func = lowered(scaling.tile(operation, 2048), warps=2)
+    assert "piece" in gpu.generate(func, SM90A).text
+    rng = np.random.default_rng(1)
+    x, y = (rng.standard_normal(2048).astype(np.float32) for _ in range(2))
+    out = np.full(2048, np.nan, np.float32)
+    n = 2048 if operation == "softmax" else 2000
+    reports.run(func, {"x_ptr": x, "y_ptr": y, "out_ptr": out, "n": n}, (1, 1, 1))
+    if operation == "reduce":
+        np.testing.assert_allclose(out[0], x[:n].astype(np.float64).sum(), rtol=1e-5)
+        return
+    exact = np.exp(x.astype(np.float64) - x.max())
+    expected = (x + y if operation == "add" else exact / exact.sum())[:n]
+    np.testing.assert_allclose(out[:n], expected, rtol=1e-5)
+    assert np.isnan(out[n:]).all()
+
+
+@blocknb.kernel
+def in_place(x_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i, mask=i < n)
+    bl.store(x_ptr + i, bl.exp(x - bl.max(x, 0)), mask=i < n)
+
+
+@blocknb.kernel
+def shifted(x_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    bl.store(x_ptr + i + 1, bl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+
+@blocknb.kernel
+def flagged(x_ptr, out_ptr, flag_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i, mask=i < n)
+    bl.store(flag_ptr, 1.0)
+    bl.store(out_ptr + i, x, mask=i < n)
+
+
+@blocknb.kernel
+def counted(x_ptr, out_ptr, flag_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i, mask=i < n)
+    bl.atomic_add(flag_ptr, 1.0)
+    bl.store(out_ptr + i, x, mask=i < n)
+
+
+@blocknb.kernel
+def square(x_ptr, out_ptr, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)[:, None] * BLOCK + bl.arange(0, BLOCK)[None, :]
+    x = bl.load(x_ptr + i)
+    bl.store(out_ptr + i, x + bl.sum(x, 1)[:, None])
+
+
+def test_a_tile_may_be_streamed_back_to_where_it_came_from(monkeypatch):
+    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
+    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 4)
+    func = lowered(in_place, BLOCK=2048)
+    assert "piece" in gpu.generate(func, SM90A).text
+    x = np.random.default_rng(2).standard_normal(2048).astype(np.float32)
+    got = x.copy()
+    reports.run(func, {"x_ptr": got, "n": 2048}, (1, 1, 1))
+    np.testing.assert_allclose(got, np.exp(x - x.max()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", [shifted, flagged, counted])
+def test_a_load_stays_in_front_of_what_may_concern_it(kernel):
+    assert "piece" not in gpu.generate(lowered(kernel, BLOCK=1 << 16), SM90A).text
+
+
+def test_pieces_of_two_axes_are_written_out(monkeypatch):
+    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
+    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 8)
+    func = lowered(square, BLOCK=64)
+    assert gpu_stream.streamed(func, gpu.affine.analyze(func))
+    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    reports.run(func, {"x_ptr": x, "out_ptr": out}, (1, 1, 1))
+    np.testing.assert_allclose(out, x + x.sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_streamed_says_so():
+    notes = gpu.generate(lowered(scaling.tile("softmax", 1 << 16)), SM90A).notes
+    assert any("512 registers a thread" in note.text and "3 times" in note.text and note.loc for note in notes)
+
+
+def test_loops_beyond_the_many_are_left_to_ptxas():
+    few, many = (lowered(scaling.kernel("nested", n), COUNT=1) for n in (64, 320))
+    assert gpu.generate(few, SM90A).select == 1 and gpu.generate(few, SM90A).notes == ()
+    module = gpu.generate(many, SM90A)
+    assert module.select == 0 and "loops" in module.notes[0].text
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("sorting")])
+def test_a_sort_in_loops_sorts(name, monkeypatch):
+    monkeypatch.setattr(moves, "WRITTEN_OUT", constexpr(0))
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    func, _ = passes.run(case.parse(arguments, SM90A), SM90A)
+    assert any(op.name == "for" for op in func.ops())
+    got = {key: copied(value) for key, value in arguments.items()}
+    case.link(got, host_address)
+    arrays = [array for value in got.values() if isinstance(array := array_of(value), np.ndarray)]
+    reports.run(func, got, case.grid, reachable=arrays)
+    case.check(arguments, got)
+
+
+def test_code_for_a_long_sort_is_short():
+    assert lines("sort", 1 << 15) < 12_000
