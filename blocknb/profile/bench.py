@@ -219,9 +219,9 @@ def scaling() -> list[Row]:
     """Compile times by stage as kernels get longer (125 to 2000 statements of many kinds), and on tiles of 2^16 elements."""
     from blocknb.profile import scaling
 
-    rows = scaling.statements([])
+    rows = scaling.statements()
     show("Milliseconds by stage, and the power with which they grow over the larger sizes (1: linear)", rows)
-    sizes = scaling.tiles([])
+    sizes = scaling.tiles()
     show("Milliseconds by stage for one operation on a tile of 2^16 elements", sizes)
     return rows + sizes
 

@@ -7,11 +7,12 @@ and what LLVM and ptxas do stands apart from what is ours. The tiles are one ope
 
 from __future__ import annotations
 
+import gc
 import linecache
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -19,6 +20,8 @@ from unittest import mock
 from blocknb.errors import KernelError
 
 SIZES = (125, 250, 500, 1000, 2000)
+KINDS = ("arithmetic", "memory", "reductions", "branches", "loops", "nested", "calls")
+ROUNDS = 2
 HEADER = """\
 import blocknb
 import blocknb.language as tl
@@ -249,42 +252,59 @@ def stages(trace: Any) -> dict[str, float]:
 
 
 def slope(times: dict[int, float]) -> float:
-    """The power with which a time grows over the larger half of the sizes."""
-    sizes = sorted(times)
-    low, high = sizes[len(sizes) // 2], sizes[-1]
-    return math.log(max(times[high], 1e-9) / max(times[low], 1e-9)) / math.log(high / low)
+    """The power with which a time grows over the larger half of the sizes, by least squares on the logarithms; nan if it is 0."""
+    points = [(math.log(n), math.log(times[n])) for n in sorted(times)[len(times) // 2 :] if times[n] > 0]
+    if len(points) < 2:
+        return math.nan
+    x, y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
+    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
 
 
 def statements(
-    names: list[str], targets: tuple[str, ...] = ("sm_90a", "cpu"), sizes: tuple[int, ...] = SIZES
+    names: Sequence[str] = KINDS,
+    targets: Sequence[str] = ("sm_90a", "cpu"),
+    sizes: Sequence[int] = SIZES,
+    rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """A row for each family, target and size; the last of each has the slopes of its stages."""
+    """A row for each family, target and size, in milliseconds; the last of each has the slopes of its stages. A time is the least of
+    `rounds` compilations with an empty cache: whatever else a machine does makes it longer, never shorter."""
     rows: list[dict[str, Any]] = []
-    with own_cache():
-        for target in targets:
-            kernel("arithmetic", 20).trace("*fp32:16", "*fp32:16", "i32", COUNT=4, target=target)  # starts the workers
-            for name in names or FAMILIES:
-                found: dict[str, dict[int, float]] = {}
-                for n in sizes:
-                    trace = kernel(name, n).trace("*fp32:16", "*fp32:16", "i32", COUNT=n, target=target)
-                    times = stages(trace)
-                    for stage, elapsed in times.items():
-                        found.setdefault(stage, {})[n] = elapsed
-                    rows.append({"kernel": name, "target": target, "statements": n, **times})
-                rows.append(
-                    {"kernel": "", "target": "", "statements": "slope"} | {s: slope(t) for s, t in found.items()}
-                )
+    for target in targets:
+        cold("arithmetic", 20, target)  # starts the workers
+        for name in names:
+            found: dict[str, dict[int, float]] = {}
+            for n in sizes:
+                runs = [cold(name, n, target) for _ in range(rounds)]
+                times = {stage: min(run[stage] for run in runs) for stage in runs[0]}
+                times["all"] = sum(times.values())
+                for stage, elapsed in times.items():
+                    found.setdefault(stage, {})[n] = elapsed
+                rows.append({"kernel": name, "target": target, "statements": n, **times})
+            rows.append({"kernel": "", "target": "", "statements": "slope"} | {s: slope(t) for s, t in found.items()})
     return rows
 
 
-def tiles(names: list[str], targets: tuple[str, ...] = ("sm_90a", "cpu"), size: int = 1 << 16) -> list[dict[str, Any]]:
+def cold(name: str, n: int, target: str) -> dict[str, float]:
+    """Milliseconds by stage of a family's kernel, compiled anew."""
+    from blocknb.runtime import compile as compiler
+
+    made = kernel(name, n)
+    compiler.forget()
+    gc.collect()
+    with own_cache():
+        return stages(made.trace("*fp32:16", "*fp32:16", "i32", COUNT=n, target=target))
+
+
+def tiles(
+    names: Sequence[str] = tuple(TILES), targets: Sequence[str] = ("sm_90a", "cpu"), size: int = 1 << 16
+) -> list[dict[str, Any]]:
     """A row for each operation and target: milliseconds by stage on a tile of `size` elements, or the error that names the limit.
     On a GPU with 4 to 32 warps."""
     rows: list[dict[str, Any]] = []
     with own_cache():
         for target in targets:
             tile("add", 1024).trace(*TILE_ARGUMENTS, target=target)  # starts the workers
-            for name in names or TILES:
+            for name in names:
                 for warps in (4, 8, 16, 32) if target.startswith("sm") else (4,):
                     begin = time.perf_counter()
                     times: dict[str, float] = {}
@@ -292,7 +312,7 @@ def tiles(names: list[str], targets: tuple[str, ...] = ("sm_90a", "cpu"), size: 
                     try:
                         times = stages(tile(name, size).trace(*TILE_ARGUMENTS, target=target, num_warps=warps))
                     except KernelError as error:
-                        said = error.message
+                        said = f"{error.message}; {error.hint}" if error.hint else error.message
                     elapsed = (time.perf_counter() - begin) * 1e3
                     rows.append(
                         {
