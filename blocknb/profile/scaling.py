@@ -1,8 +1,8 @@
 """How the time of a compilation grows: with the number of statements, by kind of statement and by stage, and with the size of a tile.
 
 Each family is a kernel written out for any number of statements; `kernel(family, n)` makes it as a cell of a notebook would, and
-`stages` compiles it and adds the times up by stage. A stage grows as n to the power of the slope between two sizes: 1 is linear,
-and what LLVM and ptxas do stands apart from what is ours. The tiles are one operation each, of 2^10 up to 2^16 elements.
+`stages` adds the times of a compilation up by stage. A stage grows as n to the power of its slope: 1 is linear, and what LLVM and
+ptxas do stands apart from what is ours. The tiles are one operation each, of 2^10 up to 2^16 elements.
 """
 
 from __future__ import annotations
