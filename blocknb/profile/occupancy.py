@@ -1,9 +1,12 @@
 """Occupancy: how many programs of a kernel an SM holds at once, what limits it, and what would let it hold more.
 
-The rules are those of CUDA's occupancy calculation (`cudaOccupancyMaxActiveBlocksPerMultiprocessor`; CUDA C++ Programming Guide,
-"Technical Specifications per Compute Capability"). A program occupies warps, registers and shared memory, and each is handed out
-in units: registers 256 at a time to each warp, from the quarter of the file that its scheduler owns; shared memory in steps of 128
-bytes (256 before sm_80), beside 1 KiB that the system keeps for itself for each program from sm_80 on.
+The rules are those of CUDA's occupancy calculation (`cudaOccupancyMaxActiveBlocksPerMultiprocessor`). A program occupies warps,
+registers and shared memory, and each is handed out in units: registers 256 at a time to each warp, from the quarter of the file
+that its scheduler owns; shared memory in steps of 128 bytes (256 before sm_80), beside 1 KiB that the system keeps for itself for
+each program from sm_80 on. Sources: for units, schedulers and programs an SM the functions `cudaOcc...AllocationGranularity`,
+`cudaOccSubPartitionsPerMultiprocessor` and `cudaOccMaxBlocksPerMultiprocessor` of cuda_occupancy.h (CUDA 13.0, compute capability 7.0
+to 12.x); for warps, registers and shared memory of an SM (in `target`) the table "Technical Specifications per Compute Capability" of the
+CUDA C++ Programming Guide.
 """
 
 from __future__ import annotations
