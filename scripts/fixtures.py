@@ -1,13 +1,16 @@
 """Writes the documents that the page's tests read: labextension/tests/fixtures/*.json, made by real cells.
 
-    python scripts/fixtures.py
+    python scripts/fixtures.py [FOLDER]
 
-A test of the notebook side compares the shape of these files with that of fresh documents, so that they cannot grow stale.
+A test of the notebook side runs this and compares the shape of what it writes with that of the files, so that they cannot grow stale.
+The documents are whole whatever the machine is busy with: no page is there to which a part could be sent later, and this process has
+no other kernels, so no history but its own.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +60,13 @@ def documents() -> dict[str, dict[str, Any]]:
     }
 
 
-def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
+def main(folder: Path = FOLDER) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for name, made in documents().items():
         text = json.dumps(made, ensure_ascii=False, separators=(",", ":"))
-        (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{name}: {len(text)} characters")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -187,14 +187,21 @@ def test_a_compiler_that_dies_gives_one_message_at_the_cells_line(notebook, text
 
 
 def test_run_all_stops_at_a_bad_cell(notebook):
-    bad = notebook.client.execute(kernel("i = tl.arange(0, 100)"), stop_on_error=True)
-    later = notebook.client.execute("later = 1", stop_on_error=True)
+    client = notebook.client
+    client.execute(
+        "input()", allow_stdin=True
+    )  # holds the kernel until both cells stand in its queue, as Run All has it
+    client.get_stdin_msg(timeout=60)
+    bad = client.execute(kernel("i = tl.arange(0, 100)"), stop_on_error=True)
+    later = client.execute("later = 1", stop_on_error=True)
+    client.input("go on")
     replies = {}
-    while len(replies) < 2:
-        reply = notebook.client.get_shell_msg(timeout=60)
+    while not {bad, later} <= set(replies):
+        reply = client.get_shell_msg(timeout=60)
         replies[reply["parent_header"]["msg_id"]] = reply["content"]["status"]
-    assert replies == {bad: "error", later: "aborted"}
-    while notebook.client.get_iopub_msg(timeout=60)["parent_header"].get("msg_id") != later:
+    assert (replies[bad], replies[later]) == ("error", "aborted")
+    while client.get_iopub_msg(timeout=60)["parent_header"].get("msg_id") != later:
         pass
-    while notebook.client.get_iopub_msg(timeout=60)["content"].get("execution_state") != "idle":
+    while client.get_iopub_msg(timeout=60)["content"].get("execution_state") != "idle":
         pass
+    assert notebook.run("'later' in globals()").bundles[0]["text/plain"] == "False"

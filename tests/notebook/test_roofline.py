@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from test_sweep import CELL, LAUNCH, accumulate, launched, ticking
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import LaunchError
+from blocknb.kernels import add, matmul, softmax
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.notebook import plots
 from blocknb.notebook import roofline as module
 from blocknb.notebook.document import MIME
+from blocknb.profile import ceilings
 from blocknb.profile.ceilings import Ceiling, Ceilings
 
 LIMITS = Ceilings(
@@ -56,6 +59,48 @@ def test_work_that_computes_much_has_the_arithmetic_for_its_roof() -> None:
     (point,) = made.points
     assert point.flops == 2 * 128**3 and point.roof == "FP32"
     assert point.percent == pytest.approx(100 * 2 * 128**3 / 0.1e-3 / 0.1e12, abs=0.1)
+
+
+def ready_made(
+    size: int, rows: int, columns: int, m: int, n: int, k: int
+) -> dict[str, tuple[Callable[[], Any], int, int]]:
+    """Launches of the first notebooks' kernels: a call, the elements that memory must move at least, and the operations of its dots."""
+    ones = lambda *shape: np.ones(shape, np.float32)  # noqa: E731
+    x, y, out = ones(size), ones(size), ones(size)
+    wide, result = ones(rows, columns + 3)[:, :columns], ones(rows, columns)  # rows that do not touch
+    a, b, c = ones(m, k), ones(k, n), ones(m, n)
+    return {
+        "add_kernel": (lambda: add(x, y, out), 3 * size, 0),
+        "softmax_kernel": (lambda: softmax(wide, result), 2 * rows * columns, 0),
+        "matmul_kernel": (lambda: matmul(a, b, c), m * k + k * n + m * n, 2 * m * n * k),
+    }
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1 << 16, 64, 1024, 256, 256, 256),  # whole blocks: 3 N, 2 M N, 2 N^3 over 3 N^2
+        (100_003, 37, 1000, 200, 133, 77),  # masks in every direction
+        (1, 1, 1, 1, 1, 1),
+    ],
+)
+def test_points_have_the_counts_of_the_formulas_whatever_is_masked(sizes: tuple[int, ...]) -> None:
+    for name, (call, elements, flops) in ready_made(*sizes).items():
+        (point,) = module.roofline(call, limits=LIMITS, clock=ticking(0.01)).points
+        assert (point.label, point.bytes) == (name, 4 * elements)
+        assert point.flops == flops or not flops
+
+
+@pytest.mark.full
+def test_no_kernel_is_above_its_roof_on_this_machines_cpu() -> None:
+    """Arrays that no cache holds, and ceilings measured before and after: the machine may have been busy once."""
+    before = ceilings.measure()
+    launches = ready_made(1 << 25, 8192, 4096, 1536, 1536, 1536)
+    points = [point for call, *_ in launches.values() for point in module.roofline(call, limits=before).points]
+    after = ceilings.measure()
+    for point in points:
+        value = max(limits.get(point.roof).high for limits in (before, after))
+        assert point.percent * before.get(point.roof).value / value <= 100 * module.ERROR, point
 
 
 def test_a_baseline_does_the_same_work_and_a_point_above_its_roof_is_explained() -> None:
