@@ -15,12 +15,12 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles
+from blocknb.notebook.beside import DEFAULT_VIEW
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
-DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
 LIMIT = 150_000  # bytes of a card's whole output
 HTML_LIMIT = 29_500  # bytes of the static page; the document gets what is left
 SPARE = 6_000  # for the document's facts, source and launches

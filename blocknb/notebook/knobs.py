@@ -7,15 +7,14 @@ if these still live, and keeps no array afterwards. The kernel's own last launch
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from blocknb import passes
-from blocknb.errors import KernelError, LaunchError
+from blocknb.errors import LaunchError
+from blocknb.notebook import beside
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import Observation, Record, Specialisation, apart
 from blocknb.runtime import arguments
@@ -109,23 +108,11 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
     """
     kinds = {**made.compiled.kinds, **{n: arguments.constant_kind(v) for n, v in constants.items()}}
 
-    def compile_for(target: Any) -> Compiled:
-        found = compiler.compile(made.compiled.source, kinds, options, target)
-        found.kernel = made.compiled.kernel
-        return found
-
-    def compile_view() -> None:
-        from blocknb.target import Target
-
-        with contextlib.suppress(KernelError):  # the card compiles it again and says why it cannot be
-            compile_for(Target.parse(view or "cpu"))
-
-    beside = threading.Thread(target=compile_view, name="blocknb-view", daemon=True)
-    if view is not None:
-        beside.start()
-    found = compile_for(made.compiled.target)
-    if view is not None:
-        beside.join()
+    wait = beside.compiled(made.compiled.source, kinds, options, view) if view is not None else None
+    found = compiler.compile(made.compiled.source, kinds, options, made.compiled.target)
+    found.kernel = made.compiled.kernel
+    if wait is not None:
+        wait()
     return found
 
 

@@ -24,7 +24,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
-from blocknb.notebook import completion, errors
+from blocknb.notebook import beside, completion, errors
 from blocknb.notebook.options import Found, finish, unquoted, with_options
 from blocknb.notebook.options import options as all_options
 
@@ -48,6 +48,7 @@ class Session:
     cell: Any
     before: frozenset[int]
     observation: Observation
+    views: beside.Views
     interpreting: ExitStack
     interpreted: Counter[str]
 
@@ -159,6 +160,7 @@ class BlockMagics(Magics):
 
     def _begin(self, line: str, cell: Any) -> Session:
         from blocknb.notebook.observe import Observation
+        from blocknb.runtime import kernel as runtime
         from blocknb.runtime.recent import interpreted
 
         options = parse_argstring(self.blockkernel, line)
@@ -184,6 +186,7 @@ class BlockMagics(Magics):
             cell=cell,
             before=before,
             observation=Observation(),
+            views=beside.Views(options.target),
             interpreting=stack,
             interpreted=counted,
         )
@@ -191,9 +194,13 @@ class BlockMagics(Magics):
         self._enforce()
         errors.adopt_cuda(self.shell)
         session.observation.start()
+        runtime.companions.append(session.views)
         return session
 
     def _stop(self, session: Session) -> None:
+        from blocknb.runtime import kernel as runtime
+
+        runtime.companions.remove(session.views)
         session.observation.stop()
         session.interpreting.close()
         self.sessions.remove(session)

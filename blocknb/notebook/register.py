@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import completion, errors, extension, lines
+from blocknb.notebook import beside, completion, errors, extension, lines
 from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def register(shell: Any) -> None:
     completion.install(shell)
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
+        beside.prepare()
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
 

@@ -89,6 +89,9 @@ class Launch:
 
 #: Called with a Launch after each launch of any kernel.
 observers: list[Callable[[Launch], None]] = []
+#: Called before a kernel is compiled for a launch, with its source, kinds, options and target. What they return is called when that is
+#: done: it may wait for something that was begun.
+companions: list[Callable[[Source, Mapping[str, Kind], Mapping[str, Any], Target], Callable[[], None] | None]] = []
 #: Launch options that every launch takes which does not give them itself: those of a cell.
 enforced: dict[str, Any] = {}
 
@@ -333,7 +336,7 @@ class Kernel(KernelInterface):
             if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
                 return plan
             device = self._device(binding, kinds, values)
-            compiled = self._compile(binding, kinds, target_of(device), None)
+            compiled = self._compile(binding, kinds, target_of(device), None, list(companions))
             for name, kind in zip(binding.names, kinds, strict=True):
                 if kind.readonly and name in compiled.stored:
                     raise launch_error(
@@ -349,7 +352,12 @@ class Kernel(KernelInterface):
             return plan
 
     def _compile(
-        self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None
+        self,
+        binding: Binding,
+        kinds: tuple[Kind, ...],
+        target: Target,
+        without: Iterable[str] | None,
+        beside: Sequence[Callable[..., Callable[[], None] | None]] = (),
     ) -> Compiled:
         from blocknb.runtime import compile as compiler
 
@@ -364,7 +372,12 @@ class Kernel(KernelInterface):
         if options["debug"] is None and target.is_gpu and asserting():
             options["debug"] = True
         by_parameter = {p.name: given[p.name] for p in self.source.parameters}
-        compiled = compiler.compile(self.source, by_parameter, options, target)
+        begun = [begin(self.source, by_parameter, options, target) for begin in beside]
+        try:
+            compiled = compiler.compile(self.source, by_parameter, options, target)
+        finally:
+            for wait in filter(None, begun):
+                wait()
         compiled.kernel = self
         return compiled
 
