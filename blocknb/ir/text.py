@@ -20,6 +20,7 @@ taken already gets that id behind a dot. Op by op the printer only joins strings
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any
@@ -38,7 +39,7 @@ INDENT = "  "
 
 def print_func(func: Func, ids: bool = True, locs: bool = False) -> str:
     """The text of a function. Without `ids`, values are numbered in order and `parse_func` gives new ids."""
-    return "\n".join(line for line, _ in _Printer(func, ids, locs).run()) + "\n"
+    return "\n".join(line for line, _ in _lines(func, ids, locs)) + "\n"
 
 
 def print_lines(func: Func, ids: bool = True) -> list[tuple[str, int | None, int | None]]:
@@ -47,8 +48,14 @@ def print_lines(func: Func, ids: bool = True) -> list[tuple[str, int | None, int
     Code inlined from another file counts as the line of the kernel that called it.
     """
     file = func.loc.file if func.loc else None
-    lines = _Printer(func, ids, False).run()
-    return [(line, op.id if op else None, _line(op.loc, file) if op else None) for line, op in lines]
+    return [(line, op.id if op else None, _line(op.loc, file) if op else None) for line, op in _lines(func, ids, False)]
+
+
+@functools.lru_cache(
+    maxsize=32
+)  # the stages of a card, each of which is asked for its text, its lines and what it changed
+def _lines(func: Func, ids: bool, locs: bool) -> tuple[tuple[str, Op | None], ...]:
+    return tuple(_Printer(func, ids, locs).run())
 
 
 def print_op(func: Func, op: Op) -> str:

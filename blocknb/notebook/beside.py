@@ -14,15 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
-#: What the first card needs, beside what these import.
+#: What the first card needs.
 _MODULES = (
-    "compat.rewrite",
-    "notebook.live",
-    "runtime.compile",
-    "codegen.cpu",
-    "codegen.gpu",
-    "codegen.loader",
-    "runtime.plan",
+    "blocknb.codegen.cpu",
+    "blocknb.codegen.gpu",
+    "blocknb.codegen.loader",
+    "blocknb.compat.rewrite",
+    "blocknb.notebook.compared",
+    "blocknb.notebook.live",
+    "blocknb.runtime.compile",
+    "blocknb.runtime.extents",
+    "blocknb.runtime.plan",
+    "numpy.ma",  # by np.unique
 )
 
 
@@ -74,6 +77,12 @@ def _prepare() -> None:
     llvm.shared().warm()
     llvm.shared().warm(gpu)
     for name in _MODULES:
-        importlib.import_module(f"blocknb.{name}")
+        importlib.import_module(name)
     for target in (gpu, Target.parse("cpu")):
         passes.pipeline(target)
+    from blocknb.notebook import extension
+    from blocknb.runtime import cache
+
+    cache.shared()
+    cache.environment_parts()
+    extension.installed()

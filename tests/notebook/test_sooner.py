@@ -1,0 +1,118 @@
+"""A card is there soon: what it needs is loaded before, and both of its targets are compiled for at the same time, before the launch."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import SETUP, start_kernel
+from test_measuring_magics import Shell
+
+from blocknb.errors import Unsupported
+from blocknb.notebook import document, extension
+from blocknb.runtime import compile as compiler
+from blocknb.runtime import kernel as runtime
+
+KERNEL = """@blocknb.kernel
+def triple(x, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at) * 3)  # {tag}
+"""
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    made = Shell()
+    made.ip.user_ns.update(x=np.ones(64, np.float32), out=np.zeros(64, np.float32))
+    compiler.forget()
+    return made
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What happens, in order: ("begin" or "end", target, thread) of each compilation that is really made, and ("launch",)."""
+    found, real = [], compiler._Job.run
+
+    def run(job):
+        found.append(("begin", str(job.target), threading.current_thread().name))
+        made = real(job)
+        found.append(("end", str(job.target), threading.current_thread().name))
+        return made
+
+    monkeypatch.setattr(compiler._Job, "run", run)
+    monkeypatch.setattr(compiler._Job, "from_disk", lambda job: None)
+    monkeypatch.setattr(runtime, "observers", [lambda launch: found.append(("launch",))])
+    return found
+
+
+def test_the_gpu_is_compiled_for_beside_the_cpu_and_both_are_done_before_the_launch(shell, seen):
+    shell.run("%%blockkernel\n" + KERNEL.format(tag=1) + "triple[2,](x, out, BLOCK=32)").raise_error()
+    launched = seen.index(("launch",))
+    assert len(seen) == 5 and launched == 4
+    threads = {target: thread for what, target, thread in seen[:launched] if what == "begin"}
+    assert threads["sm_90a"] == "blocknb-view" and len(threads) == 2
+    assert len({*threads.values()}) == 2
+    assert [view["role"] for view in shell.documents[0]["views"]] == ["ran", "view"]
+
+
+def test_of_many_specialisations_the_first_is_compiled_beside_and_the_shown_one_with_the_card(shell, seen):
+    cell = KERNEL.format(tag=2) + "for block in (8, 16, 32):\n    triple[64 // block,](x, out, BLOCK=block)"
+    shell.run("%%blockkernel\n" + cell).raise_error()
+    beside = [i for i, entry in enumerate(seen) if entry[:2] == ("begin", "sm_90a")]
+    assert len(beside) == 2 and beside[0] < seen.index(("launch",))
+    assert beside[1] > max(i for i, entry in enumerate(seen) if entry == ("launch",))
+    assert shell.documents[0]["views"][1]["constants"]["BLOCK"] == "32"
+
+
+@pytest.mark.parametrize(("options", "targets"), [("--target cpu", 1), ("--interpret", 0), ("--target sm_80", 2)])
+def test_nothing_is_compiled_that_no_card_shows(shell, seen, options, targets):
+    shell.run(f"%%blockkernel {options}\n" + KERNEL.format(tag=3) + "triple[2,](x, out, BLOCK=32);").raise_error()
+    assert len({entry[1] for entry in seen if entry[0] == "begin"}) == targets
+    assert runtime.companions == []
+
+
+def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(shell, monkeypatch, capsys):
+    real = compiler._Job.run
+
+    def run(job):
+        if job.target.is_gpu:
+            raise Unsupported("not on this one")
+        return real(job)
+
+    monkeypatch.setattr(compiler._Job, "run", run)
+    monkeypatch.setattr(compiler._Job, "from_disk", lambda job: None)
+    shell.run("%%blockkernel\n" + KERNEL.format(tag=4) + "triple[2,](x, out, BLOCK=32)").raise_error()
+    assert "not on this one" in shell.documents[0]["views"][1]["error"]
+    assert (shell.ip.user_ns["out"] == 3).all() and "not on this one" not in capsys.readouterr().err
+
+
+def test_where_a_page_asks_for_it_assembly_is_written_after_the_card(shell, monkeypatch):
+    monkeypatch.setattr(extension, "answers", [extension.Announcement("0.1.0", 2)])
+    shell.run("%%blockkernel --quiet\n" + KERNEL.format(tag=5) + "triple[2,](x, out, BLOCK=32)").raise_error()
+    shell.run("triple").raise_error()
+    trace = shell.ip.user_ns["triple"].latest.trace
+    assert trace.lists
+    assert "mov" in trace.assembly and not trace.lists
+    assert trace.assembly == shell.ip.user_ns["triple"].latest.asm["assembly"]
+
+
+def test_the_first_card_of_a_notebook_imports_nothing_of_ours_any_more(tmp_path):
+    notebook = start_kernel(tmp_path)
+    try:
+        assert notebook.run(SETUP + "import sys, threading").status == "ok"
+        loading = "any(t.name == 'blocknb-prepare' for t in threading.enumerate())"
+        deadline = time.monotonic() + 60
+        while notebook.run(loading).bundles[0]["text/plain"] == "True":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        notebook.run("before = set(sys.modules)")
+        answer = notebook.run("%%blockkernel\n" + KERNEL.format(tag=6) + "triple[2,](x, out, BLOCK=32)")
+        assert answer.cards[0][document.MIME]["kernel"] == "triple"
+        loaded = notebook.run(
+            "sorted(n for n in set(sys.modules) - before if n.startswith(('blocknb', 'numpy', 'llvmlite')))"
+        )
+        assert loaded.bundles[0]["text/plain"] == "[]"
+    finally:
+        notebook.close()
