@@ -16,6 +16,7 @@ class Progress:
         self.total, self.label, self.stream = total, label, stream
         self.done, self.drawn, self.width = -1, 0.0, 0
         self.bar: Any = None
+        self.shown: Any = None
 
     def __enter__(self) -> Progress:
         if self.stream is None and _in_notebook():
@@ -24,7 +25,7 @@ class Progress:
 
             self.bar = ipywidgets.FloatProgress(min=0, max=max(1, self.total), description=self.label)
             self.bar.style.description_width = "initial"
-            display(self.bar)
+            self.shown = display(self.bar, display_id=True)
         elif self.stream is None:
             self.stream = sys.stderr
         return self
@@ -43,6 +44,8 @@ class Progress:
 
     def __exit__(self, *error: Any) -> None:
         if self.bar is not None:
+            # A saved notebook would keep a bar that is no more, and a page without a kernel would miss its model.
+            self.shown.update({"text/plain": ""}, raw=True)
             self.bar.close()
         elif self.width:
             self._line("")

@@ -76,6 +76,10 @@ class Notebook:
                 break
             if kind in ("stream", "error", "display_data", "execute_result"):
                 answer.outputs.append({"type": kind, **content})
+            if kind == "update_display_data":
+                for output in answer.outputs:
+                    if output.get("transient") == content["transient"]:
+                        output["data"] = content["data"]
             if interrupt_after and interrupt_after in answer.printed:
                 interrupt_after = ""
                 time.sleep(0.3)  # so that the launch which follows the print is under way

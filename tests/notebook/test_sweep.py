@@ -279,3 +279,10 @@ def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(not
     assert part["cancelled"] and 0 < len(part["values"]) < 64 and part["values"][0] == 1
     assert len(part["series"][0]["median"]) == len(part["values"])
     assert "True 64" in notebook.run("print((total == x).all(), n)").printed
+
+
+def test_of_a_progress_bar_nothing_is_left_in_the_notebook(notebook: Any) -> None:
+    setup = f"total = np.zeros_like(x); n = 64\n{CELL}"
+    assert notebook.run(setup).status == "ok"
+    bar, card = notebook.run(f"%%blockkernel --sweep BLOCK=16,32\n{LAUNCH}").bundles
+    assert bar == {"text/plain": ""} and MIME in card
