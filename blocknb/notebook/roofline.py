@@ -1,10 +1,10 @@
 """The roofline: how far kernels are from what their device can do, with ceilings measured on it and work counted from the IR.
 
-A point is a launch: its operations over its unique bytes (see `profile.work`) against its rate, timed with cold caches on copies of what
-it writes, in turns with the baselines. Earlier versions of a kernel stand as a trajectory, by the times that they were launched
-with. The nearest roof of a point is the least of memory (at the point's mix of reads and writes) times intensity and the arithmetic
-that the kernel uses. Everything is labelled as what it is; hardware counters are shown only where a tool for them is found, and
-otherwise it is said that none was.
+A point is a launch: its operations over its unique bytes (see `profile.work`) against its rate, timed with cold caches on copies of
+what it writes, in turns with the baselines and with the earlier versions of the kernel, which stand as a trajectory. The nearest roof
+of a point is the least of memory (at the point's mix of reads and writes) times intensity and the arithmetic that the kernel uses.
+Everything is labelled as what it is; hardware counters are shown only where a tool for them is found, and otherwise it is said that
+none was.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 
 SECONDS, ROUNDS = 1.0, 30
+MOST_VERSIONS = 8  # beside a kernel
 ERROR = 1.05  # above its roof by less is error of measurement
 COUNTERS = "hardware counters: {}"
 
@@ -126,12 +127,13 @@ class Subject:
     kernel: Kernel
     replay: Replay | None = None
     time: Timing | None = None
+    version: str | None = None
 
 
 def roofline(
     *subjects: Any,
     baselines: Mapping[str, Callable[[], Any]] | None = None,
-    versions: Sequence[Point] = (),
+    versions: Sequence[Subject] = (),
     limits: Ceilings | None = None,
     clock: Callable[[Callable[[], Any]], float] | None = None,
 ) -> Roofline:
@@ -139,7 +141,7 @@ def roofline(
 
     A subject is a kernel, as the last `%%blockkernel` cell launched it, or a function without arguments that launches kernels. They
     are repeated on copies of what they write. `baselines` do the same work as the first subject and are called as they are;
-    `versions` are points of earlier versions. `limits` are measured (or read from the cache) unless given.
+    `versions` are launches of earlier versions of it. `limits` are measured (or read from the cache) unless given.
     Raises LaunchError for a kernel that no such cell launched.
     """
     all_found = [one for subject in subjects for one in _subjects(subject)]
@@ -147,6 +149,7 @@ def roofline(
         raise LaunchError("a roofline needs a kernel that was launched, or a function that launches one")
     first = all_found[0]
     found = Roofline(limits or ceilings(first.device))
+    all_found += versions
     here = [one for one in all_found if one.device == first.device]
     found.notes += [f"{one.label} ran on another device and is left out" for one in all_found if one not in here]
     calls: dict[str, Callable[[], Any]] = {one.label: one.replay for one in here if one.replay is not None}
@@ -162,12 +165,13 @@ def roofline(
         if one.replay is None:
             found.notes.append(f"{one.label} cannot be launched again; its time is that of its cell, with warm caches")
         if time is not None:
-            found.points.append(point(one.label, "kernel", one.work, time, one.compiled, found.limits))
-        found.notes += _doubts(one.label, one.work)
+            kind = "version" if one.version else "kernel"
+            found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
+        found.notes += _doubts(one.label, one.work) if one.version is None else []
     for name in baselines or {}:
         if name in times:
             found.points.append(point(name, "baseline", first.work, times[name], first.compiled, found.limits))
-    found.points += versions
+    found.points.sort(key=lambda p: ("kernel", "baseline", "version").index(p.kind))
     found.notes += [*_above(found.points), counters(gpu)]
     return found
 
@@ -291,20 +295,18 @@ def counters(gpu: bool) -> str:
     )
 
 
-def earlier(kernel: Any, limits: Ceilings) -> list[Point]:
-    """Points of the kernel's earlier versions on this device, oldest first, by the times of their cells."""
-    from blocknb.notebook import history
+def earlier(kernel: Any) -> list[Subject]:
+    """The last launches of the newest other versions of a kernel, oldest first."""
+    from blocknb.notebook import document, history
 
-    found = []
-    current = record_of(kernel)
-    for version in history.versions(kernel)[:-1]:
-        made = version.card.main
-        time = summary(made.milliseconds) if made.milliseconds else None
-        if time is None or current is None or current.latest is None or made.device != current.latest.device:
+    found, current = [], document.hash_of(kernel.source.text)
+    for version in [v for v in history.versions(kernel) if v.key != current][-MOST_VERSIONS:]:
+        record, made = version.card.record, version.card.main
+        if not made.launches:
             continue
-        work = work_of(made.compiled, made.arguments, made.grid)
-        label = f"{kernel.__name__}@{version.number}"
-        found.append(point(label, "version", work, time, made.compiled, limits, version.key))
+        work, time = work_of(made.compiled, made.arguments, made.grid), summary(made.milliseconds)
+        label, replay = f"{kernel.__name__}@{version.number}", _replay(record, made)
+        found.append(Subject(label, made.compiled, made.device, work, record.kernel, replay, time, version.key))
     return found
 
 
@@ -325,6 +327,6 @@ def show(line: str, shell: Any) -> None:
     assert record.latest is not None
     limits = ceilings(record.latest.device)
     baselines = {e.text: e.on_copies() for e in expressions}
-    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0], limits), limits=limits)
+    made = roofline(*kernels, baselines=baselines, versions=earlier(kernels[0]), limits=limits)
     card = replace(card_of(record), parts={"roofline": made.part}, opened=("roofline",))
     shell.display_pub.publish({**live.bundle(card), "text/plain": made.text()})

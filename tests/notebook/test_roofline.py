@@ -197,6 +197,7 @@ def test_the_magic_shows_a_card_with_versions_and_baselines_and_changes_nothing(
         ("rising@1", "version"),
     ]
     assert all(p["bytes"] == 24000 and p["flops"] == 2000 for p in part["points"])
+    assert "cannot be launched again" not in part["note"]
     assert (
         bundle[MIME]["show"] == ["roofline"]
         and "image/png" in bundle
@@ -204,6 +205,28 @@ def test_the_magic_shows_a_card_with_versions_and_baselines_and_changes_nothing(
     )
     np.testing.assert_array_equal(shell.user_ns["total"], before)
     assert (before == 2).all()
+
+
+def test_versions_are_timed_as_their_kernel_is_and_those_whose_arrays_are_gone_by_their_cell(shell: Any) -> None:
+    cells = [
+        CELL.replace("add_up", "climbing").replace("i = tl", f"i = {extra}tl") for extra in ("", "0 + ", "0 + 0 + ")
+    ]
+    launch = LAUNCH.replace("add_up", "climbing")
+    for cell, array in zip(cells, ("total", "other", "total"), strict=True):
+        shell.user_ns["other"] = np.zeros(2000, np.float32)
+        assert shell.run_cell(f"%%blockkernel\n{cell}{launch.replace('total', array)}").success
+    assert shell.run_cell(f"%%blockkernel\n{cells[0]}{launch}").success  # back to the first
+    versions = module.earlier(shell.user_ns["climbing"])
+    assert [v.label for v in versions] == ["climbing@2", "climbing@3"]
+    assert [v.replay is not None for v in versions] == [False, True]
+    made = module.roofline(shell.user_ns["climbing"], versions=versions, limits=LIMITS, clock=ticking(0.5))
+    assert [(p.label, p.kind) for p in made.points] == [
+        ("climbing", "kernel"),
+        ("climbing@2", "version"),
+        ("climbing@3", "version"),
+    ]
+    assert made.points[2].milliseconds == 0.5 == made.points[0].milliseconds != made.points[1].milliseconds
+    assert "climbing@2 cannot be launched again" in made.part["note"] and "climbing@3 cannot" not in made.part["note"]
 
 
 def test_the_magic_needs_a_name(shell: Any) -> None:
