@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,9 +28,10 @@ from blocknb.frontend.merge import (
     rebuild,
     same_shape,
 )
-from blocknb.frontend.scope import Frame, Returned, Undefined, statement
+from blocknb.frontend.returns import contains_return
+from blocknb.frontend.scope import Frame, Undefined, statement
 from blocknb.frontend.shapes import constant_int
-from blocknb.frontend.statements import assign_target, contains_return, is_constexpr
+from blocknb.frontend.statements import assign_target, is_constexpr
 from blocknb.ir.core import Block, Value
 from blocknb.language import types as t
 from blocknb.language.surface import BUILTINS
@@ -41,7 +43,7 @@ ROUNDS = 3
 
 
 @statement(ast.For)
-def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
+def visit_for(frame: Frame, node: ast.For, rest: deque) -> None:
     if node.orelse:
         raise SyntaxUnsupported(
             "`else` of a loop cannot stand in a kernel", frame.loc(node.orelse[0]), "put the statements after the loop"
@@ -51,16 +53,18 @@ def visit_for(frame: Frame, node: ast.For, rest: list) -> Returned | None:
         function = frame.expr(iterator.func)
         if function is range or function is BUILTINS["range"]:
             run_time_loop(frame, node, *range_arguments(frame, iterator, "range"))
-            return None
+            return
         if function is BUILTINS["static_range"]:
             (lower, upper, step), _ = range_arguments(frame, iterator, "static_range")
             numbers = [static_bound(frame, iterator, x, i) for i, x in enumerate((lower, upper, step))]
             if numbers[2] == 0:
                 raise Mismatch("the step of static_range is zero")
-            return unroll(frame, node, range(*numbers), rest)
+            unroll(frame, node, range(*numbers), rest)
+            return
     elements = frame.expr(iterator)
     if isinstance(elements, (tuple, range)):
-        return unroll(frame, node, elements, rest)
+        unroll(frame, node, elements, rest)
+        return
     raise SyntaxUnsupported(
         f"a `for` over {describe(elements)} cannot stand in a kernel",
         frame.loc(iterator),
@@ -93,7 +97,7 @@ def range_bounds(name: str, args: list[Any], kwargs: dict[str, Any]) -> tuple[li
     return [lower, upper, 1 if step is None else step], bound
 
 
-def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: list[ast.stmt]) -> Returned | None:
+def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: deque[ast.stmt]) -> None:
     """The body once for every element, each a constant."""
     items = list(itertools.islice(elements, MAX_UNROLLED + 1))
     if len(items) > MAX_UNROLLED:
@@ -109,16 +113,18 @@ def unroll(frame: Frame, node: ast.For, elements: Iterable[Any], rest: list[ast.
                 frame.loc(node),
                 "count with a `while` whose condition ends it, and return after it",
             )
-        return frame.run([Turn(node, items), *rest]) or Returned(None)
+        rest.appendleft(Turn(node, items))
+        return
     for element in items:
         assign_target(frame, node.target, element)
         frame.run(node.body)
-    return None
 
 
 class Turn(ast.stmt):
     """The turns of an unrolled loop that are still to come, as a statement: what follows a `return` under a run-time branch in one
     turn, and so moves into the arms of that branch."""
+
+    _fields = ("loop",)
 
     def __init__(self, loop: ast.For, elements: Sequence[Any]):
         super().__init__()
@@ -127,11 +133,10 @@ class Turn(ast.stmt):
 
 
 @statement(Turn)
-def visit_turn(frame: Frame, turn: Turn, rest: list[ast.stmt]) -> Returned | None:
-    if not turn.elements:
-        return None
-    assign_target(frame, turn.loop.target, turn.elements[0])
-    return frame.run([*turn.loop.body, Turn(turn.loop, turn.elements[1:]), *rest]) or Returned(None)
+def visit_turn(frame: Frame, turn: Turn, rest: deque[ast.stmt]) -> None:
+    if turn.elements:
+        assign_target(frame, turn.loop.target, turn.elements[0])
+        rest.extendleft(reversed([*turn.loop.body, Turn(turn.loop, turn.elements[1:])]))
 
 
 # -- carried names -----------------------------------------------------------------------------------------------------------

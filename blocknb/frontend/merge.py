@@ -22,6 +22,10 @@ class Disagreement(Exception):
     """Two meanings of a name that cannot become one; the text says what they are: "fp32 and int32"."""
 
 
+#: What a name stands for, or a function returned, at the end of an arm from which nobody goes on to ask.
+NEVER = object()
+
+
 class Role(Enum):
     """Where a leaf stands: by itself (or in tuples only), or in a record's field that loops usually change, or do not."""
 
@@ -132,12 +136,21 @@ def merge_arms(
 ) -> list[Any]:
     """Emits the `if` whose arms are the given ops, and returns what each pair of trees becomes after it.
 
-    Pairs that cannot be joined come back as a Disagreement, for the caller to report or to forget.
+    Pairs that cannot be joined come back as a Disagreement, for the caller to report or to forget. With NEVER everything joins.
     """
     merged: list[Any] = []
     pairs: list[tuple[Any, Any]] = []
     types: list[Tile] = []
     for a, b in zip(then, other, strict=True):
+        if a is NEVER or b is NEVER:
+            tree, ops = (b, else_ops) if a is NEVER else (a, then_ops)
+            made = {value for op in ops for value in op.results}  # and not seen outside of the arm
+            found = [x.type if isinstance(x, Value) and x in made else None for x in leaves(tree)]
+            merged.append((tree, found))
+            inner = [x for x, kind in zip(leaves(tree), found, strict=True) if kind is not None]
+            pairs += [(NEVER, x) if a is NEVER else (x, NEVER) for x in inner]
+            types += [x.type for x in inner]
+            continue
         if not same_shape(a, b):
             merged.append(Disagreement(f"{describe(a)} and {describe(b)}"))
             continue
@@ -149,7 +162,7 @@ def merge_arms(
         except Disagreement as error:
             merged.append(error)
             continue
-        merged.append([a, found])
+        merged.append((a, found))
         for x, y, kind in zip(leaves(a), leaves(b), found, strict=True):
             if kind is not None:
                 pairs.append((x, y))
@@ -160,7 +173,7 @@ def merge_arms(
     ]
     results = iter(emit.op("if", test, blocks=blocks, types=tuple(types)).results)
     for i, entry in enumerate(merged):
-        if isinstance(entry, list):
+        if isinstance(entry, tuple):
             tree, found = entry
             merged[i] = rebuild(
                 tree, iter([x if kind is None else next(results) for x, kind in zip(leaves(tree), found, strict=True)])
@@ -178,6 +191,10 @@ def close(emit: Emitter, ops: Sequence[Op], values: Sequence[tuple[Any, Tile]], 
 
 
 def converted(emit: Emitter, x: Any, kind: Tile) -> Value:
+    if x is NEVER and kind.is_pointer:
+        return emit.cast(emit.number(0, t.int64, kind.shape), kind.dtype)
+    if x is NEVER:
+        x = emit.number(0, kind.dtype, kind.shape)
     if isinstance(x, Value):
         return x if x.type == kind else emit.cast(x, kind.dtype)
     return emit.number(x, kind.dtype, kind.shape)

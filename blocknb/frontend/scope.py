@@ -37,6 +37,16 @@ class Returned:
     value: Any
 
 
+@dataclass(frozen=True)
+class Maybe:
+    """A function has returned `value` where the condition `flag` holds, and has gone on where it does not."""
+
+    flag: Value
+    value: Any
+
+
+Outcome = Returned | Maybe | None
+
 EXPRESSIONS: dict[type, Callable[[Frame, Any], Any]] = {}
 STATEMENTS: dict[type, Callable[..., Any]] = {}
 
@@ -47,7 +57,8 @@ def expression(*kinds: type) -> Callable:
 
 
 def statement(*kinds: type) -> Callable:
-    """Registers the visitor of statement nodes: (frame, node, the statements after it) -> Returned, DONE or None."""
+    """Registers the visitor of statement nodes: (frame, node, the statements after it) -> how the function ended, or None. What it
+    puts before those statements is visited next."""
     return lambda visit: STATEMENTS.update((kind, visit) for kind in kinds) or visit
 
 
@@ -71,6 +82,7 @@ class Frame:
         self.loops = 0  # how many loops are open in this function
         self.ranks: dict[str, int] = {}  # names in the order in which they first got a meaning
         self.copies = 1  # how often the statement being visited is visited in all
+        self.flagged = False  # whether what is visited ends with Maybe where only some ways through it return
 
     def loc(self, node: Any) -> Loc:
         """The place of a node of this function, with the chain of calls that led here."""
@@ -102,8 +114,8 @@ class Frame:
         finally:
             emit.loc = saved
 
-    def run(self, statements: Iterable[ast.stmt]) -> Returned | None:
-        """Visits statements in order; Returned when the function ends among them."""
+    def run(self, statements: Iterable[ast.stmt]) -> Outcome:
+        """Visits statements in order, and says how the function ended among them; None when it goes on after them."""
         todo = deque(statements)
         if not self.ranks:
             self.ranks.update((name, i) for i, name in enumerate(self.names))

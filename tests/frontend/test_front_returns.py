@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
+
 import numpy as np
 import pytest
 from front import evaluate, failure, kernel, place
 
 import blocknb.language as tl
-from blocknb.errors import SyntaxUnsupported
+from blocknb.errors import SyntaxUnsupported, TypeMismatch
 
 
 @kernel
@@ -155,3 +157,195 @@ def test_conditions_chain_and_take_a_block_of_one():
 
     for n in (3, 6, 7, 9):
         assert list(evaluate(k, np.int32, (4,), n=np.int32(n))) == expected(n)
+
+
+# -- in inner arms
+
+
+@kernel
+def ladder(x, a, b, FLAG: tl.constexpr):
+    """Five branches that may go on after a return within: 32 ways through it, were they copied."""
+    if a > 3:
+        if b > 3:
+            return x
+        x += 1
+    if a > 2:
+        if FLAG:
+            if b == -3:
+                return x * 2
+        x += 10
+        m = x
+    else:
+        if b < -2:
+            return x - 1
+        m = -x
+    if a % 2 == 0:
+        if b == 1:
+            return m
+        elif b == 2:
+            m = m * 2
+        else:
+            x = 0
+    if b > 0:
+        if a == 1:
+            return a * 50 + m
+        m += 1000
+    for i in tl.static_range(3):
+        if a == -i:
+            if b == i:
+                return i * 10000
+            m += i
+    if a == -3:
+        if b == -1:
+            return m + x
+    return m * 10000 + x
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_returns_in_inner_arms_leave_the_rest_to_every_other_way(flag):
+    @kernel
+    def k(out, a, b, FLAG: tl.constexpr):
+        tl.store(out, ladder(7, a, b, FLAG))
+
+    def integer(n):
+        return int(np.int32(n))
+
+    for a in range(-4, 6):
+        for b in range(-4, 6):
+            found = evaluate(k, np.int32, a=np.int32(a), b=np.int32(b), FLAG=flag)
+            assert found == integer(inner(a, b, flag)), (a, b)
+
+
+def inner(a, b, flag):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl, "static_range", range)  # the helper's own Python is the reference
+        return ladder.source.function(7, a, b, flag)
+
+
+@kernel
+def several(p, q, n, v):
+    """Tuples of a pointer, a tile, a constant and a block pointer."""
+    block = tl.make_block_ptr(p, (8,), (1,), (0,), (4,), (0,))
+    if n > 0:
+        if n == 1:
+            return p + 4, v * 2, 5, tl.advance(block, (4,))
+        if n == 2:
+            return q, v, 6, block
+        v += 1.0
+    if n > -5:
+        if n == -1:
+            return q + 1, v - 1.0, n, block
+        block = tl.advance(block, (n,))
+    if n > 2:
+        if n == 3:
+            return q + n, v, 8, block
+    return p, v, 9, tl.advance(block, (4,))
+
+
+def test_values_of_all_kinds_return_from_inner_arms():
+    @kernel
+    def k(out, p, q, n):
+        pointer, v, number, block = several(p, q, n, tl.arange(0, 4).to(tl.float32))
+        tl.store(out, tl.load(pointer))
+        tl.store(out + 1, number)
+        tl.store(out + 2 + tl.arange(0, 4), v)
+        tl.store(out + 6 + tl.arange(0, 4), tl.load(block, boundary_check=(0,)))
+
+    p, q, v = np.arange(20, dtype=np.float32), np.arange(100, 120, dtype=np.float32), np.arange(4, dtype=np.float32)
+
+    def block(at):
+        return [float(i) if 0 <= i < 8 else 0.0 for i in range(at, at + 4)]
+
+    expected = {
+        1: (4, 5, v * 2, block(4)),
+        2: (100, 6, v, block(0)),
+        -1: (101, -1, v - 1, block(0)),
+        3: (103, 8, v + 1, block(3)),
+        -4: (0, 9, v, block(0)),
+        -9: (0, 9, v, block(4)),
+        4: (0, 9, v + 1, block(8)),
+    }
+    for n, (pointed, number, tile, elements) in expected.items():
+        found = evaluate(k, np.float32, (10,), p=p, q=q, n=np.int32(n))
+        assert found.tolist() == [pointed, number, *tile, *elements], n
+
+
+def test_types_that_differ_between_inner_returns_are_refused_at_a_branch():
+    @kernel
+    def mixed(a, b, x):
+        if a > 0:
+            if b > 0:
+                return x
+        if a > 1:
+            if b > 1:
+                return x
+        if a > 2:
+            if b > 2:
+                return x + 1
+            x += 1
+        return x * 0.5
+
+    @kernel
+    def k(out, a, b, x):
+        tl.store(out, mixed(a, b, x))
+
+    error = failure(k, TypeMismatch, out="*f32", a="i32", b="i32", x="i32")
+    assert error.message == "`mixed` returns different types from the arms of this branch: int32 and fp32"
+    assert place(mixed, error)[1].startswith("a > ")
+    assert error.hint == "return values of one type everywhere"
+
+
+def test_a_value_on_some_ways_and_the_end_of_the_function_on_others_is_refused():
+    @kernel
+    def open_ended(a, b, x):
+        for i in tl.static_range(4):
+            if a > i:
+                if b > i:
+                    return x
+        x += 1
+
+    @kernel
+    def k(out, a, b, x):
+        tl.store(out, open_ended(a, b, x))
+
+    error = failure(k, TypeMismatch, out="*f32", a="i32", b="i32", x="i32")
+    assert "`open_ended` returns different types" in error.message
+    assert place(open_ended, error)[1] == "a > i"
+
+
+def test_a_name_of_a_way_that_returned_is_not_missed_and_another_is():
+    @kernel
+    def k(out, a, b):
+        for i in tl.static_range(3):
+            if a > i:
+                if b > i:
+                    return
+                t = a + i
+            else:
+                t = b
+        if a > 5:
+            if b < -5:
+                return
+            u = t
+        tl.store(out, t)
+        tl.store(out + 1, u)
+
+    error = failure(k, TypeMismatch, out="*i32", a="i32", b="i32")
+    assert error.message.startswith("`u` is assigned only in the `if` arm")
+    assert place(k, error)[1] == "u"
+
+
+def test_hundreds_of_early_returns_need_no_deeper_nest():
+    lines = [f"    if n == {i}:\n        return {i * i}\n" for i in range(300)]
+    source = "@kernel\ndef many(n):\n" + "".join(lines) + "    return -1\n"
+    linecache.cache["<many>"] = (len(source), None, source.splitlines(keepends=True), "<many>")
+    names = {"kernel": kernel}
+    exec(compile(source, "<many>", "exec"), names)
+    many = names["many"]
+
+    @kernel
+    def k(out, n):
+        tl.store(out, many(n))
+
+    for n, expected in ((0, 0), (7, 49), (100, 10000), (299, 299 * 299), (300, -1)):
+        assert evaluate(k, np.int32, n=np.int32(n)) == expected

@@ -118,6 +118,128 @@ case(
 
 
 @blocknb.kernel
+def piece(v, pid, n, limit: bl.constexpr):
+    """Returns a tile and a scalar from many places, with code after each of them."""
+    if pid > 0:
+        if pid == 1:
+            return v * 2.0, 1
+        if pid > n:
+            return -v, pid
+        v = v + 1.0
+    else:
+        if n > limit:
+            return bl.where(v > 0, v, 0.0), n
+        v = v - 1.0
+    if limit > 0:
+        if bl.max(v, axis=0) > limit:
+            return v / 2.0, 2
+    if pid % 3 == 0:
+        if n % 2 == 0:
+            v = v * 3.0
+        else:
+            return v, 3
+    else:
+        if n % 3 == 0:
+            return v + 5.0, 5
+    scaled = v * 0.25
+    if pid % 2 == 0:
+        if bl.sum(scaled, axis=0) > 0:
+            return scaled, 7
+    return scaled + v, n + pid
+
+
+@blocknb.kernel
+def returns_in_inner_arms(x, y, z, sizes, rows, BLOCK: bl.constexpr, LIMIT: bl.constexpr):
+    pid = bl.program_id(0)
+    i = bl.arange(0, BLOCK)
+    at = y + pid * BLOCK
+    if pid >= rows:
+        if pid == rows:
+            return
+        bl.store(at + i, i)
+        if pid > rows + 1:
+            if LIMIT > 0:
+                return
+        at = z + pid
+    else:
+        if pid == 3:
+            bl.store(at + i, 3.0)
+            if bl.load(sizes + pid) > 0:
+                return
+            at += 1
+        n = bl.load(sizes + pid)
+        v, m = piece(bl.load(x + pid * BLOCK + i), pid, n, LIMIT)
+        bl.store(at + i, v, mask=i < BLOCK - 1)
+        if m > 4:
+            return
+        at = z + pid
+        if m == 3:
+            at += rows + 3
+    bl.store(at, pid)
+
+
+def _piece_reference(v, pid, n, limit):
+    if pid > 0:
+        if pid == 1:
+            return v * 2, 1
+        if pid > n:
+            return -v, pid
+        v = v + 1
+    else:
+        if n > limit:
+            return np.maximum(v, 0), n
+        v = v - 1
+    if v.max() > limit:
+        return v / 2, 2
+    if pid % 3 == 0:
+        if n % 2:
+            return v, 3
+        v = v * 3
+    elif n % 3 == 0:
+        return v + 5, 5
+    if pid % 2 == 0 and v.sum() > 0:
+        return v * 0.25, 7
+    return v * 1.25, n + pid
+
+
+def _returns_reference(a):
+    x, y, z = wide(a["x"]), wide(a["y"]), wide(a["z"])
+    rows, block = a["rows"], a["BLOCK"]
+    y[rows + 1 :] = np.arange(block)
+    z[rows + 1] = rows + 1
+    for pid in range(rows):
+        at = pid * block
+        if pid == 3:
+            y[pid] = 3
+            if a["sizes"][pid] > 0:
+                continue
+            at += 1
+        v, m = _piece_reference(x[pid], pid, a["sizes"][pid], a["LIMIT"])
+        y.reshape(-1)[at : at + block - 1] = v[:-1]
+        if m <= 4:
+            z[pid + (rows + 3 if m == 3 else 0)] = pid
+    return {"y": y, "z": z}
+
+
+for _i, _sizes in enumerate(((4, 0, 9, -3, 10, 6, 7, 9), (0, 1, 1, 2, 8, 5, 12, 3))):
+    case(
+        f"returns_in_inner_arms{_i or ''}",
+        returns_in_inner_arms,
+        lambda rng, sizes=_sizes: {
+            "x": rng.uniform(-1, np.arange(8)[:, None] % 4 + 0.1, (8, 32)).astype(np.float32),
+            "y": poison((11, 32), np.float32),
+            "z": poison(22, np.float32),
+            "sizes": np.array(sizes, np.int32),
+            "rows": 8,
+            "BLOCK": 32,
+            "LIMIT": 3,
+        },
+        _returns_reference,
+        grid=(11,),
+    )
+
+
+@blocknb.kernel
 def scalars(x, total, last, n):
     acc = 0.0
     for i in range(n - 1, -1, -1):

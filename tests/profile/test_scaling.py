@@ -18,7 +18,7 @@ from front import kind
 import blocknb
 from blocknb import passes
 from blocknb.codegen import cpu, gpu
-from blocknb.errors import KernelError, SyntaxUnsupported
+from blocknb.errors import KernelError
 from blocknb.frontend import Constant, parse
 from blocknb.profile import scaling
 from blocknb.target import Target
@@ -109,12 +109,16 @@ def kernel(x_ptr, out_ptr, n, COUNT: tl.constexpr):
     ["    if n == {k}:\n        return\n", "    if n > {k}:\n        if n < 9:\n            return\n"],
     ids=["many", "in branches of branches"],
 )
-def test_more_early_returns_than_there_may_be_name_the_limit(line):
-    text = RETURNS.format(body="".join(line.format(k=k) for k in range(80)))
-    kernel = scaling.made(f"returns {len(line)}", text)["kernel"]
-    with pytest.raises(SyntaxUnsupported, match="with one more early return") as caught:
-        generate(kernel, 1, "cpu")
-    assert "join the conditions" in str(caught.value)
+def test_code_grows_linearly_with_the_number_of_early_returns(line):
+    def ops(count):
+        text = RETURNS.format(body="".join(line.format(k=k) for k in range(count)))
+        kernel = scaling.made(f"{count} returns {len(line)}", text)["kernel"]
+        for target in ("sm_90a", "cpu"):
+            generate(kernel, 1, target)
+        return sum(1 for _ in parse(kernel.source, {**ARGUMENTS, "COUNT": Constant(1)}).ops())
+
+    few, many, more = map(ops, (50, 100, 200))
+    assert more - many == 2 * (many - few)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])

@@ -1,0 +1,210 @@
+"""Branches and returns.
+
+A branch on a constant visits the taken arm only. A branch on a run-time value visits both into blocks of an `if`, and every name on
+which they differ becomes a result of it.
+
+There is no jump in structured IR. So a `return` under a run-time `if` moves the rest of the function into the arm that goes on; where
+both arms may go on, into both, a few times. Beyond that the code would grow with the number of ways through the function, and a flag
+takes over: the `if` also yields whether it returned, and what; the rest, up to the next statement with a return in it, stands in an
+`if` of its own on that flag. Names and values that the arm which returned does not have are zero there, and nobody reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import SyntaxUnsupported, TypeMismatch
+from blocknb.frontend.expressions import condition
+from blocknb.frontend.merge import NEVER, Disagreement, identical, merge_arms
+from blocknb.frontend.scope import Frame, Maybe, Outcome, Returned, Undefined, statement
+from blocknb.ir.core import Op, Value
+
+MAX_DEPTH = 32  # blocks within blocks, of which every early return opens one, before flags take over
+MAX_COPIES = 4  # of what follows returns in branches that may also go on
+NOWHERE = Undefined("is not assigned")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm of a branch, visited: its ops, what the names stand for at its end, and how it ended the function."""
+
+    ops: Sequence[Op]
+    names: dict[str, Any]
+    outcome: Outcome
+
+    @property
+    def flag(self) -> Any:
+        """Whether the function has returned at the arm's end: a bool, or a Value."""
+        return self.outcome.flag if isinstance(self.outcome, Maybe) else self.outcome is not None
+
+    @property
+    def value(self) -> Any:
+        return NEVER if self.outcome is None else self.outcome.value
+
+
+@statement(ast.Return)
+def visit_return(frame: Frame, node: ast.Return, rest: deque) -> Returned:
+    if frame.loops:
+        raise SyntaxUnsupported(
+            "`return` inside a loop cannot stand in a kernel",
+            frame.loc(node),
+            "let the condition of a `while` end the loop, and return after it",
+        )
+    value = frame.expr(node.value) if node.value is not None else None
+    return Returned(value if frame.parent is not None else None)  # what a kernel returns goes nowhere, as in Triton
+
+
+@statement(ast.If)
+def visit_if(frame: Frame, node: ast.If, rest: deque[ast.stmt]) -> Outcome:
+    test = condition(frame, node.test)
+    if not isinstance(test, Value):
+        rest.extendleft(reversed(node.body if test else node.orelse))
+        return None
+    if not contains_return(node) or frame.loops:
+        join_names(frame, node, test, visit_arm(frame, node.body), visit_arm(frame, node.orelse))
+        return None
+    forks = bool(rest) and not ends(node.body) and not ends(node.orelse)
+    if frame.flagged or frame.emit.depth >= MAX_DEPTH or frame.copies * (1 + forks) > MAX_COPIES:
+        return flag_returns(frame, node, test, rest)
+    frame.copies *= 1 + forks
+    try:
+        arms = [visit_arm(frame, [*body, *rest]) for body in (node.body, node.orelse)]
+    finally:
+        frame.copies //= 1 + forks
+    arms = [Arm(arm.ops, arm.names, arm.outcome or Returned(None)) for arm in arms]  # nothing follows the function's end
+    return join(frame, node, test, *arms)
+
+
+def visit_arm(frame: Frame, statements: Sequence[ast.stmt]) -> Arm:
+    """Visits statements into a block of their own."""
+    saved, frame.names = frame.names, dict(frame.names)
+    try:
+        with frame.emit.block() as block:
+            outcome = frame.run(statements)
+        return Arm(block.done.ops, frame.names, outcome)
+    finally:
+        frame.names = saved
+
+
+def contains_return(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Return) for n in ast.walk(node))
+
+
+def ends(statements: Sequence[ast.stmt]) -> bool:
+    """Whether every way through the statements ends the function."""
+    match statements[-1:]:
+        case [ast.Return() | ast.Raise()]:
+            return True
+        case [ast.If(body=body, orelse=orelse)]:
+            return ends(body) and ends(orelse)
+    return False
+
+
+# -- returns by a flag ---------------------------------------------------------------------------------------------------------
+
+
+def flag_returns(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> Outcome:
+    """A run-time branch with a return in it, of which only some ways may go on to the statements after it."""
+    outer, frame.flagged = frame.flagged, True
+    try:
+        outcome = flagged(frame, node, test, rest)
+    finally:
+        frame.flagged = outer
+    if isinstance(outcome, Maybe) and not outer:  # where it went on, it came to the function's end
+        if outcome.value is not None:
+            raise differs(frame, node, Disagreement("a value, and nothing where its end is reached"))
+        return Returned(None)
+    return outcome
+
+
+def flagged(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> Outcome:
+    bodies, goes_on = [node.body, node.orelse], [not ends(node.body), not ends(node.orelse)]
+    if frame.emit.depth < MAX_DEPTH and sum(goes_on) == 1:  # the rest belongs to one arm
+        bodies[goes_on.index(True)] = [*bodies[goes_on.index(True)], *rest]
+        rest.clear()
+    outcome = join(frame, node, test, *(visit_arm(frame, body) for body in bodies))
+    while isinstance(outcome, Maybe) and rest:
+        part = [rest.popleft()]
+        while rest and not contains_return(part[-1]):
+            part.append(rest.popleft())
+        returned = Arm((), frame.names, Returned(outcome.value))
+        outcome = join(frame, node, outcome.flag, returned, visit_arm(frame, part))
+    return outcome
+
+
+# -- what two arms become --------------------------------------------------------------------------------------------------------
+
+
+def join(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm) -> Outcome:
+    """Emits the `if` of two arms of which one at least has a return in it, gives the names their meaning after it, and says how
+    it ended the function."""
+    if then.outcome is None and other.outcome is None:  # the returns stood in arms not taken
+        join_names(frame, node, test, then, other)
+        return None
+    flags = then.flag, other.flag
+    known = flags in ((True, False), (False, True))
+    value, *flag = join_names(frame, node, test, then, other, (then.value, other.value), *([] if known else [flags]))
+    if isinstance(value, Disagreement):
+        raise differs(frame, node, value)
+    if known:
+        return Maybe(test if flags[0] else frame.emit.unary("not", test), value)
+    return Maybe(flag[0], value) if isinstance(flag[0], Value) else Returned(value)
+
+
+def differs(frame: Frame, node: ast.If, why: Disagreement) -> TypeMismatch:
+    return TypeMismatch(
+        f"`{frame.source.name}` returns different types from the arms of this branch: {why}",
+        frame.loc(node.test),
+        "return values of one type everywhere",
+    )
+
+
+def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *more: tuple[Any, Any]) -> list[Any]:
+    """Emits the `if` of two arms, gives the names their meaning after it, and returns what further pairs of trees become."""
+    pairs = pairs_of_names(frame, then, other)
+    joined = {n: pair for n, pair in pairs.items() if not any(isinstance(x, Undefined) for x in pair)}
+    every = [*joined.values(), *more]
+    merged = merge_arms(frame.emit, test, then.ops, [a for a, _ in every], other.ops, [b for _, b in every])
+    for name, (a, b) in pairs.items():
+        if name not in joined and NEVER in (a, b):
+            frame.names[name] = b if a is NEVER else a
+        elif name not in joined:
+            frame.names[name] = Undefined(
+                f"is assigned only in the `{'else' if isinstance(a, Undefined) else 'if'}` arm of the branch at line {node.lineno}",
+                f"assign `{name}` before the branch, or in both arms",
+            )
+    for name, value in zip(joined, merged, strict=False):
+        if isinstance(value, Disagreement):
+            disagree(frame, node, name, value)
+        else:
+            frame.assign(name, value, frame.where.get(name, node))
+    return merged[len(joined) :]
+
+
+def pairs_of_names(frame: Frame, then: Arm, other: Arm) -> dict[str, tuple[Any, Any]]:
+    """What the names stand for at the ends of two arms that give them different meanings. A new meaning that both give is taken over."""
+    gone = then.flag is True, other.flag is True  # an arm that has ended the function says nothing about names
+    found = {}
+    for name in frame.ordered({**then.names, **other.names}):
+        before = frame.names.get(name, NOWHERE)
+        a, b = (NEVER if g else arm.names.get(name, NOWHERE) for arm, g in zip((then, other), gone, strict=True))
+        if all(x is before or x is NEVER for x in (a, b)):
+            continue
+        if identical(a, b):
+            frame.names[name] = a
+        else:
+            found[name] = a, b
+    return found
+
+
+def disagree(frame: Frame, node: ast.If, name: str, why: Disagreement) -> None:
+    """A name that lived before the branch must keep its type; one made in it only cannot be used afterwards."""
+    text = f"is of different types after the arms of the branch at line {node.lineno}: {why}"
+    hint = "give it one type in both arms, for example with .to(...) or tl.full(...)"
+    if name in frame.names and not isinstance(frame.names[name], Undefined):
+        raise TypeMismatch(f"`{name}` {text}", frame.loc(frame.where.get(name, node)), hint)
+    frame.names[name] = Undefined(text, hint)
