@@ -184,6 +184,13 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
         return shapes.cast(frame, args[0], function)
     if function is t.DType:
         return shapes.dtype_of(*args, **kwargs)  # tl.dtype("uint16"), of a name put together while compiling
+    if isinstance(function, type) and issubclass(function, tuple) and hasattr(function, "_make"):
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            raise Mismatch(
+                f"`{function.__name__}`: {error}", f"its fields are ({', '.join(function._fields)})"
+            ) from None
     if function is constexpr:
         return compile_time(args[0], frame) if args else None
     try:

@@ -151,7 +151,7 @@ class Collector:
         if isinstance(x, (*ATOMS, TypeQueries, np.generic, enum.Enum)):
             return f"{type(x).__name__} {x!r}"
         if isinstance(x, (tuple, list)):
-            return f"{type(x).__name__} ({', '.join(map(self.describe, x))})"
+            return f"{type(x).__name__} {getattr(x, '_fields', '')}({', '.join(map(self.describe, x))})"
         if isinstance(x, dict):
             return f"dict ({', '.join(f'{self.describe(k)}: {self.describe(v)}' for k, v in x.items())})"
         if isinstance(x, types.ModuleType):

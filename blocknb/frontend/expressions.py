@@ -221,7 +221,8 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
     try:
         return as_constant("it", base[index])
     except (IndexError, KeyError):
-        raise Mismatch(f"index {index!r} is out of range for {base!r}") from None
+        what = f"a tuple of {len(base)} elements" if isinstance(base, tuple) else repr(base)
+        raise Mismatch(f"index {index!r} is out of range for {what}") from None
     except TypeError:
         raise Mismatch(
             f"{describe(base)} cannot be indexed with {describe(index)}", "index tuples with constants"

@@ -15,6 +15,7 @@ from blocknb.frontend.emitter import NUMBERS, Emitter, describe
 from blocknb.frontend.records import Record
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
+from blocknb.language.constants import like
 from blocknb.language.types import Tile
 
 
@@ -53,7 +54,7 @@ def placed_leaves(tree: Any, role: Role = Role.PLAIN) -> Iterator[tuple[Any, Rol
 def rebuild(tree: Any, replaced: Iterator[Any]) -> Any:
     """The same tree with leaves taken from an iterator, in order."""
     if isinstance(tree, tuple):
-        return tuple(rebuild(branch, replaced) for branch in tree)
+        return like(tree, (rebuild(branch, replaced) for branch in tree))
     if isinstance(tree, Record):
         return tree.rebuilt(rebuild(tree.branches, replaced))
     return next(replaced)

@@ -7,7 +7,7 @@ result holds no trace of constants, branches on them, or calls; only straight op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +40,15 @@ class Constant:
     value: Any
 
 
-Argument = ArgType | Constant
+@dataclass(frozen=True)
+class Group:
+    """A tuple of arguments; `make` gives what the kernel sees of it from what it sees of its elements."""
+
+    parts: tuple[Argument, ...]
+    make: Callable[[Iterable[Any]], tuple] = tuple
+
+
+Argument = ArgType | Constant | Group
 
 
 def parse(
@@ -54,9 +62,9 @@ def parse(
     Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
     kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
-    `arguments` has an ArgType or Constant for each parameter (those with defaults may be missing); `options` become the Func's
-    attrs; `target` is what the kernel is told that it is compiled for. Raises SyntaxUnsupported or TypeMismatch, with the place in the
-    source and a hint.
+    `arguments` has an ArgType, a Constant or a Group of them for each parameter (those with defaults may be missing); `options` become
+    the Func's attrs; `target` is what the kernel is told that it is compiled for. Raises SyntaxUnsupported or TypeMismatch, with the
+    place in the source and a hint.
     """
     emit = Emitter(target, options)
     frame = Frame(source, emit)
@@ -71,9 +79,6 @@ def parse(
                     f"pass it: {parameter.name}=...",
                 )
             argument = Constant(parameter.default)
-        if isinstance(argument, Constant):
-            frame.names[parameter.name] = as_constant(parameter.name, argument.value)
-            continue
         frame.names[parameter.name], parts = passed(parameter.name, argument)
         params.extend(parts)
         emit.promised.update(parts)
@@ -94,8 +99,13 @@ def parse(
     )
 
 
-def passed(name: str, argument: ArgType) -> tuple[Any, dict[Value, int]]:
-    """What a run-time argument stands for in the kernel, and the parameters of the Func that it becomes, with their divisors."""
+def passed(name: str, argument: Argument) -> tuple[Any, dict[Value, int]]:
+    """What an argument stands for in the kernel, and the parameters of the Func that it becomes, with their divisors."""
+    if isinstance(argument, Constant):
+        return as_constant(name, argument.value), {}
+    if isinstance(argument, Group):
+        found = [passed(f"{name}.{i}", part) for i, part in enumerate(argument.parts)]
+        return argument.make(value for value, _ in found), {p: d for _, parts in found for p, d in parts.items()}
     if isinstance(argument.type, Descriptor):
         return passed_descriptor(name, argument.type, argument.divisibility)
     value = Value(parameter_type(argument.type), name)

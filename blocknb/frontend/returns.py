@@ -75,7 +75,9 @@ def visit_if(frame: Frame, node: ast.If, rest: deque[ast.stmt]) -> Outcome:
         arms = [visit_arm(frame, [*body, *rest]) for body in (node.body, node.orelse)]
     finally:
         frame.copies //= 1 + forks
-    arms = [Arm(arm.ops, arm.names, arm.outcome or Returned(None)) for arm in arms]  # nothing follows the function's end
+    arms = [
+        Arm(arm.ops, arm.names, arm.outcome or Returned(None)) for arm in arms
+    ]  # nothing follows the function's end
     return join(frame, node, test, *arms)
 
 

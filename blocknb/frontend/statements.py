@@ -13,6 +13,7 @@ from blocknb.frontend.expressions import SYMBOLS
 from blocknb.frontend.scope import Frame, statement
 from blocknb.frontend.source import _is_constexpr
 from blocknb.ir.core import Value
+from blocknb.language.constants import like
 
 
 @statement(ast.Pass)
@@ -34,7 +35,7 @@ def settle(frame: Frame, value: Any) -> Any:
     if isinstance(value, NUMBERS):
         return frame.emit.runtime(value)
     if isinstance(value, tuple):
-        return tuple(settle(frame, element) for element in value)
+        return like(value, (settle(frame, element) for element in value))
     return value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -45,6 +45,11 @@ class constexpr:
 def unwrap(value: Any) -> Any:
     """The plain value of a constexpr; anything else as it is."""
     return value.value if isinstance(value, constexpr) else value
+
+
+def like(x: tuple, elements: Iterable[Any]) -> tuple:
+    """A tuple of other elements, of the same class where that is a namedtuple."""
+    return getattr(type(x), "_make", tuple)(elements)
 
 
 def _forward(name: str, swapped: bool = False) -> Callable:

@@ -16,7 +16,7 @@ import numpy as np
 
 from blocknb.language.types import Descriptor
 from blocknb.runtime import memory
-from blocknb.runtime.arguments import Kind
+from blocknb.runtime.arguments import Kind, Tuple, flat
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.grids import Grid, keep_grid
 from blocknb.runtime.interface import TensorWrapper
@@ -75,11 +75,13 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Again:
-    """`numbers` and `arrays` by parameter name; `grid` gives the grid as it was given, and is None when it cannot be kept."""
+    """`numbers` and `arrays` by parameter name, in `tuples` those parameters that are tuples, whose elements are called `x.0`, `x.1`,
+    ...; `grid` gives the grid as it was given, and is None when it cannot be kept."""
 
     grid: Grid | None
     numbers: Mapping[str, Any]
     arrays: Mapping[str, Array | Whole | Made] = field(default_factory=dict)
+    tuples: Mapping[str, Tuple] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -107,14 +109,22 @@ class Again:
             found[name] = kept.again(scratch)
             if found[name] is None:
                 return None
+        for name, kind in self.tuples.items():
+            found[name] = _assembled(name, kind, found)
         return found
+
+
+def _assembled(name: str, kind: Tuple, found: dict[str, Any]) -> tuple:
+    """A tuple of its elements, which are taken out of `found`."""
+    inner = [(f"{name}.{i}", part.type) for i, part in enumerate(kind.parts)]
+    return kind.make([_assembled(n, k, found) if isinstance(k, Tuple) else found.pop(n) for n, k in inner])
 
 
 def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequence[Kind]) -> Again | None:
     """What to keep of a launch; None when an argument cannot be kept without keeping its memory."""
     numbers: dict[str, Any] = {}
     arrays: dict[str, Array | Whole | Made] = {}
-    for name, value, kind in zip(names, values, kinds, strict=True):
+    for name, kind, value in flat(names, kinds, values):
         if kind.type is None:
             numbers[name] = kind.constant[0]
         elif kind.is_pointer or isinstance(kind.type, Descriptor):
@@ -126,7 +136,8 @@ def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequ
             numbers[name] = value
         else:
             return None
-    return Again(keep_grid(grid), numbers, arrays)
+    tuples = {name: kind.type for name, kind in zip(names, kinds, strict=True) if isinstance(kind.type, Tuple)}
+    return Again(keep_grid(grid), numbers, arrays, tuples)
 
 
 def scratch(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,8 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.runtime.descriptor import TensorDescriptor, parse_descriptor
+from blocknb.language.constants import like
+from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
 HOST = -1  # the device number of host memory; GPUs count from 0
@@ -32,8 +32,8 @@ ANYWHERE = -2  # a pointer without a word on where it points: it follows the oth
 class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
-    `type` is a DType, Pointer or Descriptor, None for a constant. `divisibility` is 16 or 1 (of the value, of the address in bytes, or
-    of the size of a descriptor's last axis).
+    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1 (of the value, of the address in
+    bytes, or of the size of a descriptor's last axis).
     `device` is the GPU's number, HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for
     tensors that live on torch's stream. `constant` holds the value of a constant in a one-element tuple.
     """
@@ -52,10 +52,55 @@ class Kind:
     def __str__(self) -> str:
         if self.type is None:
             return repr(self.constant[0])
+        if isinstance(self.type, Tuple):
+            return str(self.type)
         if isinstance(self.type, t.Descriptor):
             return f"{self.type}{':16' if self.divisibility == 16 else ''}"
         star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
         return f"{star}{dtype.name if dtype.is_float else dtype.short}{':16' if self.divisibility == 16 else ''}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tuple:
+    """The type of a tuple of arguments: the Kinds of its elements, and its class, which is `tuple` or a namedtuple's."""
+
+    parts: tuple[Kind, ...]
+    made_by: Any = tuple
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
+
+    @property
+    def structure(self) -> str:
+        """Which classes its tuples are of, and how they stand in each other."""
+        inner = (part.type.structure if isinstance(part.type, Tuple) else "" for part in self.parts)
+        return f"{self.made_by.__qualname__}{getattr(self.made_by, '_fields', '')}({','.join(inner)})"
+
+    @property
+    def make(self) -> Callable[[Iterable[Any]], tuple]:
+        return getattr(self.made_by, "_make", tuple)
+
+
+@functools.cache
+def tuple_kind(parts: tuple[Kind, ...], made_by: Any = tuple) -> Kind:
+    """The Kind of a tuple of arguments of these Kinds."""
+    return Kind(Tuple(parts, made_by), library="torch" if any(part.library == "torch" for part in parts) else "")
+
+
+def flat(names: Iterable[str], kinds: Iterable[Kind], *columns: Iterable[Any]) -> Iterator[tuple]:
+    """(name, Kind, and an element of each column) of every argument; in the place of a tuple those of its elements, which are called
+    `x.0`, `x.1`, ..."""
+    for name, kind, *cells in zip(names, kinds, *columns, strict=True):
+        if isinstance(kind.type, Tuple):
+            yield from flat([f"{name}.{i}" for i in range(len(kind.type.parts))], kind.type.parts, *cells)
+        else:
+            yield name, kind, *cells
+
+
+def spelled(name: str) -> str:
+    """The name of an argument or of a tuple's element as one writes it: x[0][1] for `x.0.1`."""
+    first, *rest = name.split(".")
+    return first + "".join(f"[{i}]" for i in rest)
 
 
 @functools.cache
@@ -98,7 +143,7 @@ def constant_kind(value: Any) -> Kind:
 
 def _frozen(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return tuple(map(_frozen, value))
+        return like(value, map(_frozen, value)) if isinstance(value, tuple) else tuple(map(_frozen, value))
     if isinstance(value, (set, frozenset)):  # `without={"coalesce"}`
         return tuple(sorted(map(_frozen, value), key=repr))
     if isinstance(value, np.generic):
@@ -112,6 +157,8 @@ def plain(kind: Kind) -> Kind:
         return _INT32
     if kind.type is None:
         return kind
+    if isinstance(kind.type, Tuple):
+        return tuple_kind(tuple(map(plain, kind.type.parts)), kind.type.made_by)
     if isinstance(kind.type, t.Descriptor):
         return descriptor_kind(kind.type, False, kind.device, kind.readonly, kind.library)
     if isinstance(kind.type, t.Pointer):
@@ -350,6 +397,20 @@ def _descriptor(desc: TensorDescriptor) -> tuple[Kind, tuple[int, ...]]:
     return found, (address, *desc.shape, *desc.strides[:-1])
 
 
+def _tuple(value: tuple) -> tuple[Kind, Any]:
+    if not value:
+        return constant_kind(value), None
+    kinds, raws = [], []
+    for i, element in enumerate(value):
+        try:
+            kind, raw = (DESCRIBE.get(type(element)) or describer(element))(element)
+        except LaunchError as error:
+            raise LaunchError(f"element {i}: {error.message}", error.loc, error.hint) from None
+        kinds.append(kind)
+        raws.append(raw)
+    return tuple_kind(tuple(kinds), type(value) if hasattr(value, "_make") else tuple), raws
+
+
 def _mock(tensor: MockTensor) -> tuple[Kind, int]:
     return pointer_kind(dtype_of(tensor.dtype), True, ANYWHERE), 0
 
@@ -357,8 +418,11 @@ def _mock(tensor: MockTensor) -> tuple[Kind, int]:
 def _refuse(value: Any) -> tuple[Kind, Any]:
     name = type(value).__name__
     hint = "pass an array or a number"
-    if isinstance(value, (list, tuple, dict, set, range)):
-        hint = "pass an array: numpy.asarray(...) for the CPU, cupy.asarray(...) for a GPU; or annotate the parameter tl.constexpr"
+    if isinstance(value, (list, dict, set, range)):
+        hint = (
+            "pass an array: numpy.asarray(...) for the CPU, cupy.asarray(...) for a GPU; or a tuple, whose elements are arguments; "
+            "or annotate the parameter tl.constexpr"
+        )
     elif isinstance(value, complex):
         hint = "pass its real and imaginary part"
     raise LaunchError(f"a {name} is neither an array nor a number", hint=hint)
@@ -373,6 +437,7 @@ DESCRIBE: dict[type, Describe] = {
     bool: _bool,
     type(None): _none,
     str: _fixed,
+    tuple: _tuple,
     np.ndarray: _numpy,
     t.DType: _fixed,
     Kind: _given,
@@ -407,7 +472,7 @@ def _find(value: Any) -> Describe:
     for base in type_.__mro__:
         if found := _BY_NAME.get((base.__module__.split(".")[0], base.__name__)):
             return found
-        if base in (np.ndarray, int, float, TensorDescriptor):
+        if base in (np.ndarray, int, float, tuple, TensorDescriptor):
             return DESCRIBE[base]
     if isinstance(value, np.generic):
         return _numpy_scalar
@@ -425,53 +490,3 @@ def _find(value: Any) -> Describe:
     ):
         return _fixed
     return _refuse
-
-
-# ---- what the CPU's bounds checks and the observers ask -----------------------------------------------------------------
-
-
-def _strides(value: Any, size: int) -> tuple[int, ...]:
-    """The strides of an array in elements of `size` bytes; () where nobody knows them."""
-    if callable(getattr(value, "stride", None)):
-        return tuple(value.stride())
-    return tuple(s // size for s in getattr(value, "strides", None) or ())
-
-
-def summary(value: Any, kind: Kind) -> dict[str, Any]:
-    """What may be kept of an argument after the launch: its dtype, shape, strides (in elements) and bytes, or its value; never
-    the array."""
-    if kind.type is None:
-        return {"kind": "constant", "type": None, "value": kind.constant[0]}
-    if isinstance(kind.type, t.Descriptor):
-        described = summary(
-            value.base, pointer_kind(kind.type.dtype, True, ANYWHERE if kind.device is None else kind.device)
-        )
-        numbers = [*value.shape, *value.strides[:-1]]
-        return {**described, "type": str(kind), "shape": tuple(value.shape), "parts": list(map(int, numbers))}
-    if not kind.is_pointer:
-        return {"kind": "scalar", "type": str(kind), "value": value.item() if hasattr(value, "item") else value}
-    shape = tuple(int(n) for n in getattr(value, "shape", ()) or ())
-    strides = _strides(value, kind.type.element.bytes) or (1,) * len(shape)
-    # A broadcast dimension (stride 0) repeats the same bytes.
-    elements = math.prod(n for n, s in zip(shape, strides, strict=False) if s)
-    return {
-        "kind": "array",
-        "type": str(kind),
-        "shape": shape,
-        "strides": tuple(map(int, strides)),
-        "bytes": elements * kind.type.element.bytes,
-        "device": kind.device,
-    }
-
-
-def parse_type(text: str) -> Kind | None:
-    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32", "tensordesc<fp16[64,64]>"; None if it is
-    no type text."""
-    name, _, divisor = text.partition(":")
-    if described := parse_descriptor(name):
-        return descriptor_kind(described, divisor == "16", ANYWHERE, False, "") if divisor in ("", "16", "1") else None
-    star = name.startswith("*")
-    known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
-    if known is None or divisor not in ("", "16", "1") or (known.is_fp8() and not star):
-        return None
-    return pointer_kind(known, divisor == "16", ANYWHERE) if star else scalar_kind(known, divisor == "16")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -157,7 +158,8 @@ def place(source: Source, name: str | None = None) -> Loc:
     if name is not None and found.column + found.end_column:
         arguments = source.node.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        found = source.loc(next((a for a in every if a.arg == name), source.node))
+        parameter = re.split(r"[.\[]", name)[0]  # of an element of a tuple
+        found = source.loc(next((a for a in every if a.arg == parameter), source.node))
     return replace(found, caller=caller())
 
 

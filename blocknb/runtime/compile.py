@@ -21,12 +21,12 @@ from blocknb.codegen import llvm, toolchain
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
-from blocknb.frontend.parse import ArgType, Argument, Constant, parse
+from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.frontend.source import Source, source_of
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import cache, machine, readback, record
-from blocknb.runtime.arguments import Kind
+from blocknb.runtime.arguments import Kind, Tuple, flat
 from blocknb.runtime.binding import definition
 from blocknb.runtime.effects import memory_use
 from blocknb.target import Target
@@ -133,8 +133,7 @@ class Compiled:
         rename = getattr(self.kernel, "rename", None)
         if rename is None:
             return self.name
-        constants = {n: k.constant[0] for n, k in self.kinds.items() if k.type is None}
-        signature = {n: str(k) for n, k in self.kinds.items() if k.type is not None}
+        signature, constants = described(self.kinds)
         return str(rename(readback.Specialization(self.kernel, constants, signature)))
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
@@ -193,7 +192,15 @@ def front_argument(kind: Kind) -> Argument:
     """An argument of this Kind as the front end takes it."""
     if kind.type is None:
         return Constant(kind.constant[0])
+    if isinstance(kind.type, Tuple):
+        return Group(tuple(map(front_argument, kind.type.parts)), kind.type.make)
     return ArgType(kind.type if isinstance(kind.type, Descriptor) else Tile(kind.type), kind.divisibility)
+
+
+def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:
+    """(the types of the run-time arguments as texts, the values of the constants), the elements of tuples as `x.0`, `x.1`, ..."""
+    leaves = list(flat(kinds, kinds.values()))
+    return {n: str(k) for n, k in leaves if k.type}, {n: k.constant[0] for n, k in leaves if not k.type}
 
 
 def forget() -> None:
@@ -211,7 +218,8 @@ class _Job:
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
         self.select = 1
-        functions = [f for k in kinds.values() if k.constant and (f := source_of(k.constant[0])) is not None]
+        constants = [k.constant[0] for _, k in flat(kinds, kinds.values()) if k.constant]
+        functions = [f for x in constants if (f := source_of(x)) is not None]
         self.reached = tuple(map(dependencies, (source, *functions)))
         sources = [s for d in self.reached for s in d.sources]
         self.files = tuple(dict.fromkeys(s.file for s in sources))
@@ -224,10 +232,12 @@ class _Job:
         return toolchain.find_ptxas(self.target) if self.target.is_gpu else None
 
     def _kinds_key(self) -> list[Any]:
-        return [
+        tuples = [(n, k.type.structure) for n, k in self.kinds.items() if isinstance(k.type, Tuple)]
+        leaves = [
             (n, str(k) if k.type else None, constant_key(k.constant[0]) if k.constant else None)
-            for n, k in self.kinds.items()
+            for n, k in flat(self.kinds, self.kinds.values())
         ]
+        return [*leaves, *tuples]
 
     # ---- the way through the compiler ----
 
@@ -332,8 +342,7 @@ class _Job:
         self.milliseconds["worker"] = max(elapsed - sum(times.values()), 0.0)
 
     def trace(self, stages: Sequence[Stage], from_cache: bool = False) -> Trace:
-        signature = {n: str(k) for n, k in self.kinds.items() if k.type is not None}
-        constants = {n: k.constant[0] for n, k in self.kinds.items() if k.type is None}
+        signature, constants = described(self.kinds)
         source = self.source
         trace = Trace(
             source.name,

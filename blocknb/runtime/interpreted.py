@@ -16,11 +16,11 @@ import numpy as np
 from blocknb.eager import Interpreter, Run
 from blocknb.eager.record import program_id
 from blocknb.errors import LaunchError
-from blocknb.frontend.parse import ArgType, Constant
+from blocknb.frontend.parse import ArgType, Constant, Group
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.interp import Program
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import Kind
+from blocknb.runtime.arguments import Kind, flat
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
 from blocknb.runtime.compile import front_argument
 from blocknb.runtime.extents import UNBOUNDED, extent
@@ -66,7 +66,7 @@ def run(
         raise LaunchError(f"watch={watch!r}: it takes names", hint=f"watch=[{watch!r}]")
     report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
     space = AddressSpace()
-    given: dict[str, Constant | tuple[ArgType, list[Any]]] = {}
+    given: dict[str, Constant | tuple[ArgType | Group, list[Any]]] = {}
     options = dict(kernel.options)
     with _memory(space, binding, kinds, raws, values) as addresses:
         for name, kind, raw, plain in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):
@@ -76,8 +76,12 @@ def run(
                 given[name] = argument
                 options |= {name: argument.value} if name in OPTIONS else {}
             else:
-                first, *rest = _numbers(raw)
-                given[name] = (argument, [addresses.get(name, first), *rest])
+                numbers: list[Any] = []
+                for leaf, part, x in flat([name], [kind], [raw]):
+                    if part.type is not None:
+                        first, *rest = _numbers(x)
+                        numbers += [addresses.get(leaf, first), *rest]
+                given[name] = (argument, numbers)
         ordered = {p.name: given[p.name] for p in kernel.source.parameters}
         interpreter = Interpreter(kernel.source, ordered, options, space, grid, report)
         for program in chosen:
@@ -107,7 +111,7 @@ def _memory(
     """Lets the array arguments into the address space; gives their addresses in it by name."""
     found: dict[str, int] = {}
     remote: list[tuple[str, int, int, int, int, bool]] = []
-    for name, kind, raw, value in zip(binding.names, kinds, raws, values, strict=True):
+    for name, kind, raw, value in flat(binding.names, kinds, raws, values):
         if kind.device is None:  # a number, or a constant
             continue
         raw, value = _numbers(raw)[0], value.base if isinstance(raw, tuple) else value

@@ -25,7 +25,7 @@ from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source
 from blocknb.language.surface import running
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind
+from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind, flat, spelled
 from blocknb.runtime.binding import (
     OPTIONS,
     Binding,
@@ -37,8 +37,8 @@ from blocknb.runtime.binding import (
     similar,
     unspecialized_names,
 )
-from blocknb.runtime.interface import KernelInterface, MockTensor
-from blocknb.runtime.plan import Grid, Plan, library, starter, target_of, typed
+from blocknb.runtime.interface import KernelInterface
+from blocknb.runtime.plan import Grid, Plan, library, mocked, starter, target_of, typed
 from blocknb.runtime.recent import recent, wanted_by_environment
 from blocknb.runtime.reports import asserting
 
@@ -281,10 +281,7 @@ class Kernel(KernelInterface):
         """Compiles and loads for these arguments, and launches nothing. A dtype of torch or NumPy, or a type text ("*fp32"), stands for
         an array where kernels run by default: on the current GPU, else on the CPU."""
         binding, values = self._called(args, kwargs)
-        values = tuple(
-            v if fixed else MockTensor.wrap_dtype(typed(v, fixed))
-            for v, fixed in zip(values, binding.fixed, strict=True)
-        )
+        values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self._describe(binding, values)
         return self._plan(binding, kinds, values).compiled
 
@@ -337,14 +334,11 @@ class Kernel(KernelInterface):
                 return plan
             device = self._device(binding, kinds, values)
             compiled = self._compile(binding, kinds, target_of(device), None, list(companions))
-            for name, kind in zip(binding.names, kinds, strict=True):
+            for name, kind in flat(binding.names, kinds):
                 if kind.readonly and name in compiled.stored:
-                    raise launch_error(
-                        self.source,
-                        name,
-                        f"the kernel {self.__name__} stores through `{name}`, and that array is read-only",
-                        f"pass a copy: {name}.copy()",
-                    )
+                    shown, why = spelled(name), "and that array is read-only"
+                    message = f"the kernel {self.__name__} stores through `{shown}`, {why}"
+                    raise launch_error(self.source, name, message, f"pass a copy: {shown}.copy()")
             plan = Plan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
@@ -395,8 +389,8 @@ class Kernel(KernelInterface):
     def _device(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> int:
         """The device all arrays agree on; for arrays that are not there the current GPU; HOST when there is neither."""
         places = [
-            (name, kind.device, value)
-            for name, kind, value in zip(binding.names, kinds, values, strict=True)
+            (spelled(name), kind.device, value)
+            for name, kind, value in flat(binding.names, kinds, values)
             if kind.device is not None
         ]
         devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
@@ -430,6 +424,7 @@ class Kernel(KernelInterface):
         self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
     ) -> None:
         from blocknb.runtime.again import remember
+        from blocknb.runtime.summary import summary
 
         milliseconds = 0.0
         if recent.capture is not None:
@@ -442,7 +437,7 @@ class Kernel(KernelInterface):
             from blocknb.runtime import driver
 
             milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(grid, raws, values))
-        summaries = {n: arguments.summary(v, k) for n, v, k in zip(binding.names, values, plan.kinds, strict=True)}
+        summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
         again = remember(asked, binding.names, values, plan.kinds)
         launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, again)
         if recent.capture is not None:

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blocknb.language import types as t
+from blocknb.language.constants import like
 from blocknb.language.types import Descriptor
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import HOST, Kind
+from blocknb.runtime.arguments import ANYWHERE, HOST, Kind, Tuple, flat
 from blocknb.runtime.binding import Binding
+from blocknb.runtime.descriptor import parse_descriptor
+from blocknb.runtime.interface import MockTensor
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -29,9 +33,39 @@ class Plan:
     start: Start
 
 
+def parse_type(text: str) -> Kind | None:
+    """The Kind that a type text stands for: "*fp32", "*fp16:16", "i32", "i32:16", "fp32", "tensordesc<fp16[64,64]>"; None if it is
+    no type text."""
+    name, _, divisor = text.partition(":")
+    if described := parse_descriptor(name):
+        return (
+            arguments.descriptor_kind(described, divisor == "16", ANYWHERE, False, "")
+            if divisor in ("", "16", "1")
+            else None
+        )
+    star = name.startswith("*")
+    known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
+    if known is None or divisor not in ("", "16", "1") or (known.is_fp8() and not star):
+        return None
+    return (
+        arguments.pointer_kind(known, divisor == "16", ANYWHERE)
+        if star
+        else arguments.scalar_kind(known, divisor == "16")
+    )
+
+
 def typed(value: Any, fixed: bool) -> Any:
-    """A type text for a run-time parameter as the Kind that it stands for, everything else as it is."""
-    return (arguments.parse_type(value) or value) if isinstance(value, str) and not fixed else value
+    """A type text for a run-time parameter as the Kind that it stands for, also in a tuple; everything else as it is."""
+    if isinstance(value, tuple) and not fixed:
+        return like(value, (typed(element, False) for element in value))
+    return (parse_type(value) or value) if isinstance(value, str) and not fixed else value
+
+
+def mocked(value: Any, fixed: bool) -> Any:
+    """A dtype or type text for a run-time parameter as something that stands for an array of it."""
+    if isinstance(value, tuple) and not fixed:
+        return like(value, (mocked(element, False) for element in value))
+    return value if fixed else MockTensor.wrap_dtype(typed(value, fixed))
 
 
 def library(kinds: Iterable[Kind]) -> str:
@@ -54,11 +88,10 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
     """What starts a compiled kernel on a device, with the values of a binding."""
     from blocknb.frontend.descriptors import field_names
 
-    ranks = [kind.type.rank if isinstance(kind.type, Descriptor) else None for kind in kinds]
     fields = [
         field
-        for n, rank in zip(binding.names, ranks, strict=True)
-        for field in ([n] if rank is None else field_names(n, rank))
+        for name, kind in flat(binding.names, kinds)
+        for field in (field_names(name, kind.type.rank) if isinstance(kind.type, Descriptor) else [name])
     ]
     positions = [fields.index(name) for name, _ in compiled.parameters]
     if device == HOST:
@@ -72,22 +105,36 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
             start = reports.starter(compiled, device, positions, library(kinds), len(fields))
         else:
             start = driver.starter(compiled, device, positions, library(kinds))
-    return start if len(fields) == len(kinds) and not any(ranks) else _flattened(start, ranks)
+    shapes = [_shape(kind) for kind in kinds]
+    return start if shapes.count(None) == len(kinds) else _flattened(start, shapes)
 
 
-def _flattened(start: Start, ranks: Sequence[int | None]) -> Start:
-    """A starter whose arguments may be tensor descriptors: each becomes its array, sizes and strides."""
+def _shape(kind: Kind) -> Any:
+    """What an argument is taken apart into: a list for a tuple, () for a tensor descriptor, None where it stays whole."""
+    if isinstance(kind.type, Tuple):
+        return [_shape(part) for part in kind.type.parts]
+    return () if isinstance(kind.type, Descriptor) else None
+
+
+def _flattened(start: Start, shapes: Sequence[Any]) -> Start:
+    """A starter whose arguments may be tensor descriptors, of which each becomes its array, sizes and strides, and tuples, which
+    become their elements."""
+
+    def take(shapes: Sequence[Any], raws: Sequence[Any], values: Sequence[Any], flat: list, given: list) -> None:
+        for shape, raw, value in zip(shapes, raws, values, strict=True):
+            if shape is None:
+                flat.append(raw)
+                given.append(value)
+            elif shape:
+                take(shape, raw, value, flat, given)
+            else:
+                flat += raw
+                given += [value.base, *raw[1:]]
 
     def start_flat(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         flat: list[Any] = []
         given: list[Any] = []
-        for rank, raw, value in zip(ranks, raws, values, strict=True):
-            if rank is None:
-                flat.append(raw)
-                given.append(value)
-            else:
-                flat += raw
-                given += [value.base, *raw[1:]]
+        take(shapes, raws, values, flat, given)
         start(grid, flat, given)
 
     start_flat.keep = start  # type: ignore[attr-defined]

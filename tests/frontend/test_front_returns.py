@@ -296,7 +296,7 @@ def test_types_that_differ_between_inner_returns_are_refused_at_a_branch():
 
 
 def test_a_value_on_some_ways_and_the_end_of_the_function_on_others_is_refused():
-    @kernel
+    @kernel  # noqa: RET503
     def open_ended(a, b, x):
         for i in tl.static_range(4):
             if a > i:

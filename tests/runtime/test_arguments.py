@@ -13,8 +13,10 @@ from blocknb.errors import LaunchError
 from blocknb.language import constexpr
 from blocknb.language import types as t
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, HOST, ONE, constant_kind, describer, parse_type
+from blocknb.runtime.arguments import ANYWHERE, HOST, ONE, constant_kind, describer
 from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.plan import parse_type
+from blocknb.runtime.summary import summary
 
 
 def describe(value: Any) -> tuple[arguments.Kind, Any]:
@@ -186,7 +188,7 @@ def test_type_texts_stand_for_kinds() -> None:
 
 def test_a_summary_holds_shapes_and_bytes_and_no_array() -> None:
     array = np.broadcast_to(np.zeros((1, 8), np.float32), (5, 8))
-    found = arguments.summary(array, describe(array)[0])
+    found = summary(array, describe(array)[0])
     assert (found["shape"], found["bytes"]) == ((5, 8), 32)  # the five rows are the same bytes
     assert not any(isinstance(v, np.ndarray) for v in found.values())
-    assert arguments.summary(3.5, describe(3.5)[0]) == {"kind": "scalar", "type": "fp32", "value": 3.5}
+    assert summary(3.5, describe(3.5)[0]) == {"kind": "scalar", "type": "fp32", "value": 3.5}
