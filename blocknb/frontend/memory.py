@@ -8,7 +8,7 @@ from blocknb.frontend import blocks
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer, spelled
 from blocknb.frontend.records import BlockPointer, TensorDescriptor
 from blocknb.frontend.scope import Frame, emits
-from blocknb.frontend.shapes import dtype_of, flag, tile_of
+from blocknb.frontend.shapes import dtype_of, flag, tile_of, trans
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.types import BoolPointer
@@ -180,9 +180,13 @@ def store(
 @emits("dot")
 def dot(
     frame: Frame, input: Any, other: Any, acc: Any = None, input_precision: Any = None, allow_tf32: Any = None,
-    max_num_imprecise_acc: Any = None, out_dtype: Any = None,
+    max_num_imprecise_acc: Any = None, out_dtype: Any = None, trans_a: Any = False, trans_b: Any = False,
 ) -> Value:  # fmt: skip
     emit = frame.emit
+    if flag(frame, trans_a, "trans_a"):
+        input = trans(frame, input)
+    if flag(frame, trans_b, "trans_b"):
+        other = trans(frame, other)
     if all(isinstance(x, Value) and len(x.type.shape) == 3 for x in (input, other)):
         return _stacked(frame, input, other, acc, (input_precision, allow_tf32, max_num_imprecise_acc, out_dtype))
     for x, argument in ((input, "input"), (other, "other")):

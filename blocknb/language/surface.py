@@ -299,11 +299,15 @@ def logical_or(input, other):
 
 
 @builtin
-def dot(input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=None):
+def dot(
+    input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=None,
+    *, trans_a=False, trans_b=False,
+):  # fmt: skip
     """The matrix product `input @ other` (+ acc), accumulated in fp32 (int32 for int8, fp64 for fp64).
 
     fp32 operands are rounded to tf32 unless `input_precision="ieee"` or `allow_tf32=False`. Two operands of fp8, also of two
-    kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32.
+    kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32. `trans_a` and `trans_b`,
+    of the first versions of the language, stand for tl.trans of an operand.
     """
 
 

@@ -84,14 +84,6 @@ def summarize(times: list[float], quantiles: Sequence[float] | None, return_mode
     return statistics.mean(times)
 
 
-def get_dram_gbps(device: int | None = None) -> float:
-    """What the memory of a GPU can move by its clock and width, in GB/s. Raises LaunchError without a GPU."""
-    if not machine.has_gpu():
-        raise LaunchError("get_dram_gbps needs a GPU")
-    found = machine.properties(device)
-    return found["mem_clock_rate"] * found["mem_bus_width"] * 2 / 1e6 / 8
-
-
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
         raise ValueError(f"return_mode is {mode!r}; it is one of {', '.join(MODES)}")

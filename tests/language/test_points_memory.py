@@ -277,3 +277,35 @@ def test_dot_of_stacks_multiplies_matrix_by_matrix():
     np.testing.assert_allclose(
         result(k, F32, (2, 16, 16), x=x, y=y), x.astype(np.float64) @ y.astype(np.float64), atol=1e-5
     )
+
+
+def test_dot_takes_the_old_keywords_for_transposed_operands():
+    @kernel
+    def k(out, x, y):
+        m, n, d = tl.arange(0, 16), tl.arange(0, 32), tl.arange(0, 64)
+        a = tl.load(x + d[:, None] * 16 + m[None, :])
+        b = tl.load(y + n[:, None] * 64 + d[None, :])
+        at = m[:, None] * 32 + n[None, :]
+        tl.store(out + at, tl.dot(a, b, trans_a=True, trans_b=True))
+        tl.store(out + 512 + at, tl.dot(tl.trans(a), b, trans_b=True))
+        tl.store(out + 1024 + at, tl.dot(a, b.T, allow_tf32=False, trans_a=True))
+
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((64, 16)).astype(F16), rng.standard_normal((32, 64)).astype(F16)
+    got = result(k, F32, (3, 16, 32), x=x, y=y)
+    expected = x.astype(np.float64).T @ y.astype(np.float64).T
+    np.testing.assert_allclose(got, np.stack([expected] * 3), rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_transposed_dot_refuses_names_the_shapes_it_multiplies():
+    @kernel
+    def k(out, x, OPTION: tl.constexpr):
+        tile = tl.load(x + tl.arange(0, 16)[:, None] * 32 + tl.arange(0, 32)[None, :])
+        if OPTION:
+            tl.dot(tile, tile, trans_a=True, trans_b=True)
+        else:
+            tl.dot(tile, tile, trans_b=tl.program_id(0) > 0)
+
+    x = np.zeros((16, 32), F16)
+    assert "dot of shapes (32, 16) and (32, 16)" in refused(k, x=x, OPTION=True).message
+    assert "trans_b" in refused(k, x=x, OPTION=False).message

@@ -387,6 +387,17 @@ for _keyword in (
     entry(
         f"dot {_keyword}", f"tl.dot(a, b, {_keyword})", product, MATRICES, (X, X), (accumulator,), SIZES[1:4:2], exact
     )
+for _first, _second in ((True, False), (False, True), (True, True)):
+
+    def _turned(a: np.ndarray, b: np.ndarray, first: bool = _first, second: bool = _second) -> np.ndarray:
+        return product(np.swapaxes(a, -1, -2) if first else a, np.swapaxes(b, -1, -2) if second else b)
+
+    _turn = tuple(
+        Case(tuple((*n[:-2], n[-1], n[-2]) if x else n for n, x in zip(c.shapes, (_first, _second), strict=True)))
+        for c in SIZES[1:4]
+    )
+    _keywords = f"trans_a={_first}, trans_b={_second}"
+    entry(f"dot {_keywords}", f"tl.dot(a, b, {_keywords})", _turned, MATRICES, (X, X), (accumulator,), _turn, exact)
 for _dtype in (t.float32, t.int32, t.float64, t.float16):
     _takes = tuple(
         d for d in MATRICES if accumulator(d) == _dtype or (_dtype == t.float16 and (d == t.float16 or d in FLOATS8))
