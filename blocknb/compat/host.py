@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from blocknb.errors import LaunchError
-from blocknb.runtime import machine
+from blocknb.runtime import cache, machine
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.machine import GPUTarget
@@ -26,6 +26,11 @@ class Driver:
     """`triton.runtime.driver.active`: what wrappers ask about the machine. Without a GPU the answers are those of the CPU."""
 
     utils = Utils()
+
+    @staticmethod
+    def is_active() -> bool:
+        """Whether kernels run through it: always."""
+        return True
 
     def get_current_target(self) -> GPUTarget:
         return machine.current_target()
@@ -94,6 +99,22 @@ class DriverConfig:
 
 
 driver = DriverConfig()
+
+
+class Backend(NamedTuple):
+    """An entry of `triton.backends.backends`. `compiler` is None: what is compiled for, the Target says."""
+
+    compiler: Any
+    driver: type[Driver]
+
+
+#: Ours alone, by its own name: who generates code for Triton's `nvidia` or `cpu` finds that they are not there.
+backends = {"blocknb": Backend(None, Driver)}
+
+
+def triton_key() -> str:
+    """What tells compilers apart: a text that changes with every edit and version of this one."""
+    return cache.key("triton_key", *cache.environment_parts())
 
 
 class ASTSource:

@@ -29,12 +29,17 @@ def load(path: str | os.PathLike[str]) -> types.ModuleType:
 
 
 def install() -> None:
-    """Makes `import triton` mean blocknb in this process. Raises ImportError where Triton itself has been imported already."""
+    """Makes `import triton` mean blocknb in this process. Raises ImportError where Triton itself has been imported already.
+
+    torch.compile is told that there is no Triton for it: the code that it generates for GPUs calls Triton's internals. It goes on to
+    work on the CPU, and kernels of blocknb in torch programs as everywhere.
+    """
     present = sys.modules.get("triton")
     if present is not None and not isinstance(present, Facade):
         raise ImportError("triton has been imported already; call blocknb.compat.install() before anything imports it")
     for name, module in _modules().items():
         sys.modules[name] = module
+    _tell_torch("1")
 
 
 def uninstall() -> None:
@@ -42,6 +47,32 @@ def uninstall() -> None:
     for name, module in _modules().items():
         if sys.modules.get(name) is module:
             del sys.modules[name]
+    _tell_torch(None)
+
+
+_FOR_TORCH = "TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"
+_before: list[str | None] = []  # what the environment said before install
+
+
+def _tell_torch(answer: str | None) -> None:
+    """Answers torch's question whether to look for devices that Triton compiles for; with None as it was answered before `install`.
+    torch reads the environment when it is loaded, and what it found once it keeps."""
+    if (answer is None) == (not _before):  # nothing to take back, or said already
+        return
+    if answer is None:
+        answer = _before.pop()
+    else:
+        _before.append(os.environ.get(_FOR_TORCH))
+    if answer is None:
+        del os.environ[_FOR_TORCH]
+    else:
+        os.environ[_FOR_TORCH] = answer
+    config, questions = sys.modules.get("torch._inductor.config"), sys.modules.get("torch.utils._triton")
+    if config is not None:
+        config.triton_disable_device_detection = answer == "1"  # type: ignore[attr-defined]
+    for question in vars(questions).values() if questions is not None else ():
+        if hasattr(question, "cache_clear"):
+            question.cache_clear()
 
 
 def _modules() -> dict[str, types.ModuleType]:

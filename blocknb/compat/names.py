@@ -34,6 +34,7 @@ _COMPILE = {
 }
 _TARGET = {"GPUTarget": "blocknb.runtime.machine:GPUTarget"}
 _DRIVER = {"driver": "blocknb.compat.host:driver"}
+_KEY = {"triton_key": "blocknb.compat.host:triton_key"}
 _CONSTEXPR = {"constexpr_function": "blocknb.compat.host:constexpr_function"}
 
 #: Module -> name -> "module:attribute" (":" alone at the end: the module itself).
@@ -62,16 +63,17 @@ NAMES: dict[str, dict[str, str]] = {
         "jit": "blocknb:jit",
     },
     "triton.runtime.autotuner": {**_TUNE, **_TUNERS, **_LIMITS, **_DRIVER, "KernelInterface": _JIT["KernelInterface"]},
+    "triton.runtime.cache": _KEY,
     "triton.runtime.driver": _DRIVER,
     "triton.runtime.errors": {**_LIMITS, "PTXASError": "blocknb.errors:CompilerBug"},
     "triton.compiler": _COMPILE,
-    "triton.compiler.compiler": _COMPILE,
+    "triton.compiler.compiler": {**_COMPILE, **_KEY},
     "triton.compiler.errors": {
         "CompilationError": "blocknb.errors:CompilationError",
         "CompileTimeAssertionFailure": "blocknb.errors:StaticAssertionFailed",
         "UnsupportedLanguageConstruct": "blocknb.errors:SyntaxUnsupported",
     },
-    "triton.backends": {},
+    "triton.backends": {"Backend": "blocknb.compat.host:Backend", "backends": "blocknb.compat.host:backends"},
     "triton.backends.compiler": _TARGET,
     "triton.errors": {"TritonError": "blocknb.errors:KernelError"},
     "triton.tools": {},
@@ -83,6 +85,7 @@ NAMES: dict[str, dict[str, str]] = {
 }
 
 _ONE_PROCESS = "compiled kernels are kept by blocknb's own cache; BLOCKNB_CACHE_DIR says where"
+_ANY_TARGET = "kernel.compile(*args, target='sm_90a') compiles for any target"
 _TRACE = "kernel.trace(*args) shows every stage of a compilation"
 #: What Triton has and blocknb has not, names and whole modules -> what to use.
 MISSING: dict[str, str] = {
@@ -102,11 +105,13 @@ MISSING: dict[str, str] = {
     "triton.runtime.interpreter": "kernel.interpret runs a kernel as Python",
     "triton.compiler.IRSource": "compile the kernel itself: kernel.compile(*args, target='sm_90a')",
     "triton.compiler.LazyDict": _TRACE,
-    "triton.compiler.make_backend": "kernel.compile(*args, target='sm_90a') compiles for any target",
+    "triton.compiler.make_backend": _ANY_TARGET,
     "triton.compiler.get_cache_key": _ONE_PROCESS,
+    "triton.compiler.compiler.make_backend": _ANY_TARGET,
     "triton.compiler.code_generator": _TRACE,
     "triton.backends.nvidia": "kernel.compile(*args, target='sm_90a') compiles for any NVIDIA target",
     "triton.backends.amd": "targets are NVIDIA's GPUs and the CPU",
+    "triton.backends.compiler.BaseBackend": _ANY_TARGET,
     "triton.backends.driver": "triton.runtime.driver.active tells about the machine",
     "triton.tools.compile": "kernel.compile(*args, target='sm_90a').artifacts['cubin']",
     "triton.tools.disasm": "kernel.trace(*args).sass",

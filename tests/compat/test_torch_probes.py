@@ -1,0 +1,190 @@
+"""What torch and others ask of a Triton before they use it, asked of `install()`: each question is answered, or refused where it is used.
+
+torch itself need not be there: its questions are put here as it puts them, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def probe(code: str) -> str:
+    """What code prints after `install()`, in a process of its own."""
+    head = "import importlib.util, inspect, os, sys, types\nimport blocknb\nblocknb.compat.install()\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + textwrap.dedent(code)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_package_and_its_version_are_found() -> None:
+    assert probe("""
+        print(importlib.util.find_spec("triton") is not None, importlib.util.find_spec("triton.language") is not None)
+        import triton
+        major, minor = (int(part) for part in triton.__version__.split(".")[:2])
+        print((major, minor) >= (3, 6))
+        import triton.language.core, triton.compiler.compiler, triton.backends.compiler
+        print(hasattr(triton.compiler.compiler, "AttrsDescriptor"), hasattr(triton.backends.compiler, "AttrsDescriptor"))
+    """).split() == ["True", "True", "True", "False", "False"]
+
+
+def test_backends_are_ours_alone_and_its_driver_is_active() -> None:
+    assert probe("""
+        import triton.backends
+        from triton.backends import backends
+        from triton.backends.compiler import GPUTarget
+        print(sorted(triton.backends.backends), "nvidia" in backends, "cpu" in backends)
+        print([name for name, backend in backends.items() if backend.driver and backend.driver.is_active()])
+        from triton.runtime import driver
+        from triton.runtime.driver import driver as same
+        target = driver.active.get_current_target()
+        print(isinstance(target, GPUTarget), target.backend in ("cpu", "cuda"), driver.active is same.active)
+        print(driver.active.get_current_device() >= 0, driver.active.utils.get_device_properties(0)["multiprocessor_count"] > 0)
+    """).splitlines() == ["['blocknb'] False False", "['blocknb']", "True True True", "True True"]
+
+
+def test_the_names_that_inductor_takes_are_there_and_its_key_is_a_text() -> None:
+    assert probe("""
+        import triton
+        import triton.language as tl
+        from triton import Config, knobs
+        from triton.compiler import CompiledKernel
+        from triton.compiler.compiler import ASTSource, triton_key
+        from triton.language.extra import libdevice
+        from triton.language.standard import _log2
+        from triton.runtime.autotuner import Autotuner, OutOfResources
+        from triton.runtime.cache import triton_key as again
+        from triton.runtime.jit import JITFunction, KernelInterface
+        from triton.tools.tensor_descriptor import TensorDescriptor
+        class Own(KernelInterface): pass
+        print(issubclass(OutOfResources, Exception), libdevice is tl.extra.libdevice, tl.math is not None)
+        print("pre_hook" in inspect.signature(triton.Config.__init__).parameters)
+        print("_semantic" in inspect.signature(triton.language.core.view).parameters)
+        print(type(triton_key()).__name__, triton_key() == again(), len(triton_key()) > 16)
+    """).splitlines() == ["True True True", "True", "False", "str True True"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from triton.runtime.errors import IntelGPUError",
+        "import triton.backends.intel.driver",
+        "from triton._C.libtriton import ir",
+        "from triton.language.extra.cuda import experimental_device_tensormap_create1d",
+    ],
+)
+def test_what_is_of_other_tritons_is_an_import_error(line: str) -> None:
+    assert (
+        probe(f"""
+        try:
+            {line}
+        except ImportError as error:
+            print("refused")
+    """)
+        == "refused"
+    )
+
+
+def test_what_only_compiling_with_triton_needs_is_refused_where_it_is_used() -> None:
+    assert probe("""
+        from triton.compiler.compiler import make_backend
+        from triton.runtime.cache import get_cache_manager
+        from triton.runtime.driver import driver
+        for use in (lambda: make_backend(driver.active.get_current_target()), lambda: get_cache_manager("x")):
+            try:
+                use()
+            except NotImplementedError as error:
+                print(str(error).splitlines()[0])
+    """).splitlines() == [
+        "blocknb does not have triton.compiler.compiler.make_backend",
+        "blocknb does not have triton.runtime.cache.get_cache_manager",
+    ]
+
+
+def test_tools_that_look_through_all_modules_find_nothing_strange() -> None:
+    """pickle and inspect ask every module for a name."""
+    assert probe("""
+        import pickle, triton, unittest
+        class Thing: pass
+        Thing.__module__ = None
+        print(pickle.whichmodule(Thing, "Thing"), inspect.getmodule(Thing) is None)
+        for name, module in list(sys.modules.items()):
+            if name.split(".")[0] == "triton":
+                assert getattr(module, "__file__", None) is None or module.__file__.startswith(blocknb.__path__[0]), name
+                assert not hasattr(module, "__warningregistry__") or isinstance(module.__warningregistry__, dict)
+    """).split()[0] in ("__main__", "None")
+
+
+FAKE = """
+config = types.ModuleType("torch._inductor.config")
+config.triton_disable_device_detection = os.environ.get("TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION", "0") == "1"
+asked = types.ModuleType("torch.utils._triton")
+import functools
+@functools.cache
+def has_triton():
+    return importlib.util.find_spec("triton") is not None and not config.triton_disable_device_detection
+asked.has_triton = has_triton
+sys.modules |= {config.__name__: config, asked.__name__: asked}
+"""
+
+
+def test_torch_compile_is_told_that_there_is_no_triton_for_it() -> None:
+    """Whether torch is loaded afterwards, or has been before and has asked already."""
+    code = FAKE + textwrap.dedent("""
+        print(has_triton(), config.triton_disable_device_detection)
+        blocknb.compat.install()
+        blocknb.compat.uninstall()
+        print(has_triton(), config.triton_disable_device_detection, "TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION" in os.environ)
+        sys.modules["triton"] = types.ModuleType("triton")
+        sys.modules["triton"].__spec__ = importlib.util.find_spec("blocknb")
+        has_triton.cache_clear()
+        print(has_triton())
+        del sys.modules["triton"]
+        blocknb.compat.install()
+        print(has_triton())
+        os.environ["TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"] = "1"
+    """)
+    assert probe(code).splitlines() == ["False True", "False False False", "True", "False"]
+
+
+def test_an_answer_of_the_users_own_comes_back() -> None:
+    assert probe("""
+        name = "TORCHINDUCTOR_TRITON_DISABLE_DEVICE_DETECTION"
+        blocknb.compat.uninstall()
+        for own in ("0", "1"):
+            os.environ[name] = own
+            blocknb.compat.install()
+            blocknb.compat.install()
+            print(os.environ[name])
+            blocknb.compat.uninstall()
+            print(os.environ[name])
+    """).split() == ["1", "0", "1", "1"]
+
+
+def test_a_kernel_runs_while_triton_is_installed_so() -> None:
+    assert (
+        probe("""
+        import linecache, numpy as np
+        source = '''
+        import triton, triton.language as tl
+        @triton.jit
+        def k(out, N: tl.constexpr):
+            tl.store(out + tl.arange(0, N), tl.arange(0, N) * 2)
+        '''.replace(chr(10) + "        ", chr(10))
+        linecache.cache["<k>"] = (len(source), None, source.splitlines(True), "<k>")
+        names = {}
+        exec(compile(source, "<k>", "exec"), names)
+        out = np.zeros(4, np.int32)
+        names["k"][(1,)](out, N=4)
+        print(out.tolist())
+    """)
+        == "[0, 2, 4, 6]"
+    )
