@@ -22,6 +22,10 @@ class NotInBlocknb(KernelError, NotImplementedError):
     """A name of Triton that blocknb does not have was used."""
 
 
+class NoAttribute(NotInBlocknb, AttributeError):
+    """An attribute of such a name was asked for: to those who look for a name in all modules, as pickle does, it is not there."""
+
+
 class Missing:
     """Stands for a name of Triton that blocknb does not have; any use raises NotInBlocknb."""
 
@@ -31,13 +35,13 @@ class Missing:
     def __repr__(self) -> str:
         return f"<{self._name}, which blocknb does not have>"
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotInBlocknb(f"blocknb does not have {self._name}", hint=self._hint)
+    def _refuse(self, *_: Any, error: type[NotInBlocknb] = NotInBlocknb, **__: Any) -> NoReturn:
+        raise error(f"blocknb does not have {self._name}", hint=self._hint)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python asks of any object: has it __wrapped__, __file__...?
             raise AttributeError(name)
-        self._refuse()
+        self._refuse(error=NoAttribute)
 
     __call__ = __getitem__ = __setitem__ = __setattr__ = __iter__ = __enter__ = __mro_entries__ = _refuse
 

@@ -112,15 +112,17 @@ def test_what_only_compiling_with_triton_needs_is_refused_where_it_is_used() -> 
 def test_tools_that_look_through_all_modules_find_nothing_strange() -> None:
     """pickle and inspect ask every module for a name."""
     assert probe("""
-        import pickle, triton, unittest
-        class Thing: pass
-        Thing.__module__ = None
-        print(pickle.whichmodule(Thing, "Thing"), inspect.getmodule(Thing) is None)
+        import pickle, triton
+        class Outer:
+            class torch: pass
+        Outer.torch.__module__ = None
+        print(pickle.whichmodule(Outer.torch, "Outer.torch"), len(pickle.dumps(Outer.torch)) > 10)
+        print(hasattr(triton.knobs, "runtime"), getattr(triton.knobs.runtime, "launch_hook", None))
         for name, module in list(sys.modules.items()):
             if name.split(".")[0] == "triton":
                 assert getattr(module, "__file__", None) is None or module.__file__.startswith(blocknb.__path__[0]), name
-                assert not hasattr(module, "__warningregistry__") or isinstance(module.__warningregistry__, dict)
-    """).split()[0] in ("__main__", "None")
+                assert inspect.unwrap(module) is module
+    """).splitlines() == ["__main__ True", "True None"]
 
 
 FAKE = """
