@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb.errors import SyntaxUnsupported, TypeMismatch
@@ -30,8 +30,9 @@ NOWHERE = Undefined("is not assigned")
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a branch, visited: its ops, what the names stand for at its end, and how it ended the function."""
+    """An arm of a branch, visited: its statements and ops, what the names stand for at its end, and how it ended the function."""
 
+    statements: Sequence[ast.stmt]
     ops: Sequence[Op]
     names: dict[str, Any]
     outcome: Outcome
@@ -75,9 +76,7 @@ def visit_if(frame: Frame, node: ast.If, rest: deque[ast.stmt]) -> Outcome:
         arms = [visit_arm(frame, [*body, *rest]) for body in (node.body, node.orelse)]
     finally:
         frame.copies //= 1 + forks
-    arms = [
-        Arm(arm.ops, arm.names, arm.outcome or Returned(None)) for arm in arms
-    ]  # nothing follows the function's end
+    arms = [replace(arm, outcome=arm.outcome or Returned(None)) for arm in arms]  # nothing follows the function's end
     return join(frame, node, test, *arms)
 
 
@@ -87,7 +86,7 @@ def visit_arm(frame: Frame, statements: Sequence[ast.stmt]) -> Arm:
     try:
         with frame.emit.block() as block:
             outcome = frame.run(statements)
-        return Arm(block.done.ops, frame.names, outcome)
+        return Arm(statements, block.done.ops, frame.names, outcome)
     finally:
         frame.names = saved
 
@@ -133,7 +132,7 @@ def flagged(frame: Frame, node: ast.If, test: Value, rest: deque[ast.stmt]) -> O
         part = [rest.popleft()]
         while rest and not contains_return(part[-1]):
             part.append(rest.popleft())
-        returned = Arm((), frame.names, Returned(outcome.value))
+        returned = Arm((), (), frame.names, Returned(outcome.value))
         outcome = join(frame, node, outcome.flag, returned, visit_arm(frame, part))
     return outcome
 
@@ -190,8 +189,10 @@ def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *
 def pairs_of_names(frame: Frame, then: Arm, other: Arm) -> dict[str, tuple[Any, Any]]:
     """What the names stand for at the ends of two arms that give them different meanings. A new meaning that both give is taken over."""
     gone = then.flag is True, other.flag is True  # an arm that has ended the function says nothing about names
+    if all(gone):
+        return {}
     found = {}
-    for name in frame.ordered({**then.names, **other.names}):
+    for name in frame.ordered(stored_names([*then.statements, *other.statements])):
         before = frame.names.get(name, NOWHERE)
         a, b = (NEVER if g else arm.names.get(name, NOWHERE) for arm, g in zip((then, other), gone, strict=True))
         if all(x is before or x is NEVER for x in (a, b)):
@@ -201,6 +202,12 @@ def pairs_of_names(frame: Frame, then: Arm, other: Arm) -> dict[str, tuple[Any, 
         else:
             found[name] = a, b
     return found
+
+
+def stored_names(statements: Sequence[ast.stmt]) -> dict[str, None]:
+    """The names that the statements assign."""
+    nodes = (node for root in statements for node in ast.walk(root))
+    return {n.id: None for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
 def disagree(frame: Frame, node: ast.If, name: str, why: Disagreement) -> None:

@@ -113,12 +113,13 @@ def test_code_grows_linearly_with_the_number_of_early_returns(line):
     def ops(count):
         text = RETURNS.format(body="".join(line.format(k=k) for k in range(count)))
         kernel = scaling.made(f"{count} returns {len(line)}", text)["kernel"]
-        for target in ("sm_90a", "cpu"):
-            generate(kernel, 1, target)
+        if count == 60:
+            for target in ("sm_90a", "cpu"):
+                generate(kernel, 1, target)
         return sum(1 for _ in parse(kernel.source, {**ARGUMENTS, "COUNT": Constant(1)}).ops())
 
-    few, many, more = map(ops, (50, 100, 200))
-    assert more - many == 2 * (many - few)
+    few, many, more = map(ops, (60, 120, 180))
+    assert more - many == many - few
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
