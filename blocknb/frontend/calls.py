@@ -189,7 +189,7 @@ def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], n
             return function(*args, **kwargs)
         except TypeError as error:
             raise Mismatch(
-                f"`{function.__name__}`: {error}", f"its fields are ({', '.join(function._fields)})"
+                f"`{function.__name__}`: {error}", f"its fields are ({', '.join(vars(function)['_fields'])})"
             ) from None
     if function is constexpr:
         return compile_time(args[0], frame) if args else None

@@ -96,9 +96,16 @@ class Autotuner(Wrapper):
         return self.fn.run(*args, **kwargs, **chosen)
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Compiles every configuration that pruning leaves, and launches nothing."""
+        """Compiles every configuration that pruning leaves, and launches nothing. Hooks are called where there are descriptors, whose
+        blocks they set."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        return [self.fn.warmup(*args, **kwargs, **c.all_kwargs()) for c in self.prune_configs(kwargs)]
+        named, made = {**self._named(args), **kwargs}, []
+        described = any(isinstance(value, TensorDescriptor) for value in named.values())
+        for config in self.prune_configs(kwargs):
+            if described and config.pre_hook is not None:
+                config.pre_hook({**named, **config.all_kwargs()})
+            made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+        return made
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
         return {**self.defaults, **dict(zip(self.arg_names, args, strict=False))}

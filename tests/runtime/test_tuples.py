@@ -12,6 +12,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import LaunchError, TypeMismatch
+from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.runtime import kernel as runtime
 from blocknb.runtime.arguments import describer, tuple_kind
@@ -29,7 +30,8 @@ Pair = namedtuple("Pair", ["first", "second"])
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    own = cache.Cache(tmp_path)
+    monkeypatch.setattr(cache, "shared", lambda: own)
 
 
 def array(x: np.ndarray) -> Array:
@@ -191,8 +193,8 @@ def test_the_disk_cache_tells_tuples_apart(own_cache: None) -> None:
 
     out = np.zeros(1, np.int32)
     for x, expected in (((5, 6), 7), ((5, 6, 7), 8), ((5, None), 7), ((5, (6, 7)), 7), (Pair(5, 6), 7)):
-        for _ in range(2):  # compiled, and then found on the disk
-            k[(1,)](out, x)
+        for found in (False, True):  # compiled, and then found on the disk
+            assert k[(1,)](out, x).trace.from_cache is found
             assert out[0] == expected
             compiler.forget()
             k._bindings.clear()
