@@ -243,3 +243,71 @@ def product_case(left, right, m=32, n=16, k=64):
 
 for _left, _right in (*zip(FLOAT8, FLOAT8, strict=True), (FLOAT8[0], FLOAT8[1]), (FLOAT8[2], FLOAT8[1])):
     product_case(_left, _right)
+
+
+@blocknb.kernel
+def float8_views(x_desc, y_desc, x, y, z, w, rows, columns, R: bl.constexpr, C: bl.constexpr):
+    """fp8 through descriptors of the host, descriptors made here and block pointers: what lies outside is zero, or NaN, and stays."""
+    i, j = bl.program_id(0) * R, bl.program_id(1) * C
+    y_desc.store([i, j], (x_desc.load([i, j]).to(bl.float32) * 2.0).to(y_desc.dtype))
+    made = bl.make_tensor_descriptor(x, [rows, columns], [64, 1], [R, C], padding_option="nan")
+    view = bl.make_block_ptr(y, (rows, columns), (64, 1), (i, j), (R, C), (1, 0))
+    bl.store(view, made.load([i, j]), boundary_check=(0, 1))
+    source = bl.make_block_ptr(x, (rows, columns), (64, 1), (0, 0), (R, C), (1, 0))
+    source = bl.advance(source, (i - 3, j + 5))
+    tile = bl.load(source, boundary_check=(0, 1), padding_option="zero")
+    target = bl.make_tensor_descriptor(z, [rows, columns], [64, 1], [R, C])
+    target.store([i, j], tile)
+    turned = bl.load(bl.make_block_ptr(x, (columns, rows), (1, 64), (j, i), (C, R), (0, 1)), boundary_check=(0, 1))
+    product = bl.dot(x_desc.load([i, j]), turned)
+    at = bl.program_id(0) * bl.num_programs(1) + bl.program_id(1)
+    padded = made.load([rows - 1, columns - 16]).to(bl.float32)
+    bl.store(w + at * 2, bl.sum(product))
+    bl.store(w + at * 2 + 1, bl.sum((padded != padded).to(bl.int32)))
+
+
+def _views_make(rng, kind, programs):
+    def array(values=None):
+        whole = poison((40, 64), ML_DTYPES[kind.name])
+        if values is not None:
+            whole[:] = values
+        return whole
+
+    x = array(rng.integers(-8, 9, (40, 64)) / 4)
+    y_all = array()
+    rows, columns = 37, 48
+    described = [blocknb.TensorDescriptor(a, (rows, columns), (64, 1), (16, 32)) for a in (x, array())]
+    return {
+        "x_desc": described[0], "y_desc": described[1], "x": x, "y": y_all, "z": array(),
+        "w": poison(2 * programs, np.float32), "rows": rows, "columns": columns, "R": 16, "C": 32,
+    }  # fmt: skip
+
+
+def _views_reference(a):
+    rows, columns, R, C = (a[n] for n in ("rows", "columns", "R", "C"))
+    x = wide(a["x"])
+    outputs = {name: np.full((40, 64), np.nan) for name in ("y_desc", "y", "z")}
+    inside = (slice(rows), slice(columns))
+    outputs["y_desc"][inside], outputs["y"][inside] = x[inside] * 2, x[inside]
+    outputs["z"][inside] = 0
+    outputs["z"][3:rows, : columns - 5] = x[: rows - 3, 5:columns]
+    # The blocks of the last program columns begin where C begins anew, so the shift crosses into the next block's columns.
+    sums = []
+    for i in range(0, rows, R):
+        for j in range(0, columns, C):
+            block = np.zeros((R, C))
+            part = x[i : min(i + R, rows), j : min(j + C, columns)]
+            block[: part.shape[0], : part.shape[1]] = part
+            sums += [(block @ block.T).sum(), R * C - 16]
+    return outputs | {"w": np.array(sums)}
+
+
+for _kind in FLOAT8:
+    if _kind.name in ("fp8e4nv", "fp8e5"):
+        case(
+            f"float8_views_{_kind.name}",
+            float8_views,
+            lambda rng, kind=_kind: _views_make(rng, kind, 6),
+            _views_reference,
+            grid=(3, 2),
+        )
