@@ -118,7 +118,8 @@ def triton_key() -> str:
 
 
 class ASTSource:
-    """What `compile` takes: a kernel, the types of its run-time arguments ("*fp32", "i32") and its constants, by name or position.
+    """What `compile` takes: a kernel, the types of its run-time arguments ("*fp32", "i32", tuples of such) and its constants, by name or
+    position.
 
     `attrs` is {(position,): [["tt.divisibility", 16]]}, for arguments that are multiples of 16.
     """
@@ -126,7 +127,7 @@ class ASTSource:
     def __init__(
         self,
         fn: Kernel,
-        signature: Mapping[Any, str],
+        signature: Mapping[Any, Any],
         constexprs: Mapping[Any, Any] | None = None,
         attrs: Mapping[Any, Any] | None = None,
     ):
@@ -142,7 +143,7 @@ class ASTSource:
             name(key) for key, facts in (attrs or {}).items() if ["tt.divisibility", 16] in list(map(list, facts))
         }
         self.signature = {
-            name(key): text + (":16" if name(key) in divisible else "")
+            name(key): text + ":16" if name(key) in divisible else text
             for key, text in signature.items()
             if text != "constexpr" and name(key) not in self.constants
         }

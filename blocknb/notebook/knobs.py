@@ -35,7 +35,7 @@ def offered(made: Specialisation) -> dict[str, Any]:
     constants = [
         {"name": name, "value": value, "choices": choices(value)}
         for name, value in trace.constants.items()
-        if isinstance(value, int) and made.compiled.kinds[name].constant and _declared(made.compiled.kernel, name)
+        if isinstance(value, int) and _declared(made.compiled.kernel, name)
     ]
     off, why = set(options["without"]), why_not(made)
     return {

@@ -62,6 +62,34 @@ def random(n: int) -> Any:
     return cupy.asarray(np.random.default_rng().random(n, np.float32))
 
 
+@blocknb.kernel
+def affine(source, target, numbers, BLOCK: tl.constexpr):
+    (scale, shift), bias = numbers
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(source[0] + i, mask=i < source[1]) * scale + shift
+    if bias is not None:
+        value += tl.load(bias)
+    tl.store(target[0] + i, value, mask=i < target[1])
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_tuples_hold_arrays_numbers_and_none(checked: bool) -> None:
+    x, bias = random(1000), cupy.asarray(np.float32([3]))
+    for given, scale in ((None, 2), (bias, 1.5), (None, 1)):
+        out = cupy.full(1000, np.nan, np.float32)
+        affine[(4,)]((x, 1000), (out, 999), ((scale, 0.5), given), BLOCK=256, checked=checked)
+        expected = x.get()[:999] * np.float32(scale) + np.float32(0.5) + (0 if given is None else 3)
+        np.testing.assert_allclose(out[:999].get(), expected, rtol=1e-6)
+        assert np.isnan(out[999].get())
+
+
+def test_arrays_of_a_tuple_lie_on_one_device() -> None:
+    with pytest.raises(
+        LaunchError, match=r"`source\[0\]` is a NumPy array in the CPU's memory, while `target\[0\]` lies on a GPU"
+    ):
+        affine[(1,)]((np.zeros(8, np.float32), 8), (random(8), 8), ((1.5, 0.5), None), BLOCK=8)
+
+
 @pytest.mark.parametrize("n", [1, 31, 1000, 1024, 100_003])
 def test_cupy_arrays_are_added_and_nothing_beyond_them_is_touched(n: int) -> None:
     x, y = random(n), random(n)

@@ -22,6 +22,13 @@ def accumulate(x, out, n, BLOCK: tl.constexpr):
     tl.store(out + at, tl.load(out + at, mask=at < n) + tl.load(x + at, mask=at < n), mask=at < n)
 
 
+@blocknb.kernel
+def accumulate_pair(arrays, sizes, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < sizes[0]
+    tl.store(arrays[1] + i, tl.load(arrays[1] + i, mask=mask) + tl.load(arrays[0] + i, mask=mask) * sizes[1], mask=mask)
+
+
 def observed(kernel, launch):
     observation = Observation()
     observation.start()
@@ -48,6 +55,21 @@ def test_an_accumulating_kernel_gives_the_same_with_and_without_a_card():
         shown = knobs.turned(shown, {"constants": {"BLOCK": block}})
         assert shown.main.launches > 1 and shown.main.grid[0] == blocknb.cdiv(1000, block)
     assert (out == 1).all() and bundle
+
+
+def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
+    x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+
+    def grid(meta):
+        return (blocknb.cdiv(meta["sizes"][0], meta["BLOCK"]),)
+
+    shown = observed(accumulate_pair, lambda: accumulate_pair[grid]((x, out), (1000, 1), BLOCK=128))
+    assert live.bundle(shown)
+    assert [knob["name"] for knob in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    assert shown.main.arguments["arrays.0"]["bytes"] == 4000
+    shown = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    assert shown.main.launches > 1 and shown.main.grid[0] == 4
+    assert (out == 1).all()
 
 
 def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
