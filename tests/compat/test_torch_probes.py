@@ -190,3 +190,17 @@ def test_a_kernel_runs_while_triton_is_installed_so() -> None:
     """)
         == "[0, 2, 4, 6]"
     )
+
+
+def test_torch_itself_loads_its_compiler_and_finds_no_triton_for_it() -> None:
+    pytest.importorskip("torch")
+    assert (
+        probe("""
+        import torch
+        from torch.utils._triton import has_triton, has_triton_package
+        import torch._inductor.codegen.triton, torch._inductor.runtime.triton_heuristics, torch._inductor.scheduler
+        from torch._inductor.codecache import FxGraphHashDetails
+        print(has_triton_package(), has_triton())
+    """).splitlines()[-1]
+        == "True False"
+    )
