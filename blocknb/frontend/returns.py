@@ -171,9 +171,11 @@ def join_names(frame: Frame, node: ast.If, test: Value, then: Arm, other: Arm, *
     every = [*joined.values(), *more]
     merged = merge_arms(frame.emit, test, then.ops, [a for a, _ in every], other.ops, [b for _, b in every])
     for name, (a, b) in pairs.items():
-        if name not in joined and NEVER in (a, b):
+        if name in joined:
+            continue
+        if a is NEVER or b is NEVER:
             frame.names[name] = b if a is NEVER else a
-        elif name not in joined:
+        else:
             frame.names[name] = Undefined(
                 f"is assigned only in the `{'else' if isinstance(a, Undefined) else 'if'}` arm of the branch at line {node.lineno}",
                 f"assign `{name}` before the branch, or in both arms",
