@@ -137,7 +137,7 @@ def constant_kind(value: Any) -> Kind:
     except TypeError:
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",
-            hint="pass a number, a string, a dtype or a tuple of those",
+            hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
         ) from None
 
 

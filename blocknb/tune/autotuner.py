@@ -100,7 +100,7 @@ class Autotuner(Wrapper):
         blocks they set."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
         named, made = {**self._named(args), **kwargs}, []
-        described = any(isinstance(value, TensorDescriptor) for value in named.values())
+        described = any(isinstance(value, TensorDescriptor) for value in store.elements(named.values()))
         for config in self.prune_configs(kwargs):
             if described and config.pre_hook is not None:
                 config.pre_hook({**named, **config.all_kwargs()})
@@ -117,7 +117,7 @@ class Autotuner(Wrapper):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
-        return (*values, *(str(value.dtype) for value in given.values() if hasattr(value, "dtype")))
+        return (*values, *(str(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")))
 
     def _best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         key = self.tuning_key(args, kwargs)

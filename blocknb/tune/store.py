@@ -6,7 +6,7 @@ that holds anything but numbers, texts and dtypes is not stored, because nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,21 @@ class Place:
         cache.shared().put(self.digest, {"times": times}, {})
 
 
+def elements(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, with those of tuples in their places."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from elements(value)
+        else:
+            yield value
+
+
 def devices(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> set[int]:
     """Where the arrays of a launch lie: numbers of GPUs, HOST, ANYWHERE."""
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = elements(v for n, v in given.items() if n in names)
     # A descriptor's block may not be one yet, before a configuration's pre_hook: its array says where it lies.
-    bases = [getattr(v, "base", v) if hasattr(v, "block_shape") else v for n, v in given.items() if n in names]
+    bases = [getattr(v, "base", v) if hasattr(v, "block_shape") else v for v in values]
     arrays = [v for v in bases if hasattr(v, "dtype") and hasattr(v, "shape")]
     found = (describer(v)(v)[0].device for v in arrays)
     return {device for device in found if device is not None}

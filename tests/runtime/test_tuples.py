@@ -269,6 +269,16 @@ def test_a_list_is_no_tuple_and_the_hint_says_so() -> None:
     assert "a tuple, whose elements are arguments" in str(caught.value)
 
 
+def test_an_array_in_a_tuple_that_is_to_be_constant() -> None:
+    @blocknb.kernel
+    def k(out, values: tl.constexpr):
+        tl.store(out, values[0])
+
+    with pytest.raises(LaunchError, match="a value of type tuple cannot be a constant") as caught:
+        k[(1,)](np.zeros(1), (1.0, np.zeros(3)))
+    assert "parameters without tl.constexpr" in str(caught.value)
+
+
 def test_a_tuple_where_the_kernel_computes_with_a_number() -> None:
     @blocknb.kernel
     def k(out, n):

@@ -15,7 +15,8 @@ import blocknb.language as tl
 from blocknb import Config
 from blocknb.runtime import cache
 from blocknb.runtime import kernel as runtime
-from blocknb.tune import Autotuner, AutotunerError
+from blocknb.runtime.arguments import HOST
+from blocknb.tune import Autotuner, AutotunerError, store
 
 X = np.arange(1000, dtype=np.float32)
 
@@ -101,6 +102,21 @@ def test_restored_torch_tensors_keep_their_memory() -> None:
     tuned(restore_value=["x"])[grid](x, 1000)
     assert torch.equal(x, torch.arange(1000, dtype=torch.float32) + 1)
     assert x.data_ptr() == address
+
+
+def test_arrays_in_tuples_count_as_arrays() -> None:
+    @blocknb.kernel
+    def k(arrays, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(arrays[1][0] + i, tl.load(arrays[0] + i, mask=i < n), mask=i < n)
+
+    kernel = blocknb.autotune(configs(64, 128), key=["n"], do_bench=by_block)(k)
+    for dtype, tried in ((np.float32, 2), (np.float32, 2), (np.float16, 4)):
+        x, y = X.astype(dtype), np.zeros(X.shape, dtype)
+        kernel[grid]((x, (y,)), 1000)
+        np.testing.assert_array_equal(y[:1000], x[:1000])
+        assert len(TRIED) == tried
+    assert set(store.devices(["arrays", "n"], ((x, (y,)), 1000), {})) == {HOST}
 
 
 def test_one_configuration_is_not_measured() -> None:
