@@ -180,7 +180,7 @@ def store(
 @emits("dot")
 def dot(
     frame: Frame, input: Any, other: Any, acc: Any = None, input_precision: Any = None, allow_tf32: Any = None,
-    max_num_imprecise_acc: Any = None, out_dtype: Any = None, trans_a: Any = False, trans_b: Any = False,
+    max_num_imprecise_acc: Any = None, out_dtype: Any = None, *, trans_a: Any = False, trans_b: Any = False,
 ) -> Value:  # fmt: skip
     emit = frame.emit
     if flag(frame, trans_a, "trans_a"):
