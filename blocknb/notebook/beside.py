@@ -25,6 +25,7 @@ _MODULES = (
     "blocknb.runtime.compile",
     "blocknb.runtime.extents",
     "blocknb.runtime.plan",
+    "blocknb.runtime.summary",
     "numpy.ma",  # by np.unique
 )
 
