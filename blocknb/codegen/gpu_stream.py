@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.effects import effects
+from blocknb.analysis.effects import effects, global_operands
 from blocknb.ir.core import Block, Func, Op, Value, uses
-from blocknb.language.ops import OPS
+from blocknb.language.ops import ATOMICS, OPS
 from blocknb.language.types import Pointer, Tile
 from blocknb.layouts.convert import plan
 from blocknb.trace import Notes
@@ -33,6 +33,7 @@ CONSUMERS = ("store", "reduce")
 RENAMING = ("broadcast", "expand_dims", "reshape", "trans", "convert")
 T = TypeVar("T", int, tuple[int, ...])
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
+Stores = Mapping[Value | None, Sequence[Op]]
 
 
 def registers(func: Func) -> int:
@@ -60,24 +61,37 @@ def streamed(func: Func, facts: Facts) -> frozenset[Value]:
     limit = registers(func)
     if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
         return frozenset()
-    users = uses(func)
+    users, stores = uses(func), _stored(func, facts)
     blocks = [func.body, *(block for op in func.ops() if op.name in ("for", "while", "if") for block in op.blocks)]
-    return frozenset().union(*(_in_block(block, facts, users, limit) for block in blocks))
+    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks))
 
 
-def _in_block(block: Block, facts: Facts, users: Users, limit: int) -> frozenset[Value]:
+def _stored(func: Func, facts: Facts) -> Stores:
+    """The accesses that write each array, or one that is not known (None)."""
+    found: dict[Value | None, list[Op]] = {}
+    for op in func.ops():
+        if op.name in ("store", *ATOMICS):
+            found.setdefault(facts.root(global_operands(op)[0]), []).append(op)
+        elif op.name == "asm":
+            for pointer in (x for x in op.args if x.type.is_pointer):
+                found.setdefault(facts.root(pointer), []).append(op)
+    return found
+
+
+def _in_block(block: Block, facts: Facts, users: Users, stores: Stores, limit: int) -> frozenset[Value]:
     for held, repeats in ((limit // 2, 1), (limit, REPEATS)):
-        found = _streamable(block, facts, users, held)
+        found = _streamable(block, facts, users, stores, held)
         emitted = sum(len(_made_for(op, found)) for op in block.ops if op.name in CONSUMERS)
         if any(op.name == "load" for op in found.values()) and emitted <= repeats * len(found):
             return frozenset(found)
     return frozenset()
 
 
-def _streamable(block: Block, facts: Facts, users: Users, held: int) -> dict[Value, Op]:
+def _streamable(block: Block, facts: Facts, users: Users, stores: Stores, held: int) -> dict[Value, Op]:
     """The values that take more than `held` registers and may be streamed, with their ops."""
     place = {op: i for i, op in enumerate(block.ops)}
     found = {op.result: op for op in block.ops if len(op.results) == 1 and _may_stream(op, held)}
+    found = {v: op for v, op in found.items() if op.name != "load" or _is_apart(op, facts, stores)}
     changed = True
     while changed:
         fine = {v: op for v, op in found.items() if all(_takes(user, place, found) for user, _ in users.get(v, ()))}
@@ -119,9 +133,13 @@ def _may_move(
             todo += [r for r in user.results if r in found and r not in seen]
             seen.update(user.results)
     root = facts.root(load.args[0])
-    return root is not None and all(
-        _may_pass(load, root, op, facts) for op in block.ops[place[load] + 1 : last + 1] if not _is_harmless(op)
-    )
+    return all(_may_pass(load, root, op, facts) for op in block.ops[place[load] + 1 : last + 1] if not _is_harmless(op))
+
+
+def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
+    """Whether nothing in the kernel writes what is loaded, but through the same pointers: barriers guard the load where it stood."""
+    root = facts.root(load.args[0])
+    return all(_may_pass(load, root, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))
 
 
 def _is_harmless(op: Op) -> bool:
@@ -129,9 +147,9 @@ def _is_harmless(op: Op) -> bool:
     return op.name == "barrier" or not (found.orders or found.may_hang or "global" in found.writes)
 
 
-def _may_pass(load: Op, root: Value, op: Op, facts: Facts) -> bool:
+def _may_pass(load: Op, root: Value | None, op: Op, facts: Facts) -> bool:
     """Whether a load of an array may come after this op, which writes."""
-    if op.name != "store" or not op.args[0].type.shape:
+    if root is None or op.name != "store" or not op.args[0].type.shape:
         return False
     pointer, other = op.args[0], facts.root(op.args[0])
     if other is not root:

@@ -75,6 +75,14 @@ def shifted(x_ptr, n, BLOCK: bl.constexpr):
 
 
 @blocknb.kernel
+def twice(x_ptr, out_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i, mask=i < n)
+    bl.store(out_ptr + i, x - bl.max(x, 0), mask=i < n)
+    bl.store(x_ptr + BLOCK - 1 - i, 0.0, mask=i < n)
+
+
+@blocknb.kernel
 def flagged(x_ptr, out_ptr, flag_ptr, n, BLOCK: bl.constexpr):
     i = bl.arange(0, BLOCK)
     x = bl.load(x_ptr + i, mask=i < n)
@@ -108,7 +116,7 @@ def test_a_tile_may_be_streamed_back_to_where_it_came_from(monkeypatch):
     np.testing.assert_allclose(got, np.exp(x - x.max()), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [shifted, flagged, counted])
+@pytest.mark.parametrize("kernel", [shifted, twice, flagged, counted])
 def test_a_load_stays_in_front_of_what_may_concern_it(kernel):
     assert "piece" not in gpu.generate(lowered(kernel, BLOCK=1 << 16), SM90A).text
 
