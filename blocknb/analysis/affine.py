@@ -19,6 +19,7 @@ from typing import Any
 
 from blocknb.analysis import groups, quotients, ranges
 from blocknb.analysis.forms import COUNT, MAX_TERMS, TRIP, VALUE, Dim, Form, Symbol
+from blocknb.analysis.order import operands_first
 from blocknb.analysis.regroup import reshape
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.types import Tile
@@ -27,6 +28,28 @@ from blocknb.language.types import Tile
 def analyze(func: Func) -> Facts:
     """The facts about a Func of the tile or laid level. Costs one walk; everything else is worked out when asked for."""
     return Facts(func)
+
+
+#: The ops whose result is an operand, or one moved: of numbers and of pointers.
+CARRYING = frozenset(
+    ["ptradd", "splat", "broadcast", "convert", "promise", "expand_dims", "trans", "reshape", "select"]
+)
+#: Those that make numbers of numbers, in polynomials.
+ARITHMETIC = frozenset(
+    ["cast", "add", "sub", "mul", "neg", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "abs"]
+)
+
+
+def _pointers(op: Op) -> tuple[Value, ...]:
+    """The pointers that an op's result is made of."""
+    return tuple(a for a in op.args if a.type.is_pointer) if op.name in CARRYING else ()
+
+
+def _terms(op: Op) -> tuple[Value, ...]:
+    """The numbers and pointers that an op's result may be a polynomial of."""
+    if op.name not in CARRYING | ARITHMETIC:
+        return ()
+    return tuple(a for a in op.args if a.type.is_pointer or (a.type.dtype.is_integer and a.type.dtype.kind != "bool"))
 
 
 @dataclass
@@ -75,7 +98,9 @@ class Facts:
         """The polynomial of an integer, or of a pointer's offset from `base` in elements; None for anything else."""
         forms = self.memo.forms
         if value not in forms:
-            forms[value] = self._form(value)
+            for known in operands_first(self, value, forms, _terms):
+                if known not in forms:
+                    forms[known] = self._form(known)
         return forms[value]
 
     def integer(self, value: Value) -> Form:
@@ -88,7 +113,9 @@ class Facts:
         """The scalar pointer that `form(pointer)` counts from: a parameter, or one from elsewhere. None for a tile without one."""
         bases = self.memo.bases
         if pointer not in bases:
-            bases[pointer] = self._base(pointer)
+            for known in operands_first(self, pointer, bases, _pointers):
+                if known not in bases:
+                    bases[known] = self._base(known)
         return bases[pointer]
 
     def root(self, pointer: Value) -> Value | None:

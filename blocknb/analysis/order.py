@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
-from blocknb.ir.core import Value
+from blocknb.ir.core import Op, Value
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
 
-def operands_first(facts: Facts, value: Value, known: Container[Value]) -> list[Value]:
-    """The value, after whatever straight ops make it of and is not `known`."""
+def operands_first(
+    facts: Facts, value: Value, known: Container[Value], asked: Callable[[Op], Iterable[Value]] = lambda op: op.args
+) -> list[Value]:
+    """The value, after whatever straight ops make it of and is not `known`; `asked` are those operands of an op that matter."""
     order: list[Value] = []
     seen, stack = set(), [(value, False)]
     while stack:
@@ -24,5 +26,5 @@ def operands_first(facts: Facts, value: Value, known: Container[Value]) -> list[
             stack.append((current, True))
             op = facts.definition.get(current)
             if op is not None and not op.blocks and current not in facts.argument:
-                stack.extend((a, False) for a in op.args)
+                stack.extend((a, False) for a in asked(op))
     return order

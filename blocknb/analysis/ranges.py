@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from blocknb.analysis.forms import COUNT, DIM, TRIP, Dim, Form, Symbol
+from blocknb.analysis.order import operands_first
 from blocknb.ir.core import Op, Value
 
 if TYPE_CHECKING:
@@ -73,13 +74,19 @@ def bounds(facts: Facts, value: Value) -> Interval:
     """Bounds of every element of an integer, at worst the limits of its type."""
     memo = facts.memo.bounds
     if value not in memo:
-        found, form = own_bounds(facts, value), facts.form(value)
-        if form is not None and form.exact:
-            of_form = interval(facts, form, value.type.shape)
-            if within(of_form, limits(value.type.dtype)):
-                found = max(found[0], of_form[0]), min(found[1], of_form[1])
-        memo[value] = found
+        for known in operands_first(facts, value, memo, _ruling):
+            if known not in memo:
+                memo[known] = _bounds(facts, known)
     return memo[value]
+
+
+def _bounds(facts: Facts, value: Value) -> Interval:
+    found, form = own_bounds(facts, value), facts.form(value)
+    if form is not None and form.exact:
+        of_form = interval(facts, form, value.type.shape)
+        if within(of_form, limits(value.type.dtype)):
+            return max(found[0], of_form[0]), min(found[1], of_form[1])
+    return found
 
 
 def own_bounds(facts: Facts, value: Value) -> Interval:
@@ -113,6 +120,11 @@ def _index(facts: Facts, loop: Op, i: int, whole: Interval) -> Interval:
     return whole
 
 
+def _ruling(op: Op) -> tuple[Value, ...]:
+    """The operands whose bounds give those of the result; none for an op without a rule."""
+    return op.args if all(a.type.dtype.is_integer for a in op.args) else ()
+
+
 def _rule(facts: Facts, op: Op) -> Interval | None:
     """Bounds of an op's result from those of its operands; None when there is no rule."""
     match op.name:
@@ -124,7 +136,7 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
             if not op.result.type.dtype.is_integer:
                 return None
             return int(op.attrs["value"]), int(op.attrs["value"])
-    if op.blocks or not op.args or not all(a.type.dtype.is_integer for a in op.args):
+    if op.blocks or not _ruling(op):
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:

@@ -176,6 +176,30 @@ def test_facts_of_a_chain_deeper_than_pythons_stack_are_found():
     assert runs(facts, store) == (16, 16, 1)
 
 
+@pytest.mark.parametrize("first", ["form", "base", "range", "contiguity"])
+def test_whatever_is_asked_first_of_a_deep_chain_of_numbers_and_pointers(first):
+    @kernel
+    def walk(x, n):
+        at = bl.arange(0, 16)
+        k = n & 7
+        for i in bl.static_range(700):
+            k = (k ^ i) & 15
+            x += k
+            at = bl.where(at < k, at, at + 1) & 31
+        bl.store(x + at, 0.0)
+
+    facts, (store,) = accesses(ir(walk, x="*f32", n="i32"))
+    pointer = store.args[0]
+    asked = {
+        "range": lambda: facts.range(facts.definition[pointer].args[1]),
+        "contiguity": lambda: facts.contiguity(pointer, 0),
+    }
+    asked.get(first, lambda: getattr(facts, first)(pointer))()
+    assert facts.root(pointer) is facts.func.params[0]
+    assert facts.range(facts.definition[pointer].args[1]) == (0, 31)
+    assert facts.contiguity(pointer, 0) == 1
+
+
 def test_a_number_of_a_float_bounds_no_integer():
     func = parse_func("""
 func @k(%n: i32 div 1) tile {

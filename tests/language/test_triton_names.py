@@ -9,6 +9,7 @@ from front import evaluate, failure, ir, kernel, kind, place
 import blocknb.language as tl
 from blocknb.errors import KernelError, TypeMismatch, Unsupported
 from blocknb.frontend.parse import parse
+from blocknb.ir.text import print_func
 from blocknb.language.refused import REFUSED
 from blocknb.language.surface import MEMBERS
 from blocknb.target import Target
@@ -177,3 +178,11 @@ def test_a_name_that_is_nowhere_is_an_error_too():
         tl.core.wibble
     with pytest.raises(KernelError):
         tl.add(1, 2)
+
+
+def test_the_default_of_copied_sorts_is_a_constant():
+    @kernel
+    def k(x, descending: tl.constexpr = tl.core.CONSTEXPR_0):
+        tl.store(x, 1.0 if descending else 2.0)
+
+    assert "const 2" in print_func(ir(k, x="*f32"))
