@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import linecache
 import threading
 import types
@@ -22,6 +23,7 @@ from blocknb.errors import Loc, SyntaxUnsupported
 from blocknb.language.constants import constexpr, unwrap
 
 MISSING: Any = inspect.Parameter.empty
+_WRITTEN = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,16 @@ class Parameter:
     constexpr: bool = False
     default: Any = MISSING
     keyword_only: bool = False
+
+
+def written(text: str, like: types.FunctionType) -> types.FunctionType:
+    """The function that a text defines, with the globals and the closure of `like`; errors show its lines."""
+    file = f"<{like.__name__}, written {next(_WRITTEN)}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    cells = inspect.getclosurevars(like).nonlocals
+    found: dict[str, Any] = {}
+    exec(compile(text, file, "exec"), {**like.__globals__, **cells} if cells else like.__globals__, found)
+    return next(f for f in reversed(found.values()) if isinstance(f, types.FunctionType))
 
 
 class Source:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import inspect
 import re
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import LaunchError
-from blocknb.frontend.source import MISSING, Source
+from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind, flat, spelled
@@ -187,8 +187,18 @@ class Kernel(KernelInterface):
     @property
     def src(self) -> str:
         """The text from `def` on, as Triton has it."""
-        text = inspect.cleandoc(self.source.text)
+        text = textwrap.dedent(self.source.text)
         return text[re.search(r"^def\s", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+
+    @src.setter
+    def src(self, text: str) -> None:
+        """Another text for the kernel, for libraries that write kernels; it sees what the old one saw."""
+        self.source = Source(written(text, self.source.function))
+        self._bindings.clear()
+
+    def _unsafe_update_src(self, text: str) -> None:
+        """`kernel.src = text`, as newer Tritons have it."""
+        self.src = text
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Compiled:
         """`kernel[grid](*args, **kwargs)` in the form that wrappers call; with `warmup` it compiles and launches nothing."""

@@ -10,6 +10,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.compat import triton
+from blocknb.errors import KernelError
 from blocknb.runtime.interface import KernelInterface, MockTensor, TensorWrapper
 
 X = np.arange(100, dtype=np.float32)
@@ -196,3 +197,26 @@ def test_errors_are_caught_under_tritons_names() -> None:
             kernel[(1,)](X.copy())
     with pytest.raises(triton.compiler.errors.CompileTimeAssertionFailure):
         refused[(1,)](X.copy())
+
+
+@pytest.mark.parametrize(
+    "update", [lambda k, text: setattr(k, "src", text), lambda k, text: k._unsafe_update_src(text)]
+)
+def test_a_library_gives_a_kernel_another_text(update):
+    step = 3
+
+    @blocknb.kernel
+    def count(out, B: tl.constexpr):
+        i = tl.arange(0, B)
+        tl.store(out + i, i + step)
+
+    out = np.zeros(8, np.int32)
+    count[1](out, B=8)
+    update(count, count.src.replace("B:", "by, B:").replace("i + step", "i * by + step"))
+    assert count.arg_names == ["out", "by", "B"]
+    count[1](out, 2, B=8)
+    np.testing.assert_array_equal(out, np.arange(8) * 2 + 3)
+    update(count, count.src.replace("step)", "stop)"))
+    with pytest.raises(KernelError) as caught:
+        count[1](out, 2, B=8)
+    assert "tl.store(out + i, i * by + stop)" in str(caught.value)
