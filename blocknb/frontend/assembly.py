@@ -35,7 +35,12 @@ def inline_asm_elementwise(
         raise Mismatch(f"`pack` is a number of elements, not {pack}", None, "pack")
     tiles = [tile_of(frame, x, "args") for x in (args if isinstance(args, tuple) else (args,))]
     shape = emit.common_shape(*tiles)
-    tiles = [emit.broadcast(x, shape) for x in tiles]
+    numbers = [n if isinstance(n := emit.constant(x), int) else None for x in tiles]
+    try:
+        text, constraints, left = assembly.immediates(text, constraints, [x.type.dtype for x in tiles], numbers, pack)
+    except assembly.Wrong as error:
+        raise Mismatch(str(error), error.hint, error.argument) from None
+    tiles = [emit.broadcast(tiles[i], shape) for i in left]
     attrs = {"text": text, "constraints": constraints, "dtypes": dtypes, "pure": flag(frame, is_pure, "is_pure")}
     try:
         results = emit.op("asm", *tiles, **attrs, pack=pack).results

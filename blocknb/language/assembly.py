@@ -3,12 +3,14 @@
 A call of the text works on `pack` elements of every operand. An element of 32 or 64 bits takes a register; narrower ones share
 one of at most 32 bits, the first in the lowest bits (a bool takes a byte). So an operand has `registers(dtype, pack)` of them, and
 the constraints name those of the results first, then those of the arguments, each in order; `$0`, `$1`... in the text are these.
+An "n" is no register but a constant, which is written into the text before anything else looks at it.
 Everything that LLVM would abort on is found here.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +71,10 @@ def parse(constraints: str) -> tuple[list[Register], list[Register]]:
         if not entry or entry.startswith("~{"):
             continue
         if (found := FORM.fullmatch(entry)) is None:
-            hint = '"=r" is a result in 32 bits, "r" an argument; the letters are h (16 bits), r (32), l (64), f (fp32), d (fp64)'
+            hint = (
+                '"=r" is a result in 32 bits, "r" an argument; the letters are h (16 bits), r (32), l (64), f (fp32), d (fp64), '
+                "and n (a constant)"
+            )
             raise Wrong(f"the constraint {entry!r} is unknown", hint)
         if found["tied"] is not None:
             if int(found["tied"]) >= len(outputs):
@@ -84,6 +89,37 @@ def parse(constraints: str) -> tuple[list[Register], list[Register]]:
         else:
             inputs.append(Register(found["letter"], entry, False))
     return outputs, inputs
+
+
+def immediates(
+    text: str, constraints: str, dtypes: Sequence[Any], constants: Sequence[int | None], pack: int
+) -> tuple[str, str, list[int]]:
+    """Text and constraints with the numbers of the arguments under "n" written into the text, and which arguments are left.
+
+    `constants` are the integers that the arguments are known to be. What does not fit otherwise is left to `check`.
+    """
+    entries = [entry.strip() for entry in constraints.split(",")]
+    places = [entry for entry in entries if entry and not entry.startswith("~{")]
+    outputs = sum(entry.startswith("=") for entry in places)
+    owners = [i for i, dtype in enumerate(dtypes) for _ in range(registers(dtype, pack))]
+    if "n" not in places[outputs:] or len(owners) != len(places) - outputs:
+        return text, ",".join("r" if entry == "n" else entry for entry in entries), list(range(len(dtypes)))
+    _check_text(text, len(places))
+    names, number, written = [], 0, set()
+    for i, entry in enumerate(places):
+        owner = None if i < outputs else owners[i - outputs]
+        if entry == "n" and owner is not None:
+            if constants[owner] is None or share(dtypes[owner], pack) > 1:
+                hint = 'give a literal or a constexpr, or "r" for a value that is computed at run time'
+                raise Wrong(f"the constraint 'n' of ${i} takes an integer known while compiling", hint, "args")
+            written.add(owner)
+            names.append(str(constants[owner]))
+        else:
+            names.append(f"${{{number}}}")
+            number += 1
+    text = re.sub(r"\$(\$|\d+|\{\d+\})", lambda m: "$$" if m[1] == "$" else names[int(m[1].strip("{}"))], text)
+    left = [i for i in range(len(dtypes)) if i not in written]
+    return text, ",".join(entry for entry in entries if entry != "n"), left
 
 
 def check(text: str, constraints: str, results: tuple, arguments: tuple, pack: int) -> None:

@@ -50,6 +50,26 @@ def test_arguments_are_broadcast_and_results_have_their_shape():
     verify(ir(k, out="*i32", x="i64"))
 
 
+def test_constants_are_written_into_the_text():
+    @blocknb.kernel
+    def pick(x, out, LUT: tl.constexpr):
+        i = tl.arange(0, 64)
+        mask: tl.constexpr = 0x0F0F
+        picked = tl.inline_asm_elementwise(
+            "lop3.b32 $0, $1, $2, ${3}, $4; // $$2", "=r,r,n,r,n", [tl.load(x + i), mask, i, LUT], tl.int32, True, 1
+        )
+        high = tl.inline_asm_elementwise("mov.u32 $0, $1;", "=r,n,~{memory}", [-7], tl.int32, True, 1)
+        tl.store(out + i, picked + high)
+
+    ints = np.zeros(64, np.int32)
+    compiled = pick.compile(ints, ints, LUT=0xEA, target="sm_90a")
+    assert (
+        "3855, %r" in compiled.asm["ptx"] and ", 234; // $2" in compiled.asm["ptx"] and ", -7;" in compiled.asm["ptx"]
+    )
+    texts = [op.attrs["text"] for op in compiled.trace.stages[0].after.ops() if op.name == "asm"]
+    assert texts == ["lop3.b32 ${0}, ${1}, 3855, ${2}, 234; // $$2", "mov.u32 ${0}, -7;"]
+
+
 @pytest.mark.parametrize(
     ("asm", "constraints", "dtype", "pack", "says", "under"),
     [
@@ -60,6 +80,15 @@ def test_arguments_are_broadcast_and_results_have_their_shape():
         ("mov.b32 $0, $1;", "=r,r", tl.int32, 4, "the results take 4 with pack=4", "constraints"),
         ("mov.b32 $0, $1;", "=r,h", tl.int32, 1, "32 bits of int32 in a register 'h' of 16 bits", "constraints"),
         ("mov.b32 $0, $1;", "=d,r", tl.float32, 1, "32 bits of fp32 in a register '=d' of 64 bits", "constraints"),
+        (
+            "mov.b32 $0, $1;",
+            "=r,n",
+            tl.int32,
+            1,
+            "the constraint 'n' of $1 takes an integer known while compiling",
+            "[i]",
+        ),
+        ("mov.b32 $0, $1;", "=r,n,n", tl.int32, 1, "name 2 registers of arguments", "constraints"),
         ("mov.b32 $0, $2;", "=r,r", tl.int32, 1, "the text uses $2", "asm"),
         ("mov.b32 $0, %1;", "=r,r", tl.int32, 1, "`%1` in the text is no operand", "asm"),
         ("mov.b32 $0, $x;", "=r,r", tl.int32, 1, "`$x` in the text is no operand", "asm"),
