@@ -254,7 +254,10 @@ def _stacked(frame: Frame, input: Value, other: Value, acc: Any, options: tuple)
 
 
 def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
+    """The dtype of a product: the one asked for of fp16 and fp8, and always the natural one of the others, as in Triton, where kernels
+    name a wider `out_dtype` for what they add it to."""
     natural = {t.int8: t.int32, t.float64: t.float64}.get(dtype, t.float32)
+    chosen = dtype == t.float16 or dtype.is_fp8()
     asked = (
         dtype_of(out_dtype, "out_dtype")
         if out_dtype is not None
@@ -262,8 +265,10 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
         if isinstance(acc, Value)
         else natural
     )
-    if asked == natural or ((dtype == t.float16 or dtype.is_fp8()) and asked == t.float16):
+    if asked == natural or (chosen and asked == t.float16):
         return asked
+    if out_dtype is not None and not chosen and asked != t.bfloat16 and not isinstance(acc, Value):
+        return natural
     raise Mismatch(
         f"a dot of {dtype} is accumulated in {natural}, not in {asked}",
         f"use {spelled(natural)} and cast the result",

@@ -285,6 +285,9 @@ def test_swizzle2d_visits_every_position_once_in_groups_of_rows():
         ("f64", {}, tl.float64, None),
         ("i8", {}, tl.int32, None),
         ("f16", {"out_dtype": tl.float16}, tl.float16, None),
+        ("f32", {"out_dtype": tl.float64}, tl.float32, "tf32"),
+        ("bf16", {"out_dtype": tl.float16}, tl.float32, None),
+        ("i8", {"out_dtype": tl.float32}, tl.int32, None),
     ],
 )
 def test_dot_accumulates_wide(dtype, keywords, accumulator, precision):
@@ -306,6 +309,18 @@ def test_dot_accumulates_wide(dtype, keywords, accumulator, precision):
     func = ir(k, x=f"*{dtype}", NAME=tl.constexpr(keyword), VALUE=tl.constexpr(value), ACC=accumulator)
     dot = next(op for op in func.ops() if op.name == "dot")
     assert dot.attrs.get("precision") == precision
+
+
+def test_dot_gives_no_bfloat16():
+    @kernel
+    def k(x):
+        i = tl.arange(0, 16)
+        a = tl.load(x + i[:, None] * 16 + i[None, :])
+        tl.dot(a, a, out_dtype=tl.bfloat16)
+
+    error = failure(k, TypeMismatch, x="*bf16")
+    assert error.message == "a dot of bf16 is accumulated in fp32, not in bf16"
+    assert error.hint == "use tl.float32 and cast the result"
 
 
 def test_dot_takes_an_accumulator_of_the_right_shape_only():
