@@ -115,12 +115,11 @@ def call_builtin(frame: Frame, name: str, args: Sequence[Any], kwargs: dict[str,
 @expression(ast.Call)
 def visit_call(frame: Frame, node: ast.Call) -> Any:
     function = frame.expr(node.func)
-    for argument in [*node.args, *(k.value for k in node.keywords if k.arg is None)]:
-        if isinstance(argument, ast.Starred) or argument not in node.args:
-            raise SyntaxUnsupported(
-                "`*` in a call cannot stand in a kernel", frame.loc(argument), "write the arguments out"
-            )
-    args = [frame.expr(a) for a in node.args]
+    if spread := next((k.value for k in node.keywords if k.arg is None), None):
+        raise SyntaxUnsupported("`**` in a call cannot stand in a kernel", frame.loc(spread), "write the arguments out")
+    args: list[Any] = []
+    for a in node.args:
+        args += _elements(frame, a.value) if isinstance(a, ast.Starred) else (frame.expr(a),)
     kwargs = {k.arg: frame.expr(k.value) for k in node.keywords if k.arg and k.arg not in LEFTOVERS}
     if isinstance(function, Value):
         raise shadowed(frame, node.func, function)
@@ -130,6 +129,16 @@ def visit_call(frame: Frame, node: ast.Call) -> Any:
         if error.loc is None and error.argument is not None:
             error.loc = argument_loc(frame, node, function, error.argument)
         raise
+
+
+def _elements(frame: Frame, node: ast.expr) -> tuple:
+    """The arguments that `*x` stands for."""
+    x = frame.expr(node)
+    if not isinstance(x, tuple):
+        error = Mismatch(f"`*` spreads a tuple, not {describe(x)}", "tl.split(x) takes a last axis of two apart")
+        error.loc = frame.loc(node)
+        raise error
+    return x
 
 
 def shadowed(frame: Frame, node: ast.expr, value: Value) -> Mismatch:
@@ -163,7 +172,8 @@ def argument_loc(frame: Frame, node: ast.Call, function: Any, argument: str) -> 
     at = names.index(argument) - shift
     if at < 0:
         return frame.loc(node.func.value) if isinstance(node.func, ast.Attribute) else None
-    return frame.loc(node.args[at]) if at < len(node.args) else None
+    spread = any(isinstance(a, ast.Starred) for a in node.args[: at + 1])
+    return frame.loc(node.args[at]) if at < len(node.args) and not spread else None
 
 
 def call(frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any], node: ast.AST | None = None) -> Any:

@@ -71,6 +71,36 @@ def visit_tuple(frame: Frame, node: ast.Tuple | ast.List) -> tuple:
     return tuple(frame.expr(element) for element in node.elts)
 
 
+@expression(ast.ListComp)
+def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
+    """A tuple of what the element is for each element of a tuple; as in Python, its names are its own."""
+    from blocknb.frontend.statements import assign_target
+
+    loop = node.generators[0]
+    function = frame.expr(loop.iter.func) if isinstance(loop.iter, ast.Call) else None
+    counts = function is range or getattr(function, "builtin", None) in ("range", "static_range")
+    items = None if counts or len(node.generators) > 1 else frame.expr(loop.iter)
+    if not isinstance(items, tuple):
+        raise frame.unsupported(node)
+    names, found = frame.names, []
+    frame.names = dict(names)
+    try:
+        for item in items:
+            assign_target(frame, loop.target, item)
+            tests = [condition(frame, test) for test in loop.ifs]
+            if any(isinstance(test, Value) for test in tests):
+                error = Mismatch(
+                    "what a comprehension leaves out must be known while compiling", "select with tl.where"
+                )
+                error.loc = frame.loc(loop.ifs[0])
+                raise error
+            if all(tests):
+                found.append(frame.expr(node.elt))
+    finally:
+        frame.names = names
+    return tuple(found)
+
+
 @expression(ast.BinOp)
 def visit_binary(frame: Frame, node: ast.BinOp) -> Any:
     x, y = frame.expr(node.left), frame.expr(node.right)

@@ -219,7 +219,10 @@ UNSUPPORTED = {
     "AsyncFunctionDef": ("another function", "define it outside, decorated with @blocknb.kernel"),
     "ClassDef": ("a class", "keep data in tiles, scalars and tuples"),
     "Lambda": ("a lambda", "define a helper outside, decorated with @blocknb.kernel"),
-    "ListComp": ("a list comprehension", "write a `for` over tl.static_range, or use a tile"),
+    "ListComp": (
+        "a list comprehension",
+        "only over a tuple; write a `for` over tl.static_range, or use a tile",
+    ),
     "SetComp": ("a set comprehension", "write a `for` over tl.static_range"),
     "DictComp": ("a dict comprehension", "write a `for` over tl.static_range"),
     "GeneratorExp": ("a generator expression", "write a `for` over tl.static_range, or reduce a tile with tl.sum"),

@@ -224,3 +224,50 @@ def test_a_whole_program_computes_a_matrix_product():
     launch(k, (2, 2), c=c, a=a, b=b, n=20, B=16)
     np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-5)
     assert "dot" in text(k, c="*f32", a="*f32", b="*f32", n="i32", B=16)
+
+
+@kernel
+def weighted(a, b, c):
+    return a + b * 2 + c * 4
+
+
+def test_tuples_are_spread_in_calls_and_gone_through_in_comprehensions():
+    @kernel
+    def k(out, x, SIZES: tl.constexpr):
+        i = tl.arange(0, SIZES[0])
+        v = 7
+        rows = [tl.load(x + i + j * 8) for j in (0, 1, 2)]
+        twice = [v * 2 for v in rows[1:]]
+        sizes: tl.constexpr = [n + 1 for n, keep in ((SIZES[0], True), (3, False), (SIZES[1], True)) if keep]
+        tl.static_assert(sizes == (9, 6) and len(rows) == 3)
+        tl.store(out + i, weighted(rows[0], *twice) + tl.reshape(i, *SIZES[:1]) + v)
+
+    x = np.arange(24, dtype=np.float32).reshape(3, 8)
+    expected = x[0] + x[1] * 4 + x[2] * 8 + np.arange(8) + 7
+    np.testing.assert_array_equal(evaluate(k, np.float32, (8,), x=x, SIZES=(8, 5)), expected)
+
+
+def test_only_tuples_are_spread_and_only_constants_leave_out():
+    @kernel
+    def spread(out, x):
+        tl.store(out, tl.maximum(*tl.load(x + tl.arange(0, 2))))
+
+    error = failure(spread, TypeMismatch, out="*f32", x="*f32")
+    assert error.message == "`*` spreads a tuple, not fp32 of shape (2,)"
+    assert place(spread, error) == (2, "tl.load(x + tl.arange(0, 2))")
+
+    @kernel
+    def left_out(out, n):
+        kept = [i for i in (1, 2) if i > n]
+        tl.store(out, kept[0])
+
+    error = failure(left_out, TypeMismatch, out="*i32", n="i32")
+    assert error.message == "what a comprehension leaves out must be known while compiling"
+    assert place(left_out, error) == (2, "i > n")
+
+    @kernel
+    def double_star(out):
+        options = (1,)
+        tl.store(out, **options)
+
+    assert failure(double_star, SyntaxUnsupported, out="*i32").message == "`**` in a call cannot stand in a kernel"

@@ -64,7 +64,8 @@ def walrus(out, n):
 
 @kernel
 def star(out):
-    tl.program_id(*(0,))
+    first, *rest = (0, 1)
+    tl.store(out, first + rest[0])
 
 
 @kernel
@@ -133,7 +134,7 @@ def attribute_target(out):
         (comprehension, 2, "[i for i in range(3)]", "a list comprehension"),
         (generator, 2, "(i for i in range(3))", "a generator expression"),
         (walrus, 2, "m := n", "`:=`"),
-        (star, 2, "*(0,)", "`*`"),
+        (star, 2, "*rest", "`*`"),
         (with_, 2, "with", "`with`"),
         (import_, 2, "import math", "`import`"),
         (global_, 2, "global SCALE", "`global`"),
