@@ -74,6 +74,7 @@ NAMES: dict[str, dict[str, str]] = {
         "UnsupportedLanguageConstruct": "blocknb.errors:SyntaxUnsupported",
     },
     "triton.backends": {"Backend": "blocknb.compat.host:Backend", "backends": "blocknb.compat.host:backends"},
+    "triton.knobs": {"compilation": "blocknb.compat.knobs:compilation", "runtime": "blocknb.compat.knobs:runtime"},
     "triton.backends.compiler": _TARGET,
     "triton.errors": {"TritonError": "blocknb.errors:KernelError"},
     "triton.tools": {},

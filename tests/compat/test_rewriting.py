@@ -232,3 +232,16 @@ def test_the_languages_own_modules_are_found_by_their_names_in_triton() -> None:
     assert found["smid"] is blocknb.language.extra.cuda.smid
     with pytest.raises(ImportError, match="convert_custom_float8"):
         run("from triton.language.extra.cuda import convert_custom_float8")
+
+
+def test_switches_tell_that_nobody_hooks_launches_and_stay_as_they_are() -> None:
+    from blocknb.compat import triton
+
+    assert triton.knobs.runtime.launch_enter_hook is None and not triton.knobs.runtime.interpret
+    triton.knobs.runtime.launch_exit_hook = None
+    with pytest.raises(NotInBlocknb, match="triton.knobs.runtime.launch_enter_hook is None in blocknb"):
+        triton.knobs.runtime.launch_enter_hook = print
+    with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.runtime.add_stages"):
+        triton.knobs.runtime.add_stages
+    with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.nvidia"):
+        triton.knobs.nvidia.ptxas

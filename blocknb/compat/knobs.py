@@ -1,0 +1,42 @@
+"""`triton.knobs`: Triton's switches, as far as they have a state here. Libraries look whether somebody hooks launches or interprets
+kernels; they read that nobody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.compat.facade import NotInBlocknb
+
+
+class Group:
+    """A group of switches that stand as they do: reading gives the state, and setting another raises NotInBlocknb."""
+
+    def __init__(self, name: str, hint: str, **state: Any):
+        vars(self).update(state, _name=name, _hint=hint)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotInBlocknb(f"blocknb does not have triton.knobs.{self._name}.{name}", hint=self._hint)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, name) != value:
+            raise NotInBlocknb(
+                f"triton.knobs.{self._name}.{name} is {getattr(self, name)!r} in blocknb", hint=self._hint
+            )
+
+
+runtime = Group(
+    "runtime",
+    "blocknb.runtime.kernel.observers are called after each launch; kernel.interpret runs a kernel as Python",
+    launch_enter_hook=None,
+    launch_exit_hook=None,
+    jit_cache_hook=None,
+    jit_post_compile_hook=None,
+    interpret=False,
+    debug=False,
+    override_arch=None,
+)
+compilation = Group(
+    "compilation", "kernel.trace(*args) shows every stage of a compilation", always_compile=False, dump_ir=False
+)
