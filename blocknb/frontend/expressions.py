@@ -272,7 +272,11 @@ def index_tile(frame: Frame, x: Value, node: ast.expr) -> Value:
 
 
 def new_axes(frame: Frame, x: Value, entries: list[Any]) -> Value:
-    """What stands in the brackets of a tile, done: None makes an axis, slice(None) keeps one, ... the rest."""
+    """What stands in the brackets of a tile, done: None makes an axis, slice(None) keeps one, ... the rest.
+
+    Beside a None a scalar's `:` keeps nothing, as Triton has it: kernels write index[:, None] for a program's number, too."""
+    if not x.type.shape and None in entries:
+        entries = [e for e in entries if e is None or e is Ellipsis]
     kept = sum(e is not None and e is not Ellipsis for e in entries)
     rank = len(x.type.shape)
     if Ellipsis not in entries:

@@ -352,3 +352,15 @@ def test_mistakes_are_explained_where_they_are(k, arguments, message, where):
 def test_mistakes_come_with_a_hint(k):
     kinds = {"a": "*f32", "i": "*i32", "s": None, "n": "i64"}
     assert failure(k, TypeMismatch, **{p.name: kinds[p.name] for p in k.source.parameters}).hint
+
+
+def test_a_scalar_gets_axes_as_a_row_or_a_column_would():
+    @kernel
+    def k(out, n):
+        at = n[:, None] * 2 + n[None, :]
+        tl.static_assert(at.shape == (1,) and n[None, None, :].shape == (1, 1))
+        tl.store(out + at, n + 1)
+
+    out = np.zeros(8, np.int32)
+    launch(k, 1, out=out, n=2)
+    np.testing.assert_array_equal(out, [0, 0, 0, 0, 0, 0, 3, 0])
