@@ -95,6 +95,7 @@ class Generator:
         self.sink: list[str] = []
         self.dbg = ""
         self.label = "entry"
+        self.accesses = 0  # to global memory in the basic block at hand
         self.registers: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}
         self.deferred: dict[Value, Callable[[tuple[int, ...]], None]] = {}
@@ -146,7 +147,7 @@ class Generator:
     def start(self, label: str) -> None:
         """Begins a basic block."""
         self.sink.append(f"{label}:")
-        self.label = label
+        self.label, self.accesses = label, 0
 
     def call(self, result: str, function: str, *args: tuple[str, str]) -> str:
         """Calls an intrinsic, declaring it once. `args` are (type, name) pairs."""
@@ -366,6 +367,8 @@ class Generator:
         for position, op in enumerate(block.ops):
             self.following = block.ops, position + 1
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
+            if self.accesses > gpu_control.MANY_ACCESSES:
+                gpu_control.split(self)
             self.op(op)
         self.forget()  # after this block these names are not defined on every path
 

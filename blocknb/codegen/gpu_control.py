@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
 
+#: Accesses to global memory in one basic block above which it is split: ptxas compares each with all before it.
+MANY_ACCESSES = 256
+
+
+def split(g: Generator) -> None:
+    """Ends a basic block with a branch that is never taken, and of which neither LLVM nor ptxas knows that: n * (n + 1) is even."""
+    n = g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
+    product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
+    odd = g.emit(f"icmp ne i32 {g.emit(f'and i32 {product}, 1')}, 0")
+    never, on = g.new_label("never"), g.new_label("on")
+    g.do(f"br i1 {odd}, label %{never}, label %{on}")
+    g.start(never)
+    g.do("ret void")
+    g.start(on)
+
+
 def phis(g: Generator, values: Sequence[Value]) -> list[list[str]]:
     """Names for the registers of carried values; the phi lines themselves are written when all edges are known."""
     return [[g.name() for _ in range(g.num_registers(v))] for v in values]

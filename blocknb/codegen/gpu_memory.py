@@ -235,6 +235,7 @@ def read(g: Generator, op: Op, registers: tuple[int, ...]) -> dict[tuple[int, ..
     """One access of a load: the words that it brings."""
     dtype, mask = op.result.type.dtype, mask_of(op)
     other = op.args[2] if len(op.args) > 2 else None
+    g.accesses += 1
     name, distance = address(g, op.args[0], registers[0])
     pieces = split(registers, memory_bits(dtype))
     predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
@@ -326,6 +327,7 @@ def store(g: Generator, op: Op) -> None:
     def write(together: Sequence[tuple[int, ...]]) -> None:
         made = []
         for registers in together:
+            g.accesses += 1
             name, distance = address(g, pointer, registers[0])
             pieces = split(registers, bits)
             words = [word(g, value, piece) for piece in pieces]

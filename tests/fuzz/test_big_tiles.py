@@ -11,7 +11,7 @@ from kernels.base import array_of, copied, host_address
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.codegen import gpu, gpu_stream
+from blocknb.codegen import gpu, gpu_control, gpu_stream
 from blocknb.frontend import Constant, parse
 from blocknb.ir.core import Func
 from blocknb.language import moves
@@ -135,6 +135,17 @@ def test_pieces_of_two_axes_are_written_out(monkeypatch):
 def test_what_is_streamed_says_so():
     notes = gpu.generate(lowered(scaling.tile("softmax", 1 << 16)), SM90A).notes
     assert any("512 registers a thread" in note.text and "3 times" in note.text and note.loc for note in notes)
+
+
+def test_accesses_beyond_the_many_are_of_several_blocks(monkeypatch):
+    few, many = (lowered(scaling.kernel("memory", n), COUNT=1) for n in (100, 800))
+    assert "sreg.clock" not in gpu.generate(few, SM90A).text
+    assert gpu.generate(many, SM90A).text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
+    monkeypatch.setattr(gpu_control, "MANY_ACCESSES", 8)
+    x = np.random.default_rng(4).standard_normal(256).astype(np.float32)
+    out = np.full_like(x, np.nan)
+    reports.run(few, {"x_ptr": x, "out_ptr": out, "n": 128}, (1, 1, 1))
+    np.testing.assert_array_equal(out[1:176], x[1:176])
 
 
 def test_loops_beyond_the_many_are_left_to_ptxas():
