@@ -189,7 +189,8 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
   }
   const marks: SVGGElement[] = [];
   const taken: [number, number][] = [];
-  for (const p of [...points].sort((a, b) => a.intensity - b.intensity || b.rate - a.rate)) {
+  const first = (p: Placed): number => Number(p.point.kind !== 'kernel');
+  for (const p of [...points].sort((a, b) => first(a) - first(b) || b.rate - a.rate)) {
     const text = described(p);
     const shape = SHAPES[p.point.kind];
     if (p.issued !== null) {
@@ -216,10 +217,10 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
     const made_mark = mark(shape, x(p.intensity), y(p.rate), `bnb-kind-${p.point.kind}`, text);
     made.area.append(made_mark);
     marks.push(made_mark);
-    let at = y(p.rate) + 4;
-    while (taken.some(([tx, ty]) => Math.abs(tx - x(p.intensity)) < 120 && Math.abs(ty - at) < 12)) {
-      at += 12;
-    }
+    const own = y(p.rate) + 4;
+    const free = (at: number): boolean =>
+      !taken.some(([tx, ty]) => Math.abs(tx - x(p.intensity)) < 120 && Math.abs(ty - at) < 12);
+    const at = NEAR.map((step) => own + step).find(free) ?? own;
     taken.push([x(p.intensity), at]);
     const inner = x(p.intensity) > WIDTH - RIGHT - 130;
     made.area.append(
@@ -238,6 +239,9 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
   explore([marks], tell);
   return made.element;
 }
+
+/** How far from its point a label may stand, above or below, the nearest place first. */
+const NEAR = Array.from({ length: 24 }, (_, i) => (i % 2 ? 1 : -1) * 4 * Math.ceil(i / 2));
 
 /** A point in a sentence. */
 export function described({ point, intensity, rate }: Placed): string {
