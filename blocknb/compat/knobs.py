@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.compat.facade import NotInBlocknb
+from blocknb.compat.facade import NoAttribute, NotInBlocknb
 
 
 class Group:
@@ -17,7 +17,7 @@ class Group:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotInBlocknb(f"blocknb does not have triton.knobs.{self._name}.{name}", hint=self._hint)
+        raise NoAttribute(f"blocknb does not have triton.knobs.{self._name}.{name}", hint=self._hint)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if getattr(self, name) != value:
