@@ -161,6 +161,10 @@ def compile(src: ASTSource, target: GPUTarget | None = None, options: Mapping[st
     return src.fn.compile(target=chosen, **src.signature, **src.constants, **(options or {}))
 
 
+class InterpretedFunction:
+    """What a kernel is in Triton's interpreter; libraries ask of which kind a kernel is, and here it is a JITFunction in any case."""
+
+
 def constexpr_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a plain function as one that kernels call on constants; here every plain function may be called so."""
     return function

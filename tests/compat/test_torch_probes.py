@@ -51,6 +51,17 @@ def test_backends_are_ours_alone_and_its_driver_is_active() -> None:
     """).splitlines() == ["['blocknb'] False False", "['blocknb']", "True True True", "True True"]
 
 
+def test_of_which_kind_a_kernel_is_can_be_asked() -> None:
+    assert probe("""
+        import triton
+        from triton.runtime.autotuner import Autotuner
+        from triton.runtime.interpreter import InterpretedFunction
+        from triton.runtime.jit import JITFunction
+        kinds = JITFunction, Autotuner, InterpretedFunction
+        print([isinstance(triton.jit(print), kind) for kind in kinds], isinstance(print, kinds))
+    """) == "[True, False, False] False"
+
+
 def test_the_names_that_inductor_takes_are_there_and_its_key_is_a_text() -> None:
     assert probe("""
         import triton
