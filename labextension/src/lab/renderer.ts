@@ -25,6 +25,9 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private gone = false;
   private cell: CellState | null = null;
   private watched: NonNullable<NotebookPanel['content']['model']>['contentChanged'] | null = null;
+  private session: NotebookPanel['sessionContext'] | null = null;
+  /** A kernel is being asked. */
+  private asking = false;
   private timer = 0;
 
   constructor(
@@ -44,7 +47,8 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     }
     const content = JSON.stringify(doc);
     if (content === this.drawn) {
-      return; // our own save
+      this.again(); // our own save, or the notebook is trusted by now
+      return;
     }
     this.drawn = content;
     if (this.card) {
@@ -61,14 +65,15 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       this.connect(doc); // only now is it known where the card stands
       this.watched ??= this.panel?.content.model?.contentChanged ?? null;
       this.watched?.connect(this.edited, this);
-      if (!this.live) {
-        void this.revive(doc, this.model?.trusted ?? false);
-      }
+      this.session ??= this.panel?.sessionContext ?? null;
+      this.session?.kernelChanged.connect(this.again, this);
+      this.again();
     }
   }
 
   dispose(): void {
     this.watched?.disconnect(this.edited, this);
+    this.session?.kernelChanged.disconnect(this.again, this);
     window.clearTimeout(this.timer);
     this.live?.dispose();
     this.card?.dispose();
@@ -79,6 +84,14 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     const host = this.host(doc, this.gone);
     this.cell = host.cell ?? null;
     this.card?.connect(host);
+  }
+
+  /** A kernel has come (a reloaded page is painted before it is connected again), or the notebook was trusted. */
+  private again(): void {
+    const doc = this.model?.data[MIME] as unknown;
+    if (this.card && !this.live && readable(doc)) {
+      void this.revive(doc, this.model?.trusted ?? false);
+    }
   }
 
   /** A cell was edited: the lines of the card may belong to no cell any more, or to one again. */
@@ -136,10 +149,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   /** Makes the card live if the notebook's kernel knows it. */
   private async revive(doc: Document, trusted: boolean): Promise<void> {
     const kernel = this.panel?.sessionContext.session?.kernel;
-    if (!trusted || !doc.model || !kernel || kernel.isDisposed) {
+    if (this.asking || !trusted || !doc.model || !kernel || kernel.isDisposed) {
       return;
     }
-    const live = await Live.open(kernel, doc.model, () => this.lost(doc));
+    this.asking = true;
+    const live = await Live.open(kernel, doc.model, () => this.lost(doc)).finally(() => (this.asking = false));
     if (this.isDisposed || !this.card) {
       live?.dispose();
       return;
