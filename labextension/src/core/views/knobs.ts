@@ -191,6 +191,12 @@ function facts(doc: Document): Record<string, string> {
   for (const knob of doc.knobs?.constants ?? []) {
     found[knob.name] = String(knob.value);
   }
+  if (doc.knobs) {
+    found.num_warps = String(doc.knobs.num_warps.value);
+    found.num_stages = String(doc.knobs.num_stages.value);
+    const off = doc.knobs.passes.filter((pass) => !pass.on).map((pass) => pass.name);
+    found['passes switched off'] = off.join(', ') || 'none';
+  }
   const launch = doc.launches[doc.launches.length - 1];
   if (launch?.median) {
     found['time (median)'] = `${(launch.median * 1000).toFixed(1)} µs`;
