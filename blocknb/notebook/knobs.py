@@ -123,7 +123,7 @@ def _measured(
     assert made.again is not None
     assert made.again.grid is not None
     given.update(constants)
-    given.update((n, v) for n, v in options.items() if n in OPTIONS and n not in given)
+    given.update((n, v) for n, v in options.items() if n in OPTIONS)
     try:
         grid = made.again.grid.given()
     except Gone:

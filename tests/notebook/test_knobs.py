@@ -188,3 +188,11 @@ def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypat
     assert (
         whole["views"][1]["later"] == [] and "EXIT" in card_of_page.listing(whole["views"][1]["code"]["sass"])["text"]
     )
+
+
+def test_options_that_the_launch_gave_are_turned_too():
+    x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
+    shown = observed(accumulate, lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
+    turned = knobs.turned(shown, {"num_warps": 2})
+    assert turned.main.launches and turned.main.compiled.options["num_warps"] == 2
+    assert turned.views[1].trace.options["num_warps"] == 2
