@@ -65,12 +65,25 @@ export function show(editor: EditorView, listing: Listing, selection: Selection 
       }
     }
   }
-  const effects: StateEffect<unknown>[] = [light.of(Decoration.set(ranges, true))];
+  editor.dispatch({ effects: light.of(Decoration.set(ranges, true)) });
   const first = found.ops[0] ?? found.lines[0];
   if (selection && selection.from !== key && first !== undefined && first < doc.lines) {
-    effects.push(EditorView.scrollIntoView(doc.line(first + 1).from, { y: 'nearest', yMargin: 30 }));
+    bringIntoSight(editor, doc.line(first + 1).from);
   }
-  editor.dispatch({ effects });
+}
+
+const MARGIN = 30; // px around a line that is brought into sight
+
+/**
+ * Scrolls the listing, and it alone: the editor's own way scrolls the notebook too, which would draw the cell that is pointed at away
+ * from under the pointer.
+ */
+function bringIntoSight(editor: EditorView, position: number): void {
+  const scroller = editor.dom.closest('.cm-mergeView') ?? editor.scrollDOM;
+  const block = editor.lineBlockAt(position);
+  const top = editor.documentTop + block.top - scroller.getBoundingClientRect().top + scroller.scrollTop;
+  const last = top + block.height + MARGIN - scroller.clientHeight;
+  scroller.scrollTop = Math.max(last, Math.min(scroller.scrollTop, top - MARGIN));
 }
 
 /** The extension of one listing; `get` gives what it shows, since an editor outlives its text. */
