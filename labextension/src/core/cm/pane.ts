@@ -1,5 +1,6 @@
 /** A listing on the page: a read-only editor that the keyboard can enter, searched with `/`, its lines linked through the store. */
 
+import { standardKeymap } from '@codemirror/commands';
 import { search, searchKeymap, openSearchPanel } from '@codemirror/search';
 import { Compartment, EditorState, type Extension } from '@codemirror/state';
 import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } from '@codemirror/view';
@@ -26,7 +27,11 @@ export function readOnly(label: string): Extension {
     drawSelection(),
     highlightActiveLine(),
     search({ top: true }),
-    keymap.of([{ key: '/', run: openSearchPanel, preventDefault: true }, ...searchKeymap]),
+    keymap.of([
+      { key: '/', run: openSearchPanel, preventDefault: true },
+      ...searchKeymap,
+      ...standardKeymap, // without it there is no cursor to move, as nothing can be edited
+    ]),
     theme,
   ];
 }
