@@ -44,7 +44,9 @@ class Knobs implements Mounted {
     if (change === 'host') {
       this.build();
     } else if (change === 'document') {
-      this.turn = turnOf(this.store.doc);
+      if (!this.timer && !this.busy) {
+        this.turn = turnOf(this.store.doc);
+      }
       this.paint();
     }
   }
@@ -120,7 +122,10 @@ class Knobs implements Mounted {
 
   private later(): void {
     window.clearTimeout(this.timer);
-    this.timer = window.setTimeout(() => void this.ask(), PAUSE);
+    this.timer = window.setTimeout(() => {
+      this.timer = 0;
+      void this.ask();
+    }, PAUSE);
   }
 
   private async ask(): Promise<void> {
