@@ -1,0 +1,124 @@
+"""How long a user waits, measured in a browser: Shift-Enter to a painted card, and a slider's move to a repainted one.
+
+    python tests/browser/card_timing.py [ROUNDS]
+
+The kernel is the softmax of notebooks/02 with the GPU's code included. "cold" means a fresh kernel process and an empty cache of compiled
+code, "from cache" a fresh kernel process and a full one; a slider is moved to values that were never compiled. A card counts as painted in
+the frame after the one in which its views have their text. Medians over the rounds, with all times behind them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from browser import Browser, Page, find
+from laboratory import Lab, Notebook
+
+SETUP = """\
+%load_ext blocknb
+import numpy as np
+import blocknb
+import blocknb.language as tl
+
+rows, columns = 2048, 960
+BLOCK = blocknb.next_power_of_2(columns)
+x = np.random.standard_normal((rows, columns)).astype(np.float32)
+out = np.empty_like(x)"""
+CELL = """\
+%%blockkernel
+@blocknb.kernel
+def softmax(x, out, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    values = tl.load(x + row * columns + at, mask=inside, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * columns + at, powers / tl.sum(powers, axis=0), mask=inside)
+
+
+softmax[rows,](x, out, columns, BLOCK=BLOCK);"""
+FLOORS = {"cold": 1.0, "from cache": 0.3, "slider, cold": 0.5}
+
+#: From the key's event to the frame after `seen` first says yes: in milliseconds.
+TIMED = """(seen) => new Promise((resolve) => {
+  const check = (0, eval)(`(${seen})`);
+  let begin;
+  addEventListener('keydown', () => { begin = performance.now(); watch(); }, { capture: true, once: true });
+  const watch = () => {
+    if (check()) {
+      requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - begin)));
+    } else {
+      requestAnimationFrame(watch);
+    }
+  };
+  window.timed = undefined;
+}).then((time) => { window.timed = time; })"""
+
+
+def timed(page: Page, key: str, seen: str) -> float:
+    """Seconds from a key to the frame after what it brings about is there."""
+    page.run(f"(seen) => void ({TIMED})(seen)", seen)
+    page.press(key)
+    return page.until("() => window.timed") / 1000
+
+
+PAINTED = """() => {
+  const card = document.querySelector('.jp-NotebookPanel:not(.lm-mod-hidden) .bnb-card');
+  return card && card.querySelector('.cm-content[aria-label="Machine code"]')?.textContent.includes('ex2.approx');
+}"""
+
+
+def first_card(notebook: Notebook, lab: Lab, cold: bool) -> float:
+    """One card in a fresh kernel."""
+    page = notebook.page
+    page.run("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    notebook.restart()
+    if cold:
+        shutil.rmtree(lab.place / "cache", ignore_errors=True)
+    notebook.run(0)
+    notebook.show(1)
+    page.run("() => blocknb.cell(1).editor.focus()")
+    return timed(page, "Shift+Enter", PAINTED)
+
+
+def moved(notebook: Notebook, key: str, value: int) -> float:
+    """One move of the slider for warps."""
+    slider = notebook.card(1).panel("[data-knob='num_warps']")
+    slider.focus()
+    seen = f"""() => {{
+      const rows = document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .bnb-card .bnb-table tbody tr');
+      const row = [...rows].find((row) => row.querySelector('th').textContent === 'num_warps');
+      return row.querySelectorAll('td')[1].textContent === '{value} ◂';
+    }}"""
+    return timed(notebook.page, key, seen)
+
+
+def main() -> int:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    executable = find()
+    assert executable, "no Chromium or Chrome found"
+    with tempfile.TemporaryDirectory() as place, Browser(executable) as browser:
+        lab = Lab(Path(place))
+        try:
+            notebook = Notebook(lab.page(browser), lab.write("timing.ipynb", [SETUP, CELL]))
+            first_card(notebook, lab, cold=True)  # the page's own first card loads its code
+            found = {"cold": [first_card(notebook, lab, cold=True) for _ in range(rounds)]}
+            found["from cache"] = [first_card(notebook, lab, cold=False) for _ in range(rounds)]
+            notebook.card(1).until_state("live")
+            notebook.card(1).open("Knobs")
+            moves = [("ArrowRight", 8), ("ArrowRight", 16), ("ArrowRight", 32), ("Home", 1), ("ArrowRight", 2)]
+            found["slider, cold"] = [moved(notebook, *move) for move in moves]
+        finally:
+            lab.close()
+    for name, times in found.items():
+        every = " ".join(f"{t:.2f}" for t in sorted(times))
+        print(f"{name:13} median {statistics.median(times):.2f} s, wanted {FLOORS[name]} s ({every})")
+    return int(any(statistics.median(times) > FLOORS[name] for name, times in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+/** What the tests do inside JupyterLab: open, run and read notebooks through the application, and read editors. */
+
+window.blocknb = {
+  panel() {
+    return jupyterapp.shell.currentWidget;
+  },
+
+  cell(index) {
+    return this.panel().content.widgets[index];
+  },
+
+  async open(path, kernel) {
+    const panel = await jupyterapp.commands.execute('docmanager:open', {
+      path,
+      factory: 'Notebook',
+      ...(kernel && { kernel }),
+    });
+    jupyterapp.shell.activateById(panel.id);
+    await panel.revealed;
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await panel.sessionContext.session?.kernel?.info;
+  },
+
+  async add(source) {
+    const cells = this.panel().content.model.sharedModel;
+    cells.insertCell(cells.cells.length, { cell_type: 'code', source });
+    return cells.cells.length - 1;
+  },
+
+  /** Runs a cell to its end; what it raised, '' when nothing. */
+  async run(index) {
+    await this.show(index);
+    await jupyterapp.commands.execute('notebook:run-cell');
+    const errors = this.cell(index)
+      .model.outputs.toJSON()
+      .filter((output) => output.output_type === 'error');
+    return errors.map((error) => `${error.ename}: ${error.evalue}\n${error.traceback.join('\n')}`).join('\n');
+  },
+
+  async show(index) {
+    const { content } = this.panel();
+    content.activeCellIndex = index;
+    content.deselectAll();
+    await content.scrollToItem(index, 'start');
+  },
+
+  async restart() {
+    await this.panel().sessionContext.session.kernel.restart();
+  },
+
+  async close(stop) {
+    const panel = this.panel();
+    if (stop) {
+      await panel.sessionContext.shutdown();
+    }
+    panel.context.model.dirty = false;
+    panel.close();
+  },
+
+  /** The CodeMirror editor around an element; newer ones keep tiles, older ones views. */
+  editor(element) {
+    const content = element.closest('.cm-editor').querySelector('.cm-content');
+    return content.cmTile?.root?.view ?? content.cmTile?.view ?? content.cmView?.rootView?.view;
+  },
+
+  /** Brings a line into sight; which of the lines now painted it is. */
+  async reveal(view, number) {
+    const { from } = view.state.doc.line(number);
+    const scroller = view.scrollDOM;
+    scroller.scrollTop = view.lineBlockAt(from).top - scroller.clientHeight / 2;
+    const painted = () => [...view.contentDOM.querySelectorAll('.cm-line')];
+    for (;;) {
+      await new Promise((resolve) => requestAnimationFrame(resolve));
+      const at = painted().findIndex((line) => view.posAtDOM(line) === from);
+      if (at >= 0) {
+        return at;
+      }
+    }
+  },
+
+  lines(view, wanted) {
+    const found = [];
+    for (const line of view.contentDOM.querySelectorAll('.cm-line')) {
+      if (wanted.some((name) => line.classList.contains(name))) {
+        found.push(view.state.doc.lineAt(view.posAtDOM(line)).number);
+      }
+    }
+    return found;
+  },
+
+  litLines(view) {
+    return this.lines(view, ['bnb-lit', 'bnb-lit-op']);
+  },
+
+  lit(index) {
+    return this.lines(this.cell(index).editor.editor, ['bnb-source-lit']);
+  },
+};

@@ -1,0 +1,97 @@
+"""The notebook that most journeys look at: a softmax that was wrong at first, mended, and then said better; all of it measured.
+
+`fresh` compiles a version here, in another process and with another cache than the notebook's: what a card must agree with.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+from browser import Page
+from laboratory import Card, Lab, Notebook
+
+SETUP = """\
+%load_ext blocknb
+import numpy as np
+import blocknb
+import blocknb.language as tl
+
+rows, columns = 64, 208
+x = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+out = np.empty_like(x)
+exact = np.exp(x.astype(np.float64))
+exact /= exact.sum(axis=1, keepdims=True)"""
+
+#: Line 1 of the cell is the magic; the masked elements count as 0 here, which is wrong.
+WRONG = """\
+@blocknb.kernel
+def softmax(x, out, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    inside = at < columns
+    values = tl.load(x + row * columns + at, mask=inside, other=0.0)
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row * columns + at, powers / tl.sum(powers, axis=0), mask=inside)
+"""
+RIGHT = WRONG.replace("other=0.0", 'other=-float("inf")')
+SAID_BETTER = RIGHT.replace("    row = ", "    # one row, one program\n    row = ")
+VERSIONS = (WRONG, RIGHT, SAID_BETTER)
+CHECK = '--check "np.allclose(out, exact, atol=1e-6)"'
+LAUNCH = "softmax[rows,](x, out, columns, BLOCK=256{options});"
+TYPES = ("*fp32:16", "*fp32:16", "i32:16")
+
+
+def cell(source: str, magic: str = "", options: str = "") -> str:
+    return f"%%blockkernel {magic}\n{source}\n{LAUNCH.format(options=options)}"
+
+
+class Softmax:
+    """Cells 1 to 3 are the versions: checked and wrong; checked, right and without a pass; not checked."""
+
+    def __init__(self, lab: Lab, page: Page):
+        self.lab, self.page = lab, page
+        measured = f"{CHECK} --without pointers --baseline np.exp(x)"
+        cells = [SETUP, cell(WRONG, CHECK), cell(RIGHT, measured, ", without=('coalesce',)"), cell(SAID_BETTER)]
+        self.path = lab.write("softmax.ipynb", cells)
+        self.notebook = Notebook(page, self.path)
+        self.notebook.run(0, 1, 2, 3)
+
+    def front(self) -> None:
+        self.notebook = Notebook(self.page, self.path)
+
+    def card(self, version: int) -> Card:
+        """The card of a version, counted from 1, live."""
+        card = self.notebook.card(version)
+        card.until_state("live")
+        return card
+
+    def line_of(self, version: int, text: str) -> int:
+        """The number of the first line with this text in the cell of a version."""
+        lines = self.notebook.source(version).split("\n")
+        return next(i for i, line in enumerate(lines, 1) if text in line)
+
+
+def fresh(folder: Path, source: str, target: str = "sm_90a", **values: Any) -> Any:
+    """The trace of a version of softmax, compiled here; `values` are constants, options and `without`."""
+    file = folder / "fresh_kernel.py"
+    file.write_text("import blocknb, blocknb.language as tl\n" + source, "utf-8")  # on the same lines as in its cell
+    spec = importlib.util.spec_from_file_location("fresh_kernel", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.softmax.trace(*TYPES, target=target, **{"BLOCK": 256, **values})
+
+
+def listing(stage: Any) -> str:
+    """A stage's IR as a card shows it: without the comments that number the ops."""
+    return re.sub(r"\s+// \d+( was [\d,]+)?( \(.*\))?$", "", stage.text, flags=re.M).strip("\n")
+
+
+def machine_code(trace: Any) -> str:
+    """A trace's PTX as a card shows it: without what is for debuggers only."""
+    from blocknb.codegen.sass import ptx_lines
+
+    return "\n".join(line.text for line in ptx_lines(trace.ptx))

@@ -1,0 +1,77 @@
+"""Feature 1: the input cell is linked to every level, both ways, until its text is another one."""
+
+from __future__ import annotations
+
+import pytest
+from browser import eventually
+
+
+@pytest.mark.parametrize(
+    ("level", "opcode", "statement"),
+    [("PTX", "ex2.approx", "tl.exp"), ("PTX", "st.global", "tl.store"), ("SASS", "MUFU.EX2", "tl.exp"), ("SASS", "STG.E", "tl.store")],
+)
+def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax, level, opcode, statement):
+    notebook, card = softmax.notebook, softmax.card(3)
+    card.open("Code")("select[aria-label='Level on the right']").choose(level)
+    code = card.listing("Machine code")
+    eventually(lambda: code.code, lambda text: opcode in text)
+    wanted = softmax.line_of(3, statement)
+    code.line(code.find(opcode)).hover()
+    eventually(lambda: notebook.lit(3), lambda lit: lit == [wanted])
+    ir = card.listing("IR")
+    said = [ir.code.split("\n")[i - 1] for i in eventually(lambda: ir.lit, bool)]
+    assert any(statement.removeprefix("tl.") in line for line in said)
+    card("strong").hover()  # away from the listing
+    eventually(lambda: notebook.lit(3), lambda lit: lit == [])
+
+
+def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax):
+    notebook, card = softmax.notebook, softmax.card(3)
+    panel = card.open("Code")
+    ir, code = card.listing("IR"), card.listing("Machine code")
+    for level, opcode in (("PTX", "st.global"), ("SASS", "STG.E"), ("PTX", "st.global")):
+        panel("select[aria-label='Level on the right']").choose(level)
+        eventually(lambda: code.code, lambda text, opcode=opcode: opcode in text)
+        notebook.show(3)(".jp-InputArea .cm-line")[softmax.line_of(3, "tl.store") - 1].hover()
+        lit = [code.code.split("\n")[i - 1] for i in eventually(lambda: code.lit, bool)]
+        assert any(opcode in line for line in lit) and not any("ex2" in line.lower() for line in lit)
+        lit = [ir.code.split("\n")[i - 1] for i in ir.lit]
+        assert any("store" in line for line in lit) and not any(" exp" in line for line in lit)
+        card("strong").hover()
+        eventually(lambda: code.lit, lambda found: found == [])
+
+
+def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
+    notebook, card = softmax.notebook, softmax.card(3)
+    card.open("Code")
+    code = card.listing("Machine code")
+    code.line(code.find("ex2.approx")).click()
+    card("strong").hover()
+    assert notebook.lit(3) == [softmax.line_of(3, "tl.exp")]
+    card.panel(".bnb-explained")[1].until_text("ex2.approx")
+    for _ in range(400):  # down to the store, line by line
+        code.press("ArrowDown")
+        if notebook.lit(3) == [softmax.line_of(3, "tl.store")]:
+            break
+    assert notebook.lit(3) == [softmax.line_of(3, "tl.store")]
+    code.press("Control+Home")
+    eventually(lambda: notebook.lit(3), lambda lit: lit == [])
+
+
+def test_1_the_links_rest_while_the_cell_holds_another_text(softmax):
+    notebook, card = softmax.notebook, softmax.card(3)
+    card.open("Code")
+    code = card.listing("Machine code")
+    text = notebook.source(3)
+    notebook.write(3, text.replace("tl.exp(", "tl.exp2("))
+    card(".bnb-stale").wait()
+    code.line(code.find("ex2.approx")).hover()
+    assert eventually(lambda: code.lit, bool)
+    assert notebook.lit(3) == []
+    assert "tl.exp(" in card.listing("Source of the kernel").code  # the text that the card was made from
+    notebook.write(3, text)
+    card(".bnb-stale").wait("detached")
+    card("strong").hover()
+    code.line(code.find("ex2.approx")).hover()
+    eventually(lambda: notebook.lit(3), lambda lit: lit == [softmax.line_of(3, "tl.exp")])
+    card("strong").hover()

@@ -1,0 +1,94 @@
+"""Features 5 and 8: sliders recompile and show what changed; what an optional pass buys."""
+
+from __future__ import annotations
+
+import pytest
+from browser import eventually
+from softmax import SAID_BETTER, fresh, listing, machine_code
+
+
+@pytest.fixture
+def knobs(softmax):
+    """Version 3's card with its knobs; afterwards they are as the cell says again."""
+    card = softmax.card(3)
+    card.open("Knobs")
+    yield card
+    card.open("Knobs")("text=Back to the cell’s values").click()
+    eventually(lambda: softmax.notebook.document(3)["launches"][0]["constants"], lambda found: found["BLOCK"] == "256")
+    settled(card)
+
+
+def settled(card):
+    eventually(lambda: card.panel("[role=status]").text, lambda text: "compiling" not in text)
+
+
+def slide(card, name, value):
+    """Moves a slider with the arrow keys until it says this value."""
+    slider = card.panel(f"[data-knob='{name}']")
+    now, wanted = (int(slider.attribute("aria-valuetext")), int(value))
+    while now != wanted:
+        slider.press("ArrowRight" if now < wanted else "ArrowLeft")
+        now = int(slider.attribute("aria-valuetext"))
+
+
+def changed(card):
+    """The table of what changed: what, in the cell, now."""
+    rows = card.panel(".bnb-table tbody tr")
+    cells = [(rows[i]("th").text, *rows[i]("td").texts) for i in range(rows.count)]
+    return {name: (before, now.removesuffix(" ◂"), now.endswith(" ◂")) for name, before, now in cells}
+
+
+def test_5_after_a_slider_move_everything_is_that_of_a_fresh_compile(knobs, softmax, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
+    before = softmax.notebook.document(3)
+    slide(knobs, "num_warps", 2)
+    slide(knobs, "BLOCK", 512)
+    eventually(lambda: changed(knobs)["BLOCK"], lambda row: row == ("256", "512", True))
+    settled(knobs)
+    gpu = fresh(tmp_path, SAID_BETTER, BLOCK=512, num_warps=2)
+    cpu = fresh(tmp_path, SAID_BETTER, "cpu", BLOCK=512, num_warps=2)
+    now = changed(knobs)
+    assert now["registers, sm_90a"][1] == str(gpu.resources.registers)
+    assert now["shared memory, sm_90a"][1] == f"{gpu.resources.shared_bytes} B"
+    knobs.open("Passes")
+    for target, trace in (("sm_90a", gpu), ("CPU", cpu)):
+        knobs.target(target)
+        assert knobs.panel(".bnb-stage-name").texts == [stage.name for stage in trace.stages]
+        for stage in trace.stages:
+            knobs.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{stage.name}"))').click()
+            eventually(lambda: knobs.listing("IR").code, lambda text, stage=stage: text == listing(stage))
+            assert all(note.text in knobs.panel(".bnb-about").text for note in stage.notes)
+    knobs.target("sm_90a")
+    knobs.open("Code")
+    code = knobs.listing("Machine code")
+    assert code.code == machine_code(gpu)
+    launch = softmax.notebook.document(3)["launches"][-1]
+    assert launch["constants"]["BLOCK"] == "512"
+    assert launch["milliseconds"] and launch["milliseconds"] != before["launches"][-1]["milliseconds"]
+    assert f"{launch['median'] * 1000:.1f} µs" == now["time (median)"][1]
+
+
+def test_8_a_pass_switched_off_shows_what_it_buys(knobs, softmax, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
+    knobs.panel(".bnb-switch").having("coalesce")("input").check(False)
+    eventually(lambda: softmax.notebook.document(3)["knobs"]["passes"], lambda found: {"name": "coalesce", "on": False} in found)
+    settled(knobs)
+    without = fresh(tmp_path, SAID_BETTER, without=("coalesce",))
+    assert changed(knobs)["registers, sm_90a"][1] == str(without.resources.registers)
+    assert "time (median)" in changed(knobs)
+    knobs.open("Passes")(".bnb-stage").having("coalesce").until_text("switched off")
+    knobs.open("Code")
+    assert knobs.listing("Machine code").code == machine_code(without)
+
+
+def test_8_the_time_without_a_pass_stands_beside_the_kernels_own(softmax):
+    card = softmax.card(2)  # run with --without pointers --baseline np.exp(x)
+    rows = card.open("Bench")(".bnb-table tbody tr")
+    told = [(rows[i]("th").text, *rows[i]("td").texts) for i in range(rows.count)]
+    assert [row[1] for row in told] == ["kernel", "without a pass", "baseline"]
+    assert "pointers" in told[1][0] and told[2][0] == "np.exp(x)"
+    kept = {row["label"]: row for row in softmax.notebook.document(2)["bench"]["rows"]}
+    for label, _, median, spread, ratio, _ in told:
+        number, unit = median.split()
+        assert float(number) * {"ns": 1e-6, "µs": 1e-3, "ms": 1}[unit] == pytest.approx(kept[label]["median"], rel=0.01)
+        assert " – " in spread and float(ratio.rstrip("×")) >= 1

@@ -1,0 +1,131 @@
+"""Features 6, 7 and 9, sweeps that are cancelled: measured things, and why there are none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from browser import eventually
+from softmax import SETUP
+
+COLUMNS = 200  # of the softmax, and 64 rows
+
+
+def table(panel, caption):
+    """A table by its caption: rows as dicts."""
+    found = panel(f"table:has(caption:has-text('{caption}'))")
+    titles = found("thead th").texts
+    rows = found("tbody tr")
+    return [dict(zip(titles, rows[i]("th, td").texts, strict=True)) for i in range(rows.count)]
+
+
+def test_6_a_roofline_with_measured_ceilings_versions_and_labelled_baselines(softmax):
+    number = softmax.notebook.add("%roofline softmax --baseline np.exp(x)")
+    softmax.notebook.run(number)
+    panel = softmax.notebook.card(number).open("Roofline")
+    points = table(panel, "launches: work counted from the IR")
+    kinds = [row["what"] for row in points]
+    assert kinds.count("kernel") == 1 and kinds.count("version") >= 1 and kinds.count("baseline") == 1
+    kernel = next(row for row in points if row["what"] == "kernel")
+    assert kernel["unique bytes"].replace(",", "").replace(" ", "").startswith(str(2 * 64 * COLUMNS * 4)[:3])
+    assert re.match(r"[\d.]+ % of ", kernel["of roof"]) and float(kernel["of roof"].split()[0]) <= 105
+    assert next(row for row in points if row["what"] == "baseline")[""] == "np.exp(x)"
+    ceilings = table(panel, "ceilings of ")
+    assert all(float(row["rate"].split()[0].replace(",", "")) > 0 and row["measured by"] for row in ceilings)
+    labels = panel("svg .bnb-point-label").texts
+    assert "np.exp(x)" in labels and len(labels) >= 3
+    roofs = panel("svg .bnb-roof-label").texts
+    assert any("GB/s" in roof for roof in roofs) and any("TFLOP/s" in roof for roof in roofs)
+    panel("svg .bnb-kind-baseline").focus()
+    panel("[role=status]").until_text("np.exp(x) (baseline)", "TFLOP/s at")
+
+
+def test_7_a_flat_tile_view_with_sectors_per_request(notebook):
+    strided = (
+        "%%blockkernel\n@blocknb.kernel\ndef pick(x, out, BLOCK: tl.constexpr, STEP: tl.constexpr):\n"
+        "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    tl.store(out + at, tl.load(x + STEP * at))\n\n"
+        "a, b = np.arange(16384, dtype=np.float32), np.empty(2048, np.float32)\n"
+        "pick[8,](a, b, BLOCK=256, STEP={step});"
+    )
+    for source in (SETUP, strided.format(step=1), strided.format(step=8)):
+        notebook.run(notebook.add(source))
+    for cell, verdict in ((1, "sectors a request, ideal"), (2, "32 sectors a request, ideal 4")):
+        card = notebook.card(cell)
+        panel = card.open("Tiles")
+        load = panel(".bnb-stage").having("load x")
+        text = load.until_text(verdict)
+        found, ideal = re.search(r"([\d.]+) sectors a request, ideal ([\d.]+)", text).groups()
+        assert (found == ideal) is (cell == 1)
+        load.click()
+        line = next(i for i, text in enumerate(notebook.source(cell).split("\n"), 1) if "tl.load" in text)
+        eventually(lambda: notebook.lit(cell), lambda lit, line=line: lit == [line])  # the op is lit in the code
+    said = card.panel("[aria-label='What memory makes of it']").text
+    assert "32 sectors a request, ideal 4: 88 % of what is moved is not asked for" in said
+    sheet = card.panel("[role=application]")
+    sheet.focus()
+    sheet.press("Home", "ArrowRight", "ArrowRight", "ArrowRight")
+    assert "x[24]" in card.panel(".bnb-story").until_text("[3]", "warp ", "lane ", "byte 96")
+    card.panel("[aria-label='Next program']").click()
+    card.panel(".bnb-program-name").until_text("program 1 of 8")
+    sheet.press("Home")
+    card.panel(".bnb-story").until_text(f"x[{256 * 8}]", f"byte {256 * 8 * 4}")
+    card.panel("svg.bnb-programs").wait()
+    card.panel(".bnb-program[data-program='5']").click()
+    card.panel(".bnb-program-name").until_text("program 5 of 8")
+
+
+def test_9_on_a_machine_without_a_gpu_the_card_is_the_same_and_says_why_a_panel_is_empty(softmax):
+    card = softmax.card(3)
+    assert card(".bnb-target").texts == ["CPU", "sm_90a"]
+    assert {"launch", "time", "sm_90a"} <= set(card.facts)
+    resources = card.open("Resources")
+    resources.until_text("A CPU runs programs one after another on its threads")
+    said = {title: card.open(title).text for title in ("Roofline", "Sweep", "Bench")}
+    assert "%roofline softmax in a cell shows one" in said["Roofline"]
+    assert "--sweep NAME=VALUES" in said["Sweep"]
+    assert "--baseline EXPR or --without PASS" in said["Bench"]
+    card.target("CPU")
+    card.open("Code")
+    assert "SASS" not in card.panel("[aria-label='Level on the right'] option").texts
+    eventually(lambda: card.listing("Machine code").code, lambda text: "softmax" in text)
+    card.target("sm_90a")
+    assert {"PTX", "SASS", "LLVM IR"} <= set(card.panel("[aria-label='Level on the right'] option").texts)
+
+
+def test_9_a_target_that_cannot_be_compiled_for_says_why(notebook):
+    wide = (
+        "%%blockkernel --target sm_70\n@blocknb.kernel\ndef halves(x, out):\n    at = tl.arange(0, 128)\n"
+        "    tl.store(out + at, tl.load(x + at).to(tl.float8e4nv).to(tl.float32))\n\n"
+        "y = np.ones(128, np.float32)\nhalves[1,](y, np.empty_like(y));"
+    )
+    for source in (SETUP, wide):
+        notebook.run(notebook.add(source))
+    card = notebook.card(1)
+    why = card.facts["sm_70"]
+    card.target("sm_70")
+    assert why in card.open("Resources").text
+    assert why in card.open("Code").text
+    assert pytest.approx(1) == 1
+
+
+def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
+    kernel = (
+        "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384\n@blocknb.kernel\n"
+        "def copy(x, out, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)\n\n"
+        "a = np.arange(100_000, dtype=np.float32)\nb = np.empty_like(a)\n"
+        "copy[lambda meta: (blocknb.cdiv(a.size, meta['BLOCK']),)](a, b, a.size, BLOCK=64);"
+    )
+    notebook.run(notebook.add(SETUP))
+    cell = notebook.add(kernel)
+    notebook.page.run("(cell) => void blocknb.run(cell)", cell)
+    progress = notebook.cell(cell)(".widget-hprogress, .jp-OutputArea .widget-label")
+    eventually(lambda: " ".join(progress.texts), lambda text: "BLOCK = 256" in text or "BLOCK = 512" in text)
+    notebook.interrupt()
+    panel = notebook.card(cell).open("Sweep")
+    panel.until_text("Interrupted: these are partial results.")
+    rows = table(panel, "medians in")
+    assert 1 <= len(rows) < 9
+    assert all(float(row["copy, GB/s"].split()[0].replace(",", "")) > 0 for row in rows)
+    assert "interrupted" in notebook.card(cell).facts["sweep"]

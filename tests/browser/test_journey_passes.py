@@ -1,0 +1,129 @@
+"""Features 2 and 11: what each pass did to each op, and why it did nothing."""
+
+from __future__ import annotations
+
+import pytest
+from browser import eventually
+from softmax import SAID_BETTER, fresh, listing
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    """What this process's own compilation of version 3 gives."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("fresh")
+        patch.setenv("BLOCKNB_CACHE_DIR", str(folder / "cache"))
+        yield fresh(folder, SAID_BETTER)
+
+
+@pytest.fixture
+def passes(softmax):
+    card = softmax.card(3)
+    card.open("Passes")(".bnb-stage").having("parse").click()
+    return card
+
+
+def ops_of(stage):
+    return {op.id for op in stage.after.ops()}
+
+
+def effects(card):
+    return dict(zip(card.panel(".bnb-stage-name").texts, card.panel(".bnb-stage-effect").texts, strict=True))
+
+
+def choose(card, name):
+    """Opens a pass by its name."""
+    card.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{name}"))').click()
+    card.panel(".bnb-about strong").wait()
+
+
+def test_the_pipeline_is_that_of_a_fresh_compile(passes, trace):
+    names = passes.panel(".bnb-stage-name").texts
+    assert names == [stage.name for stage in trace.stages]
+    for stage in (trace.stages[0], trace.stages[-1]):
+        choose(passes, stage.name)
+        code = passes.listing("IR")
+        eventually(lambda code=code: code.code, lambda text, stage=stage: text == listing(stage))
+    assert effects(passes)["parse"] == f"{len(ops_of(trace.stages[0]))} ops"
+
+
+def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
+    by_stage = [(stage.name, ops_of(stage)) for stage in trace.stages]
+    born: dict[int, str] = {}
+    gone: dict[int, str] = {}
+    for (_, before), (name, after) in zip([("", set()), *by_stage], by_stage, strict=False):
+        born |= {op: name for op in after - before}
+        gone |= {op: name for op in before - after}
+    assert len(by_stage) > 5
+    late = next(op for op in sorted(by_stage[-1][1]) if born[op] != "parse")
+    removed = next(op for op in sorted(by_stage[0][1]) if op in gone)
+
+    def told(stage, op):
+        choose(passes, stage.name)
+        code = passes.listing("IR")
+        eventually(lambda: code.code, lambda text: text == listing(stage))
+        from blocknb.ir.text import print_lines
+
+        number = next(i for i, (_, found, _) in enumerate(print_lines(stage.after), 1) if found == op)
+        code.line(number).hover()
+        return passes.panel(".bnb-story").until_text(f"op {op}: ")
+
+    assert f"made by {born[late]}" in told(trace.stages[-1], late)
+    assert f"removed by {gone[removed]}" in told(trace.stages[0], removed)
+    passes("strong")[0].hover()
+
+
+def test_2_two_passes_side_by_side_tell_what_was_changed_added_and_removed(passes, trace):
+    at = next(i for i, stage in enumerate(trace.stages) if stage.name == "coalesce")
+    before, after = trace.stages[at - 1], trace.stages[at]
+    choose(passes, "coalesce")
+    passes.panel("[aria-label='Compare with']").choose(f"{before.name} (the pass before)")
+    summary = passes.panel(".bnb-summary").until_text("Ops:")
+    added = len(ops_of(after) - ops_of(before))
+    assert (f"{added} added" in summary) if added else ("added" not in summary)
+    assert passes.panel(".bnb-sides span").texts == [f"IR after {before.name}", f"IR after {after.name}"]
+    left, right = passes.panel(".cm-merge-a .cm-content"), passes.panel(".cm-merge-b .cm-content")
+    assert "#" in right.text and "#" not in left.text  # layouts, from this pass on
+    passes.panel("[aria-label='Compare with']").choose("nothing")
+
+
+def test_2_the_first_pass_that_makes_a_text_is_found(passes, trace):
+    has = ["barrier" in stage.text for stage in trace.stages]
+    first = trace.stages[has.index(True)].name
+    passes.panel("[aria-label^='Find the first pass']").fill("barrier")
+    passes.panel("[aria-label^='Find the first pass']").press("Enter")
+    passes.panel(".bnb-finder [role=status]").until_text(f"{first} makes it.")
+    passes.panel("[aria-label='Compare with']").choose("nothing")
+
+
+def test_11_a_pass_that_did_nothing_says_why(passes, trace):
+    idle = [stage for stage in trace.stages[1:] if stage.before is not None and not stage.changed]
+    assert idle, "this kernel has no pass without effect any more: take another"
+    for stage in idle:
+        assert effects(passes)[stage.name] == "no change"
+        choose(passes, stage.name)
+        said = passes.panel(".bnb-about").until_text(stage.title.rstrip("."))
+        reasons = [note.text for note in stage.notes] or ["It found nothing to do in this kernel."]
+        assert all(reason in said for reason in reasons)
+    passes.panel("text=hide passes that changed nothing").click()
+    choose(passes, "parse")
+    shown = passes.panel(".bnb-stage-name").texts
+    assert not {stage.name for stage in idle} & set(shown) and "assign" in shown
+    passes.panel("text=hide passes that changed nothing").click()
+
+
+def test_j_k_slash_and_d_work_on_the_list_of_passes(passes, trace):
+    names = [stage.name for stage in trace.stages]
+    chosen = passes.panel(".bnb-stage[aria-selected=true] .bnb-stage-name")
+    listbox = passes.panel("[role=listbox]")
+    listbox.focus()
+    listbox.press("j", "j", "k")
+    assert chosen.text == names[1]
+    listbox.press("d")
+    passes.panel(".bnb-sides").until_text(f"IR after {names[0]}", f"IR after {names[1]}")
+    listbox.press("d", "/")
+    passes.page.type("barrier")
+    assert passes.panel("[aria-label='Filter passes and notes']").value == "barrier"
+    assert len(passes.panel(".bnb-stage-name").texts) < len(names)
+    passes.panel("[aria-label='Filter passes and notes']").fill("")
+    assert passes.panel(".bnb-stage-name").texts == names

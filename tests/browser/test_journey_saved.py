@@ -1,0 +1,68 @@
+"""Feature 10: a saved notebook explores with no kernel, and an exported page works offline."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from browser import eventually
+from laboratory import MIME, Card, Notebook
+from softmax import SETUP
+
+VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
+
+
+def explore(card, live=False):
+    """What can be done with a card of softmax's second version anywhere."""
+    assert card.titles == VIEWS
+    card.open("Code")
+    code = card.listing("Machine code")
+    card.panel("[aria-label='Level on the right']").choose("PTX")
+    eventually(lambda: code.code, lambda text: "ex2.approx" in text)
+    code.line(code.find("ex2.approx")).hover()
+    ir = card.listing("IR")
+    assert any("exp" in ir.code.split("\n")[i - 1] for i in eventually(lambda: ir.lit, bool))
+    source = card.listing("Source of the kernel")
+    assert [source.code.split("\n")[i - 1] for i in source.lit] == ["    powers = tl.exp(values - tl.max(values, axis=0))"]
+    card("strong").hover()
+    card.open("Passes")(".bnb-stage").having("assign").click()
+    card.panel("[aria-label='Compare with']").choose("parse")
+    card.panel(".bnb-summary").until_text("Ops:")
+    assert "registers" in card.open("Resources").text and "%" in card.panel.text
+    card.open("Tiles")(".bnb-stage").having("load x").until_text("sectors a request")
+    card.open("Bench").until_text("np.exp(x)", "without a pass")
+    card.open("History")(".bnb-table tbody tr").having("✗ wrong").wait()
+    knobs = card.open("Knobs")
+    assert knobs("[data-knob='BLOCK']").attribute("disabled") is not None
+    knobs.until_text("Turning needs a live kernel")
+
+
+def test_10_a_saved_notebook_explores_with_no_kernel(softmax, page):
+    softmax.notebook.save()
+    saved = json.loads((softmax.lab.folder / softmax.path).read_text("utf-8"))
+    cards = [o for c in saved["cells"] for o in c["outputs"] if MIME in o.get("data", {})]
+    assert len(cards) >= 3
+    assert all(len(json.dumps(card, ensure_ascii=False).encode()) <= 155_000 for card in cards)
+    alone = softmax.lab.write("alone.ipynb", [saved["cells"][0]["source"], saved["cells"][2]])
+    notebook = Notebook(page, alone, {"name": ""})
+    assert page.run("() => blocknb.panel().sessionContext.session") is None
+    card = notebook.card(1)
+    assert card.state == "saved"
+    explore(card)
+    notebook.close(shut_down=False)
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_10_an_exported_page_works_offline(softmax, browser, colours):
+    cell = softmax.notebook.add("softmax.export_html('exported.html')")
+    softmax.notebook.run(cell)
+    alone = browser.open(colorScheme=colours)
+    alone.set_offline(True)
+    alone.goto((softmax.lab.folder / "exported.html").as_uri())
+    card = Card(alone, ".bnb-card")
+    card.wait()
+    assert card.state == "saved"
+    assert alone.requested() == [(softmax.lab.folder / "exported.html").as_uri()]
+    assert alone.errors() == []
+    alone.close()
+    assert SETUP

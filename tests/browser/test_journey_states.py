@@ -1,0 +1,91 @@
+"""The states of a card and its kernel: live; the page reloaded; the kernel restarted; reloaded after that; no kernel; not trusted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from browser import eventually
+from laboratory import Notebook
+from softmax import SETUP, RIGHT, CHECK, cell
+
+KNOBS = "[data-knob='BLOCK']"
+
+
+@pytest.fixture
+def ran(lab, page):
+    """A notebook that was run, trusted because it was, and saved; in a page of its own, since it is reloaded."""
+    notebook = Notebook(page, lab.write("states.ipynb", [SETUP, cell(RIGHT, CHECK)]))
+    notebook.run(0, 1)
+    notebook.card(1).until_state("live")
+    notebook.save()
+    yield notebook
+    Notebook(notebook.page, notebook.path).close()
+
+
+def turned(notebook):
+    """The card's knobs can be turned: with another block size the table says so."""
+    card = notebook.card(1)
+    panel = card.open("Knobs")
+    panel(KNOBS).press("ArrowRight")
+    now = panel(KNOBS).attribute("aria-valuetext")
+    eventually(lambda: notebook.document(1)["launches"][-1]["constants"]["BLOCK"], lambda found: found == now)
+
+
+def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
+    turned(ran)
+    shown = ran.document(1)["launches"][-1]["constants"]["BLOCK"]
+    ran.save()
+
+    ran.page.reload()  # the kernel goes on
+    ran.page.until("() => !!window.jupyterapp")
+    ran.page.run("() => jupyterapp.restored.then(() => true)")
+    ran = Notebook(ran.page, ran.path)
+    ran.card(1).until_state("live")
+    assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == shown  # what was turned is what is there
+    turned(ran)
+
+    ran.restart()
+    ran.card(1).until_state("disconnected")
+    assert ran.card(1).open("Knobs")(KNOBS).attribute("disabled") is not None
+    ran.card(1).panel.until_text("Turning needs a live kernel")
+    ran.card(1).open("Passes")(".bnb-stage").having("assign").click()  # what is there can be explored
+    eventually(lambda: ran.card(1).listing("IR").code, lambda text: "#" in text)
+    ran.save()
+
+    ran.page.reload()
+    ran.page.until("() => !!window.jupyterapp")
+    ran.page.run("() => jupyterapp.restored.then(() => true)")
+    ran = Notebook(ran.page, ran.path)
+    ran.card(1).until_state("disconnected")
+
+    ran.run(0, 1)  # and run again it lives again
+    ran.card(1).until_state("live")
+    turned(ran)
+    ran.save()
+
+    alone = lab.write("states_alone.ipynb", json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"])
+    without = Notebook(ran.page, alone, {"name": ""})
+    assert without.card(1).state == "saved"
+    without.close(shut_down=False)
+
+
+def test_a_card_comes_alive_while_a_later_cell_still_runs(ran):
+    slow = ran.add("import time; time.sleep(4)")
+    ran.page.run("([a, b]) => void (async () => { await blocknb.run(a); await blocknb.run(b); })()", [1, slow])
+    ran.card(1).until_state("live")
+
+
+def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, lab):
+    kernel = ran.page.run("() => blocknb.panel().sessionContext.session.kernel.id")
+    cells = json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"]
+    stranger = Notebook(ran.page, lab.write("stranger.ipynb", cells), {"id": kernel})
+    assert ran.page.run("() => blocknb.cell(1).model.trusted") is False
+    card = stranger.card(1)
+    card.open("Passes")(".bnb-stage").having("assign").click()
+    eventually(lambda: card.listing("IR").code, lambda text: "#" in text)
+    assert card.state == "saved" and card.open("Knobs")(KNOBS).attribute("disabled") is not None
+    ran.page.run("() => void jupyterapp.commands.execute('notebook:trust')")
+    ran.page(".jp-Dialog .jp-mod-accept").click()
+    stranger.card(1).until_state("live")
+    stranger.close(shut_down=False)

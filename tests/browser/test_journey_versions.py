@@ -1,0 +1,80 @@
+"""Features 3 and 4: the kernel's history, and any pass of any version beside any other."""
+
+from __future__ import annotations
+
+import pytest
+from browser import eventually
+from softmax import RIGHT, SAID_BETTER, WRONG, fresh
+
+
+@pytest.fixture
+def history(softmax):
+    card = softmax.card(3)
+    card.open("History")(".bnb-table tbody tr").having("this card").wait()
+    return card
+
+
+def pick(card, left, right, what="their sources"):
+    card.panel(f"[aria-label='version {left} on the left']").check()
+    card.panel(f"[aria-label='version {right} on the right']").check()
+    card.panel("[aria-label='What to compare']").choose(what)
+
+
+def sides(card):
+    """The two texts as far as they are painted; unchanged stretches are folded."""
+    return card.panel(".cm-merge-a .cm-content").text, card.panel(".cm-merge-b .cm-content").text
+
+
+def test_4_each_version_stands_with_its_numbers_and_whether_it_was_right(history, softmax, tmp_path, monkeypatch):
+    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
+    table = history.panel(".bnb-table")
+    titles = table("thead th").texts
+    rows = [dict(zip(titles[2:], table(f"tbody tr >> nth={i}")("th, td:not(:has(input))").texts, strict=True)) for i in range(3)]
+    assert [row["version"] for row in rows] == ["1", "2", "3 (this card)"]
+    assert [row["changed"] for row in rows] == ["first", "+1 −1 lines", "+1 −0 lines"]
+    assert [row["result"] for row in rows] == ["✗ wrong", "✓ right", "not checked"]
+    for row, source, values in zip(rows, (WRONG, RIGHT, SAID_BETTER), ({}, {"without": ("coalesce",)}, {}), strict=True):
+        resources = fresh(tmp_path, source, **values).resources
+        assert row["registers"] == str(resources.registers)
+        assert row["shared"] == f"{resources.shared_bytes} B" and row["spills"] == f"{resources.spill_bytes} B"
+        number, unit = row["time"].split()
+        assert float(number) > 0 and unit in ("µs", "ms")
+        assert row["speed"].endswith("GB/s") and row["first run"].endswith("UTC")
+    shown = [v["milliseconds"] for v in softmax.notebook.document(3)["history"]["versions"]]
+    milliseconds = [float(r["time"].split()[0]) * {"µs": 1e-3, "ms": 1}[r["time"].split()[1]] for r in rows]
+    assert milliseconds == pytest.approx(shown, rel=0.01)
+
+
+def test_4_two_versions_are_picked_and_compared(history):
+    pick(history, 1, 2)
+    history.panel(".bnb-summary").until_text("1 on the left, 1 on the right")
+    left, right = sides(history)
+    assert "other=0.0" in left and 'other=-float("inf")' in right
+    pick(history, 2, 3)
+    history.panel(".bnb-summary").until_text("0 on the left, 1 on the right")
+    left, right = sides(history)
+    assert "# one row, one program" in right and "# one row" not in left
+
+
+def test_3_any_pass_of_any_version_against_any_other(history, softmax):
+    pick(history, 1, 2, "the IR after assign")
+    assert history.panel(".bnb-sides span").texts == ["version 1, IR after assign", "version 2, IR after assign"]
+    eventually(lambda: sides(history), lambda found: "-inf" in found[1] and "-inf" not in found[0])
+    number = softmax.notebook.add("%blockdiff softmax@1:parse softmax@3:coalesce")
+    softmax.notebook.run(number)
+    asked = softmax.notebook.card(number)
+    asked.panel(".bnb-summary").until_text("Lines that differ")
+    labels = asked.panel(".bnb-sides span").texts
+    assert ["1" in labels[0], "parse" in labels[0], "3" in labels[1], "coalesce" in labels[1]] == [True] * 4
+    left, right = sides(asked)
+    assert "-inf" in right and "-inf" not in left
+
+
+def test_3_the_first_pass_where_two_versions_part(history):
+    pick(history, 1, 2)
+    history.panel("text=First pass where they part").click()
+    history.panel("[role=status]").until_text("Versions 1 and 2 part at parse.")
+    pick(history, 2, 3)  # the same kernel; the older one was launched without a pass
+    history.panel("text=First pass where they part").click()
+    history.panel("[role=status]").until_text("Versions 2 and 3 part at coalesce.")
+    eventually(lambda: sides(history), lambda found: "#" not in found[0] and "#" in found[1])  # layouts
