@@ -171,7 +171,7 @@ class Part:
 
     def having(self, text: str) -> Part:
         """Those whose text has this in it."""
-        return Part(self.page, f"{self.selector}:has-text({json.dumps(text)})")
+        return Part(self.page, f"{self.selector}:has-text({json.dumps(text, ensure_ascii=False)})")
 
     def _call(self, method: str, *args: Any) -> Any:
         __tracebackhide__ = True

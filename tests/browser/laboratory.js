@@ -9,11 +9,12 @@ window.blocknb = {
     return this.panel().content.widgets[index];
   },
 
-  async open(path, kernel) {
+  async open(path, kernel, start) {
     const panel = await jupyterapp.commands.execute('docmanager:open', {
       path,
       factory: 'Notebook',
-      ...(kernel && { kernel }),
+      ...(kernel && { kernel: { id: kernel } }),
+      ...(!start && { kernelPreference: { shouldStart: false, shouldReuse: false } }),
     });
     jupyterapp.shell.activateById(panel.id);
     await panel.revealed;

@@ -122,11 +122,11 @@ def code_cell(source: str, outputs: Sequence[dict[str, Any]] = ()) -> dict[str, 
 
 
 class Notebook:
-    """A notebook open in a page, and in front."""
+    """A notebook open in a page, and in front: with a kernel of its own, the one with the id `kernel`, or none (start=False)."""
 
-    def __init__(self, page: Page, path: str, kernel: dict[str, str] | None = None):
+    def __init__(self, page: Page, path: str, kernel: str | None = None, start: bool = True):
         self.page, self.path = page, path
-        page.run("([path, kernel]) => blocknb.open(path, kernel)", [path, kernel])
+        page.run("([path, kernel, start]) => blocknb.open(path, kernel, start)", [path, kernel, start])
 
     def run(self, *cells: int) -> None:
         """Runs cells one after another, each to its end; fails when one raises."""

@@ -6,14 +6,13 @@ import json
 
 import pytest
 from browser import eventually
-from laboratory import MIME, Card, Notebook
-from softmax import SETUP
+from laboratory import MIME, SCRIPT, Card, Notebook
 
 VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
 
 
-def explore(card, live=False):
-    """What can be done with a card of softmax's second version anywhere."""
+def explore(card):
+    """What can be done with a card of softmax's newest version anywhere."""
     assert card.titles == VIEWS
     card.open("Code")
     code = card.listing("Machine code")
@@ -33,8 +32,8 @@ def explore(card, live=False):
     card.open("Bench").until_text("np.exp(x)", "without a pass")
     card.open("History")(".bnb-table tbody tr").having("✗ wrong").wait()
     knobs = card.open("Knobs")
-    assert knobs("[data-knob='BLOCK']").attribute("disabled") is not None
-    knobs.until_text("Turning needs a live kernel")
+    knobs.until_text("urning needs a live kernel")
+    assert knobs("input:not([disabled])").count == 0
 
 
 def test_10_a_saved_notebook_explores_with_no_kernel(softmax, page):
@@ -43,9 +42,9 @@ def test_10_a_saved_notebook_explores_with_no_kernel(softmax, page):
     cards = [o for c in saved["cells"] for o in c["outputs"] if MIME in o.get("data", {})]
     assert len(cards) >= 3
     assert all(len(json.dumps(card, ensure_ascii=False).encode()) <= 155_000 for card in cards)
-    alone = softmax.lab.write("alone.ipynb", [saved["cells"][0]["source"], saved["cells"][2]])
-    notebook = Notebook(page, alone, {"name": ""})
-    assert page.run("() => blocknb.panel().sessionContext.session") is None
+    alone = softmax.lab.write("alone.ipynb", [saved["cells"][0], saved["cells"][3]])
+    notebook = Notebook(page, alone, start=False)
+    assert page.run("() => !blocknb.panel().sessionContext.session")
     card = notebook.card(1)
     assert card.state == "saved"
     explore(card)
@@ -56,13 +55,13 @@ def test_10_a_saved_notebook_explores_with_no_kernel(softmax, page):
 def test_10_an_exported_page_works_offline(softmax, browser, colours):
     cell = softmax.notebook.add("softmax.export_html('exported.html')")
     softmax.notebook.run(cell)
-    alone = browser.open(colorScheme=colours)
+    alone = browser.open(SCRIPT, colorScheme=colours)
     alone.set_offline(True)
     alone.goto((softmax.lab.folder / "exported.html").as_uri())
     card = Card(alone, ".bnb-card")
     card.wait()
     assert card.state == "saved"
+    explore(card)
     assert alone.requested() == [(softmax.lab.folder / "exported.html").as_uri()]
     assert alone.errors() == []
     alone.close()
-    assert SETUP

@@ -65,7 +65,7 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     ran.save()
 
     alone = lab.write("states_alone.ipynb", json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"])
-    without = Notebook(ran.page, alone, {"name": ""})
+    without = Notebook(ran.page, alone, start=False)
     assert without.card(1).state == "saved"
     without.close(shut_down=False)
 
@@ -79,7 +79,8 @@ def test_a_card_comes_alive_while_a_later_cell_still_runs(ran):
 def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, lab):
     kernel = ran.page.run("() => blocknb.panel().sessionContext.session.kernel.id")
     cells = json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"]
-    stranger = Notebook(ran.page, lab.write("stranger.ipynb", cells), {"id": kernel})
+    ran.close(shut_down=False)
+    stranger = Notebook(ran.page, lab.write("stranger.ipynb", cells), kernel)
     assert ran.page.run("() => blocknb.cell(1).model.trusted") is False
     card = stranger.card(1)
     card.open("Passes")(".bnb-stage").having("assign").click()
@@ -88,4 +89,5 @@ def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, 
     ran.page.run("() => void jupyterapp.commands.execute('notebook:trust')")
     ran.page(".jp-Dialog .jp-mod-accept").click()
     stranger.card(1).until_state("live")
+    turned(stranger)
     stranger.close(shut_down=False)

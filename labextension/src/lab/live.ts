@@ -42,6 +42,9 @@ export class Live {
     card: string,
     onClose: () => void,
   ): Promise<Live | null> {
+    if (!kernel.handleComms) {
+      return null; // another notebook of this page is connected to the same kernel
+    }
     const comm = kernel.createComm(CARD_TARGET);
     const opened = new Promise<boolean>((resolve) => {
       comm.onMsg = () => resolve(true);

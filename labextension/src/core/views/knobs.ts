@@ -11,7 +11,10 @@ import type { Mounted, ViewSpec } from './spec';
 export const knobs: ViewSpec = {
   key: 'knobs',
   title: 'Knobs',
-  empty: (doc) => (doc.knobs ? null : 'This card has nothing to turn.'),
+  empty: (doc) =>
+    doc.knobs
+      ? null
+      : 'This page was exported: knobs are turned in its notebook, and turning needs a live kernel.',
   mount: (panel, store) => new Knobs(panel, store),
 };
 

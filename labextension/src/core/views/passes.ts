@@ -315,7 +315,10 @@ class Passes implements Mounted {
   }
 
   private missing(stage: Stage | undefined): string {
-    const left = this.store.doc.left_out.find((l) => stage && l.call.includes(`'${stage.name}'`));
+    if (!stage) {
+      return this.store.current.error ?? 'Nothing was compiled for this target.';
+    }
+    const left = this.store.doc.left_out.find((l) => l.call.includes(`'${stage.name}'`));
     return left
       ? `This text was left out to keep the notebook small; ${left.call} gives it.`
       : 'This text was left out to keep the notebook small.';
