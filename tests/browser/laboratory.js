@@ -33,10 +33,12 @@ window.blocknb = {
   async run(index) {
     await this.show(index);
     await jupyterapp.commands.execute('notebook:run-cell');
-    const errors = this.cell(index)
-      .model.outputs.toJSON()
-      .filter((output) => output.output_type === 'error');
-    return errors.map((error) => `${error.ename}: ${error.evalue}\n${error.traceback.join('\n')}`).join('\n');
+    const said = this.cell(index).model.outputs.toJSON().map((output) => {
+      const { output_type: kind, text = '' } = output;
+      const usage = kind === 'stream' && [text].flat().join('').includes('UsageError');
+      return kind === 'error' ? output.traceback.join('\n') : usage ? [text].flat().join('') : '';
+    });
+    return said.filter(Boolean).join('\n');
   },
 
   async show(index) {
