@@ -36,6 +36,11 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   ) {
     super();
     this.addClass('bnb-output');
+    this.node.addEventListener('keydown', (event) => {
+      if (event.key === 'Escape' && !event.defaultPrevented) {
+        this.leave();
+      }
+    });
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
@@ -107,6 +112,17 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         }
       }
     }, 300);
+  }
+
+  /** Back from the card to its cell, in command mode. */
+  private leave(): void {
+    const notebook = this.panel?.content;
+    const at = notebook?.widgets.findIndex((cell) => cell.node.contains(this.node)) ?? -1;
+    if (notebook && at >= 0) {
+      notebook.activeCellIndex = at;
+      notebook.mode = 'command';
+      notebook.activeCell?.node.focus();
+    }
   }
 
   private get panel(): NotebookPanel | null {
