@@ -46,13 +46,16 @@ demo: install
 lab: install
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
+# The browser's tests share one server and one browser, so they run apart, one after another.
 test: install lint
 	$(BIN)/jlpm test
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/browser
+	$(BIN)/python -m pytest -q tests/browser
 
 test-full: install torch lint
 	$(BIN)/jlpm test
-	$(BIN)/python -m pytest -q -n $(JOBS) --full
+	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/browser --full
+	$(BIN)/python -m pytest -q tests/browser --full
 
 lint: install
 	$(BIN)/ruff check .

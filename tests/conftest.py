@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -59,6 +59,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if on_gpu and (reason := without_gpu()):
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Says at the very end that nobody has looked at the card in a browser."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", [])
+    if any("browser tests skipped" in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line("browser tests skipped: no Chromium or Chrome found", yellow=True, bold=True)
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ describe('sweep', () => {
       panel.querySelectorAll('.bnb-plot-data .bnb-mark path')[i].getAttribute('d'),
     );
     expect(a).not.toBe(b);
-    expect(texts(panel, '.bnb-keys li')).toEqual([' softmax', ' cupy <b> (baseline)']);
+    expect(texts(panel, '.bnb-legend-list li')).toEqual([' softmax', ' cupy <b> (baseline)']);
   });
 
   test('the table has the same numbers and marks the best in words', () => {

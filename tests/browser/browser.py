@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = float(os.environ.get("P", 60))  # seconds; only a machine under much load needs more than a few
+PATIENCE = 60.0  # seconds; only a machine under much load needs more than a few
 
 
 def find() -> str | None:
@@ -74,13 +74,15 @@ class Browser:
         assert line, f"the browser's driver has ended (status {self.process.poll()})"
         answer = json.loads(line)
         assert answer["id"] == number
-        assert "error" not in answer, f"{what} {content.get('selector') or content.get('method') or ''}: {answer['error']}"
+        assert "error" not in answer, (
+            f"{what} {content.get('selector') or content.get('method') or ''}: {answer['error']}"
+        )
         return answer["value"]
 
     def open(self, script: str = "", **options: Any) -> Page:
         """A new page in a context of its own; `options` are Playwright's (colorScheme, viewport...), `script` runs first in it."""
         page = Page(self, next(self._numbers))
-        options.setdefault("viewport", {"width": 1400, "height": 1000})
+        options.setdefault("viewport", {"width": 1400, "height": 1300})
         self.ask("open", page=page.name, options=options, script=script, timeout=PATIENCE * 1000)
         return page
 

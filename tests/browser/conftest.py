@@ -26,7 +26,9 @@ def browser() -> Iterator[Browser]:
     executable = find()
     if executable is None:
         if os.environ.get("BLOCKNB_REQUIRE_BROWSER") == "1":
-            pytest.fail("no Chromium or Chrome found, and BLOCKNB_REQUIRE_BROWSER=1: apt-get install chromium", pytrace=False)
+            pytest.fail(
+                "no Chromium or Chrome found, and BLOCKNB_REQUIRE_BROWSER=1: apt-get install chromium", pytrace=False
+            )
         pytest.skip(NONE_FOUND)
     with Browser(executable) as found:
         yield found

@@ -23,16 +23,36 @@ window.blocknb = {
     await panel.sessionContext.session?.kernel?.info;
   },
 
+  async create() {
+    const panel = await jupyterapp.commands.execute('notebook:create-new', { kernelName: 'python3' });
+    jupyterapp.shell.activateById(panel.id);
+    await panel.sessionContext.ready;
+    await panel.sessionContext.session.kernel.info;
+  },
+
   async add(source) {
     const cells = this.panel().content.model.sharedModel;
     cells.insertCell(cells.cells.length, { cell_type: 'code', source });
     return cells.cells.length - 1;
   },
 
-  /** Runs a cell to its end; what it raised, '' when nothing. */
+  /** Runs a cell to its end; what it raised or complained of, '' when nothing. */
   async run(index) {
     await this.show(index);
     await jupyterapp.commands.execute('notebook:run-cell');
+    return this.said(index);
+  },
+
+  /** Waits until a cell that was started has run; what it raised. */
+  async ran(index) {
+    const { model } = this.cell(index);
+    while (model.executionState !== 'idle' || model.executionCount === null) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    return this.said(index);
+  },
+
+  said(index) {
     const said = this.cell(index).model.outputs.toJSON().map((output) => {
       const { output_type: kind, text = '' } = output;
       const usage = kind === 'stream' && [text].flat().join('').includes('UsageError');

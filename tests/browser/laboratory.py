@@ -11,7 +11,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -127,6 +126,22 @@ class Notebook:
     def __init__(self, page: Page, path: str, kernel: str | None = None, start: bool = True):
         self.page, self.path = page, path
         page.run("([path, kernel, start]) => blocknb.open(path, kernel, start)", [path, kernel, start])
+
+    @classmethod
+    def in_front(cls, page: Page) -> Notebook:
+        """The notebook that the page shows."""
+        found = cls.__new__(cls)
+        found.page, found.path = page, page.run("() => blocknb.panel().context.path")
+        return found
+
+    def type(self, source: str) -> None:
+        """Writes into the cell that has the cursor and presses Shift-Enter, which leads to the next; waits until it has run."""
+        __tracebackhide__ = True
+        self.page.run("() => blocknb.panel().content.activeCell.editor.focus()")
+        self.page.type(source)
+        self.page.press("Shift+Enter")
+        error = self.page.run("() => blocknb.ran(blocknb.panel().content.activeCellIndex - 1)")
+        assert not error, error
 
     def run(self, *cells: int) -> None:
         """Runs cells one after another, each to its end; fails when one raises."""

@@ -59,8 +59,9 @@ class Softmax:
         self.notebook = Notebook(page, self.path)
         self.notebook.run(0, 1, 2, 3)
 
-    def front(self) -> None:
+    def front(self) -> Notebook:
         self.notebook = Notebook(self.page, self.path)
+        return self.notebook
 
     def card(self, version: int) -> Card:
         """The card of a version, counted from 1, live."""
@@ -95,3 +96,9 @@ def machine_code(trace: Any) -> str:
     from blocknb.codegen.sass import ptx_lines
 
     return "\n".join(line.text for line in ptx_lines(trace.ptx))
+
+
+def milliseconds(text: str) -> float:
+    """A time as a card says it: "12.5 µs"."""
+    number, unit = text.split()
+    return float(number) * {"ns": 1e-6, "µs": 1e-3, "ms": 1}[unit]

@@ -1,25 +1,154 @@
-"""For everybody: the keyboard alone, dark and light, no meaning by colour alone, and what axe-core finds."""
+"""For everybody: the keyboard alone, light and dark, no meaning by colour alone, and what axe-core has to say.
+
+Leaves a picture of every view in both themes in build/screenshots.
+"""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from browser import eventually
-from laboratory import ROOT, Notebook
-from softmax import cell, SETUP, RIGHT, CHECK
+from laboratory import ROOT
+from softmax import LAUNCH
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+OWN = ("Code", "Passes", "Resources", "Tiles", "Bench", "History", "Knobs")  # views of the card of version 3
 
 
 @pytest.fixture(scope="module")
-def full(lab, shared_page):
-    """A card in which every view has something to show."""
-    magic = f"{CHECK} --without coalesce --baseline np.exp(x) --sweep num_warps=1,2,4"
-    notebook = Notebook(shared_page, lab.write("full.ipynb", [SETUP, cell(RIGHT.replace("softmax", "rows_softmax")), "%roofline softmax"]))
-    assert magic
-    notebook.run(0, 1)
-    yield notebook
-    notebook.close()
+def measured(softmax_notebook):
+    """The numbers of the cells whose cards have a sweep and a roofline."""
+    notebook = softmax_notebook.front()
+    sweep = notebook.add(f"%%blockkernel --sweep BLOCK=256,512,1024 --baseline np.exp(x)\n{LAUNCH.format(options='')}")
+    roofline = notebook.add("%roofline softmax --baseline np.exp(x)")
+    notebook.run(sweep, roofline)
+    return {"Sweep": sweep, "Roofline": roofline}
+
+
+@pytest.fixture
+def views(softmax, measured):
+    """Every view with something in it: opens one by its title and gives its card."""
+
+    def opened(title):
+        card = softmax.card(3) if title in OWN else softmax.notebook.card(measured[title])
+        card.open(title)
+        READY.get(title, lambda card: None)(card)
+        return card
+
+    return opened
+
+
+READY = {
+    "Code": lambda card: eventually(lambda: card.listing("Machine code").code, lambda text: "ex2" in text),
+    "Passes": lambda card: compared(card),
+    "Tiles": lambda card: card.panel(".bnb-sheet rect").count,
+    "History": lambda card: card.panel(".bnb-summary").wait(),
+}
+
+
+def compared(card):
+    """Two passes side by side: what has most in it."""
+    card.panel('.bnb-stage:has(.bnb-stage-name:text-is("coalesce"))').click()
+    card.panel("[aria-label='Compare with']").choose("parse")
+    card.panel(".bnb-summary").until_text("Ops:")
+
+
+@pytest.fixture(params=sorted(THEMES))
+def theme(request, page):
+    change = "(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })"
+    page.run(change, THEMES[request.param])
+    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES[request.param])
+    yield request.param
+    page.run(change, THEMES["light"])
+    page.until("(theme) => document.body.dataset.jpThemeName === theme", THEMES["light"])
+
+
+def test_no_view_has_a_serious_finding_in_any_theme(theme, views, page, screenshots):
+    page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
+    found = {}
+    for title in (*OWN, "Sweep", "Roofline"):
+        card = views(title)
+        card.screenshot(screenshots / f"{title.lower()}-{theme}.png")
+        problems = card.run(
+            "async (card) => (await axe.run(card, { resultTypes: ['violations'] })).violations"
+            ".filter((v) => ['serious', 'critical'].includes(v.impact))"
+            ".map((v) => `${v.id}: ${v.nodes.map((n) => n.html + ' ' + n.failureSummary).join(' | ')}`)"
+        )
+        if problems:
+            found[title] = problems
+    assert found == {}
+
+
+#: The controls of the open panel that a keyboard should reach. Of radio buttons of one name it is one.
+CONTROLS = """(panel) => {
+  const wanted = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
+  const all = [...panel.querySelectorAll(wanted)].filter((e) => e.checkVisibility() && !e.disabled && e.tabIndex >= 0);
+  const names = new Set();
+  return all.filter((e) => e.type !== 'radio' || (e.checked && !names.has(e.name) && names.add(e.name))).map((e, i) => {
+    e.dataset.reach = i;
+    return e.outerHTML.slice(0, 120);
+  });
+}"""
+FOCUSED = "() => document.activeElement.dataset.reach ?? ''"
+IN_TABS = "() => document.activeElement.getAttribute('role') === 'tab' && document.activeElement.textContent"
+
+
+def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
+    card = softmax.card(3)
+    page.run("() => { blocknb.panel().content.mode = 'command'; blocknb.cell(3).node.focus(); }")
+    for _ in range(40):
+        page.press("Tab")
+        if page.run(IN_TABS):
+            break
+    titles = card.titles
+    assert page.run(IN_TABS) in titles
+    page.press("Home")
+    for title in titles:
+        assert page.run(IN_TABS) == title
+        controls = card.panel.run(CONTROLS)
+        reached = set()
+        while len(reached) < len(controls):
+            page.press("Tab")
+            assert page.run("() => !!document.activeElement.closest('.bnb-card [role=tabpanel]')"), (
+                title,
+                [c for i, c in enumerate(controls) if str(i) not in reached],
+            )
+            reached.add(page.run(FOCUSED))
+            reached.discard("")
+        while page.run(IN_TABS) != title:
+            page.press("Shift+Tab")
+        page.press("ArrowRight")
+    page.press("Tab", "Escape")
+    eventually(lambda: page.run("() => !!document.activeElement.closest('.bnb-card')"), lambda inside: not inside)
+    assert page.run("() => !!document.activeElement.closest('.jp-Notebook')")
+    cells = page.run("() => blocknb.panel().content.widgets.length")
+    page.press("j", "k")  # the notebook's own keys work again, and a key pressed in the card did nothing to it
+    assert page.run("() => blocknb.panel().content.widgets.length") == cells
+
+
+def test_nothing_is_told_by_colour_alone(views):
+    code = views("Code").listing("Machine code")
+    code.line(code.find("ex2.approx")).click()
+    shadow = "(line) => getComputedStyle(line).boxShadow"
+    assert "inset" in code(".cm-line.bnb-lit")[0].run(shadow)
+    passes = views("Passes")
+    passes("strong")[0].hover()
+    underlined = "(word) => getComputedStyle(word).textDecorationLine"
+    assert passes.panel(".bnb-word")[0].run(underlined) == "underline"
+    assert all(sign in ("•", "○", "▲") for sign in passes.panel(".bnb-notes .bnb-sign").texts)
+    assert views("Passes")(".bnb-state").run("(e) => getComputedStyle(e, '::before').content") == '"● "'
+    tiles = views("Tiles").panel
+    cells = tiles(".bnb-sheet .bnb-cell").count
+    numbers = tiles(".bnb-sheet .bnb-cell-text, .bnb-sheet .bnb-off-text").texts
+    assert cells == len(numbers) > 30 and all(numbers)
+    assert {"✗ wrong", "✓ right", "not checked"} <= set(views("History").panel("tbody td").texts)
+    look = "(mark) => mark.getAttribute('d') + (mark.getAttribute('stroke-dasharray') ?? '')"
+    roofline = views("Roofline").panel
+    kinds = [
+        roofline(f"svg g.bnb-kind-{kind}:not(.bnb-issued) path")[0].run(look)
+        for kind in ("kernel", "version", "baseline")
+    ]
+    assert len(set(kinds)) == 3
+    sweep = views("Sweep").panel
+    lines = sweep("svg .bnb-line")
+    assert len({lines[i].attribute("stroke-dasharray") for i in range(2)}) == 2

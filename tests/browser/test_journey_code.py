@@ -8,7 +8,12 @@ from browser import eventually
 
 @pytest.mark.parametrize(
     ("level", "opcode", "statement"),
-    [("PTX", "ex2.approx", "tl.exp"), ("PTX", "st.global", "tl.store"), ("SASS", "MUFU.EX2", "tl.exp"), ("SASS", "STG.E", "tl.store")],
+    [
+        ("PTX", "ex2.approx", "tl.exp"),
+        ("PTX", "st.global", "tl.store"),
+        ("SASS", "MUFU.EX2", "tl.exp"),
+        ("SASS", "STG.E", "tl.store"),
+    ],
 )
 def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax, level, opcode, statement):
     notebook, card = softmax.notebook, softmax.card(3)

@@ -52,8 +52,8 @@ def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
     born: dict[int, str] = {}
     gone: dict[int, str] = {}
     for (_, before), (name, after) in zip([("", set()), *by_stage], by_stage, strict=False):
-        born |= {op: name for op in after - before}
-        gone |= {op: name for op in before - after}
+        born |= dict.fromkeys(after - before, name)
+        gone |= dict.fromkeys(before - after, name)
     assert len(by_stage) > 5
     late = next(op for op in sorted(by_stage[-1][1]) if born[op] != "parse")
     removed = next(op for op in sorted(by_stage[0][1]) if op in gone)

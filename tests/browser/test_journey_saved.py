@@ -22,7 +22,9 @@ def explore(card):
     ir = card.listing("IR")
     assert any("exp" in ir.code.split("\n")[i - 1] for i in eventually(lambda: ir.lit, bool))
     source = card.listing("Source of the kernel")
-    assert [source.code.split("\n")[i - 1] for i in source.lit] == ["    powers = tl.exp(values - tl.max(values, axis=0))"]
+    assert [source.code.split("\n")[i - 1] for i in source.lit] == [
+        "    powers = tl.exp(values - tl.max(values, axis=0))"
+    ]
     card("strong").hover()
     card.open("Passes")(".bnb-stage").having("assign").click()
     card.panel("[aria-label='Compare with']").choose("parse")

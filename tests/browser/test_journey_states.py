@@ -7,7 +7,7 @@ import json
 import pytest
 from browser import eventually
 from laboratory import Notebook
-from softmax import SETUP, RIGHT, CHECK, cell
+from softmax import CHECK, RIGHT, SETUP, cell
 
 KNOBS = "[data-knob='BLOCK']"
 

@@ -6,6 +6,7 @@
 import { button, h, uniqueId } from '../dom';
 import type { Document, Knob, Turn } from '../schema';
 import type { Store } from '../store';
+import { time } from './bench';
 import type { Mounted, ViewSpec } from './spec';
 
 export const knobs: ViewSpec = {
@@ -207,7 +208,7 @@ function facts(doc: Document): Record<string, string> {
   }
   const launch = doc.launches[doc.launches.length - 1];
   if (launch?.median) {
-    found['time (median)'] = `${(launch.median * 1000).toFixed(1)} µs`;
+    found['time (median)'] = time(launch.median);
     if (launch.rate) {
       found.rate = `${launch.rate.value.toPrecision(3)} ${launch.rate.unit}`;
     }

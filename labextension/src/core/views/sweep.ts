@@ -71,7 +71,7 @@ export function places(part: Sweep): { at: (i: number) => number; ticks: Tick[] 
   const low = Math.min(...numbers);
   const high = Math.max(...numbers);
   if (numbers.length === part.values.length && high > low) {
-    if (low > 0 && high / low >= 8) {
+    if (low > 0 && (high / low >= 8 || numbers.every((n) => Number.isInteger(Math.log2(n))))) {
       const scale: Scale = scaleLog([low, high], range).base(2);
       return { at: (i) => scale(numbers[i]), ticks: powers(scale, 2, 12, (v) => tick(v, 2)) };
     }
@@ -135,7 +135,7 @@ export function told(part: Sweep, series: SweepSeries, i: number): string {
 }
 
 function legend(part: Sweep): HTMLElement {
-  const list = h('ul.bnb-keys');
+  const list = h('ul.bnb-legend-list');
   part.series.forEach((series, s) => {
     const look = `bnb-series-${s % 6}`;
     const key = svg('svg', { class: 'bnb-key', width: 44, height: 16, 'aria-hidden': 'true' });

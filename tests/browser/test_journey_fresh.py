@@ -1,0 +1,77 @@
+"""A new notebook, the kernels of the first three notebooks typed into it, and every view of their cards."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from browser import eventually
+from laboratory import ROOT, Notebook
+
+#: Of each notebook: its first kernel's cell, and what its card must say.
+KERNELS = {
+    "01_first_kernel": ("def add(", ["add.f32", "FADD"], ["load x", "load y", "store out"]),
+    "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
+    "03_matmul": ("def matmul(", ["mma.sync", "HMMA"], ["load a", "load b", "store c"]),
+}
+VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
+
+
+def cells(name, wanted):
+    """The imports of a notebook, and its kernels' cells up to the one that is wanted."""
+    saved = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
+    code = ["".join(cell["source"]) for cell in saved["cells"] if cell["cell_type"] == "code"]
+    kernels = [text for text in code if text.startswith("%%blockkernel")]
+    at = next(i for i, text in enumerate(kernels) if wanted in text)
+    return [code[0], *kernels[: at + 1]]
+
+
+@pytest.fixture(scope="module")
+def typed(lab, shared_page):
+    """A notebook made by JupyterLab's own command, its cells typed and run with Shift-Enter; and the numbers of the kernels' cells."""
+    shared_page.run("() => blocknb.create()")
+    notebook, numbers, count = Notebook.in_front(shared_page), {}, 0
+    for name, (wanted, *_) in KERNELS.items():
+        for text in cells(name, wanted):
+            notebook.type(text)
+            count += 1
+        numbers[name] = count - 1
+    yield notebook, numbers
+    notebook.close()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
+    wanted, instructions, accesses = KERNELS[name]
+    new, number = typed[0], typed[1][name]
+    card = new.card(number)
+    card.until_state("live")
+    assert wanted in new.source(number)
+    assert card.titles == VIEWS
+    assert card("strong")[0].text == wanted[4:-1]
+    assert re.search(r"\d+ registers a thread", card.facts["sm_90a"]) and re.search(
+        r"[\d.]+ (µs|ms)", card.facts["time"]
+    )
+
+    levels = card.open("Code")("[aria-label='Level on the right']")
+    for level, instruction in zip(("PTX", "SASS"), instructions, strict=True):
+        levels.choose(level)
+        eventually(lambda: card.listing("Machine code").code, lambda text, word=instruction: word in text)
+    assert "store" in card.listing("IR").code and "tile<" in card.listing("IR").code
+    passes = card.open("Passes")
+    assert {"parse", "coalesce", "assign", "barriers"} <= set(passes(".bnb-stage-name").texts)
+    assert "registers a thread" in card.open("Resources").text and "occupancy" in card.panel.text
+    tiles = card.open("Tiles")
+    for access in accesses:
+        tiles(".bnb-stage").having(access)(".bnb-verdict")[0].until_text("sectors a request")
+    assert tiles(".bnb-sheet .bnb-cell").count > 100
+    assert f"%roofline {wanted[4:-1]}" in card.open("Roofline").text
+    assert "--sweep" in card.open("Sweep").text and "--baseline" in card.open("Bench").text
+    history = card.open("History")
+    assert history("tbody tr").count == 1 and "There is one version so far" in history.until_text("one version")
+    sliders = card.open("Knobs")("input[type=range]")
+    constants = re.findall(r"(\w+): tl\.constexpr", new.source(number))
+    names = [sliders[i].attribute("data-knob") for i in range(sliders.count)]
+    assert names == [*constants, "num_warps", "num_stages"]
+    assert sum(len(json.dumps(output, ensure_ascii=False).encode()) for output in new.output(number)) < 160_000

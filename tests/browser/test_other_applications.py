@@ -1,0 +1,62 @@
+"""The extension in other applications than the newest JupyterLab: it loads, a card comes alive, and its lines are linked.
+
+Each runs in an environment of its own, whose kernel is the newest blocknb of this tree. Slow: runs with --full.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from browser import eventually
+from laboratory import SCRIPT, Lab, Notebook
+from softmax import CHECK, RIGHT, SETUP, cell
+
+APPLICATIONS = {
+    "JupyterLab 4.4": ("lab", ["jupyterlab==4.4.*", "ipywidgets"]),
+    "Notebook 7": ("tree", ["notebook>=7,<8", "ipywidgets"]),
+}
+
+
+def environment(folder: Path, packages: list[str]) -> str:
+    """The Python of a new environment with these packages; kernels come from the one that runs the tests."""
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    subprocess.run([*uv, "pip", "install", "-q", "--python", python, *packages], check=True)
+    kernel = [sys.executable, "-m", "ipykernel", "install", "--prefix", str(folder), "--name", "python3"]
+    subprocess.run(kernel, check=True, capture_output=True)
+    return python
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_card_comes_alive_and_is_linked_in(name, browser, tmp_path):
+    app, packages = APPLICATIONS[name]
+    lab = Lab(tmp_path / "lab", environment(tmp_path / "venv", packages), app)
+    try:
+        path = lab.write("softmax.ipynb", [SETUP, cell(RIGHT, CHECK)])
+        if app == "lab":
+            page = lab.page(browser)
+            notebook = Notebook(page, path)
+        else:
+            page = browser.open(SCRIPT)
+            page.goto(f"{lab.url}/notebooks/{path}?token=t")
+            page.until("() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
+            notebook = Notebook.in_front(page)
+        notebook.run(0, 1)
+        card = notebook.card(1)
+        card.until_state("live")
+        card.open("Code")
+        code = card.listing("Machine code")
+        eventually(lambda: code.code, lambda text: "ex2.approx" in text)
+        code.line(code.find("ex2.approx")).hover()
+        line = next(i for i, text in enumerate(notebook.source(1).split("\n"), 1) if "tl.exp" in text)
+        eventually(lambda: notebook.lit(1), lambda lit: lit == [line])
+        card.open("Knobs")("[data-knob='BLOCK']").press("ArrowRight")
+        eventually(lambda: notebook.document(1)["launches"][-1]["constants"]["BLOCK"], lambda found: found == "512")
+        page.close()
+    finally:
+        lab.close()
