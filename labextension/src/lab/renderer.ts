@@ -169,7 +169,9 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.asking = true;
-    const live = await Live.open(kernel, doc.model, () => this.lost(doc)).finally(() => (this.asking = false));
+    const live = await Live.open(kernel, doc.model, () => this.lost(doc)).finally(
+      () => (this.asking = false),
+    );
     if (this.isDisposed || !this.card) {
       live?.dispose();
       return;
