@@ -235,6 +235,10 @@ class Card(Part):
         __tracebackhide__ = True
         eventually(lambda: self.state, lambda found: found == state, patience)
 
+    def leave(self) -> None:
+        """Takes the pointer away from everything that lights lines."""
+        self(".bnb-title strong").hover()
+
     def target(self, label: str) -> None:
         """Looks at another target."""
         self(f'.bnb-target:text-is("{label}")').click()

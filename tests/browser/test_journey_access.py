@@ -128,11 +128,12 @@ def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
 
 def test_nothing_is_told_by_colour_alone(views):
     code = views("Code").listing("Machine code")
-    code.line(code.find("ex2.approx")).click()
+    code.line(code.find("ex2.approx")).hover()
     shadow = "(line) => getComputedStyle(line).boxShadow"
     assert "inset" in code(".cm-line.bnb-lit")[0].run(shadow)
+    views("Code").leave()
     passes = views("Passes")
-    passes("strong")[0].hover()
+    passes.leave()
     underlined = "(word) => getComputedStyle(word).textDecorationLine"
     assert passes.panel(".bnb-word")[0].run(underlined) == "underline"
     assert all(sign in ("•", "○", "▲") for sign in passes.panel(".bnb-notes .bnb-sign").texts)

@@ -26,7 +26,7 @@ def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax,
     ir = card.listing("IR")
     said = [ir.code.split("\n")[i - 1] for i in eventually(lambda: ir.lit, bool)]
     assert any(statement.removeprefix("tl.") in line for line in said)
-    card("strong").hover()  # away from the listing
+    card.leave()  # away from the listing
     eventually(lambda: notebook.lit(3), lambda lit: lit == [])
 
 
@@ -42,7 +42,7 @@ def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax
         assert any(opcode in line for line in lit) and not any("ex2" in line.lower() for line in lit)
         lit = [ir.code.split("\n")[i - 1] for i in ir.lit]
         assert any("store" in line for line in lit) and not any(" exp" in line for line in lit)
-        card("strong").hover()
+        card.leave()
         eventually(lambda: code.lit, lambda found: found == [])
 
 
@@ -51,7 +51,7 @@ def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
     card.open("Code")
     code = card.listing("Machine code")
     code.line(code.find("ex2.approx")).click()
-    card("strong").hover()
+    card.leave()
     assert notebook.lit(3) == [softmax.line_of(3, "tl.exp")]
     card.panel(".bnb-explained")[1].until_text("ex2.approx")
     for _ in range(400):  # down to the store, line by line
@@ -76,7 +76,7 @@ def test_1_the_links_rest_while_the_cell_holds_another_text(softmax):
     assert "tl.exp(" in card.listing("Source of the kernel").code  # the text that the card was made from
     notebook.write(3, text)
     card(".bnb-stale").wait("detached")
-    card("strong").hover()
+    card.leave()
     code.line(code.find("ex2.approx")).hover()
     eventually(lambda: notebook.lit(3), lambda lit: lit == [softmax.line_of(3, "tl.exp")])
-    card("strong").hover()
+    card.leave()

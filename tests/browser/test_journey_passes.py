@@ -70,7 +70,7 @@ def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
 
     assert f"made by {born[late]}" in told(trace.stages[-1], late)
     assert f"removed by {gone[removed]}" in told(trace.stages[0], removed)
-    passes("strong")[0].hover()
+    passes.leave()
 
 
 def test_2_two_passes_side_by_side_tell_what_was_changed_added_and_removed(passes, trace):

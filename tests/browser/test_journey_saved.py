@@ -25,7 +25,7 @@ def explore(card):
     assert [source.code.split("\n")[i - 1] for i in source.lit] == [
         "    powers = tl.exp(values - tl.max(values, axis=0))"
     ]
-    card("strong").hover()
+    card.leave()
     card.open("Passes")(".bnb-stage").having("assign").click()
     card.panel("[aria-label='Compare with']").choose("parse")
     card.panel(".bnb-summary").until_text("Ops:")
