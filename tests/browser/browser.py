@@ -20,8 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-import os as _os
-PATIENCE = float(_os.environ.get("P", 60))  # seconds; only a machine under much load needs more than a few
+PATIENCE = 60.0  # seconds; only a machine under much load needs more than a few
 
 
 def find() -> str | None:

@@ -27,7 +27,7 @@ def measured(softmax_notebook):
 
 @pytest.fixture
 def views(softmax, measured):
-    """Every view with something in it: opens one by its title and gives its card."""
+    """Every view with something in it: opens one by its title and gives its card. Afterwards no passes are compared any more."""
 
     def opened(title):
         card = softmax.card(3) if title in OWN else softmax.notebook.card(measured[title])
@@ -35,7 +35,8 @@ def views(softmax, measured):
         READY.get(title, lambda card: None)(card)
         return card
 
-    return opened
+    yield opened
+    softmax.card(3).open("Passes")("[aria-label='Compare with']").choose("nothing")
 
 
 READY = {

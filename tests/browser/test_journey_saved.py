@@ -31,7 +31,7 @@ def explore(card):
     card.panel(".bnb-summary").until_text("Ops:")
     assert "registers" in card.open("Resources").text and "%" in card.panel.text
     card.open("Tiles")(".bnb-stage").having("load x").until_text("sectors a request")
-    card.open("Bench").until_text("np.exp(x)", "without a pass")
+    card.open("Bench").until_text("np.exp(x)", "middle half")
     card.open("History")(".bnb-table tbody tr").having("✗ wrong").wait()
     knobs = card.open("Knobs")
     knobs.until_text("urning needs a live kernel")
