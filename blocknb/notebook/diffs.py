@@ -22,10 +22,12 @@ _SIDE = re.compile(r"(?P<name>[\w.]+)(@(?P<number>\d+))?(:(?P<stage>\w+))?$")
 
 @dataclass(frozen=True)
 class Side:
-    """One side: the card it belongs to, its label, and its text as a blob's content. `stage` is "" for the source."""
+    """One side: the card it belongs to, its label, the version it is of, and its text as a blob's content. `stage` is "" for the
+    source."""
 
     card: Card
     label: str
+    version: str
     stage: str
     content: dict[str, Any]
 
@@ -42,18 +44,18 @@ def side(text: str, shell: Any) -> Side:
         if chosen is None:
             there = ", ".join(f"{kernel.__name__}@{v.number}" for v in known) or "none yet"
             raise UsageError(f"there is no version {text}; there are: {there}")
-        card, source = chosen.card, chosen.listing()
+        card, version, source = chosen.card, chosen.key, chosen.listing()
     else:
         record = record_of(kernel)
         if record is None:
             raise UsageError(f"{kernel.__name__} has not been launched yet")
-        card = newest(record)
+        card, version = newest(record), document.hash_of(kernel.source.text)
         body = card.source.rstrip("\n")
         first = kernel.source.first_line
         source = {"text": body, "lines": [first + i for i in range(body.count("\n") + 1)]}
     if not found["stage"]:
-        return Side(card, text, "", source)
-    return Side(card, text, found["stage"], _stage(card, found["stage"]))
+        return Side(card, text, version, "", source)
+    return Side(card, text, version, found["stage"], _stage(card, found["stage"]))
 
 
 def kernel_of(name: str, shell: Any) -> Any:
@@ -89,6 +91,7 @@ def part(a: Side, b: Side, blobs: document.Blobs) -> dict[str, Any]:
             **{
                 key: {
                     "label": s.label,
+                    "version": s.version,
                     "language": "ir" if s.stage else "python",
                     "first_line": 1 if s.stage else s.content["lines"][0],
                     "text": blobs.add(s.content, s.label, ""),

@@ -225,6 +225,8 @@ export interface Version {
 
 export interface DiffSide {
   label: string;
+  /** Of the kernel's source; none where it is that of another kernel. */
+  version?: string;
   language: 'ir' | 'python';
   first_line: number;
   text: string | null;

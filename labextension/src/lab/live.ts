@@ -10,6 +10,9 @@ import type { JSONObject } from '@lumino/coreutils';
 
 export const CARD_TARGET = 'blocknb.card';
 
+/** Half seconds for which an idle kernel may be silent; one without blocknb closes the comm at once. */
+const SILENCE = 20;
+
 export interface Answer {
   content: JSONObject;
   buffers: DataView[];
@@ -51,7 +54,7 @@ export class Live {
       comm.onClose = () => resolve(false);
     });
     await comm.open({ card }).done.catch(() => null);
-    if (!(await Promise.race([opened, delay(2000)]))) {
+    if (!(await answer(opened, kernel))) {
       comm.dispose();
       return null;
     }
@@ -126,6 +129,18 @@ export class Live {
   }
 }
 
-function delay(milliseconds: number): Promise<false> {
-  return new Promise((resolve) => setTimeout(() => resolve(false), milliseconds));
+/** The first word of the kernel: whether it knows the card. A kernel at work is waited for, an idle one that is silent is not. */
+async function answer(opened: Promise<boolean>, kernel: Kernel.IKernelConnection): Promise<boolean> {
+  for (let idle = 0; idle < SILENCE && !kernel.isDisposed;) {
+    const word = await Promise.race([opened, delay(500)]);
+    if (word !== null) {
+      return word;
+    }
+    idle += kernel.status === 'busy' || kernel.status === 'starting' ? 0 : 1;
+  }
+  return false;
+}
+
+function delay(milliseconds: number): Promise<null> {
+  return new Promise((resolve) => setTimeout(() => resolve(null), milliseconds));
 }

@@ -14,7 +14,7 @@ const chrome = EditorView.theme({
   },
   '&.cm-focused': { outline: '2px solid var(--bnb-focus)', outlineOffset: '-2px' },
   '.cm-scroller': { fontFamily: 'var(--bnb-code-font)', lineHeight: '1.45', overflow: 'auto' },
-  '.cm-gutters': { backgroundColor: 'transparent', color: 'var(--bnb-faint)', border: 'none' },
+  '.cm-gutters': { backgroundColor: 'var(--bnb-page)', color: 'var(--bnb-faint)', border: 'none' },
   '.cm-activeLine, .cm-activeLineGutter': { backgroundColor: 'var(--bnb-active)' },
   '.cm-cursor': { borderLeftColor: 'var(--bnb-text)' },
   '.cm-selectionBackground, &.cm-focused .cm-selectionBackground': {

@@ -1,5 +1,7 @@
 /** Numbers as people read them, worded as blocknb/notebook/numbers.py words them. */
 
+import type { Rate } from '../schema';
+
 /** Three significant digits, and all digits of larger whole parts. */
 export function digits(value: number): string {
   if (!Number.isFinite(value)) {
@@ -21,6 +23,11 @@ export function time(milliseconds: number): string {
     return `${digits(milliseconds * 1e3)} µs`;
   }
   return milliseconds < 1e4 ? `${digits(milliseconds)} ms` : `${digits(milliseconds / 1e3)} s`;
+}
+
+/** GB/s, or TFLOP/s and below one of them GFLOP/s. */
+export function rate({ value, unit }: Rate): string {
+  return unit === 'TFLOP/s' && value < 1 ? `${digits(value * 1e3)} GFLOP/s` : `${digits(value)} ${unit}`;
 }
 
 /** Whole numbers with their thousands apart; null is unknown. */

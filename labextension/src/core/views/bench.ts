@@ -1,6 +1,7 @@
 /** Things timed in turns: the kernel, what it is without a pass, baselines; medians with their spread, as numbers and as bars. */
 
 import { h, svg } from '../dom';
+import { time } from '../plot/numbers';
 import type { BenchRow } from '../schema';
 import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
@@ -74,15 +75,4 @@ function bar(median: number, low: number, high: number): SVGElement {
     svg('rect', { x: 0, y: 3, width: median * WIDTH, height: 8 }),
     svg('line', { x1: low * WIDTH, x2: high * WIDTH, y1: 7, y2: 7 }),
   );
-}
-
-/** Milliseconds in the unit that suits them, three digits. */
-export function time(milliseconds: number): string {
-  const [value, unit] =
-    milliseconds < 1e-3
-      ? [milliseconds * 1e6, 'ns']
-      : milliseconds < 1
-        ? [milliseconds * 1e3, 'µs']
-        : [milliseconds, 'ms'];
-  return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${unit}`;
 }

@@ -8,7 +8,7 @@ import { button, h, uniqueId } from '../dom';
 import { difference } from '../hunks';
 import type { Listing, Version } from '../schema';
 import type { Store } from '../store';
-import { time } from './bench';
+import { rate, time } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
 
 export const history: ViewSpec = {
@@ -73,6 +73,11 @@ class HistoryView implements Mounted {
     const shown = this.versions.findIndex((v) => v.version === this.store.doc.version);
     this.b = shown >= 0 ? shown : this.versions.length - 1;
     this.a = this.b > 0 ? this.b - 1 : Math.min(1, this.versions.length - 1);
+    const { a, b } = this.store.doc.diff ?? {};
+    if (a?.version && b?.version) {
+      const places = [a, b].map((side) => this.versions.findIndex((v) => v.version === side.version));
+      [this.a, this.b] = places.every((i) => i >= 0) ? places : [this.a, this.b];
+    }
     this.paintTable();
     const names = this.store.stages.map((stage) => stage.name);
     const options = [h('option', { value: SOURCE }, 'their sources')];
@@ -132,7 +137,7 @@ class HistoryView implements Mounted {
       version.note || 'first',
       RESULT[String(version.ok)],
       version.milliseconds === null ? 'not run' : time(version.milliseconds),
-      version.rate ? `${version.rate.value.toPrecision(3)} ${version.rate.unit}` : '',
+      version.rate ? rate(version.rate) : '',
       amount(version.registers),
       amount(version.shared_bytes, ' B'),
       amount(version.spill_bytes, ' B'),

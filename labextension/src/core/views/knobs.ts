@@ -6,7 +6,7 @@
 import { button, h, uniqueId } from '../dom';
 import type { Document, Knob, Turn } from '../schema';
 import type { Store } from '../store';
-import { time } from './bench';
+import { rate, time } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
 
 export const knobs: ViewSpec = {
@@ -210,7 +210,7 @@ function facts(doc: Document): Record<string, string> {
   if (launch?.median) {
     found['time (median)'] = time(launch.median);
     if (launch.rate) {
-      found.rate = `${launch.rate.value.toPrecision(3)} ${launch.rate.unit}`;
+      found.rate = rate(launch.rate);
     }
   }
   for (const view of doc.views) {
