@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Page, find
-from laboratory import ROOT, Lab, Notebook
+from laboratory import ROOT, Lab, Notebook, complaints
 from softmax import SETUP, Softmax
 
 SCREENSHOTS = ROOT / "build" / "screenshots"
 NONE_FOUND = "browser tests skipped: no Chromium or Chrome found"
-#: What others complain of: ipywidgets' manager in a notebook that is opened with no kernel, and the debugger when one restarts.
-OTHERS = ("/extensions/@jupyter-widgets/jupyterlab-manager/", "Could not restore the debugger state")
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +51,7 @@ def page(shared_page: Page) -> Iterator[Page]:
     """JupyterLab in the browser. A journey fails when it made the page complain."""
     shared_page.errors()
     yield shared_page
-    assert [error for error in shared_page.errors() if not any(other in error for other in OTHERS)] == []
+    assert complaints(shared_page) == []
 
 
 @pytest.fixture(scope="session")

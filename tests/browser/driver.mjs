@@ -16,7 +16,7 @@ const browser = await chromium.launch({
 const pages = new Map();
 
 function watch(page, said) {
-  page.on('pageerror', (error) => said.push(`uncaught: ${error.stack ?? error.message}`));
+  page.on('pageerror', (error) => said.push(`uncaught: ${error.name}: ${error.message} ${error.stack}`));
   page.on('console', (message) => {
     if (message.type() === 'error') {
       said.push(`${message.text()} (${message.location().url})`);

@@ -28,6 +28,14 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
+#: What others complain of: ipywidgets' manager in a notebook that is opened with no kernel, and the debugger when one restarts.
+OTHERS = ("/extensions/@jupyter-widgets/jupyterlab-manager/", "Could not restore the debugger state")
+
+
+def complaints(page: Page) -> list[str]:
+    """What a page has said on its console as an error since the last time, and is not others'."""
+    return [error for error in page.errors() if not any(other in error for other in OTHERS)]
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -98,10 +106,10 @@ class Lab:
         (self.folder / name).write_text(json.dumps(notebook), "utf-8")
         return name
 
-    def page(self, browser: Browser, **options: Any) -> Page:
+    def page(self, browser: Browser, workspace: str = "default") -> Page:
         """A page of its own with the application loaded."""
-        page = browser.open(SCRIPT, **options)
-        page.goto(f"{self.url}/lab?token={TOKEN}&reset")
+        page = browser.open(SCRIPT)
+        page.goto(f"{self.url}/lab/workspaces/{workspace}?token={TOKEN}&reset")
         page.until("() => !!window.jupyterapp")
         page.run("() => jupyterapp.restored.then(() => true)")
         return page

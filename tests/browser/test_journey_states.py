@@ -6,21 +6,30 @@ import json
 
 import pytest
 from browser import eventually
-from laboratory import Notebook
+from laboratory import Notebook, complaints
 from softmax import CHECK, RIGHT, SETUP, cell
 
 KNOBS = "[data-knob='BLOCK']"
 
 
+@pytest.fixture(scope="module")
+def own(lab, browser):
+    """A page that may be reloaded."""
+    page = lab.page(browser, workspace="states")
+    yield page
+    page.close()
+
+
 @pytest.fixture
-def ran(lab, page):
-    """A notebook that was run, trusted because it was, and saved; in a page of its own, since it is reloaded."""
-    notebook = Notebook(page, lab.write("states.ipynb", [SETUP, cell(RIGHT, CHECK)]))
+def ran(lab, own):
+    """A notebook that was run, trusted because it was, and saved."""
+    notebook = Notebook(own, lab.write("states.ipynb", [SETUP, cell(RIGHT, CHECK)]))
     notebook.run(0, 1)
     notebook.card(1).until_state("live")
     notebook.save()
     yield notebook
-    Notebook(notebook.page, notebook.path).close()
+    Notebook(own, notebook.path).close()
+    assert complaints(own) == []
 
 
 def turned(notebook):
