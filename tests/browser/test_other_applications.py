@@ -44,7 +44,7 @@ def test_a_card_comes_alive_and_is_linked_in(name, browser, tmp_path):
         else:
             page = browser.open(SCRIPT)
             page.goto(f"{lab.url}/notebooks/{path}?token=t")
-            page.until("() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
+            page.until("() => !!window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel")
             notebook = Notebook.in_front(page)
         notebook.run(0, 1)
         card = notebook.card(1)
