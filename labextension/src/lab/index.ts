@@ -22,6 +22,17 @@ const hello: JupyterFrontEndPlugin<void> = {
   activate: (_, tracker: INotebookTracker) => answerHello(tracker),
 };
 
+/**
+ * Plain keys belong to the card that has the focus. JupyterLab's commands hear of a key after the card, which keeps it; Notebook's hear
+ * of it before, on its way down, and leave it alone where this attribute stands.
+ */
+function keepPlainKeys(event: KeyboardEvent): void {
+  const leads =
+    event.ctrlKey || event.metaKey || event.altKey || event.key === 'Escape' || event.key === 'Tab';
+  const card = event.target instanceof Element ? event.target.closest('.bnb-card') : null;
+  card?.toggleAttribute('data-lm-suppress-shortcuts', !leads);
+}
+
 /** Before every other renderer of the bundle; text/html stands at 50. */
 const RANK = 20;
 
@@ -31,6 +42,7 @@ const card: JupyterFrontEndPlugin<void> = {
   autoStart: true,
   requires: [INotebookTracker, IRenderMimeRegistry],
   activate: (_: JupyterFrontEnd, tracker: INotebookTracker, rendermime: IRenderMimeRegistry) => {
+    window.addEventListener('keydown', keepPlainKeys, { capture: true });
     rendermime.addFactory(
       { safe: true, mimeTypes: [MIME], createRenderer: () => new CardRenderer(tracker, rendermime) },
       RANK,
