@@ -29,8 +29,9 @@ const hello: JupyterFrontEndPlugin<void> = {
 function keepPlainKeys(event: KeyboardEvent): void {
   const leads =
     event.ctrlKey || event.metaKey || event.altKey || event.key === 'Escape' || event.key === 'Tab';
-  const card = event.target instanceof Element ? event.target.closest('.bnb-card') : null;
-  card?.toggleAttribute('data-lm-suppress-shortcuts', !leads);
+  if (event.target instanceof Element && event.target.closest('.bnb-card')) {
+    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leads);
+  }
 }
 
 /** Before every other renderer of the bundle; text/html stands at 50. */
