@@ -324,16 +324,18 @@ class Emitter:
         index = identity(value.type.shape)
         axis = index.index(loop) if loop is not None and loop in index else None
         strides = strides_along(value.type.shape, axis)
+        # A reduction writes as it goes, before ops after it have read: what this group reads may not be its place.
+        reduced = self.program.definition[value].name == "reduce"
+        reader: Sequence[Op] = () if reduced else node.ops
         if value in scope.targets:
             home, argument = scope.targets[value]
-            if home.strides == strides and self.free_home(home, argument, node.ops):
+            if home.strides == strides and self.free_home(home, argument, reader):
                 return home
-        reduced = self.program.definition[value].name == "reduce"  # accumulates in place, element by element
         if not reduced and (panel := microkernel.panel_for(self, value, axis)) is not None:
             return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
         for op in node.ops:
             for operand in op.args:
-                buffer = self.take(operand, node.ops)
+                buffer = self.take(operand, reader)
                 if buffer is not None and (buffer.dtype, buffer.shape, buffer.strides) == (
                     value.type.dtype,
                     value.type.shape,

@@ -2,7 +2,7 @@
 
 A tile in row-major order is a number of slabs, each of which is a number of rows along the axis, each of which is `inner` elements
 that lie side by side. A scan walks a slab row by row with vectors along `inner`, reading the row before from its own result; a flip
-copies rows; a gather takes single elements.
+copies rows; a gather takes single elements. Running sums of fp16 and bf16 are kept in fp32 and rounded at the end, as sums are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import combine
 from blocknb.codegen.cpu_loops import counted
 from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import SIZES
+from blocknb.codegen.cpu_ops import NARROW, SIZES
+from blocknb.codegen.cpu_reduce import plain_combine
 from blocknb.ir.core import Op
 from blocknb.language import types as t
 
@@ -68,6 +69,8 @@ def _scan(e: Emitter, op: Op, sources: list[Buffer], results: list[Buffer]) -> N
     slabs, rows, inner = _sizes(op.args[0].type.shape, op.attrs["axis"])
     width, w = _width(e, sources, inner), e.code.w
     reverse = bool(op.attrs.get("reverse"))
+    plain = plain_combine(op)
+    wide = plain is not None and plain.name == "add" and sources[0].dtype.name in NARROW
     with counted(w, "0", str(slabs), 1) as slab:
         with counted(w, "0", str(inner), width) as j:
             first = str(rows - 1 if reverse else 0)
@@ -81,9 +84,22 @@ def _scan(e: Emitter, op: Op, sources: list[Buffer], results: list[Buffer]) -> N
             before = (slab, rows * inner), (previous, inner), (j, 1)
             left = [_read(e, b, _at(e, b, *before), width) for b in results]
             right = [_read(e, b, _at(e, b, *terms), width) for b in sources]
-            block = op.blocks[0]
-            for value, result in zip(combine(e.code, block, [*left, *right], width), results, strict=True):
+            if wide:
+                found = [e.code.binary("fadd", left[0], right[0], "float", width)]
+            else:
+                found = combine(e.code, op.blocks[0], [*left, *right], width)
+            for value, result in zip(found, results, strict=True):
                 _write(e, result, _at(e, result, *terms), value, width)
+    if wide:
+        _round(e, results[0], slabs * rows * inner)
+
+
+def _round(e: Emitter, buffer: Buffer, size: int) -> None:
+    """Rounds what a buffer holds to its dtype, in place."""
+    width = _width(e, [buffer], size)
+    with counted(e.code.w, "0", str(size), width) as j:
+        place = _at(e, buffer, (j, 1))
+        _write(e, buffer, place, e.code.round(_read(e, buffer, place, width), buffer.dtype, width), width)
 
 
 def _flip(e: Emitter, op: Op, source: Buffer, result: Buffer) -> None:
