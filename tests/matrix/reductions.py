@@ -415,13 +415,18 @@ for _dtype in (t.float32, t.int32, t.float64, t.float16):
         exact,
         refuses=False,
     )
+
+    def _given(x: t.DType, asked: t.DType = _dtype) -> t.DType:
+        """`out_dtype` chooses for fp16 and fp8 only."""
+        return asked if x == t.float16 or x in FLOATS8 else accumulator(x)
+
     entry(
         f"dot out_dtype {_dtype}",
         f"tl.dot(a, b, out_dtype=tl.{_name})",
         product,
-        _takes,
+        tuple(d for d in MATRICES if d in _takes or _given(d) == accumulator(d)),
         (X, X),
-        (_dtype,),
+        (_given,),
         SIZES[:4],
         exact,
     )
