@@ -263,13 +263,16 @@ def plain_numbers(rng: Any, dtypes: Any, sizes: Any) -> list[np.ndarray]:
 
 
 def root(x: np.ndarray, mode: str) -> np.ndarray:
-    wide = x.astype(np.longdouble)
-    near = np.sqrt(wide).astype(x.dtype)
-    back = [Fraction(float(r)) ** 2 - Fraction(float(v)) for r, v in zip(near.ravel(), x.ravel(), strict=True)]
+    """The square root of positive numbers, rounded once: exact squares decide, since rounding a long double rounds twice."""
+    near = np.sqrt(x.astype(np.longdouble)).astype(x.dtype)
+    exact = [Fraction(float(v)) for v in x.ravel()]
+    back = [Fraction(float(r)) ** 2 - v for r, v in zip(near.ravel(), exact, strict=True)]
     side = np.sign(np.array([float(b) for b in back])).reshape(x.shape)
     low = np.where(side > 0, np.nextafter(near, x.dtype.type(0)), near)
     high = np.where(side < 0, np.nextafter(near, x.dtype.type(np.inf)), near)
-    return {"rn": near, "ru": high}.get(mode, low)
+    ends = zip(low.ravel(), high.ravel(), exact, strict=True)
+    above = [(Fraction(float(a)) + Fraction(float(b))) ** 2 < 4 * v for a, b, v in ends]
+    return {"rn": np.where(np.reshape(above, x.shape), high, low), "ru": high}.get(mode, low)
 
 
 for _mode in ("rn", "rz", "rd", "ru"):
