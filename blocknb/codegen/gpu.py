@@ -34,7 +34,7 @@ from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, symbol
 from blocknb.errors import CompilerBug
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
@@ -83,6 +83,7 @@ class Generator:
         self.func, self.target = func, target
         self.facts = affine.analyze(func)
         self.defs, self.users = definitions(func), uses(func)
+        self.experimental = experimental(func)
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
@@ -104,6 +105,7 @@ class Generator:
             Value, tuple[Op, list[str] | None, str]
         ] = {}  # streamed: no chunk, it stands where it is asked for
         self.memo: dict[tuple, str] = {}
+        self.equal: dict[Value, tuple[int, ...]] = {}  # masks: for each register the first that is equal to it
         self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
@@ -219,6 +221,7 @@ class Generator:
 
     def reg(self, value: Value, index: int = 0) -> str:
         """The LLVM value in a register of a tile (register 0 of a scalar), computed now if nobody asked before."""
+        index = self.first_equal(value, index)
         known = self.registers.setdefault(value, {})
         if index not in known:
             self.fill(value, index)
@@ -233,7 +236,7 @@ class Generator:
                 todo.pop()
                 continue
             op, chunk, dbg = self.lazy[value]
-            missing = [(v, i) for v, i in self.sources(op, value, index) if i not in self.registers.get(v, ())]
+            missing = [(v, i) for v, i in self.operands(op, value, index) if i not in self.registers.get(v, ())]
             if missing:
                 todo += reversed(missing)
                 continue
@@ -251,6 +254,27 @@ class Generator:
 
     def set(self, value: Value, names: Sequence[str]) -> None:
         self.registers[value] = dict(enumerate(names))
+
+    def first_equal(self, value: Value, index: int) -> int:
+        """The first register of a mask that holds what register `index` does, because the mask is constant over groups of elements."""
+        if value not in self.equal:
+            self.equal[value] = ()
+            if not self.experimental:
+                return index
+            if value in self.lazy and value.type.shape and value.type.dtype == t.int1 and value not in self.streamed:
+                self.equal[value] = self.equal_registers(value)
+        return self.equal[value][index] if self.equal[value] else index
+
+    def equal_registers(self, value: Value) -> tuple[int, ...]:
+        layout, ignored = value.type.layout, 0
+        for axis in range(len(layout.shape)):
+            group = self.facts.constancy(value, axis)
+            ignored |= (group - 1) << layout.dim_bits(axis).start
+        first: dict[int, int] = {}
+        return tuple(first.setdefault(place & ~ignored, r) for r, place in enumerate(layout.register_indices))
+
+    def operands(self, op: Op, value: Value, index: int) -> list[tuple[Value, int]]:
+        return [(v, self.first_equal(v, i)) for v, i in self.sources(op, value, index)]
 
     def sources(self, op: Op, value: Value, index: int) -> list[tuple[Value, int]]:
         """The registers that a register of a lazy op is made from."""
@@ -276,7 +300,7 @@ class Generator:
                 return gpu_memory.unpack(self, value, index)
             case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
                 return gpu_float8.convert(self, op, value, index)
-        names = tuple(self.registers[v][i] for v, i in self.sources(op, value, index))
+        names = tuple(self.registers[v][i] for v, i in self.operands(op, value, index))
         if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert"):
             return names[0]
         return gpu_report.inside(self, op, names[0]) if op.name == "inside" else self.elementwise(op, names)

@@ -142,6 +142,8 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "add" | "sub" | "mul":
             return g.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
         case "div":
+            if fp32 and op.attrs.get("normal"):
+                return g.emit(f"fmul float {names[0]}, {reciprocal(g, op, names[1])}")
             if fp32 and not op.attrs.get("nearest"):
                 # Two units in the last place over the whole range, at a third of the cost of IEEE division.
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
@@ -157,17 +159,27 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
             return g.call(kind, f"llvm.fabs.{suffix}", (kind, names[0]))
         case "floor" | "ceil" | "sqrt":
             return g.call(kind, f"llvm.{op.name}.{suffix}", (kind, names[0]))
-        case "exp2" if fp32:
-            return g.call("float", "llvm.nvvm.ex2.approx.f", ("float", names[0]))
-        case "exp" if fp32:
-            scaled = g.emit(f"fmul float {names[0]}, {constant(LOG2_E, t.float32)}")
-            return g.call("float", "llvm.nvvm.ex2.approx.f", ("float", scaled))
+        case "exp" | "exp2" if fp32:
+            power = names[0] if op.name == "exp2" else g.emit(f"fmul float {names[0]}, {constant(LOG2_E, t.float32)}")
+            function = f"llvm.nvvm.ex2.approx.{'ftz.' if op.attrs.get('flush') else ''}f"
+            return g.call("float", function, ("float", power))
         case "rsqrt" if fp32:
             return g.call("float", "llvm.nvvm.rsqrt.approx.f", ("float", names[0]))
         case "rsqrt":
             root = g.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
             return g.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
     return polynomial(g, op.name, dtype, names)
+
+
+def reciprocal(g: Generator, op: Op, name: str) -> str:
+    """1 / x of a normal number whose reciprocal is normal, to one unit in the last place; once for all elements that share x."""
+    key = (op.id, "reciprocal", name)
+    if key in g.memo:
+        return g.memo[key]
+    found = g.call("float", "llvm.nvvm.rcp.approx.ftz.f", ("float", name))
+    if op.results[0] not in g.streamed:
+        g.memo[key] = found
+    return found
 
 
 def nan_wins(g: Generator, kind: str, names: tuple[str, ...], plain: str) -> str:

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blocknb.codegen import gpu_stream
-from blocknb.codegen.gpu_math import ElementType, constant, llvm_type
+from blocknb.codegen.gpu_math import ElementType, cast, constant, llvm_type
 from blocknb.codegen.gpu_memory import as_integer, memory_bits
 from blocknb.errors import CompilerBug
-from blocknb.ir.core import Op
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
 from blocknb.layouts.convert import Select, plan
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
+
+CHAIN = 8  # products that a thread adds up one after another; sums side by side hide that each waits for the one before
 
 
 def shuffled(g: Generator, name: str, dtype: ElementType, exchange: Callable[[str], str]) -> str:
@@ -121,7 +124,11 @@ def within_threads(g: Generator, op: Op, targets: Sequence[int]) -> Iterator[tup
         return parts
 
     piece = gpu_stream.piece_of(g.func)
-    if not any(x in g.streamed for x in op.args):
+    if (narrow := narrow_operand(g, op)) is not None:
+        for register, target in enumerate(targets):
+            found.setdefault(target, []).append((g.reg(narrow, register),))
+        found = {target: by_pairs(g, op, narrow, parts) for target, parts in found.items()}
+    elif not any(x in g.streamed for x in op.args):
         found = collect(range(len(targets)))
     elif gpu_stream.has_equal_pieces(g, op):
         yield reduced_in_loop(g, op, lambda: tree(g, op, collect(range(piece))[0]))
@@ -133,6 +140,38 @@ def within_threads(g: Generator, op: Op, targets: Sequence[int]) -> Iterator[tup
                     found.setdefault(target, []).append(tree(g, op, values))
     for target in sorted(found):
         yield tree(g, op, found[target])
+
+
+def narrow_operand(g: Generator, op: Op) -> Value | None:
+    """The 16-bit floats that an op has the maximum (or minimum) of after widening them, where two at a time are compared as they are."""
+    maker = g.defs.get(op.args[0])
+    if len(op.args) > 1 or maker is None or maker.name != "cast" or g.target.capability < 80:
+        return None
+    if not g.experimental:
+        return None
+    (combine, *others), source = op.blocks[0].ops, maker.args[0]
+    if combine.name not in ("min", "max") or combine.attrs.get("nan") or len(others) > 1:
+        return None
+    if set(combine.args) != set(op.blocks[0].args):
+        return None
+    pairs = source.type.dtype in (t.float16, t.bfloat16) and op.args[0].type.dtype == t.float32
+    axis = op.args[0].type.layout.axis_bits(op.attrs["axis"])[0]
+    return source if pairs and axis and not {source, op.args[0]} & g.streamed else None
+
+
+def by_pairs(g: Generator, op: Op, narrow: Value, parts: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The extremes of the even and of the odd ones among 16-bit floats, widened: two comparisons an instruction."""
+    kind = llvm_type(narrow.type.dtype)
+    pairs = []
+    for (low,), (high,) in zip(parts[::2], parts[1::2], strict=True):
+        half = g.emit(f"insertelement <2 x {kind}> poison, {kind} {low}, i32 0")
+        pairs.append(g.emit(f"insertelement <2 x {kind}> {half}, {kind} {high}, i32 1"))
+    function = f"llvm.{op.blocks[0].ops[0].name}num.v2{'f16' if kind == 'half' else 'bf16'}"
+    while len(pairs) > 1:
+        both = zip(pairs[::2], pairs[1::2], strict=True)
+        pairs = [g.call(f"<2 x {kind}>", function, *((f"<2 x {kind}>", x) for x in pair)) for pair in both]
+    ends = (g.emit(f"extractelement <2 x {kind}> {pairs[0]}, i32 {i}") for i in range(2))
+    return [(cast(g, end, narrow.type.dtype, t.float32),) for end in ends]
 
 
 def reduced_in_loop(g: Generator, op: Op, piece: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
@@ -147,9 +186,23 @@ def reduced_in_loop(g: Generator, op: Op, piece: Callable[[], tuple[str, ...]]) 
 
 
 def tree(g: Generator, op: Op, parts: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Neighbours are combined, then neighbouring results; a sum of products begins with chains of multiply-adds."""
+    count = max(2, len(parts) // CHAIN)
+    if g.experimental and len(parts) > count and _sums_products(g, op):
+        chains = parts[:count]
+        for i, part in enumerate(parts[count:]):
+            chains[i % count] = combined(g, op, chains[i % count], part)
+        parts = chains
     while len(parts) > 1:
         parts = [combined(g, op, parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
     return parts[0]
+
+
+def _sums_products(g: Generator, op: Op) -> bool:
+    """Whether an op is the sum of products in fp32 or fp64, of which most are one instruction with its sum."""
+    maker = g.defs.get(op.args[0])
+    single = len(op.args) == 1 and [inner.name for inner in op.blocks[0].ops[:-1]] == ["add"]
+    return single and maker is not None and maker.name == "mul" and op.args[0].type.dtype in (t.float32, t.float64)
 
 
 def in_order(g: Generator, op: Op, bit: int, own: tuple, other: tuple) -> tuple[tuple, tuple]:

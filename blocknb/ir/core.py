@@ -123,6 +123,13 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def experimental(func: Func) -> bool:
+    """Whether a kernel asks for what is not yet on by default: the pass `floats`, warps dealt along axes that are not reduced, short
+    lines loaded and stored where they are wanted, masks and pairs of 16-bit floats computed once. They mean the same; what they bring
+    on a GPU is to be measured."""
+    return bool(func.attrs.get("experimental"))
+
+
 def definitions(func: Func) -> dict[Value, Op]:
     """The op that defines each op result. Parameters and block arguments are not in it."""
     return {value: op for op in func.ops() for value in op.results}

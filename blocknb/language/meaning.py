@@ -37,6 +37,16 @@ def wide(f: Callable) -> Callable:
     return quiet(lambda attrs, dtype, *arrays: f(*(a.astype(np.float64) for a in arrays)))
 
 
+def flushing(f: Callable) -> Callable:
+    """As `wide`; with `flush`, what is subnormal in fp32 is zero."""
+
+    def run(attrs, dtype, x):
+        found = f(x.astype(np.float64))
+        return np.where(np.abs(found) < 2.0**-126, 0.0, found) if attrs.get("flush") else found
+
+    return quiet(run)
+
+
 def divide(attrs, dtype, a, b):
     """Floats divide as IEEE has it, integers truncate as C does; an integer divided by zero is undefined (here: zero)."""
     if dtype.is_float:

@@ -110,7 +110,8 @@ for _name, _kinds, _doc, _fn in (
     (
         "div",
         NUMBERS,
-        "Quotient: for floats within 2 ulp (`nearest`: as IEEE rounds), for integers truncated (by zero: undefined, but no trap).",
+        "Quotient: for floats within 2 ulp (`nearest`: as IEEE rounds; `normal`: the divisor and its reciprocal are normal numbers), "
+        "for integers truncated (by zero: undefined, but no trap).",
         meaning.quiet(meaning.divide),
     ),
     ("rem", NUMBERS, "Remainder with the dividend's sign.", meaning.quiet(meaning.remainder)),
@@ -144,7 +145,7 @@ for _name, _kinds, _doc, _fn in (
         rules.same(_kinds),
         _doc,
         operands="a b",
-        attrs={"min": ("nan",), "max": ("nan",), "div": ("nearest",)}.get(_name, ()),
+        attrs={"min": ("nan",), "max": ("nan",), "div": ("nearest", "normal")}.get(_name, ()),
         numpy=_fn,
     )
 
@@ -237,7 +238,15 @@ for _name, _doc, _fn in (
     ("floor", "Rounded down to an integer.", np.floor),
     ("ceil", "Rounded up to an integer.", np.ceil),
 ):
-    row(_name, "elementwise", rules.same("float"), _doc, operands="x", numpy=meaning.wide(_fn))
+    row(
+        _name,
+        "elementwise",
+        rules.same("float"),
+        _doc + " With `flush`, results that are subnormal in fp32 are zero." * (_name in ("exp", "exp2")),
+        operands="x",
+        attrs=("flush",) if _name in ("exp", "exp2") else (),
+        numpy=meaning.flushing(_fn) if _name in ("exp", "exp2") else meaning.wide(_fn),
+    )
 
 row(
     "load",

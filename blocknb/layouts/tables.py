@@ -63,12 +63,14 @@ class _Deal:
         return Layout(self.shape, tuple(self.hands["reg"]), tuple(self.hands["lane"]), tuple(self.hands["warp"]))
 
 
-def blocked(shape: Sequence[int], order: Sequence[int], vec: int, num_warps: int, lanes: int = 32) -> Layout:
+def blocked(
+    shape: Sequence[int], order: Sequence[int], vec: int, num_warps: int, lanes: int = 32, warps: Sequence[int] = ()
+) -> Layout:
     """The layout for memory: neighbouring threads hold neighbouring vectors.
 
     `order` lists the axes, fastest first. A thread holds `vec` consecutive elements along `order[0]`; lanes, then warps
-    go on along it and then along the next axes; registers repeat the whole over what is left. A tile smaller than that
-    has shorter vectors, or is replicated over the lanes and warps that are left.
+    go on along it and then along the next axes (warps in the order of `warps`, where that is given); registers repeat the whole
+    over what is left. A tile smaller than that has shorter vectors, or is replicated over the lanes and warps that are left.
     """
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"order {tuple(order)} does not list the axes of {format_shape(shape)}")
@@ -76,7 +78,7 @@ def blocked(shape: Sequence[int], order: Sequence[int], vec: int, num_warps: int
     if order:
         deal.take("reg", order[0], log2(vec))
     deal.fill("lane", order, log2(lanes))
-    deal.fill("warp", order, log2(num_warps))
+    deal.fill("warp", warps or order, log2(num_warps))
     return deal.layout(order)
 
 

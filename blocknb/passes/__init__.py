@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blocknb.ir.core import Func
+from blocknb.ir.core import Func, experimental
 from blocknb.target import Target
 from blocknb.trace import Notes, Stage
 
@@ -37,6 +37,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         barriers,
         checks,
         coalesce,
+        floats,
         narrow,
         pointers,
         scans,
@@ -59,6 +60,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         return common  # the CPU leaves at the tile level
     return (
         *common,
+        Pass("floats", floats.floats, optional=True, applies=lambda func, target: experimental(func)),
         Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
         Pass("coalesce", coalesce.coalesce, optional=True),
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
@@ -69,7 +71,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
 
 
 #: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = ("simplify", "unroll", "pointers", "coalesce", "tensorcore")
+OPTIONAL = ("simplify", "unroll", "pointers", "floats", "coalesce", "tensorcore")
 
 
 def run(

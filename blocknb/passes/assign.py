@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, experimental, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
@@ -30,6 +30,7 @@ POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and resul
 VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
 TRIPS = 16  # a loop is taken to run this often when weighing proposals
 SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
+FEW = 64  # elements of a short line
 SECTOR = 32  # bytes that memory moves at least
 
 
@@ -48,7 +49,7 @@ class Assignment:
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         self.func, self.target, self.notes = func, target, notes
-        self.num_warps = func.attrs["num_warps"]
+        self.num_warps, self.experimental = func.attrs["num_warps"], experimental(func)
         self.defs, self.block_args = definitions(func), block_arguments(func)
         self.cheap: dict[Value, bool] = {}
         self.groups = Groups()
@@ -136,7 +137,7 @@ class Assignment:
                     self.tie_all((op.result, *op.args[:2]))
                 # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
                 for value in (*op.results, *op.args):
-                    if self.anchored(value):
+                    if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
             case "flip":
                 self.tie_all((op.result, *op.args))
@@ -173,8 +174,10 @@ class Assignment:
         for op in self.func.ops():
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
                 continue
-            root = self.groups.find(op.result)
-            if members[root] == 1 and (layout := self.asked_by_views(op.result, consumers)):
+            root, made = self.groups.find(op.result), {op.result: None}
+            if members[root] > 1 and not self.experimental:
+                continue
+            if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
             if op.name == "scan":
@@ -188,16 +191,20 @@ class Assignment:
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
-    def asked_by_views(self, value: Value, consumers: dict[Value, list]) -> Layout | None:
-        """The layout in which the (only) chain of views from `value` ends up in a settled group: a small tile is loaded in it
-        at once, replicas and all, instead of being converted."""
+    def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
+        """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
+        small tile is loaded in it at once, replicas and all, instead of being converted."""
         asked = None
         for op, _ in consumers.get(value, ()):
             if op.name in VIEWS:
-                layout = self.asked_by_views(op.result, consumers)
+                layout = self.asked_by_views(op.result, consumers, made)
                 layout = layout and operand_layout(op, value, layout)
             elif OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
-                layout = self.layouts.get(self.groups.find(op.results[0]))
+                if value in made and self.groups.find(op.results[0]) == self.groups.find(value):
+                    made[op.results[0]] = None
+                    layout = self.asked_by_views(op.results[0], consumers, made)
+                else:
+                    layout = self.layouts.get(self.groups.find(op.results[0]))
             else:
                 return None
             if layout is None or asked not in (None, layout):
@@ -313,7 +320,7 @@ class Assignment:
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
-        if wanted == own:
+        if wanted == own or self.is_short_store(op):
             return True
         first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
@@ -326,6 +333,11 @@ class Assignment:
             and reach[0] >= min(reach[1], SECTOR)
             and (small or not wanted.is_replicated or own.is_replicated)
         )
+
+    def is_short_store(self, op: Op) -> bool:
+        """Whether an op stores a line of few elements, such as one number a row: from wherever they are, moving them would cost more."""
+        short = op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
+        return short and self.experimental
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
         if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs

@@ -13,7 +13,7 @@ from typing import Any
 from blocknb.analysis import affine
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op
+from blocknb.ir.core import Func, Op, experimental
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.layouts.tables import blocked
 from blocknb.target import Target
@@ -27,10 +27,12 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
     Along the axis with the longest runs of consecutive addresses each thread takes a vector of up to 16 bytes, and
     neighbouring threads take neighbouring vectors. What limits the vector is in the note: the pointers' contiguity, their
-    alignment, the mask, or simply too few elements for the threads there are.
+    alignment, the mask, or simply too few elements for the threads there are. Warps are dealt along an axis that is not reduced
+    where there is one, so that a warp has whole lines and reduces them by itself.
     """
     facts = affine.analyze(func)
     num_warps = func.attrs["num_warps"]
+    reduced = reduced_axes(func) if experimental(func) else {}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name not in ACCESSES or not op.args[0].type.shape:
@@ -40,9 +42,9 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         if op.name in ATOMICS:
             vec, why = 1, ""  # one step an element; lanes still walk along the addresses
         shape = op.args[0].type.shape
-        layout = blocked(
-            shape, order, min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size))), num_warps
-        )
+        lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
+        fitting = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
+        layout = blocked(shape, order, fitting, num_warps, warps=lines)
         rebuild.builder.append(new := op.replace(attrs={**op.attrs, "layout": layout, "vec": vec}, origin="coalesce"))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
@@ -54,6 +56,15 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
     originals = {op.id: op for op in func.ops() if op.name in ACCESSES}
     return rebuild(func, "coalesce", visit)
+
+
+def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
+    """For the shapes of tiles the axes along which tiles of that shape are reduced."""
+    found: dict[tuple[int, ...], set[int]] = {}
+    for op in func.ops():
+        if op.name == "reduce":
+            found.setdefault(op.args[0].type.shape, set()).add(op.attrs["axis"])
+    return found
 
 
 def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:

@@ -21,7 +21,15 @@ from blocknb.frontend.source import MISSING, Parameter, Source
 
 #: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {"num_warps": 4, "num_stages": 3, "checked": None, "debug": None, "fast_math": False, "without": ()}
+    {
+        "num_warps": 4,
+        "num_stages": 3,
+        "checked": None,
+        "debug": None,
+        "fast_math": False,
+        "experimental": None,
+        "without": (),
+    }
 )
 #: Triton's further launch keywords, accepted so that kernels written there run; they change nothing here.
 ACCEPTED = frozenset(

@@ -69,6 +69,16 @@ def wide(function: Callable) -> Callable:
     )
 
 
+def flushed(function: Callable) -> Callable:
+    """As `wide`, and what is subnormal in fp32 is zero."""
+
+    def run(env: Env, match: re.Match, x: np.ndarray) -> np.ndarray:
+        found = function(x.astype(np.float64))
+        return np.where(np.abs(found) < 2.0**-126, 0.0, found).astype(x.dtype)
+
+    return run
+
+
 def fused(env: Env, match: re.Match, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     dtype = from_numpy(a.dtype)
     return meaning.fma({}, dtype, a, b, c).astype(a.dtype)
@@ -141,6 +151,7 @@ INTRINSICS: dict[str, Callable] = {
     r"llvm\.maximum\..*": plain(np.maximum), r"llvm\.minimum\..*": plain(np.minimum),
     r"llvm\.fma\..*": fused, r"llvm\.nvvm\.div\.full": plain(np.divide),
     r"llvm\.nvvm\.ex2\.approx\.f": wide(np.exp2), r"llvm\.nvvm\.rsqrt\.approx\.f": wide(lambda x: 1 / np.sqrt(x)),
+    r"llvm\.nvvm\.ex2\.approx\.ftz\.f": flushed(np.exp2),
     r"llvm\.nvvm\.lg2\.approx\.f": wide(np.log2), r"llvm\.ctlz\..*": leading_zeros,
     r"llvm\.nvvm\.(e[45]m[23])x2\.to\.f16x2\.rn": lambda env, match, x: (
         x.view(np.uint8).reshape(-1, 2).view(EIGHT[match[1]]).astype(np.float16)
