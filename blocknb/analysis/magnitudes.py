@@ -56,8 +56,8 @@ class Magnitudes:
         if not isinstance(value.type, Tile) or value.type.is_pointer:
             return EVERYTHING
         if not value.type.dtype.is_float:
-            low, high = ranges.bounds(self.facts, value)
-            return float(low), float(high)
+            integers = ranges.bounds(self.facts, value)
+            return float(integers[0]), float(integers[1])
         op = self.facts.definition.get(value)
         if op is None or (op.blocks and op.name != "reduce"):
             return EVERYTHING
@@ -88,8 +88,12 @@ class Magnitudes:
             case "mul":
                 corners = [_product(x, y) for x in found[0] for y in found[1]]
                 return min(corners), max(corners)
-            case "min" | "max":  # a NaN gives way to the other operand, whatever that is
-                return min(a for a, _ in found), max(b for _, b in found)
+            case "min" | "max":  # a NaN gives way to the other operand: only those that are none limit the result
+                low, high = min(a for a, _ in found), max(b for _, b in found)
+                for (least, most), operand in zip(found, op.args, strict=True):
+                    if op.attrs.get("nan") or self.is_number(operand):
+                        low, high = (low, min(high, most)) if op.name == "min" else (max(low, least), high)
+                return low, high
             case "select":
                 return min(a for a, _ in found[1:]), max(b for _, b in found[1:])
             case "reduce":
@@ -97,6 +101,18 @@ class Magnitudes:
             case name if name in SAME:
                 return found[0]
         return EVERYTHING
+
+    def is_number(self, value: Value) -> bool:
+        """Whether a value is surely no NaN."""
+        while (op := self.facts.definition.get(value)) is not None:
+            if op.name == "const":
+                return not math.isnan(op.attrs["value"])
+            if op.name not in (*SAME, "cast"):
+                return False
+            value = op.args[0]
+            if not value.type.dtype.is_float:
+                return True
+        return False
 
     def _reduced(self, op: Op) -> Interval:
         if len(op.args) != 1 or (combine := _single(op)) not in ("min", "max", "add"):

@@ -192,6 +192,16 @@ class Layout:
             moving[kind] |= 1 << position
         return moving["reg"], moving["lane"], moving["warp"]
 
+    def consecutive(self, axis: int, vec: int) -> int:
+        """How many consecutive elements along `axis` one access of a warp covers, with `vec` elements a thread."""
+        held = set(self.lane) | set(self.reg[: vec.bit_length() - 1])
+        count = 0
+        for bit in self.dim_bits(axis):
+            if 1 << bit not in held:
+                break
+            count += 1
+        return 1 << count
+
     def contiguous_registers(self, axis: int) -> int:
         """How many registers, from register 0 on, walk consecutive elements along `axis` (1 if none do)."""
         bits = self.dim_bits(axis)

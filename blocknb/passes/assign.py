@@ -326,7 +326,7 @@ class Assignment:
         fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
-        reach = [consecutive(x, fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
+        reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         small = op.args[0].type.size <= SMALL
         return (
             width[0] >= width[1]
@@ -497,14 +497,3 @@ def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
         case "trans":
             return layout.trans_inverse(op.attrs["perm"])
     return layout
-
-
-def consecutive(layout: Layout, axis: int, vec: int) -> int:
-    """How many consecutive elements along `axis` one access of a warp covers, with `vec` elements a thread."""
-    held = set(layout.lane) | set(layout.reg[: vec.bit_length() - 1])
-    count = 0
-    for bit in layout.dim_bits(axis):
-        if 1 << bit not in held:
-            break
-        count += 1
-    return 1 << count
