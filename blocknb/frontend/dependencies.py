@@ -47,7 +47,7 @@ class Dependencies:
         for place, name, found in self.places:
             if place.get(name, MISSING) is not found:
                 return False
-        return all(reader() == text for reader, text in self.readers)
+        return not self.readers or all(reader() == text for reader, text in self.readers)
 
 
 def dependencies(source: Source) -> Dependencies:

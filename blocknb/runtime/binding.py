@@ -51,13 +51,16 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Binding:
     """One way of calling: `names` are the parameters or options in the order of the values, `fixed` says which values are
     constants, `unspecialized` which are never taken for a constant 1 or a multiple of 16; `defaults` are the values of the
-    parameters left out; `plans` are the launch plans by the kinds of the values."""
+    parameters left out; `plans` are the launch plans by the kinds of the values, `ways` how to see that a launch is like
+    another one with the same plan (a Repeated; None for a plan that was launched only once), and `repeated` the one to try first."""
 
     names: tuple[str, ...]
     fixed: tuple[bool, ...]
     unspecialized: tuple[bool, ...]
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    ways: dict[Any, Any] = field(default_factory=dict)
+    repeated: Any = None
 
     def bound(self, kernel: str, values: tuple[Any, ...]) -> Arguments:
         """Every argument by name, for the grid's function of a kernel."""

@@ -25,7 +25,7 @@ from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, DESCRIBE, HOST, Kind, flat, spelled
+from blocknb.runtime.arguments import DESCRIBE, HOST, Kind, flat, spelled
 from blocknb.runtime.binding import (
     OPTIONS,
     Binding,
@@ -38,7 +38,7 @@ from blocknb.runtime.binding import (
     unspecialized_names,
 )
 from blocknb.runtime.interface import KernelInterface
-from blocknb.runtime.plan import Grid, Plan, library, mocked, starter, target_of, typed
+from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.recent import recent, wanted_by_environment
 from blocknb.runtime.reports import asserting
 
@@ -215,15 +215,22 @@ class Kernel(KernelInterface):
             kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
-        kinds, raws = self._describe(binding, values)
+        like = binding.repeated
+        raws = None if like is None else like.raws(values)
+        if raws is not None:
+            plan = like.plan
+        else:
+            kinds, raws = self._describe(binding, values)
+            plan = binding.plans.get(kinds)
         asked = grid
         if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
             grid = (grid[0], 1, 1)
         else:
             grid = normal_grid(self.source, grid, binding.bound(self.__name__, values) if callable(grid) else {})
-        plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
-            plan = self._plan(binding, kinds, values)
+            plan = self._plan(binding, kinds if plan is None else plan.kinds, values)
+        if like is None or like.plan is not plan:
+            self._repeat(binding, plan, values)
         self.latest, recent.device = plan.compiled, plan.device
         if 0 in grid:
             return plan.compiled
@@ -342,7 +349,7 @@ class Kernel(KernelInterface):
         with self._lock:
             if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
                 return plan
-            device = self._device(binding, kinds, values)
+            device = common_device(self.source, binding.names, kinds, values)
             compiled = self._compile(binding, kinds, target_of(device), None, list(companions))
             for name, kind in flat(binding.names, kinds):
                 if kind.readonly and name in compiled.stored:
@@ -352,8 +359,20 @@ class Kernel(KernelInterface):
             plan = Plan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
+                binding.ways.clear()
             binding.plans[kinds] = plan
             return plan
+
+    def _repeat(self, binding: Binding, plan: Plan, values: tuple[Any, ...]) -> None:
+        """Prepares for further launches with a plan, when it is launched for the second time."""
+        if plan not in binding.ways:
+            binding.ways[plan] = None
+        elif plan.device == HOST or plan.compiled.options["experimental"]:
+            if binding.ways[plan] is None:
+                from blocknb.runtime.repeated import repeated
+
+                binding.ways[plan] = repeated(plan, values, binding.fixed)
+            binding.repeated = binding.ways[plan]
 
     def _compile(
         self,
@@ -395,40 +414,6 @@ class Kernel(KernelInterface):
                 raise launch_error(self.source, None, f"{name} is {options[name]!r}", hint)
         if not isinstance(stages, int) or not 0 <= stages <= 16:
             raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
-
-    def _device(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> int:
-        """The device all arrays agree on; for arrays that are not there the current GPU; HOST when there is neither."""
-        places = [
-            (spelled(name), kind.device, value)
-            for name, kind, value in flat(binding.names, kinds, values)
-            if kind.device is not None
-        ]
-        devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
-        if not devices and places:
-            from blocknb.runtime import machine
-
-            gpu = machine.current_gpu()
-            return HOST if gpu is None else gpu
-        if len(devices) <= 1:
-            return next(iter(devices), HOST)
-        if HOST in devices:
-            name, _, value = next(p for p in places if p[1] == HOST)
-            torch = type(value).__module__.startswith("torch")
-            what = (
-                "a torch tensor of the CPU"
-                if torch
-                else f"a {'NumPy array' if type(value).__module__ == 'numpy' else type(value).__name__} in the CPU's memory"
-            )
-            fix = f"{name}.cuda()" if torch else f"cupy.asarray({name})"
-            other = next(n for d, n in devices.items() if d >= 0)
-            raise launch_error(self.source, name, f"`{name}` is {what}, while `{other}` lies on a GPU", f"pass {fix}")
-        (a, first), (b, second) = sorted(devices.items())[:2]
-        raise launch_error(
-            self.source,
-            second,
-            f"`{first}` lies on GPU {a} and `{second}` on GPU {b}",
-            "a launch takes arrays of one GPU",
-        )
 
     def _observed(
         self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blocknb.frontend.source import Source
 from blocknb.language import types as t
 from blocknb.language.constants import like
 from blocknb.language.types import Descriptor
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, HOST, Kind, Tuple, flat
-from blocknb.runtime.binding import Binding
+from blocknb.runtime.arguments import ANYWHERE, HOST, Kind, Tuple, flat, spelled
+from blocknb.runtime.binding import Binding, launch_error
 from blocknb.runtime.descriptor import parse_descriptor
 from blocknb.runtime.interface import MockTensor
 
@@ -82,6 +83,41 @@ def target_of(device: int) -> Target:
     from blocknb.runtime import driver
 
     return driver.target(device)
+
+
+def common_device(source: Source, names: Sequence[str], kinds: Sequence[Kind], values: Sequence[Any]) -> int:
+    """The device all arrays agree on; for arrays that are not there the current GPU; HOST when there is neither."""
+    places = [
+        (spelled(name), kind.device, value)
+        for name, kind, value in flat(names, kinds, values)
+        if kind.device is not None
+    ]
+    devices = {device: name for name, device, _ in reversed(places) if device != ANYWHERE}
+    if not devices and places:
+        from blocknb.runtime import machine
+
+        gpu = machine.current_gpu()
+        return HOST if gpu is None else gpu
+    if len(devices) <= 1:
+        return next(iter(devices), HOST)
+    if HOST in devices:
+        name, _, value = next(p for p in places if p[1] == HOST)
+        torch = type(value).__module__.startswith("torch")
+        what = (
+            "a torch tensor of the CPU"
+            if torch
+            else f"a {'NumPy array' if type(value).__module__ == 'numpy' else type(value).__name__} in the CPU's memory"
+        )
+        fix = f"{name}.cuda()" if torch else f"cupy.asarray({name})"
+        other = next(n for d, n in devices.items() if d >= 0)
+        raise launch_error(source, name, f"`{name}` is {what}, while `{other}` lies on a GPU", f"pass {fix}")
+    (a, first), (b, second) = sorted(devices.items())[:2]
+    raise launch_error(
+        source,
+        second,
+        f"`{first}` lies on GPU {a} and `{second}` on GPU {b}",
+        "a launch takes arrays of one GPU",
+    )
 
 
 def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], device: int) -> Start:

@@ -112,6 +112,24 @@ def test_torch_tensors_are_taken_without_a_copy_on_torchs_own_stream() -> None:
     assert torch.equal(result, (x + x).cpu())
 
 
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_repeated_launches_see_each_change_of_their_arguments(library: str) -> None:
+    source = cupy if library == "cupy" else pytest.importorskip("torch")
+    place = {} if library == "cupy" else {"device": "cuda"}
+    for n in (7, 64, 1, 64, 64):
+        for dtype in (source.float32, source.float64, source.float32):
+            for start in (0, 1):
+                x, y, out = (source.zeros(80, dtype=dtype, **place) for _ in range(3))
+                x += 2
+                y += 3
+                for _ in range(4):
+                    out *= 0
+                    add[(1,)](x[start:], y[start:], out[start:], n, BLOCK=128, experimental=True)
+                    assert float(out.sum()) == 5 * n and float(out[start : start + n].sum()) == 5 * n
+    ways = [way for binding in add._bindings.values() for way in binding.ways.values() if way is not None]
+    assert ways and all(way.raws.__name__ == "raws" for way in ways)
+
+
 def test_a_launch_joins_the_current_cupy_stream() -> None:
     x = random(1)
     before = float(x.get()[0])

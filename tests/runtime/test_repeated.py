@@ -1,0 +1,189 @@
+"""A repeated launch recognises its arguments at a glance, and never takes others for them."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as bl
+from blocknb.language import types as t
+from blocknb.runtime import kernel as kernels
+from blocknb.runtime.arguments import DESCRIBE, constant_kind, describer
+from blocknb.runtime.plan import Plan
+from blocknb.runtime.repeated import repeated
+
+BYTES = np.zeros(4096, np.uint8)
+ROOM = BYTES[-BYTES.ctypes.data % 64 :]
+
+
+def placed(dtype, offset: int, size: int = 4) -> np.ndarray:
+    """An array at a multiple of 64 bytes and that offset."""
+    return np.frombuffer(ROOM, dtype, size, offset)
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+class Sub(np.ndarray):
+    pass
+
+
+Mode = enum.IntEnum("Mode", {"A": 32})
+VALUES = [
+    *(placed(d, at) for d in (np.float32, np.int32, np.float16, np.float64) for at in (0, 16, 8, 32)),
+    placed(np.float32, 4),
+    placed(np.float16, 2),
+    placed(np.float32, 0).reshape(2, 2).T,
+    frozen(placed(np.float32, 0)),
+    placed(np.float32, 0).view(Sub),
+    np.zeros(0, np.float32),
+    *(0, 1, 2, 16, 32, -16, -1, 2**31 - 16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63, 2**40),
+    *(0.0, -0.0, 1.0, 2.5, float("nan"), float("inf")),
+    *(True, False, None, Mode.A, "text", t.float16, t.float32),
+    *(np.int32(16), np.int64(5), np.float32(1.5), np.float64(1.5), np.bool_(True)),
+    (1, 2),
+    (placed(np.float32, 0), 3),
+]
+SEEN = (int, float, bool, type(None), np.ndarray)  # types that are recognised, where the Kind allows it
+
+
+def described(value, fixed: bool):
+    return (constant_kind(value), None) if fixed else describer(value)(value)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_is_taken_for_the_same_has_the_same_kind_and_raw_value(fixed):
+    values = [v for v in VALUES if not (fixed and (isinstance(v, np.ndarray) or type(v) is tuple))]
+    recognised = 0
+    for first, second in itertools.product(values, repeat=2):
+        kind, _ = described(first, fixed)
+        way = repeated(Plan(None, (kind,), -1, None), (first,), (fixed,))
+        found, (other, raw) = way.raws((second,)), described(second, fixed)
+        if found is not None:
+            recognised += 1
+            assert other is kind, (first, second)
+            assert found == [raw] or (raw != raw and found[0] != found[0]), (first, second)
+    assert recognised >= 20  # each with itself at least
+
+
+def test_torch_tensors_are_told_apart():
+    torch = pytest.importorskip("torch")
+    whole = torch.zeros(64, dtype=torch.float32)
+    tensors = [whole, whole[4:], whole[1:], whole.to(torch.bfloat16), whole.to(torch.float64), whole.to(torch.int32)]
+    tensors += [
+        torch.nn.Parameter(whole),
+        whole.reshape(8, 8).T,
+        torch.zeros(0),
+        torch.view_as_real(torch.zeros(4) + 1j),
+    ]
+    for first, second in itertools.product(tensors, repeat=2):
+        kind, _ = described(first, False)
+        found = repeated(Plan(None, (kind,), -1, None), (first,), (False,)).raws((second,))
+        other, raw = described(second, False)
+        if found is not None:
+            assert other is kind and found == [raw]
+        else:
+            assert other is not kind or type(first) is not type(second)
+    kind, _ = described(whole, False)
+    way = repeated(Plan(None, (kind,), -1, None), (whole,), (False,))
+    assert way.raws((whole.to_sparse(),)) is None
+    assert way.raws((torch.complex(whole, whole).conj().imag,)) is None  # negated when it is read
+    assert way.raws((torch.zeros(4, device="meta"),)) is None
+
+
+def test_the_usual_arguments_are_recognised():
+    for value in VALUES:
+        if type(value) in SEEN and not (type(value) is int and not -(2**31) <= value < 2**31):
+            if type(value) is np.ndarray and not value.flags.writeable:
+                continue
+            kind, _ = describer(value)(value)
+            found = repeated(Plan(None, (kind,), -1, None), (value,), (False,)).raws((value,))
+            assert found is not None, value
+    for value in (1, 1024, True, "text", 1e-5, None, t.float16):
+        assert repeated(Plan(None, (constant_kind(value),), -1, None), (value,), (True,)).raws((value,)) == [None]
+
+
+@blocknb.kernel
+def scaled(x, out, n, factor, BLOCK: bl.constexpr, SIGN: bl.constexpr = 1.0):
+    at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(out + at, bl.load(x + at, mask=at < n) * factor * SIGN, mask=at < n)
+
+
+def launched(dtype, n, factor, offset=0, **constants):
+    x = np.arange(96, dtype=np.float32).astype(dtype)[offset:]
+    out = np.zeros(96, dtype)[offset:]
+    scaled[(blocknb.cdiv(n, 32),)](x, out, n, factor, BLOCK=32, **constants)
+    expected = np.where(np.arange(96 - offset) < n, x * factor * constants.get("SIGN", 1.0), 0)
+    np.testing.assert_array_equal(out, expected.astype(dtype))
+
+
+def test_launches_that_change_their_kinds_from_one_to_the_next_are_right():
+    rng = np.random.default_rng()
+    calls = [
+        (dtype, n, factor, offset, constants)
+        for dtype in (np.float32, np.float64)
+        for n in (1, 7, 16, 64)
+        for factor in (2.0, 3)
+        for offset in (0, 1)
+        for constants in ({}, {"SIGN": -1.0}, {"SIGN": 0.0}, {"SIGN": -0.0})
+    ]
+    for number in rng.integers(0, len(calls), 400):
+        dtype, n, factor, offset, constants = calls[number]
+        for _ in range(int(rng.integers(1, 4))):
+            launched(dtype, n, factor, offset, **constants)
+
+
+def test_a_repeated_launch_describes_nothing_anew(monkeypatch):
+    for _ in range(3):
+        launched(np.float32, 40, 2.0)
+    described_types = []
+    monkeypatch.setitem(DESCRIBE, np.ndarray, lambda array: described_types.append(array) or describer(array)(array))
+    launched(np.float32, 40, 2.0)
+    assert not described_types
+
+
+def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
+    space = {"blocknb": blocknb, "bl": bl}
+    monitor = np.zeros(4, np.float32)
+    import linecache
+
+    def define(name, text):
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        exec(compile(text, name, "exec"), space)
+
+    define("<helper 1>", "@blocknb.kernel\ndef helper(v):\n    return v + 1\n")
+    define(
+        "<user>",
+        "@blocknb.kernel\ndef k(x):\n    at = bl.arange(0, 4)\n    bl.store(x + at, helper(bl.load(x + at)))\n",
+    )
+    for _ in range(4):
+        space["k"][(1,)](monitor)
+    assert (monitor == 4).all()
+    define("<helper 2>", "@blocknb.kernel\ndef helper(v):\n    return v + 100\n")
+    for _ in range(4):
+        space["k"][(1,)](monitor)
+    assert (monitor == 404).all()
+
+
+def test_alternating_plans_are_prepared_once_each(monkeypatch):
+    made = []
+    monkeypatch.setattr("blocknb.runtime.repeated.repeated", lambda *a: made.append(a) or repeated(*a))
+    fresh = blocknb.kernel(scaled.fn)
+    for _ in range(10):
+        for array in (np.ones(8, np.float32), np.ones(8, np.float64)):
+            fresh[(1,)](array, array, 8, 2.0, BLOCK=8)
+    assert len(made) == 2
+    assert kernels._MAX_PLANS >= len(made)
+
+
+def test_plans_are_told_apart_by_identity():
+    plan = Plan(None, (), -1, None)
+    assert plan != replace(plan)
