@@ -101,8 +101,6 @@ def test_a_module_imports_only_from_its_own_room_and_those_below(path: Path) -> 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_loads_third_party_packages_only_inside_functions(path: Path) -> None:
     allowed = {"blocknb", "numpy", *sys.stdlib_module_names}
-    if path.name == "triton_compile.py":  # a script for another interpreter, which nothing here imports
-        allowed.add("triton")
     if room_of(path) == MAY_IMPORT_IPYTHON:
         allowed |= {"IPython", "traitlets"}
     found = [

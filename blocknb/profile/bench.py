@@ -6,16 +6,10 @@ ratio that matters (peer's time over ours: above one, we are faster). Peers that
 
 from __future__ import annotations
 
-import os
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 from blocknb.errors import KernelError
 from blocknb.profile.timing import interleaved
@@ -194,24 +188,10 @@ def ceilings() -> list[Row]:
 
 @benchmark
 def compile() -> list[Row]:
-    """Cold compiles for sm_90a on this machine, ptxas and the Trace included: warm process, empty cache, median of five.
+    """Compile times on this machine against Triton's, where BLOCKNB_TRITON_PYTHON names a Python that has it. Needs no GPU."""
+    from blocknb.profile import bench_compile
 
-    Where the interpreter named by BLOCKNB_TRITON_PYTHON has Triton, its times for the same kernels stand beside.
-    """
-    times = _our_compile_times()
-    peers = _triton_compile_times()
-    rows = []
-    for name, ours in times.items():
-        row: Row = {"kernel": name, "ms": ours}
-        if name in peers:
-            row |= {"Triton ms": peers[name], "ours / Triton": ours / peers[name]}
-        rows.append(row)
-    show(
-        "Cold compile for sm_90a"
-        + ("" if peers else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"),
-        rows,
-    )
-    return rows
+    return bench_compile.run()
 
 
 @benchmark
@@ -224,44 +204,6 @@ def scaling() -> list[Row]:
     sizes = scaling.tiles()
     show("Milliseconds by stage for one operation on a tile of 2^16 elements", sizes)
     return rows + sizes
-
-
-def _our_compile_times() -> dict[str, float]:
-    """Medians in milliseconds, with a cache of their own: what the user has compiled stays."""
-    from blocknb.kernels import add_kernel, matmul_kernel, softmax_kernel
-    from blocknb.runtime import cache
-    from blocknb.runtime import compile as compiler
-
-    sizes = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP": 8}
-    strides = ("i32:16", 1) * 3
-    jobs: dict[str, Callable[[], Any]] = {
-        "add": lambda: add_kernel.trace(*["*fp32:16"] * 3, "i32:16", BLOCK=1024),
-        "softmax": lambda: softmax_kernel.trace(*["*fp32:16"] * 2, *["i32:16"] * 3, BLOCK=1024),
-        "matmul": lambda: matmul_kernel.trace(*["*fp16:16"] * 3, *["i32:16"] * 3, *strides, **sizes),
-    }
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    with tempfile.TemporaryDirectory() as folder:
-        own = cache.Cache(folder)
-        with mock.patch.object(cache, "shared", return_value=own):
-            add_kernel.trace(*["*fp64:16"] * 3, "i32", BLOCK=512)
-            for _ in range(5):
-                for name, job in jobs.items():
-                    compiler.forget()
-                    own.clear()
-                    begin = time.perf_counter()
-                    job()
-                    times[name].append((time.perf_counter() - begin) * 1e3)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def _triton_compile_times() -> dict[str, float]:
-    """Medians in milliseconds that Triton's own compiler takes in another interpreter; empty without one."""
-    python = os.environ.get("BLOCKNB_TRITON_PYTHON")
-    if not python:
-        return {}
-    script = os.path.join(os.path.dirname(__file__), "triton_compile.py")
-    done = subprocess.run([python, script], capture_output=True, text=True, check=True)
-    return {name: float(value) for name, value in (line.split() for line in done.stdout.splitlines())}
 
 
 def run(names: list[str]) -> int:

@@ -1,0 +1,140 @@
+"""`blocknb bench compile`: how long compiles take, beside Triton's where BLOCKNB_TRITON_PYTHON names a Python that has it.
+
+Both compilers do the same kernels in processes of their own (`compile_peer`), which take turns: a neighbour's load hits both. The
+ratio is of medians, ours over Triton's: below one, we are faster. No GPU is needed; the target is sm_90a, ptxas included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+SCRIPT = Path(__file__).with_name("compile_peer.py")
+KERNELS = ("add", "softmax", "layer norm", "matmul")
+ROUNDS = 7
+
+
+def run(rounds: int = ROUNDS) -> list[Row]:
+    """Measures everything, prints the tables, and returns their rows."""
+    from blocknb.profile.bench import show
+
+    peers = {"ours": sys.executable}
+    if other := os.environ.get("BLOCKNB_TRITON_PYTHON"):
+        peers["Triton"] = other
+    hint = "" if other else " (set BLOCKNB_TRITON_PYTHON to a Python with Triton to compare)"
+    warm = in_warm_processes(peers, rounds)
+    show("Compiles for sm_90a, milliseconds: in a warm process" + hint, warm)
+    new = in_new_processes(peers, rounds)
+    show("In a new process", new)
+    return warm + new
+
+
+def in_warm_processes(peers: dict[str, str], rounds: int) -> list[Row]:
+    """One process each, which has compiled before: with an empty cache, and the same once more from the disk."""
+    rows = []
+    with contextlib.ExitStack() as stack:
+        servers = {peer: stack.enter_context(_server(peer, python)) for peer, python in peers.items()}
+        for what, title in (("cold", "empty cache"), ("hit", "on disk")):
+            for kernel in KERNELS:
+                times: dict[str, list[float]] = {peer: [] for peer in peers}
+                for turn in range(rounds + 1):
+                    for peer, server in servers.items():
+                        time = _ask(server, f"{what} {kernel}")
+                        if turn:  # the first one is warming up
+                            times[peer].append(time)
+                rows.append(_row(f"{kernel}, {title}", times))
+    return rows
+
+
+def in_new_processes(peers: dict[str, str], rounds: int) -> list[Row]:
+    """A process for each call. The import, and what comes behind it, are counted in; the start of Python is not."""
+    columns: dict[str, dict[str, list[float]]] = {}
+
+    def add(title: str, peer: str, time: float) -> None:
+        columns.setdefault(title, {p: [] for p in peers})[peer].append(time)
+
+    with tempfile.TemporaryDirectory() as folder:
+        filled = {peer: os.path.join(folder, peer) for peer in peers}
+        for turn in range(rounds + 1):
+            for peer, python in peers.items():
+                for kernel in ("add", "layer norm"):
+                    with tempfile.TemporaryDirectory() as empty:
+                        imported, taken = _call(peer, python, empty, "first", kernel)
+                    hit = _call(peer, python, filled[peer], "first", kernel)
+                    rested = _call(peer, python, filled[peer], "first", kernel, "1")
+                    if turn:  # the first one fills caches, those of the system too
+                        add(f"import and first compile, {kernel}", peer, imported + taken)
+                        add(f"import and first call, {kernel} on disk", peer, sum(hit))
+                        add(f"the first call of it, {kernel} on disk", peer, hit[1])
+                        add(f"the same a second after the import, {kernel}", peer, rested[1])
+                if peer == "ours":
+                    launched = _call(peer, python, filled[peer], "launch")
+                    if turn:
+                        add("first launch on the CPU, add on disk", peer, launched[1])
+                        add("import blocknb, beyond numpy's", peer, _import_time(python))
+    return [_row(title, times) for title, times in sorted(columns.items())]
+
+
+def _row(name: str, times: dict[str, list[float]]) -> Row:
+    medians = {peer: statistics.median(values) for peer, values in times.items() if values}
+    row: Row = {"what": name, "ms": medians["ours"], "least": min(times["ours"])}
+    if "Triton" in medians:
+        row |= {
+            "Triton ms": medians["Triton"],
+            "its least": min(times["Triton"]),
+            "ours / Triton": medians["ours"] / medians["Triton"],
+        }
+    return row
+
+
+def _command(peer: str, python: str, *arguments: str) -> list[str]:
+    return [python, "-P", str(SCRIPT), "blocknb" if peer == "ours" else "triton", *arguments]
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """This blocknb and not another one that the interpreter may have; and byte code is kept, as users' Pythons do."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    paths = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {"PYTHONPATH": os.pathsep.join(paths)} | more
+
+
+@contextlib.contextmanager
+def _server(peer: str, python: str) -> Iterator[subprocess.Popen[str]]:
+    command = _command(peer, python, "serve")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+    ) as process:
+        yield process
+        assert process.stdin
+        process.stdin.close()
+
+
+def _ask(server: subprocess.Popen[str], request: str) -> float:
+    assert server.stdin
+    assert server.stdout
+    print(request, file=server.stdin, flush=True)
+    return float(server.stdout.readline())
+
+
+def _call(peer: str, python: str, folder: str, *arguments: str) -> tuple[float, float]:
+    """(the import, what was called) in milliseconds, in a new process whose cache is `folder`."""
+    environment = _environment(BLOCKNB_CACHE_DIR=folder, TRITON_CACHE_DIR=folder)
+    said = subprocess.run(
+        _command(peer, python, *arguments), stdout=subprocess.PIPE, text=True, check=True, env=environment
+    )
+    imported, taken = map(float, said.stdout.split())
+    return imported, taken
+
+
+def _import_time(python: str) -> float:
+    code = "import time, numpy; begin = time.perf_counter(); import blocknb; print((time.perf_counter() - begin) * 1e3)"
+    said = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, text=True, check=True, env=_environment())
+    return float(said.stdout)
