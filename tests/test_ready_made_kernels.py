@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blocknb import kernels as ready
 from blocknb.kernels import add, matmul, softmax
 
 
@@ -44,3 +45,19 @@ def test_a_product_with_a_transposed_matrix(array):
     a, b, out = random(50, 70).T, random(50, 33), np.full((70, 33), np.nan, np.float32)
     matmul(array(a), array(b), array(out), tile=(32, 32, 16))
     np.testing.assert_allclose(out, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [1, 1000, 100_003])
+def test_the_sum_of_an_array_and_its_copy(array, n):
+    x, out, total = random(n), np.full(n, np.nan, np.float32), np.full(1, np.nan, np.float32)
+    ready.copy(array(x), array(out))
+    np.testing.assert_array_equal(out, x)
+    ready.sum(array(x), array(total), block=256, programs=7)
+    np.testing.assert_allclose(total[0], x.sum(dtype=np.float64), rtol=1e-5, atol=1e-3)
+    half = x.astype(np.float16)
+    ready.sum(array(half), array(total))
+    np.testing.assert_allclose(total[0], half.sum(dtype=np.float64), rtol=1e-5, atol=1e-3)
+    with pytest.raises(ValueError, match=r"sizes differ: \d+ and 3"):
+        ready.copy(array(x), array(np.zeros(3, np.float32)))
+    with pytest.raises(ValueError, match=r"one element, not the shape \(2,\)"):
+        ready.sum(array(x), array(np.zeros(2, np.float32)))

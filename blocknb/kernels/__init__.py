@@ -4,16 +4,19 @@ A wrapper writes into arrays that it is given, and returns the first of them.
 """
 
 from blocknb.kernels.add import add, add_kernel
+from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
 from blocknb.kernels.matmul import matmul, matmul_kernel
 from blocknb.kernels.norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
 from blocknb.kernels.softmax import softmax, softmax_kernel
+from blocknb.kernels.sums import sum
 from blocknb.kernels.transpose import transpose
 
 __all__ = [
     "add",
     "add_kernel",
+    "copy",
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",
@@ -26,6 +29,7 @@ __all__ = [
     "rope",
     "softmax",
     "softmax_kernel",
+    "sum",
     "swiglu",
     "swiglu_backward",
     "transpose",

@@ -40,6 +40,8 @@ def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.nda
         "swiglu_backward": (ready.swiglu_backward, [x, dy, cos], [matrix(), matrix()]),
         "rope": (ready.rope, [heads, cos, sin], [np.full_like(heads, np.nan)]),
         "dropout": (lambda a, o: ready.dropout(a, o, 0.3, 11), [x], [matrix()]),
+        "sum": (ready.sum, [x], [np.full(1, np.nan, np.float32)]),
+        "copy": (ready.copy, [x], [matrix()]),
         "transpose": (ready.transpose, [x], [np.full((n, m), np.nan, np.float32)]),
     }  # fmt: skip
 
