@@ -1,0 +1,102 @@
+"""What the project has promised of these benchmarks, as a table, and what a run says to each promise.
+
+Figures are a peer's time over ours, so above one we are faster; "each" takes the lowest of the cases, "mean" their geometric mean. A
+promise is looked at only when the run has cases of it, and only as far as they go: the count stands beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, TORCH, TRITON, Row
+from blocknb.profile.suite.table import geometric_mean
+
+BACKWARD = (
+    "layer_norm_backward", "rms_norm_backward", "cross_entropy", "cross_entropy_backward", "swiglu", "rope",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A promise: of these benchmarks, on that device, against that peer, for rows where `where` holds."""
+
+    device: str
+    names: tuple[str, ...]
+    peer: str
+    floor: float
+    goal: float
+    how: str = "each"
+    where: Callable[[Row], bool] = lambda row: True
+    said: str = ""
+
+
+def _wide(row: Row) -> bool:
+    return row.case.shape[0] == 4096
+
+
+def _huge(row: Row) -> bool:
+    return row.case.shape[0] > 4096
+
+
+FLOORS = (
+    Floor("gpu", ("add",), COPY, 0.98, 1.00),
+    Floor("gpu", ("softmax",), TRITON, 0.95, 1.05, "each", _wide, "M=4096"),
+    Floor("gpu", ("softmax",), TRITON, 1.00, 1.10, "mean", _wide, "M=4096"),
+    Floor("gpu", ("softmax",), TORCH, 1.7, 2.0, "mean", _wide, "M=4096"),
+    Floor("gpu", ("softmax",), COMPILED, 1.3, 1.6, "mean", _wide, "M=4096"),
+    Floor("gpu", ("layer_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
+    Floor("gpu", ("rms_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
+    Floor("gpu", BACKWARD, COMPILED, 1.0, 1.3, "mean", said="backward, cross entropy, SwiGLU, RoPE"),
+    Floor("gpu", ("softmax", "layer_norm", "rms_norm"), COPY, 0.95, 0.99, "each", _huge, "1 GiB"),
+    Floor("cpu", ("softmax",), NUMPY, 3.0, 6.0, "mean"),
+    Floor("cpu", ("softmax",), TORCH, 1.0, 1.5, "mean"),
+    Floor("cpu", ("layer_norm",), NUMPY, 3.0, 6.0, "mean"),
+    Floor("cpu", ("layer_norm",), TORCH, 1.0, 1.5, "mean"),
+    Floor("cpu", ("matmul",), NUMPY, 0.75, 0.95),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run says to a promise: the figure, of how many cases, and which was the lowest."""
+
+    floor: Floor
+    figure: float
+    cases: int
+    lowest: str
+
+    @property
+    def word(self) -> str:
+        if self.figure >= self.floor.goal:
+            return "goal"
+        return "floor" if self.figure >= self.floor.floor else "MISSED"
+
+    def __str__(self) -> str:
+        f = self.floor
+        name = f"{f.said if len(f.names) > 3 else ', '.join(f.names) + (' ' + f.said if f.said else '')}"
+        how = "geometric mean" if f.how == "mean" else "lowest"
+        tail = f" ({self.lowest})" if f.how == "each" else ""
+        return (
+            f"  {self.word:<7}{name} against {f.peer}: {how} {self.figure:.3f} of {self.cases}; "
+            f"floor {f.floor:g}, goal {f.goal:g}{tail}"
+        )
+
+
+def judge(device: str, rows: Sequence[Row], floors: Iterable[Floor] = FLOORS) -> list[Verdict]:
+    """A verdict on every promise of which the rows have cases with times."""
+    found = []
+    for floor in floors:
+        if floor.device != device:
+            continue
+        ratios = [
+            (ratio.value, str(row.case))
+            for row in rows
+            if row.case.name in floor.names and floor.where(row) and (ratio := row.ratio(floor.peer)) is not None
+        ]
+        if ratios:
+            lowest, where = min(ratios)
+            mean = geometric_mean(value for value, _ in ratios)
+            assert mean is not None
+            found.append(Verdict(floor, lowest if floor.how == "each" else mean, len(ratios), where))
+    return found

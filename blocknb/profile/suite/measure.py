@@ -1,0 +1,273 @@
+"""Measures one case: makes the arrays, checks every peer's results against float64, then times those that are right, in turn.
+
+A peer that is missing, fails or is wrong is left out of the timing with the reason in the row, and the others go on. Outputs are
+poisoned before every check, so that what is not written is seen. Ours is called `OURS` in a row; a ratio is a peer's time over ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blocknb.profile.suite.definition import Arrays, Benchmark, Case, Config, Make, MakeTorch
+from blocknb.profile.suite.triton_source import Sources
+from blocknb.profile.timing import Timing, interleaved
+
+OURS = "blocknb"
+COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
+PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
+Call = Callable[[], Any]
+Clock = Callable[[Call], float]
+
+
+@dataclass
+class Ratio:
+    """A peer's time over ours: of the medians, and the quarter points of the ratios round by round."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass
+class Row:
+    """A case measured: times by peer, ours among them; `problems` say why a peer has none; `amount` is bytes or operations."""
+
+    case: Case
+    amount: int
+    unit: str = "GB/s"
+    times: dict[str, Timing] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    configs: dict[str, Config] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float | None:
+        """GB/s or TFLOP/s of ours."""
+        if OURS not in self.times:
+            return None
+        return self.amount / self.times[OURS].median / (1e6 if self.unit == "GB/s" else 1e9)
+
+    def ratio(self, peer: str) -> Ratio | None:
+        ours, other = self.times.get(OURS), self.times.get(peer)
+        if ours is None or other is None:
+            return None
+        value = other.median / ours.median
+        rounds = [b / a for a, b in zip(ours.values, other.values, strict=False)]
+        if len(rounds) < 2:
+            return Ratio(value, value, value)
+        low, _, high = statistics.quantiles(rounds, n=4, method="inclusive")
+        return Ratio(value, low, high)
+
+
+class Session:
+    """What is the same for all cases of a run: the device ("gpu" or "cpu"), the peers that are there, the clock.
+
+    `missing` says why a peer that was asked for is not there. On a GPU arrays are torch's, or CuPy's where torch is not installed; on a
+    CPU NumPy's. `torch_device` and `clock` are for tests: a GPU's peers on another device.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        peers: Sequence[str] | None = None,
+        *,
+        rounds: int = 30,
+        torch_device: str = "cuda",
+        clock: Clock | None = None,
+    ) -> None:
+        self.device, self.rounds, self.clock, self.torch_device = device, rounds, clock, torch_device
+        self.peers = tuple(PEERS[device] if peers is None else peers)
+        self.missing: dict[str, str] = {}
+        self.torch = self._optional("torch", device == "gpu" or {TORCH, COMPILED} & set(self.peers))
+        self.functions: dict[str, dict[str, Callable[..., Any]]] = {}
+        for peer in self.peers:
+            try:
+                self._prepare(peer)
+            except ImportError as error:
+                self.missing[peer] = f"not installed ({error})"
+        self.peers = tuple(peer for peer in self.peers if peer not in self.missing)
+        self.ours = Sources("blocknb")
+        self.cancelled = False  # an interrupt ended a measurement
+
+    def _optional(self, name: str, wanted: Any) -> Any:
+        try:
+            return __import__(name) if wanted else None
+        except ImportError:
+            return None
+
+    def _prepare(self, peer: str) -> None:
+        from blocknb.profile.suite import peers_numpy, peers_torch
+
+        match peer:
+            case "torch":
+                self.functions[peer] = peers_torch.eager()
+            case "torch.compile":
+                self.functions[peer] = peers_torch.formulas()
+            case "NumPy":
+                self.functions[peer] = peers_numpy.NUMPY
+            case "numba":
+                self.functions[peer] = peers_numpy.numba_peers()
+            case "Triton":
+                __import__("torch")
+                self.triton = Sources("triton")
+            case "copy":
+                pass
+            case _:
+                known = sorted({name for names in PEERS.values() for name in names})
+                raise ValueError(f"no peer {peer!r}; there are {', '.join(known)}")
+
+    def has(self, peer: str, benchmark: Benchmark) -> bool:
+        """Whether the peer has such a function; copies and compilers of loops say nothing of matrix products."""
+        if benchmark.flops is not None and peer in (COPY, COMPILED):
+            return False
+        return peer not in self.functions or benchmark.name in self.functions[peer]
+
+    def make(self, dtype: str) -> Make:
+        if self.device == "cpu":
+            return Make(np, dtype)
+        if self.torch is not None:
+            return MakeTorch(self.torch_device, dtype)
+        import cupy
+
+        return Make(cupy, dtype)
+
+    def wait(self) -> None:
+        if self.device == "gpu" and self.torch_device == "cuda":
+            import cupy
+
+            cupy.cuda.runtime.deviceSynchronize()
+
+    def time(self, calls: dict[str, Call], rounds: int | None = None) -> dict[str, Timing]:
+        gpu = self.device == "gpu"
+        found = interleaved(calls, gpu=gpu, rounds=rounds or self.rounds, warmup=2, clock=self.clock)
+        self.cancelled = self.cancelled or found.cancelled
+        return found
+
+
+@dataclass
+class Candidate:
+    """`call()` computes; `results(what it returned)` are arrays by the outputs' names."""
+
+    call: Call
+    results: Callable[[Any], Arrays]
+
+
+class Bench:
+    """One case's arrays, and the calls of all peers on them."""
+
+    def __init__(self, session: Session, benchmark: Benchmark, case: Case) -> None:
+        self.session, self.benchmark, self.case = session, benchmark, case
+        self.make = session.make(case.dtype)
+        self.inputs, self.outputs = benchmark.arrays(self.make, *case.shape)
+        self.arrays = self.inputs | self.outputs
+        self.bytes = sum(self.make.nbytes(array) for array in self.arrays.values())
+
+    def candidate(self, peer: str, config: Config | None) -> Candidate:
+        """The peer's call; `config` is Triton's. Raises KeyError where the peer has none of this benchmark."""
+        session, name = self.session, self.benchmark.name
+        outputs = lambda _: self.outputs  # noqa: E731
+        if peer == OURS:
+            return Candidate(session.ours.call(self.benchmark, self.arrays), outputs)
+        if peer == TRITON:
+            return Candidate(session.triton.call(self.benchmark, self.arrays, config), outputs)
+        if peer == COPY:
+            return self._copy()
+        function = session.functions[peer][name]
+        if peer in (NUMPY, NUMBA):
+            return Candidate(functools.partial(function, *self.arrays.values()), outputs)
+        if peer == COMPILED:
+            session.torch._dynamo.reset()  # a function is compiled anew for each shape, and only so often
+            function = session.torch.compile(function, dynamic=False)
+        convert = session.torch.from_numpy if session.device == "cpu" else (lambda array: array)
+        tensors = [convert(array) for array in self.inputs.values()]
+        return Candidate(functools.partial(function, *tensors), self._returned)
+
+    def _returned(self, value: Any) -> Arrays:
+        values = value if isinstance(value, tuple | list) else (value,)
+        convert = (lambda t: t.numpy()) if self.session.device == "cpu" else (lambda t: t)
+        return {name: convert(array) for name, array in zip(self.outputs, values, strict=False)}
+
+    def _copy(self) -> Candidate:
+        """A copy of as many bytes as the case must move: half of them read, half written."""
+        n = self.bytes // 8
+        source, target = self.make.normal(n, dtype="float32"), self.make.poison(n, dtype="float32")
+        if hasattr(target, "copy_"):
+            return Candidate(lambda: target.copy_(source), lambda _: {})
+        return Candidate(lambda: self.make.xp.copyto(target, source), lambda _: {})
+
+    @functools.cached_property
+    def exact(self) -> tuple[Any, ...]:
+        assert self.benchmark.exact is not None
+        with np.errstate(all="ignore"):
+            found = self.benchmark.exact(self.make.xp, *(self.make.wide(array) for array in self.inputs.values()))
+        return found if isinstance(found, tuple) else (found,)
+
+    def verify(self, candidate: Candidate) -> tuple[str, float]:
+        """(what is wrong with a candidate's results, "" when all is right; the relative error: the norms' ratio)."""
+        for array in self.outputs.values():
+            array[...] = np.nan
+        got = {name: self.make.wide(array) for name, array in candidate.results(candidate.call()).items()}
+        self.session.wait()
+        xp, worst = self.make.xp, 0.0
+        if not got:
+            return "", 0.0
+        if self.benchmark.check is not None:
+            return self.benchmark.check(xp, {k: self.make.wide(v) for k, v in self.inputs.items()}, got), 0.0
+        rtol, atol = self.benchmark.tolerance[self.case.dtype]
+        for (name, value), exact in zip(got.items(), self.exact, strict=False):
+            if tuple(value.shape) != tuple(exact.shape):
+                return f"{name} has the shape {tuple(value.shape)}, not {tuple(exact.shape)}", worst
+            off = xp.abs(value - exact)
+            error = float(xp.sqrt(xp.sum(off * off)) / (xp.sqrt(xp.sum(exact * exact)) + 1e-300))
+            worst = max(worst, error)
+            if not bool((off <= atol + rtol * xp.abs(exact)).all()):
+                return f"{name} is wrong: relative error {error:.2g}", worst
+        return "", worst
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:200]
+
+
+def measure(
+    session: Session,
+    benchmark: Benchmark,
+    case: Case,
+    *,
+    before: Callable[[Bench], Any] = lambda bench: None,
+    best: Callable[[Bench], Config | None] = lambda bench: None,
+) -> Row:
+    """Checks and times a case. `best(bench)` gives the configuration of Triton's kernel; `before(bench)` is called first."""
+    bench = Bench(session, benchmark, case)
+    flops = benchmark.flops
+    row = Row(case, bench.bytes if flops is None else flops(*case.shape), "GB/s" if flops is None else "TFLOP/s")
+    before(bench)
+    calls: dict[str, Call] = {}
+    for peer in (OURS, *session.peers):
+        if not session.has(peer, benchmark):
+            row.problems[peer] = "none"
+            continue
+        try:
+            config = best(bench) if peer == TRITON else None
+            if config is not None:
+                row.configs[TRITON] = config
+            candidate = bench.candidate(peer, config)
+            wrong, error = bench.verify(candidate)
+        except Exception as failure:  # whatever a peer's library raises: the others are measured all the same
+            row.problems[peer] = f"failed: {one_line(failure)}"
+            continue
+        row.errors[peer] = error
+        if wrong:
+            row.problems[peer] = f"wrong: {wrong}"
+        else:
+            calls[peer] = candidate.call
+    bench.__dict__.pop("exact", None)  # twice the memory of what is timed
+    row.times = dict(session.time(calls))
+    return row

@@ -1,0 +1,263 @@
+"""The benchmarks in NumPy and in numba, by name; a function takes inputs, then outputs, in the order of the definition, and fills them.
+
+NumPy's write with `out=` into the outputs and into scratch that is kept, as a careful user's would, so that no time goes to new
+pages. numba's are plain loops over rows or slices, `parallel` and `fastmath`, which LLVM vectorises as it can.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from blocknb.profile.suite.catalogue import EPS, P
+
+Peer = Callable[..., Any]
+NUMPY: dict[str, Peer] = {}
+
+
+def numpy_peer(function: Peer) -> Peer:
+    NUMPY[function.__name__.removeprefix("_")] = function
+    return function
+
+
+@functools.cache
+def scratch(name: str, shape: tuple[int, ...]) -> Any:
+    return np.empty(shape, np.float32)
+
+
+@numpy_peer
+def _add(x: Any, y: Any, out: Any) -> None:
+    np.add(x, y, out=out)
+
+
+@numpy_peer
+def _copy(x: Any, out: Any) -> None:
+    np.copyto(out, x)
+
+
+@numpy_peer
+def _sum(x: Any, out: Any) -> None:
+    out[0] = np.sum(x)
+
+
+@numpy_peer
+def _softmax(x: Any, out: Any) -> None:
+    column = scratch("column", (len(x), 1))
+    np.max(x, axis=1, keepdims=True, out=column)
+    np.subtract(x, column, out=out)
+    np.exp(out, out=out)
+    np.sum(out, axis=1, keepdims=True, out=column)
+    np.divide(out, column, out=out)
+
+
+@numpy_peer
+def _layer_norm(x: Any, weight: Any, bias: Any, out: Any) -> None:
+    column = scratch("column", (len(x), 1))
+    np.mean(x, axis=1, keepdims=True, out=column)
+    np.subtract(x, column, out=out)
+    np.einsum("ij,ij->i", out, out, out=column[:, 0])
+    np.sqrt(column / np.float32(x.shape[1]) + np.float32(EPS), out=column)
+    np.divide(out, column, out=out)
+    np.multiply(out, weight, out=out)
+    np.add(out, bias, out=out)
+
+
+@numpy_peer
+def _rms_norm(x: Any, weight: Any, out: Any) -> None:
+    column = scratch("column", (len(x), 1))
+    np.einsum("ij,ij->i", x, x, out=column[:, 0])
+    np.sqrt(column / np.float32(x.shape[1]) + np.float32(EPS), out=column)
+    np.divide(x, column, out=out)
+    np.multiply(out, weight, out=out)
+
+
+@numpy_peer
+def _layer_norm_backward(
+    x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any
+) -> None:  # fmt: skip
+    z, g = scratch("z", x.shape), scratch("g", x.shape)
+    np.subtract(x, mean[:, None], out=z)
+    np.multiply(z, rstd[:, None], out=z)
+    np.einsum("ij,ij->j", dy, z, out=dweight)
+    np.sum(dy, axis=0, out=dbias)
+    np.multiply(dy, weight, out=g)
+    inner = np.einsum("ij,ij->i", g, z)[:, None] / np.float32(x.shape[1])
+    np.multiply(z, inner, out=z)
+    np.subtract(g, z, out=dx)
+    np.subtract(dx, np.mean(g, axis=1, keepdims=True), out=dx)
+    np.multiply(dx, rstd[:, None], out=dx)
+
+
+@numpy_peer
+def _rms_norm_backward(x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any) -> None:
+    z, g = scratch("z", x.shape), scratch("g", x.shape)
+    np.multiply(x, rstd[:, None], out=z)
+    np.einsum("ij,ij->j", dy, z, out=dweight)
+    np.multiply(dy, weight, out=g)
+    inner = np.einsum("ij,ij->i", g, z)[:, None] / np.float32(x.shape[1])
+    np.multiply(z, inner, out=z)
+    np.subtract(g, z, out=dx)
+    np.multiply(dx, rstd[:, None], out=dx)
+
+
+@numpy_peer
+def _cross_entropy(x: Any, classes: Any, losses: Any, logsums: Any) -> None:
+    powers = scratch("z", x.shape)
+    largest = np.max(x, axis=1, keepdims=True)
+    np.subtract(x, largest, out=powers)
+    np.exp(powers, out=powers)
+    np.log(np.sum(powers, axis=1), out=logsums)
+    np.add(logsums, largest[:, 0], out=logsums)
+    np.subtract(logsums, x[np.arange(len(x)), classes], out=losses)
+
+
+@numpy_peer
+def _cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsums: Any, dx: Any) -> None:
+    np.subtract(x, logsums[:, None], out=dx)
+    np.exp(dx, out=dx)
+    dx[np.arange(len(x)), classes] -= 1
+    np.multiply(dx, dlosses[:, None], out=dx)
+
+
+@numpy_peer
+def _swiglu(gate: Any, up: Any, out: Any) -> None:
+    np.negative(gate, out=out)
+    np.exp(out, out=out)
+    np.add(out, np.float32(1), out=out)
+    np.divide(gate, out, out=out)
+    np.multiply(out, up, out=out)
+
+
+@numpy_peer
+def _rope(x: Any, cosines: Any, sines: Any, out: Any) -> None:
+    half = x.shape[2] // 2
+    part = scratch("half", (*x.shape[:2], half))
+    a, b, c, s = x[:, :, :half], x[:, :, half:], cosines[:, None], sines[:, None]
+    for (to, left, right), combine in (((out[:, :, :half], a, b), np.subtract), ((out[:, :, half:], b, a), np.add)):
+        np.multiply(left, c, out=to)
+        np.multiply(right, s, out=part)
+        combine(to, part, out=to)
+
+
+@numpy_peer
+def _dropout(x: Any, out: Any) -> None:
+    numbers = scratch("numbers", x.shape)
+    np.random.default_rng().random(out=numbers, dtype=np.float32)
+    np.multiply(x, np.float32(1 / (1 - P)), out=out)
+    np.multiply(out, numbers >= P, out=out)
+
+
+@numpy_peer
+def _transpose(x: Any, out: Any) -> None:
+    np.copyto(out, x.T)
+
+
+@numpy_peer
+def _matmul(a: Any, b: Any, out: Any) -> None:
+    np.matmul(a, b, out=out)
+
+
+def numba_peers() -> dict[str, Peer]:
+    """Compiled at the first call. Raises ImportError without numba."""
+    import numba
+
+    jit, prange = numba.njit(parallel=True, fastmath=True), numba.prange
+    eps, one = np.float32(EPS), np.float32(1)
+
+    @jit
+    def add(x, y, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.size):
+            out[i] = x[i] + y[i]
+
+    @jit
+    def copy(x, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.size):
+            out[i] = x[i]
+
+    @jit
+    def total(x, out):  # type: ignore[no-untyped-def]
+        found = np.float32(0)
+        for i in prange(x.size):
+            found += x[i]
+        out[0] = found
+
+    @jit
+    def softmax(x, out):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            largest = x[i, 0]
+            for j in range(x.shape[1]):
+                largest = max(largest, x[i, j])
+            found = np.float32(0)
+            for j in range(x.shape[1]):
+                out[i, j] = np.exp(x[i, j] - largest)
+                found += out[i, j]
+            for j in range(x.shape[1]):
+                out[i, j] *= one / found
+
+    @jit
+    def layer_norm(x, weight, bias, out):  # type: ignore[no-untyped-def]
+        n = np.float32(x.shape[1])
+        for i in prange(x.shape[0]):
+            mean, square = np.float32(0), np.float32(0)
+            for j in range(x.shape[1]):
+                mean += x[i, j]
+            mean /= n
+            for j in range(x.shape[1]):
+                square += (x[i, j] - mean) * (x[i, j] - mean)
+            scale = one / np.sqrt(square / n + eps)
+            for j in range(x.shape[1]):
+                out[i, j] = (x[i, j] - mean) * scale * weight[j] + bias[j]
+
+    @jit
+    def rms_norm(x, weight, out):  # type: ignore[no-untyped-def]
+        n = np.float32(x.shape[1])
+        for i in prange(x.shape[0]):
+            square = np.float32(0)
+            for j in range(x.shape[1]):
+                square += x[i, j] * x[i, j]
+            scale = one / np.sqrt(square / n + eps)
+            for j in range(x.shape[1]):
+                out[i, j] = x[i, j] * scale * weight[j]
+
+    @jit
+    def cross_entropy(x, classes, losses, logsums):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            largest = x[i, 0]
+            for j in range(x.shape[1]):
+                largest = max(largest, x[i, j])
+            found = np.float32(0)
+            for j in range(x.shape[1]):
+                found += np.exp(x[i, j] - largest)
+            logsums[i] = np.log(found) + largest
+            losses[i] = logsums[i] - x[i, classes[i]]
+
+    @jit
+    def cross_entropy_backward(x, classes, dlosses, logsums, dx):  # type: ignore[no-untyped-def]
+        for i in prange(x.shape[0]):
+            for j in range(x.shape[1]):
+                dx[i, j] = np.exp(x[i, j] - logsums[i]) * dlosses[i]
+            dx[i, classes[i]] -= dlosses[i]
+
+    @jit
+    def swiglu(gate, up, out):  # type: ignore[no-untyped-def]
+        for i in prange(gate.shape[0]):
+            for j in range(gate.shape[1]):
+                out[i, j] = gate[i, j] / (one + np.exp(-gate[i, j])) * up[i, j]
+
+    @jit
+    def rope(x, cosines, sines, out):  # type: ignore[no-untyped-def]
+        half = x.shape[2] // 2
+        for i in prange(x.shape[0]):
+            for head in range(x.shape[1]):
+                for j in range(half):
+                    a, b, c, s = x[i, head, j], x[i, head, j + half], cosines[i, j], sines[i, j]
+                    out[i, head, j] = a * c - b * s
+                    out[i, head, j + half] = b * c + a * s
+
+    return {
+        "add": add, "copy": copy, "sum": total, "softmax": softmax, "layer_norm": layer_norm, "rms_norm": rms_norm,
+        "cross_entropy": cross_entropy, "cross_entropy_backward": cross_entropy_backward, "swiglu": swiglu, "rope": rope,
+    }  # fmt: skip

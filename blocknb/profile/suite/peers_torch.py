@@ -1,0 +1,103 @@
+"""The benchmarks as torch computes them: `eager()` as its users call it, `formulas()` as torch.compile likes them best.
+
+Both give functions by the benchmark's name; a function takes the inputs in the order of the definition and returns the outputs, or the
+first few of them. Functions are made inside functions, so that they close over torch, which torch.compile knows how to trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blocknb.profile.suite.catalogue import EPS, P
+
+Peer = Callable[..., Any]
+
+
+def formulas() -> dict[str, Peer]:
+    """What is compiled: whatever inductor turns into the fewest kernels."""
+    import torch
+
+    functional, aten = torch.nn.functional, torch.ops.aten
+
+    def total(x: Any) -> Any:
+        return torch.sum(x, dtype=torch.float32).reshape(1)
+
+    def softmax(x: Any) -> Any:
+        return torch.softmax(x, dim=-1)
+
+    def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+        return functional.layer_norm(x, (x.shape[1],), weight, bias, EPS)
+
+    def rms_norm(x: Any, weight: Any) -> Any:
+        return functional.rms_norm(x, (x.shape[1],), weight, EPS)
+
+    def layer_norm_backward(x: Any, weight: Any, dy: Any, mean: Any, rstd: Any) -> Any:
+        statistics = mean[:, None], rstd[:, None]
+        return aten.native_layer_norm_backward(dy, x, [x.shape[1]], *statistics, weight, weight, [True, True, True])
+
+    def rms_norm_backward(x: Any, weight: Any, dy: Any, rstd: Any) -> Any:
+        given, scale = dy.float(), rstd[:, None]
+        z, g = x.float() * scale, given * weight.float()
+        dx = (g - z * (g * z).mean(1, keepdim=True)) * scale
+        return dx.to(x.dtype), (given * z).sum(0).to(x.dtype)
+
+    def cross_entropy(x: Any, classes: Any) -> Any:
+        return functional.cross_entropy(x, classes, reduction="none")
+
+    def cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
+        chosen = torch.arange(x.shape[1], device=x.device)[None, :] == classes[:, None]
+        return (((x.float() - logsums[:, None]).exp() - chosen.float()) * dlosses[:, None]).to(x.dtype)
+
+    def swiglu(gate: Any, up: Any) -> Any:
+        return functional.silu(gate) * up
+
+    def rope(x: Any, cosines: Any, sines: Any) -> Any:
+        a, b = x.chunk(2, dim=-1)
+        c, s = cosines[:, None], sines[:, None]
+        return torch.cat([a * c - b * s, b * c + a * s], dim=-1)
+
+    def dropout(x: Any) -> Any:
+        return functional.dropout(x, P, training=True)
+
+    return {
+        "add": lambda x, y: x + y, "copy": lambda x: x.clone(), "sum": total, "softmax": softmax,
+        "layer_norm": layer_norm, "rms_norm": rms_norm, "layer_norm_backward": layer_norm_backward,
+        "rms_norm_backward": rms_norm_backward, "cross_entropy": cross_entropy,
+        "cross_entropy_backward": cross_entropy_backward, "swiglu": swiglu, "rope": rope, "dropout": dropout,
+        "transpose": lambda x: x.T.contiguous(), "matmul": lambda a, b: a @ b,
+    }  # fmt: skip
+
+
+def eager() -> dict[str, Peer]:
+    """What runs uncompiled: the same, where torch has fused operators for the backward passes those."""
+    import torch
+
+    aten = torch.ops.aten
+    plain = formulas()
+
+    def rms_norm_backward(x: Any, weight: Any, dy: Any, rstd: Any) -> Any:
+        """torch's own fused operator, which it has on GPUs only, and since 2.9."""
+        if x.is_cuda and hasattr(aten, "_fused_rms_norm_backward"):
+            return aten._fused_rms_norm_backward(dy, x, [x.shape[1]], rstd[:, None], weight, [True, True])
+        return plain["rms_norm_backward"](x, weight, dy, rstd)
+
+    return plain | {"rms_norm_backward": rms_norm_backward, "cross_entropy_backward": _CrossEntropyBackward()}
+
+
+class _CrossEntropyBackward:
+    """What autograd runs behind functional.cross_entropy: from the log-softmax that the forward pass kept, made at the first call."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+        self.of: Any = None
+
+    def __call__(self, x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
+        import torch
+
+        aten = torch.ops.aten
+        if self.of is not x:
+            self.kept, self.of, self.weight = torch.log_softmax(x, dim=-1), x, x.new_zeros(())
+            self.given = dlosses.to(x.dtype)
+        chosen = aten.nll_loss_backward(self.given, self.kept, classes, None, 0, -100, self.weight)
+        return aten._log_softmax_backward_data(chosen, self.kept, -1, x.dtype)

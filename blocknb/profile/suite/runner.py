@@ -1,0 +1,241 @@
+"""Runs the benchmarks that a command line names, prints tables as they are measured, and writes JSON if asked.
+
+On a GPU all happens in this process. On a CPU each number of threads has a process of its own, because BLAS, OpenMP and numba read
+their number once, and because the allocator is told there to keep its memory: no peer pays for pages that the kernel has to clear.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from blocknb.errors import Unsupported
+from blocknb.profile.suite import floors, table
+from blocknb.profile.suite.catalogue import BENCHMARKS
+from blocknb.profile.suite.definition import Benchmark, Case, parse_shape
+from blocknb.profile.suite.measure import TRITON, Row, Session, measure
+from blocknb.profile.suite.search import FILE, Best, text
+
+THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}  # glibc's: freed memory is kept
+LIBRARIES = ("numpy", "torch", "triton", "numba", "cupy-cuda13x", "cupy-cuda12x", "llvmlite")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says. `device`: "gpu", "cpu" or "" for the GPU if there is one; `threads`: on a CPU, () for one and all;
+    `peers`, `shapes` and `dtypes` restrict, () for all; `search` sweeps configurations."""
+
+    device: str = ""
+    threads: tuple[int, ...] = ()
+    peers: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    search: bool = False
+    rounds: int = 30
+
+
+def run(names: Sequence[str], options: Options) -> list[dict[str, Any]]:
+    """Measures the named benchmarks and prints them; returns a document for each device and number of threads, ready for JSON.
+
+    Raises KeyError for an unknown name, ValueError for an unknown peer or a shape that is none, Unsupported for a GPU that is not there.
+    """
+    from blocknb.runtime import machine
+
+    chosen(names, options, "cpu")
+    device = options.device or ("gpu" if machine.has_gpu() else "cpu")
+    if device == "gpu":
+        if not machine.has_gpu():
+            raise Unsupported("these benchmarks need a GPU, and CuPy sees none", hint="blocknb bench --device cpu")
+        return [on_gpu(names, options)]
+    counts = options.threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
+    return [_in_a_process(names, replace(options, threads=(n,))) for n in counts]
+
+
+def chosen(names: Sequence[str], options: Options, device: str) -> list[tuple[Benchmark, list[Case]]]:
+    """The benchmarks with those of their cases that the options leave; a shape that is named and not among them is measured, too."""
+    shapes = [parse_shape(shape) for shape in options.shapes]
+    found = []
+    for name in names:
+        benchmark = BENCHMARKS[name]
+        cases = benchmark.cases(device)
+        if shapes:
+            dtypes = dict.fromkeys(case.dtype for case in cases)
+            rank = len(cases[0].shape)
+            cases = [Case(name, shape, dtype) for dtype in dtypes for shape in shapes if len(shape) == rank]
+        cases = [case for case in cases if not options.dtypes or case.dtype in options.dtypes]
+        found.append((benchmark, cases))
+    return found
+
+
+def on_gpu(names: Sequence[str], options: Options) -> dict[str, Any]:
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    name = properties["name"].decode()
+    session = Session("gpu", options.peers or None, rounds=options.rounds)
+    best = Best(f"{name}, Triton {versions().get('triton', '')}", fresh=options.search)
+    return _measured(names, options, session, best, name, gpu_state)
+
+
+def on_cpu(names: Sequence[str], options: Options) -> dict[str, Any]:
+    """In this process, whose environment says how many threads there are."""
+    threads = options.threads[0]
+    session = Session("cpu", options.peers or None, rounds=options.rounds)
+    if session.torch is not None:
+        session.torch.set_num_threads(threads)
+    name = f"{_cpu_name()}, {threads} thread{'s' * (threads > 1)}"
+    return _measured(
+        names, options, session, Best(name, fresh=options.search), name, lambda: {"load": os.getloadavg()[0]}
+    )
+
+
+def _measured(
+    names: Sequence[str],
+    options: Options,
+    session: Session,
+    best: Best,
+    device: str,
+    state: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """Prints and returns everything that one session measures; an interrupt ends it, and what was measured stays."""
+    begin, rows, states = time.time(), [], [state()]
+    print(f"\n{device}: {', '.join(f'{k} {v}' for k, v in versions().items())}; {_state_text(states[0])}", flush=True)
+    for peer, why in session.missing.items():
+        print(f"  {peer} left out: {why}")
+    try:
+        for benchmark, cases in chosen(names, options, session.device):
+            rows += _one(benchmark, cases, session, best)
+            states.append(state())
+            print(f"  {_state_text(states[-1])}, {time.time() - begin:.0f} s", flush=True)
+            if session.cancelled:
+                break
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    verdicts = floors.judge(session.device, rows)
+    if verdicts:
+        print("\nPromises (a peer's time over ours)")
+        print("\n".join(map(str, verdicts)), flush=True)
+    if session.device == "gpu" and best.sweeps:
+        print(f"Triton's best configurations: {FILE}")
+    return {
+        "device": device,
+        "threads": options.threads[0] if session.device == "cpu" else None,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "seconds": time.time() - begin,
+        "versions": versions(),
+        "missing": session.missing,
+        "states": states,
+        "rows": [table.as_json(row, session.peers) for row in rows],
+        "means": {
+            name: {
+                peer: {"mean": mean, "lowest": low, "where": where, "cases": count}
+                for peer, (mean, low, where, count) in table.means(own, session.peers).items()
+            }
+            for name in names
+            if (own := [row for row in rows if row.case.name == name])
+        },
+        "promises": [
+            {"said": str(v).strip(), "figure": v.figure, "floor": v.floor.floor, "goal": v.floor.goal, "word": v.word}
+            for v in verdicts
+        ],
+        "sweeps": [asdict(sweep) for sweep in best.sweeps],
+    }
+
+
+def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) -> list[Row]:
+    """Measures and prints one benchmark."""
+    rows: list[Row] = []
+    print(f"\n{table.header(benchmark.name, session.peers, 'TFLOP/s' if benchmark.flops else 'GB/s')}", flush=True)
+    for case in cases:
+        try:
+            row = measure(session, benchmark, case, before=best.before, best=best)
+        except Exception as error:  # not of a peer: memory, a fault of the GPU; the next case may do
+            print(f"  {case}: {type(error).__name__}: {error}", flush=True)
+            continue
+        rows.append(row)
+        print(table.line(row, session.peers))
+        tail = [f"    Triton: {text(row.configs[TRITON])}"] if TRITON in row.configs and best.fresh else []
+        for line in [*table.problems(row), *tail]:
+            print(line)
+        sys.stdout.flush()
+        if session.device == "gpu" and session.torch is not None:
+            session.torch.cuda.empty_cache()
+        if session.cancelled:
+            break
+    print("\n".join(table.summary(benchmark.name, rows, session.peers)))
+    return rows
+
+
+# -- a CPU's processes
+
+
+def _in_a_process(names: Sequence[str], options: Options) -> dict[str, Any]:
+    count = str(options.threads[0])
+    environment = os.environ | dict.fromkeys(THREADS, count) | ALLOCATOR
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "result.json")
+        arguments = json.dumps({"names": list(names), "options": asdict(options), "path": str(path)})
+        sys.stdout.flush()
+        subprocess.run([sys.executable, "-m", "blocknb.profile.suite.runner", arguments], env=environment, check=True)
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+
+
+def _child(arguments: str) -> None:
+    given = json.loads(arguments)
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["options"].items()}
+    options = Options(**fields)
+    Path(given["path"]).write_text(json.dumps(on_cpu(given["names"], options)))
+
+
+# -- what is said of the machine
+
+
+def versions() -> dict[str, str]:
+    found = {"blocknb": __import__("blocknb").__version__, "Python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def gpu_state() -> dict[str, Any]:
+    """Clocks in MHz, watts, degrees, as nvidia-smi tells them; nothing where it does not."""
+    fields = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return dict(zip(fields, (float(value) for value in answer.split(",")), strict=True))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+
+
+def _state_text(state: dict[str, Any]) -> str:
+    units = {"clocks.sm": "SM {:.0f} MHz", "clocks.mem": "memory {:.0f} MHz", "power.draw": "{:.0f} W"}
+    units |= {"temperature.gpu": "{:.0f} C", "load": "load {:.1f}"}
+    return ", ".join(units[key].format(value) for key, value in state.items()) or "clocks unknown"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1])

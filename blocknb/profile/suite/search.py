@@ -1,0 +1,148 @@
+"""Which configuration of a kernel is the fastest: Triton's best, kept in a file, and a sweep of both compilers over the same grid.
+
+Triton has no say in a program's rows and warps: its users search. So the peer is the best of a sweep over the benchmark's grid, found
+once for a GPU and a version of Triton, and kept in `triton_best.json` beside this file. What we choose ourselves is never searched for a
+measurement; a sweep shows it beside the best there is, for whoever tunes that choice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blocknb.profile.suite.definition import Config
+from blocknb.profile.suite.measure import OURS, TRITON, Bench, Candidate, one_line
+
+FILE = Path(__file__).with_name("triton_best.json")
+ROUNDS = 12
+
+
+@dataclass
+class Sweep:
+    """Milliseconds by compiler and configuration; `default` is what ours takes as it is; `problems` name what could not run."""
+
+    case: str
+    times: dict[str, list[tuple[Config, float]]] = field(default_factory=dict)
+    default: float | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def best(self, compiler: str) -> tuple[Config, float] | None:
+        return min(self.times.get(compiler, []), key=lambda item: item[1], default=None)
+
+
+def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
+    """Checks and times every configuration of the benchmark's grid, by each of the compilers, all in turn."""
+    session, found = bench.session, Sweep(str(bench.case))
+    calls: dict[str, Callable[[], Any]] = {}
+    places: dict[str, tuple[str, Config]] = {}
+    for compiler in compilers:
+        source = session.triton if compiler == TRITON else session.ours
+        grid = source.configurations(bench.benchmark, bench.case.shape)
+        for config in grid if session.device == "gpu" else _without_warps(grid):
+            label = f"{compiler} {text(config)}"
+            try:
+                call = source.call(bench.benchmark, bench.arrays, config)
+                wrong = bench.verify(Candidate(call, lambda _: bench.outputs))[0]
+            except Exception as error:  # shared memory, registers: a configuration that a compiler cannot make
+                wrong = one_line(error)
+            if wrong:
+                found.problems.append(f"{label}: {wrong}")
+            else:
+                calls[label], places[label] = call, (compiler, config)
+    if OURS in compilers:
+        calls["default"] = session.ours.call(bench.benchmark, bench.arrays)
+    for label, timing in session.time(calls, ROUNDS).items():
+        if label == "default":
+            found.default = timing.median
+        else:
+            compiler, config = places[label]
+            found.times.setdefault(compiler, []).append((config, timing.median))
+    return found
+
+
+def _without_warps(grid: list[Config]) -> list[Config]:
+    """A CPU has no warps."""
+    found: list[Config] = []
+    for config in grid:
+        rest = {key: value for key, value in config.items() if key != "num_warps"}
+        if rest and rest not in found:
+            found.append(rest)
+    return found
+
+
+def text(config: Config) -> str:
+    return " ".join(f"{key}={value}" for key, value in config.items())
+
+
+def grid(found: Sweep) -> list[str]:
+    """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
+    compilers = list(found.times)
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for compiler, items in found.times.items():
+        for config, ms in items:
+            rest = text({key: value for key, value in config.items() if key != "num_warps"})
+            cells.setdefault((rest, config.get("num_warps", 0)), {})[compiler] = ms * 1e3
+    columns = sorted({warps for _, warps in cells})
+    rests = list(dict.fromkeys(rest for rest, _ in cells))
+    width = max([len(rest) for rest in rests], default=0)
+    lines = [f"  {found.case}, us: {' | '.join(compilers)}"]
+    if columns != [0]:
+        lines.append(f"    {'num_warps':{max(width, 9)}}" + "".join(f"{warps:>16}" for warps in columns))
+    for rest in rests:
+        parts = []
+        for warps in columns:
+            held = cells.get((rest, warps), {})
+            parts.append(" | ".join(f"{held[c]:.2f}" if c in held else "-" for c in compilers) if held else "")
+        lines.append(f"    {rest:{max(width, 9)}}" + "".join(f"{part:>16}" for part in parts))
+    for compiler in compilers:
+        best = found.best(compiler)
+        if best is not None:
+            lines.append(f"    best {compiler}: {best[1] * 1e3:.2f} with {text(best[0])}")
+    if found.default is not None:
+        lines.append(f"    ours as it is: {found.default * 1e3:.2f}")
+    return lines + [f"    {problem}" for problem in found.problems]
+
+
+class Best:
+    """Triton's best configuration of a case: from the file, or from a sweep, which is then kept; `fresh` always sweeps, both compilers.
+
+    `device` is what the file's entries hold for. Sweeps are kept in `sweeps`, and `show` is given their lines when they are fresh.
+    """
+
+    def __init__(self, device: str, *, fresh: bool, show: Callable[[str], None] = print, path: Path = FILE) -> None:
+        self.device, self.fresh, self.show, self.path = device, fresh, show, path
+        self.sweeps: list[Sweep] = []
+        self.kept: dict[str, dict[str, Config]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def before(self, bench: Bench) -> None:
+        """Sweeps ours, and Triton's where it is there, when this is a search; shows and keeps what was found."""
+        if not self.fresh:
+            return
+        found = sweep(bench, (OURS, TRITON) if TRITON in bench.session.peers else (OURS,))
+        self._keep(bench, found)
+        for line in grid(found):
+            self.show(line)
+
+    def __call__(self, bench: Bench) -> Config:
+        """Triton's best configuration. Raises RuntimeError where none runs."""
+        known = self.kept.setdefault(self.device, {})
+        if str(bench.case) not in known:
+            self._keep(bench, sweep(bench, (TRITON,)))
+        if str(bench.case) not in known:
+            raise RuntimeError(f"no configuration runs: {'; '.join(self.sweeps[-1].problems[:2])}")
+        return known[str(bench.case)]
+
+    def _keep(self, bench: Bench, found: Sweep) -> None:
+        self.sweeps.append(found)
+        best = found.best(TRITON)
+        if best is not None:
+            self.kept.setdefault(self.device, {})[str(bench.case)] = best[0]
+            self._write()
+
+    def _write(self) -> None:
+        with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
+            self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,111 @@
+"""Our ready-made kernels through another compiler: the modules of blocknb.kernels loaded once more, their text rewritten.
+
+`Sources("triton")` offers the same wrappers as blocknb.kernels, whose kernels are Triton's: `@blocknb.kernel` becomes `@triton.jit`, the
+imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a search
+may set a module's `tile` without anybody noticing. Both compilers read a kernel's source from a file, so the copies lie in a folder
+that lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import importlib.util
+import inspect
+import itertools
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from blocknb import kernels
+from blocknb.profile.suite.definition import Benchmark, Config
+
+_count = itertools.count()
+#: What stands in our modules, and what in Triton's copy; `triton` has cdiv and next_power_of_2, too.
+REWRITING = (
+    (r"^import blocknb\.language as bl$", "import triton.language as bl"),
+    (r"^import blocknb$", "import triton as blocknb"),
+    (r"^@blocknb\.kernel$", "@blocknb.jit"),
+)
+
+
+@functools.cache
+def _folder() -> Path:
+    path = tempfile.mkdtemp(prefix="blocknb-suite-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
+
+def rewritten(text: str) -> str:
+    """A module of blocknb.kernels as a program for Triton. Raises ValueError where a line remains that is ours alone."""
+    for pattern, other in REWRITING:
+        text = re.sub(pattern, other, text, flags=re.MULTILINE)
+    if left := re.findall(r"\bblocknb\.(?!kernels\b|jit\b|cdiv\b|next_power_of_2\b)\w+", text):
+        raise ValueError(f"Triton has no {', '.join(sorted(set(left)))}")
+    return text
+
+
+class Sources:
+    """Wrappers by name, as blocknb.kernels has them, of modules of one's own; `language` is "triton" or "blocknb"."""
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+        self.modules: dict[str, ModuleType] = {}
+        if language == "triton":
+            importlib.import_module("triton")  # says at once that it is not installed
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        home = inspect.getmodule(getattr(kernels, name))
+        assert home is not None
+        return getattr(self.module(home.__name__.rpartition(".")[2]), name)
+
+    def module(self, name: str) -> ModuleType:
+        """The copy of blocknb.kernels.<name>."""
+        if name not in self.modules:
+            original = Path(inspect.getfile(importlib.import_module(f"blocknb.kernels.{name}"))).read_text()
+            path = _folder() / f"{self.language}_{name}_{next(_count)}.py"
+            path.write_text(rewritten(original) if self.language == "triton" else original)
+            spec = importlib.util.spec_from_file_location(path.stem, path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[path.stem] = module
+            spec.loader.exec_module(module)
+            self.modules[name] = module
+        return self.modules[name]
+
+    def call(self, benchmark: Benchmark, arrays: dict[str, Any], config: Config | None = None) -> Callable[[], Any]:
+        """A call of the benchmark's wrapper on the arrays, in the configuration that it chooses itself or in that one."""
+        if config is None:
+            return functools.partial(benchmark.ours, self, arrays)
+        if "ROWS" not in config:
+            return functools.partial(benchmark.ours, self, arrays, **config)
+        module = self.module(benchmark.module)
+        chosen = module.tile
+
+        def tile(rows: int, columns: int, num_warps: int | None = None) -> Config:
+            return chosen(rows, columns) | config
+
+        def call() -> Any:
+            module.tile = tile  # type: ignore[attr-defined]
+            try:
+                return benchmark.ours(self, arrays)
+            finally:
+                module.tile = chosen  # type: ignore[attr-defined]
+
+        return call
+
+    def configurations(self, benchmark: Benchmark, shape: tuple[int, ...]) -> list[Config]:
+        """What a search tries; only one row a program where the module's kernel takes no more."""
+        found = list(benchmark.sweep(shape))
+        if any("ROWS" in config for config in found) and not hasattr(self.module(benchmark.module), "tile"):
+            return [{"num_warps": c["num_warps"]} for c in found if c["ROWS"] == 1]
+        return found
