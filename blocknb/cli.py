@@ -19,10 +19,43 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb against its peers on this machine: `blocknb bench gpu`, `cpu`, `compile`, `scaling`; all without a name."""
+    """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `launch`, `compile`,
+    `ceilings`, `scaling`; all without a name."""
     from blocknb.profile.bench import run
+    from blocknb.profile.suite.runner import Options
 
-    return run(options.names)
+    given = Options(
+        options.device, options.threads, options.peers, options.shapes, options.dtypes, options.search, options.rounds
+    )
+    return run(options.names, given, options.json)
+
+
+def _bench_arguments(command: argparse.ArgumentParser) -> None:
+    def listed(kind: Callable[[str], object]) -> Callable[[str], tuple]:
+        return lambda text: tuple(kind(part) for part in text.split(",") if part)
+
+    add = command.add_argument
+    add("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
+    add("--json", default="", metavar="FILE", help="write what is measured to this file, too")
+    add("--device", choices=("cpu", "gpu"), default="", help="of kernels and launches; the GPU where there is one")
+    add("--threads", type=listed(int), default=(), metavar="N,...", help="on a CPU; one and all of them if not given")
+    add(
+        "--peers",
+        type=listed(str),
+        default=(),
+        metavar="NAME,...",
+        help="only these: copy, torch, torch.compile, Triton...",
+    )
+    add(
+        "--shapes",
+        type=listed(str),
+        default=(),
+        metavar="MxN,...",
+        help="these instead of the benchmark's own: 4096x1024,2^26",
+    )
+    add("--dtypes", type=listed(str), default=(), metavar="NAME,...", help="only these: fp32, fp16")
+    add("--search", action="store_true", help="first sweep configurations, ours and Triton's, and keep Triton's best")
+    add("--rounds", type=int, default=30, metavar="N", help="how often each peer is timed (30)")
 
 
 def reference(options: argparse.Namespace) -> int:
@@ -53,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         if run is bench:
-            command.add_argument("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
+            _bench_arguments(command)
         if run is reference:
             command.add_argument("--gpu", action="store_true", help="run the examples on the GPU, too")
     options = parser.parse_args(arguments)

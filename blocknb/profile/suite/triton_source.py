@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from blocknb import kernels
+from blocknb import Kernel, kernels
 from blocknb.profile.suite.definition import Benchmark, Config
 
 _count = itertools.count()
@@ -51,6 +51,26 @@ def rewritten(text: str) -> str:
     return text
 
 
+def _loaded(name: str, text: str) -> ModuleType:
+    """A module of that text, from a file of its own."""
+    path = _folder() / f"{name}_{next(_count)}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def kernel_for_triton(kernel: Kernel) -> Any:
+    """One kernel of ours as Triton's, from its source. Raises ImportError without Triton."""
+    importlib.import_module("triton")
+    text = f"import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\n{kernel.src}"
+    return getattr(_loaded(kernel.fn.__name__, rewritten(text)), kernel.fn.__name__)
+
+
 class Sources:
     """Wrappers by name, as blocknb.kernels has them, of modules of one's own; `language` is "triton" or "blocknb"."""
 
@@ -71,15 +91,7 @@ class Sources:
         """The copy of blocknb.kernels.<name>."""
         if name not in self.modules:
             original = Path(inspect.getfile(importlib.import_module(f"blocknb.kernels.{name}"))).read_text()
-            path = _folder() / f"{self.language}_{name}_{next(_count)}.py"
-            path.write_text(rewritten(original) if self.language == "triton" else original)
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
-            spec.loader.exec_module(module)
-            self.modules[name] = module
+            self.modules[name] = _loaded(name, rewritten(original) if self.language == "triton" else original)
         return self.modules[name]
 
     def call(self, benchmark: Benchmark, arrays: dict[str, Any], config: Config | None = None) -> Callable[[], Any]:

@@ -1,0 +1,195 @@
+"""What a launch costs the host: `blocknb bench launch`. Five arguments, a kernel that does next to nothing, peers in turn.
+
+A measurement is a batch of launches between two readings of the clock, with a wait for the GPU before and behind it, so that its queue
+never fills and no launch waits for the GPU. The bare driver call is the same kernel with its arguments laid out beforehand: what
+remains of a launch when Python has nothing to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import blocknb
+import blocknb.language as bl
+from blocknb.errors import Unsupported
+from blocknb.profile.suite.measure import one_line
+from blocknb.profile.suite.triton_source import kernel_for_triton
+from blocknb.profile.timing import Timing, interleaved
+
+BATCH = 200  # launches; the driver queues more than a thousand
+ROUNDS = 25
+N = 64
+OURS = "blocknb"
+Call = Callable[[], Any]
+FLOOR, GOAL = 0.6, 0.4  # of Triton's time
+
+
+@blocknb.kernel
+def five_arguments(x, y, out, n, scale, BLOCK: bl.constexpr):  # type: ignore[no-untyped-def]
+    offsets = bl.arange(0, BLOCK)
+    inside = offsets < n
+    total = bl.load(x + offsets, mask=inside) + bl.load(y + offsets, mask=inside) * scale
+    bl.store(out + offsets, total, mask=inside)
+
+
+_CUDA = r"""
+extern "C" __global__ void five(const float* x, const float* y, float* out, int n, int scale) {
+    if (threadIdx.x < n) out[threadIdx.x] = x[threadIdx.x] + y[threadIdx.x] * scale;
+}
+"""
+
+
+def run(device: str = "") -> list[dict[str, Any]]:
+    """Prints and returns microseconds a launch, by peer, on the GPU if there is one, else on the CPU ("gpu", "cpu": there)."""
+    from blocknb.runtime import machine
+
+    device = device or ("gpu" if machine.has_gpu() else "cpu")
+    if device == "gpu" and not machine.has_gpu():
+        raise Unsupported("launches on a GPU need one, and CuPy sees none", hint="blocknb bench launch --device cpu")
+    makers, wait = (_gpu_calls(), _wait) if device == "gpu" else (_cpu_calls(), lambda: None)
+    calls, missing = ready(makers)
+    times = interleaved(calls, gpu=False, rounds=ROUNDS, warmup=1, cold=False, clock=lambda call: batch(call, wait))
+    rows = [row(name, timing, times[OURS]) for name, timing in times.items()] if OURS in times else []
+    print(f"\nHost time of a launch with five arguments, {device.upper()}, batches of {BATCH}")
+    print(f"  {'':<34}{'us':>8}{'quarter points':>18}{'ours / it':>12}")
+    for one in rows:
+        print(f"  {one['peer']:<34}{one['us']:>8.2f}{one['low']:>10.2f}-{one['high']:<7.2f}{one['ours / it']:>12.2f}")
+    for name, why in missing.items():
+        print(f"  {name} left out: {why}")
+    if "Triton" in times and OURS in times:
+        share = times[OURS].median / times["Triton"].median
+        word = "goal" if share <= GOAL else "floor" if share <= FLOOR else "MISSED"
+        print(f"  {word:<7}launch against Triton's: {share:.2f}; floor {FLOOR:g}, goal {GOAL:g}")
+    return rows
+
+
+def ready(makers: dict[str, Callable[[], Call]]) -> tuple[dict[str, Call], dict[str, str]]:
+    """The calls that work, each called once; and why the others do not."""
+    calls, missing = {}, {}
+    for name, make in makers.items():
+        try:
+            call = make()
+            call()
+            calls[name] = call
+        except Exception as error:  # whatever a peer's library raises: the others are measured all the same
+            missing[name] = one_line(error)
+    return calls, missing
+
+
+def batch(call: Call, wait: Call) -> float:
+    """Milliseconds of one call, of a batch."""
+    wait()
+    begin = time.perf_counter()
+    for _ in range(BATCH):
+        call()
+    took = time.perf_counter() - begin
+    wait()
+    return took * 1e3 / BATCH
+
+
+def row(name: str, timing: Timing, ours: Timing) -> dict[str, Any]:
+    scale = 1e3
+    return {
+        "peer": name,
+        "us": timing.median * scale,
+        "low": timing.low * scale,
+        "high": timing.high * scale,
+        "ours / it": ours.median / timing.median,
+    }
+
+
+def _wait() -> None:
+    import cupy
+
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+def _launcher(kernel: Any, arrays: tuple[Any, ...]) -> Call:
+    x, y, out = arrays
+    return lambda: kernel[(1,)](x, y, out, N, 3, BLOCK=N, num_warps=1)
+
+
+def _gpu_calls() -> dict[str, Callable[[], Call]]:
+    """What makes each peer's call. Arrays of ours and Triton's are torch's, as their users' are; CuPy's have a row of their own."""
+    import cupy
+
+    own = tuple(cupy.random.standard_normal(N, dtype=cupy.float32) for _ in range(3))
+
+    def tensors() -> tuple[Any, ...]:
+        import torch
+
+        return tuple(torch.randn(N, device="cuda") for _ in range(3))
+
+    def raw() -> Any:
+        return cupy.RawKernel(_CUDA, "five")
+
+    def raw_kernel() -> Call:
+        kernel, arguments = raw(), (*own, np.int32(N), np.int32(3))
+        return lambda: kernel((1,), (N,), arguments)
+
+    def driver() -> Call:
+        from cupy_backends.cuda.api.driver import launchKernel
+
+        kernel = raw()
+        slots = [ctypes.c_void_p(a.data.ptr) for a in own] + [ctypes.c_int(N), ctypes.c_int(3)]
+        table = (ctypes.c_void_p * 5)(*(ctypes.addressof(slot) for slot in slots))
+        function, address = int(kernel.kernel.ptr), ctypes.addressof(table)
+
+        def call(keep: Any = (kernel, slots, table)) -> None:
+            launchKernel(function, 1, 1, 1, N, 1, 1, 0, 0, address, 0)
+
+        return call
+
+    def torch_add() -> Call:
+        import torch
+
+        x, y, out = tensors()
+        return lambda: torch.add(x, y, alpha=3, out=out)
+
+    def ours() -> Call:
+        try:
+            return _launcher(five_arguments, tensors())
+        except ImportError:
+            return _launcher(five_arguments, own)
+
+    return {
+        OURS: ours,
+        f"{OURS}, CuPy arrays": lambda: _launcher(five_arguments, own),
+        "Triton": lambda: _launcher(kernel_for_triton(five_arguments), tensors()),
+        "CuPy RawKernel": raw_kernel,
+        "torch.add": torch_add,
+        "the driver's call alone": driver,
+    }
+
+
+def _cpu_calls() -> dict[str, Callable[[], Call]]:
+    arrays = tuple(np.random.default_rng().standard_normal(N).astype(np.float32) for _ in range(3))
+    x, y, out = arrays
+
+    def numba_call() -> Call:
+        import numba
+
+        @numba.njit
+        def five(x, y, out, n, scale):  # type: ignore[no-untyped-def]
+            for i in range(n):
+                out[i] = x[i] + y[i] * scale
+
+        return lambda: five(x, y, out, N, 3)
+
+    def torch_add() -> Call:
+        import torch
+
+        a, b, c = (torch.from_numpy(array) for array in arrays)
+        return lambda: torch.add(a, b, alpha=3, out=c)
+
+    return {
+        OURS: lambda: _launcher(five_arguments, arrays),
+        "numpy.add": lambda: lambda: np.add(x, y, out=out),
+        "numba": numba_call,
+        "torch.add": torch_add,
+    }

@@ -1,0 +1,108 @@
+"""`blocknb bench`: which names there are, what the options restrict, what is printed and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blocknb.cli import main
+from blocknb.profile import bench
+from blocknb.profile.suite import launching, runner
+from blocknb.profile.suite.definition import Case
+from blocknb.profile.suite.runner import Options
+
+
+def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "sofmax", "launch"]) == 2
+    said = capsys.readouterr().err
+    assert "no benchmark sofmax; there are kernels, add, copy, sum, softmax" in said and "ceilings, compile" in said
+
+
+def test_a_run_on_one_thread_prints_a_table_and_writes_json(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    path = tmp_path / "found.json"
+    given = "--device cpu --threads 1 --peers NumPy --shapes 5x33,1000 --rounds 2".split()
+    assert main(["bench", "softmax", "add", *given, "--json", str(path)]) == 0
+    said = capfd.readouterr().out
+    assert "1 thread:" in said and "x NumPy" in said and f"written: {path}" in said
+    assert "5x33" in said and "Promises" in said and "softmax against NumPy" in said
+    (document,) = json.loads(path.read_text())["kernels"]
+    assert document["threads"] == 1 and document["versions"]["numpy"]
+    assert [(r["benchmark"], r["shape"]) for r in document["rows"]] == [("softmax", [5, 33]), ("add", [1000])]
+    assert document["rows"][0]["ms"]["NumPy"]["runs"] == 2 and not document["rows"][0]["problems"]
+    assert document["means"]["softmax"]["NumPy"]["cases"] == 1
+
+
+def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    from blocknb.runtime import machine
+
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
+    assert main(["bench", "softmax", "launch", "scaling", "--device", "gpu"]) == 1
+    said = capsys.readouterr().err
+    assert "kernels: these benchmarks need a GPU" in said and "launch: launches on a GPU need one" in said
+
+
+def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+    monkeypatch.setattr(runner, "run", lambda names, options: ran.append(list(names)) or [])
+    monkeypatch.setattr(launching, "run", lambda device: ran.append("launch") or [])
+    for name in list(bench.BENCHMARKS):
+        monkeypatch.setitem(bench.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
+    assert bench.run([], Options()) == 0
+    assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", *bench.BENCHMARKS]
+    ran.clear()
+    assert bench.run(["kernels", "add"], Options()) == 0
+    assert len(ran) == 1 and ran[0].count("add") == 1 and "matmul" in ran[0]
+
+
+def test_options_choose_cases() -> None:
+    def cases(device: str, name: str, **options: Any) -> list[Case]:
+        return runner.chosen([name], Options(**options), device)[0][1]
+
+    assert len(cases("gpu", "softmax")) == 21 and {c.dtype for c in cases("gpu", "softmax")} == {"fp32", "fp16"}
+    assert [str(c) for c in cases("cpu", "add")] == ["add 2^24 fp32"]
+    assert {c.dtype for c in cases("gpu", "softmax", dtypes=("fp16",))} == {"fp16"}
+    assert [str(c) for c in cases("gpu", "add", shapes=("8x9", "2^20"))] == ["add 2^20 fp32", "add 2^20 fp16"]
+    with pytest.raises(ValueError):
+        cases("gpu", "add", shapes=("8-9",))
+
+
+def test_a_case_that_breaks_leaves_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    real = runner.measure
+
+    def measure(session: Any, benchmark: Any, case: Case, **options: Any) -> Any:
+        if case.shape == (5, 33):
+            raise MemoryError("too large")
+        return real(session, benchmark, case, **options)
+
+    monkeypatch.setattr(runner, "measure", measure)
+    options = Options("cpu", (1,), ("NumPy",), ("5x33", "6x34"), rounds=1)
+    document = runner.on_cpu(["softmax"], options)
+    assert "softmax 5x33 fp32: MemoryError: too large" in capsys.readouterr().out
+    assert [r["shape"] for r in document["rows"]] == [[6, 34]]
+
+
+def test_launches_on_a_cpu_are_timed_beside_their_peers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(launching, "ROUNDS", 2)
+    monkeypatch.setattr(launching, "BATCH", 3)
+    rows = {row["peer"]: row for row in launching.run("cpu")}
+    assert rows["blocknb"]["ours / it"] == 1 and rows["numpy.add"]["us"] > 0
+    assert "Host time of a launch with five arguments, CPU" in capsys.readouterr().out
+
+
+def test_a_launch_peer_that_fails_is_left_out_with_its_reason() -> None:
+    def missing() -> Any:
+        raise ImportError("No module named 'triton'")
+
+    calls, why = launching.ready({"a": lambda: lambda: 1, "b": missing, "c": lambda: lambda: 1 / 0})
+    assert list(calls) == ["a"]
+    assert why == {"b": "ImportError: No module named 'triton'", "c": "ZeroDivisionError: division by zero"}

@@ -1,0 +1,127 @@
+"""Every benchmark's definition, at small ragged sizes on the CPU: ours and each peer that is installed give what float64 gives."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blocknb.profile.suite import peers_numpy
+from blocknb.profile.suite.catalogue import BENCHMARKS, P
+from blocknb.profile.suite.definition import Case, Make
+from blocknb.profile.suite.measure import COMPILED, COPY, NUMBA, NUMPY, OURS, TORCH, TRITON, Bench, Session, measure
+from blocknb.profile.suite.triton_source import Sources
+
+SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6)}
+HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]
+
+
+def small(name: str, dtype: str = "fp32") -> Case:
+    return Case(name, SMALL[len(BENCHMARKS[name].cpu[0])], dtype)
+
+
+def clock(call: Any) -> float:
+    call()
+    return 1.0
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return Session("cpu", (NUMPY, TORCH), rounds=2, clock=clock)
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_every_peer_on_a_cpu_gives_what_float64_gives(session: Session, name: str) -> None:
+    row = measure(session, BENCHMARKS[name], small(name))
+    assert not row.problems
+    assert set(row.times) == {OURS, *session.peers} and NUMPY in row.times
+    assert all(error < 1e-4 for error in row.errors.values())
+
+
+@pytest.mark.parametrize("name", HALF)
+def test_ours_in_half_precision_gives_what_float64_gives(name: str) -> None:
+    row = measure(Session("cpu", (), rounds=1, clock=clock), BENCHMARKS[name], small(name, "fp16"))
+    assert not row.problems and row.errors[OURS] < 2e-3
+
+
+@pytest.mark.full
+@pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_numba_gives_what_float64_gives(name: str) -> None:
+    row = measure(Session("cpu", (NUMBA,), rounds=1, clock=clock), BENCHMARKS[name], small(name))
+    assert row.problems.get(NUMBA) == ("none" if name not in peers_numpy.numba_peers() else None)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", HALF)
+def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: str) -> None:
+    """The way of a GPU's session with torch's tensors; our copied sources stand for Triton's."""
+    pytest.importorskip("torch")
+    if dtype not in BENCHMARKS[name].gpu or (dtype == "fp16" and name == "layer_norm_backward"):
+        pytest.skip("torch's CPU operator wants fp16 statistics")
+    session = Session("gpu", (COPY, TORCH), rounds=2, torch_device="cpu", clock=clock)
+    session.peers, session.triton = (*session.peers, TRITON), Sources("blocknb")
+    config = session.triton.configurations(BENCHMARKS[name], small(name).shape)[0]
+    row = measure(session, BENCHMARKS[name], small(name, dtype), best=lambda bench: config)
+    assert {peer for peer, why in row.problems.items() if why != "none"} == set()
+    assert {OURS, TORCH, TRITON} <= set(row.times) and row.configs == {TRITON: config}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "matmul"])
+def test_what_torch_compiles_gives_what_float64_gives(name: str) -> None:
+    pytest.importorskip("torch")
+    session = Session("gpu", (COMPILED,), rounds=1, torch_device="cpu", clock=clock)
+    row = measure(session, BENCHMARKS[name], small(name))
+    assert not row.problems and COMPILED in row.times
+
+
+def test_what_is_not_written_or_wrong_or_fails_is_named_and_not_timed() -> None:
+    session = Session("cpu", (NUMPY,), rounds=2, clock=clock)
+
+    def half(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        np.add(x[:-1], y[:-1], out=out[:-1])
+
+    def off(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
+        np.add(x, y * 1.001, out=out)
+
+    def broken(*arrays: Any) -> None:
+        raise RuntimeError("no such\n function")
+
+    bench = Bench(session, BENCHMARKS["add"], small("add"))
+    for function, words in ((half, "out is wrong: relative error nan"), (off, "out is wrong: relative error 0.0")):
+        session.functions[NUMPY] = {"add": function}
+        assert words in bench.verify(bench.candidate(NUMPY, None))[0]
+    session.functions[NUMPY] = {"add": broken}
+    row = measure(session, BENCHMARKS["add"], small("add"))
+    assert row.problems == {NUMPY: "failed: RuntimeError: no such function"} and set(row.times) == {OURS}
+
+
+def test_a_dropout_that_keeps_too_many_or_scales_wrongly_is_found(session: Session) -> None:
+    bench = Bench(session, BENCHMARKS["dropout"], Case("dropout", (100_000,), "fp32"))
+    x = bench.inputs["x"].astype(np.float64)
+    check: Any = BENCHMARKS["dropout"].check
+    dropped = np.where(np.random.default_rng(1).random(x.shape) >= P, x / (1 - P), 0)
+    assert check(np, {"x": x}, {"out": dropped}) == ""
+    assert "not 0.1" in check(np, {"x": x}, {"out": x / (1 - P)})
+    assert "neither" in check(np, {"x": x}, {"out": np.where(dropped == 0, 0, x)})
+    assert "neither" in check(np, {"x": x}, {"out": np.full_like(x, np.nan)})
+
+
+def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "numba", None)
+    session = Session("cpu", (NUMPY, NUMBA))
+    assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
+    with pytest.raises(ValueError, match="no peer 'Torch'; there are NumPy, Triton, copy, numba, torch, torch.compile"):
+        Session("cpu", ("Torch",))
+
+
+def test_inputs_are_fresh_and_bytes_are_those_of_every_array_once() -> None:
+    session = Session("cpu", ())
+    case = Case("swiglu", (7, 301), "fp32")
+    first, second = (Bench(session, BENCHMARKS["swiglu"], case) for _ in range(2))
+    assert first.bytes == 3 * 7 * 301 * 4
+    assert (first.inputs["gate"] != second.inputs["gate"]).all() and np.isnan(first.outputs["out"]).all()
+    assert Make(np, "fp16").normal(3).dtype == np.float16

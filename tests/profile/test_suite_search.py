@@ -1,0 +1,126 @@
+"""Searching configurations: what is tried, what is kept, and that a search leaves our own kernels as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blocknb import kernels
+from blocknb.profile.suite.catalogue import BENCHMARKS
+from blocknb.profile.suite.definition import Case, over_blocks, over_rows
+from blocknb.profile.suite.measure import OURS, TRITON, Bench, Session, measure
+from blocknb.profile.suite.search import Best, Sweep, grid, sweep
+from blocknb.profile.suite.triton_source import Sources, rewritten
+
+CASE = Case("rms_norm", (40, 100), "fp32")
+
+
+def session() -> Session:
+    """Ours on the CPU, whose copied sources stand for Triton's; a call takes as many milliseconds as it is the n-th."""
+    times = iter(range(1, 10_000))
+
+    def clock(call: Any) -> float:
+        call()
+        return float(next(times))
+
+    made = Session("cpu", (), rounds=1, clock=clock)
+    made.peers, made.triton = (TRITON,), Sources("blocknb")
+    return made
+
+
+def test_threads_of_a_configuration_hold_a_sensible_number_of_elements() -> None:
+    for shape in ((4096, 781), (4096, 32768), (3, 5)):
+        found = list(over_rows(shape))
+        block = 1 << (shape[1] - 1).bit_length()
+        assert found and all(1 <= c["ROWS"] * block / (32 * c["num_warps"]) <= 64 or block < 128 for c in found)
+        assert len({(c["ROWS"], c["num_warps"]) for c in found}) == len(found)
+    assert {"ROWS": 4, "num_warps": 4} in list(over_rows((4096, 781)))
+    assert {c["ROWS"] for c in over_rows((4096, 32768))} == {1}
+    assert {"block": 1024, "num_warps": 4} in list(over_blocks((1 << 26,)))
+
+
+def test_a_configuration_reaches_the_kernel_of_the_copy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, seen = Sources("blocknb"), []
+    bench = Bench(session(), BENCHMARKS["rms_norm"], CASE)
+    module = source.module("norms")
+    assert module is not kernels.norms and module.norm_kernel is not kernels.norms.norm_kernel
+    launch = type(module.norm_kernel).launch
+    monkeypatch.setattr(
+        type(module.norm_kernel),
+        "launch",
+        lambda self, grid, *args, **options: (
+            seen.append((grid, options["ROWS"])),
+            launch(self, grid, *args, **options),
+        ),
+    )
+    source.call(BENCHMARKS["rms_norm"], bench.arrays, {"ROWS": 8, "num_warps": 2})()
+    source.call(BENCHMARKS["rms_norm"], bench.arrays)()
+    assert [rows for _, rows in seen] == [8, kernels.norms.tile(40, 100)["ROWS"]]
+    assert seen[0][0] == (5,) and module.tile is kernels.norms.tile
+
+
+def test_a_wrapper_without_rows_is_searched_over_warps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Sources("blocknb")
+    monkeypatch.delattr(source.module("norms"), "tile")
+    found = source.configurations(BENCHMARKS["rms_norm"], (4096, 1024))
+    assert found == [{"num_warps": w} for w in (1, 2, 4, 8)]
+
+
+def test_the_best_of_a_sweep_is_kept_in_a_file_and_not_searched_again(tmp_path: Path) -> None:
+    path, made = tmp_path / "best.json", session()
+    best = Best("a GPU", fresh=False, path=path)
+    row = measure(made, BENCHMARKS["rms_norm"], CASE, before=best.before, best=best)
+    kept = json.loads(path.read_text())
+    assert kept == {"a GPU": {str(CASE): row.configs[TRITON]}} and len(best.sweeps) == 1
+    assert best.sweeps[0].times[TRITON][0][0] == row.configs[TRITON]  # the clock only rises
+    again = Best("a GPU", fresh=False, path=path)
+    measure(made, BENCHMARKS["rms_norm"], CASE, before=again.before, best=again)
+    assert not again.sweeps
+    other = Best("another GPU", fresh=False, path=path)
+    measure(made, BENCHMARKS["rms_norm"], CASE, before=other.before, best=other)
+    assert len(other.sweeps) == 1 and set(json.loads(path.read_text())) == {"a GPU", "another GPU"}
+
+
+def test_a_search_sweeps_both_compilers_and_shows_the_grid(tmp_path: Path) -> None:
+    lines: list[str] = []
+    best = Best("a GPU", fresh=True, show=lines.append, path=tmp_path / "best.json")
+    measure(session(), BENCHMARKS["rms_norm"], CASE, before=best.before, best=best)
+    found = best.sweeps[0]
+    assert set(found.times) == {OURS, TRITON} and found.default is not None and not found.problems
+    assert "ours as it is" in lines[-1] and any(line.lstrip().startswith("best blocknb") for line in lines)
+
+
+def test_a_configuration_that_fails_is_named_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = session()
+    bench = Bench(made, BENCHMARKS["rms_norm"], CASE)
+    configurations = [{"ROWS": 3, "num_warps": 1}, {"ROWS": 4, "num_warps": 1}]
+    monkeypatch.setattr(Sources, "configurations", lambda *_: configurations)
+    found = sweep(bench, (TRITON,))
+    assert [config for config, _ in found.times[TRITON]] == [{"ROWS": 4}]
+    assert len(found.problems) == 1 and found.problems[0].startswith("Triton ROWS=3: ")
+
+
+def test_the_grid_has_warps_across_and_the_rest_down() -> None:
+    found = Sweep("case", {OURS: [({"ROWS": 1, "num_warps": 2}, 0.01), ({"ROWS": 2, "num_warps": 4}, 0.02)]}, 0.015)
+    found.times[TRITON] = [({"ROWS": 2, "num_warps": 4}, 0.03)]
+    assert [line.split() for line in grid(found)] == [
+        ["case,", "us:", "blocknb", "|", "Triton"],
+        ["num_warps", "2", "4"],
+        ["ROWS=1", "10.00", "|", "-"],
+        ["ROWS=2", "20.00", "|", "30.00"],
+        ["best", "blocknb:", "10.00", "with", "ROWS=1", "num_warps=2"],
+        ["best", "Triton:", "30.00", "with", "ROWS=2", "num_warps=4"],
+        ["ours", "as", "it", "is:", "15.00"],
+    ]
+
+
+def test_sources_for_triton_name_nothing_that_is_ours_alone() -> None:
+    text = "import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\ndef k(x):\n    blocknb.cdiv(1, 2)\n"
+    assert rewritten(text) == (
+        "import triton as blocknb\nimport triton.language as bl\n\n\n@blocknb.jit\ndef k(x):\n    blocknb.cdiv(1, 2)\n"
+    )
+    with pytest.raises(ValueError, match="Triton has no blocknb.roofline"):
+        rewritten(text + "blocknb.roofline()\n")

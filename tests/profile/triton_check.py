@@ -1,0 +1,71 @@
+"""A script for a Python that has Triton, run by test_suite_triton: compiles what the benchmarks launch through Triton, without a GPU.
+
+Every launch is taken from the wrappers themselves, with NumPy arrays standing for a GPU's: the arguments' types make the signature.
+Prints one line a kernel and configuration; an error ends the script.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import numpy as np
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from blocknb.profile.suite import launching
+from blocknb.profile.suite.catalogue import BENCHMARKS
+from blocknb.profile.suite.definition import Make
+from blocknb.profile.suite.triton_source import Sources, kernel_for_triton
+
+SMALL = {1: (3000,), 2: (9, 300), 3: (40, 6, 32)}
+POINTERS = {"float32": "*fp32", "float16": "*fp16", "int64": "*i64"}
+OPTIONS = ("num_warps", "num_stages")
+count = 0
+
+
+def kind(value: Any, constexpr: bool) -> str:
+    if constexpr or value is None or value is True or value is False or (isinstance(value, int) and value == 1):
+        return "constexpr"
+    if isinstance(value, np.ndarray):
+        return POINTERS[str(value.dtype)]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+def compiled(self: JITFunction, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+    """Stands in for JITFunction.run."""
+    global count
+    options = {name: kwargs.pop(name) for name in OPTIONS if kwargs.get(name) is not None}
+    given = dict(zip(self.arg_names, args, strict=False)) | kwargs
+    assert list(given) == list(self.arg_names), (list(given), self.arg_names)
+    assert all(isinstance(axis, int) and axis > 0 for axis in grid)
+    kinds = {p.name: kind(given[p.name], p.is_constexpr) for p in self.params}
+    constants = {(i,): given[name] for i, name in enumerate(kinds) if kinds[name] == "constexpr"}
+    source = ASTSource(self, signature=kinds, constexprs=constants)
+    triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    count += 1
+
+
+def main() -> None:
+    triton.knobs.cache.dir = tempfile.mkdtemp()
+    JITFunction.run = compiled
+    sources = Sources("triton")
+    for benchmark in BENCHMARKS.values():
+        shape = SMALL[len(next(iter(benchmark.gpu.values()))[0])]
+        for dtype in benchmark.gpu:
+            inputs, outputs = benchmark.arrays(Make(np, dtype), *shape)
+            grid = sources.configurations(benchmark, shape)
+            for config in (None, grid[0], grid[-1]):
+                before = count
+                sources.call(benchmark, inputs | outputs, config)()
+                assert count > before
+            print(benchmark.name, dtype, len(grid), flush=True)
+    x = np.ones(64, np.float32)
+    launching._launcher(kernel_for_triton(launching.five_arguments), (x, x, x))()
+    print("launch", count)
+
+
+if __name__ == "__main__":
+    main()
