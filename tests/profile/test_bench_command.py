@@ -89,6 +89,12 @@ def test_a_case_that_breaks_leaves_the_next_ones(
     assert [r["shape"] for r in document["rows"]] == [[6, 34]]
 
 
+def test_clocks_are_those_that_the_driver_tells() -> None:
+    found = runner.readings(("clocks.sm", "power.draw"), "1980, [N/A]\n")
+    assert found == {"clocks.sm": 1980.0} and runner._state_text(found) == "SM 1980 MHz"
+    assert runner._state_text({}) == "clocks unknown"
+
+
 def test_launches_on_a_cpu_are_timed_beside_their_peers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

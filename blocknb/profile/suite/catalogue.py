@@ -130,9 +130,14 @@ def _logsum(xp: Any, x: Any) -> Any:
     return (xp.log(xp.sum(xp.exp(x - largest), axis=1, keepdims=True)) + largest)[:, 0]
 
 
+def _rows(xp: Any, classes: Any) -> Any:
+    """0, 1, 2, ... on the device of the classes."""
+    return xp.cumsum(xp.ones_like(classes), 0) - 1
+
+
 def _cross_entropy(xp: Any, x: Any, classes: Any) -> Any:
     logsums = _logsum(xp, x)
-    return logsums - x[xp.arange(x.shape[0]), classes], logsums
+    return logsums - x[_rows(xp, classes), classes], logsums
 
 
 def _cross_entropy_backward_arrays(make: Make, m: int, n: int) -> tuple[Arrays, Arrays]:
@@ -144,7 +149,7 @@ def _cross_entropy_backward_arrays(make: Make, m: int, n: int) -> tuple[Arrays, 
 
 def _cross_entropy_backward(xp: Any, x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
     gradient = xp.exp(x - logsums[:, None])
-    gradient[xp.arange(x.shape[0]), classes] -= 1
+    gradient[_rows(xp, classes), classes] -= 1
     return gradient * dlosses[:, None]
 
 

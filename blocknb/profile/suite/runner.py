@@ -6,6 +6,7 @@ their number once, and because the allocator is told there to keep its memory: n
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -27,8 +28,8 @@ from blocknb.profile.suite.measure import TRITON, Row, Session, measure
 from blocknb.profile.suite.search import FILE, Best, text
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
-ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}  # glibc's: freed memory is kept
-LIBRARIES = ("numpy", "torch", "triton", "numba", "cupy-cuda13x", "cupy-cuda12x", "llvmlite")
+ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2000000000"}  # freed memory is kept
+LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cupy-cuda12x", "llvmlite")
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ def _child(arguments: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    found = {"blocknb": __import__("blocknb").__version__, "Python": platform.python_version()}
+    found = {"Python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
@@ -218,9 +219,18 @@ def gpu_state() -> dict[str, Any]:
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-        return dict(zip(fields, (float(value) for value in answer.split(",")), strict=True))
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):
         return {}
+    return readings(fields, answer)
+
+
+def readings(fields: Sequence[str], answer: str) -> dict[str, float]:
+    """The fields of nvidia-smi's line that are numbers: a virtual machine may not tell all of them."""
+    found = {}
+    for name, value in zip(fields, answer.split(","), strict=False):
+        with contextlib.suppress(ValueError):
+            found[name] = float(value)
+    return found
 
 
 def _state_text(state: dict[str, Any]) -> str:
