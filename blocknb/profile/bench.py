@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,9 @@ def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
             found[name] = job()
         except (KernelError, ValueError) as error:  # what it measures is not there; the other benchmarks may be
             print(f"{name}: {error}", file=sys.stderr)
+            status = 1
+        except Exception:  # a fault of the benchmark: told in full, and the time that the others took is not lost
+            traceback.print_exc()
             status = 1
     if path:
         Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")

@@ -47,6 +47,17 @@ def test_a_gpu_that_is_not_there_is_an_error_and_the_others_run(
     assert "kernels: these benchmarks need a GPU" in said and "launch: launches on a GPU need one" in said
 
 
+def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(bench.BENCHMARKS, "ceilings", lambda: [{"found": 1}])
+    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"found": 1 / 0}])
+    path = tmp_path / "found.json"
+    assert bench.run(["ceilings", "scaling"], Options(), str(path)) == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+    assert json.loads(path.read_text()) == {"ceilings": [{"found": 1}]}
+
+
 def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     monkeypatch.setattr(runner, "run", lambda names, options: ran.append(list(names)) or [])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -58,6 +62,47 @@ def test_the_buffer_that_cools_a_cpu_is_larger_than_its_last_cache() -> None:
     from blocknb.profile.timing import _Cpu
 
     assert _Cpu(cold=True).flush.nbytes >= 2 * llc_bytes() - 8 and _Cpu(cold=False).flush is None
+
+
+class Device:
+    """Stands in for CuPy: fills take a millisecond of the GPU and none of the host's; everything that is queued is noted."""
+
+    def __init__(self) -> None:
+        self.queue: list[str] = []
+        self.cuda = SimpleNamespace(Event=self.event, get_elapsed_time=self.elapsed)
+        self.uint8 = np.uint8
+        self.events = 0
+
+    def empty(self, size: int, dtype: object) -> SimpleNamespace:
+        return SimpleNamespace(fill=lambda value: self.queue.append("fill"))
+
+    def event(self) -> SimpleNamespace:
+        self.events += 1
+        name = f"event {self.events}"
+        return SimpleNamespace(record=lambda: self.queue.append(name), synchronize=lambda: self.queue.append("wait"))
+
+    def elapsed(self, begin: object, end: object) -> float:
+        names = [name for name in self.queue if name.startswith("event") or name == "fill"]
+        return 1.0 if names[-2] == "fill" else 0.5
+
+
+def test_on_a_gpu_the_cache_is_written_over_until_the_host_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    monkeypatch.setitem(sys.modules, "cupy", device)
+    calls = {
+        "quick": lambda: device.queue.append("quick"),
+        "slow": lambda: (device.queue.append("slow"), time.sleep(0.005)),
+    }
+    found = interleaved(calls, gpu=True, rounds=2, warmup=1)
+    assert found["quick"].values == found["slow"].values == (0.5, 0.5)
+    runs = " ".join(device.queue).split("wait")
+    timed = {name: [run.split() for run in runs if name in run][-1] for name in calls}
+    assert timed["quick"] == ["fill", "event", "1", "quick", "event", "2"]
+    # 5 ms of the host and half as much again, in fills of a millisecond
+    assert 8 <= timed["slow"].count("fill") <= 20 and timed["slow"][-5:] == ["event", "1", "slow", "event", "2"]
+    device.queue.clear()
+    interleaved(calls, gpu=True, rounds=2, warmup=0, cold=False)
+    assert "fill" not in device.queue
 
 
 def test_what_is_timed_is_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Benchmark, Case, parse_shape
 from blocknb.profile.suite.measure import TRITON, Row, Session, measure
-from blocknb.profile.suite.search import FILE, Best, text
+from blocknb.profile.suite.search import Best, text
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=2000000000"}  # freed memory is kept
@@ -128,7 +128,7 @@ def _measured(
         print("\nPromises (a peer's time over ours)")
         print("\n".join(map(str, verdicts)), flush=True)
     if session.device == "gpu" and best.sweeps:
-        print(f"Triton's best configurations: {FILE}")
+        print(f"Triton's best configurations: {best.path}")
     return {
         "device": device,
         "threads": options.threads[0] if session.device == "cpu" else None,
@@ -174,7 +174,8 @@ def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) 
             session.torch.cuda.empty_cache()
         if session.cancelled:
             break
-    print("\n".join(table.summary(benchmark.name, rows, session.peers)))
+    for line in table.summary(benchmark.name, rows, session.peers):
+        print(line)
     return rows
 
 

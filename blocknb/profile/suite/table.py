@@ -9,12 +9,12 @@ from typing import Any
 from blocknb.profile.suite.definition import shape_text
 from blocknb.profile.suite.measure import OURS, Ratio, Row
 
-WIDTH = 20
+WIDTH = 21
 
 
 def header(name: str, peers: Sequence[str], unit: str) -> str:
     """The line above the rows of one benchmark."""
-    columns = "".join(f"{'x ' + peer:>{WIDTH}}" for peer in peers)
+    columns = "".join(f" {'x ' + peer:>{WIDTH - 1}}" for peer in peers)
     return f"{name:<24}{'':6}{'ms':>10}{unit:>9}{columns}"
 
 
@@ -23,7 +23,7 @@ def line(row: Row, peers: Sequence[str]) -> str:
     ours = row.times.get(OURS)
     start = f"  {shape_text(row.case.shape):<22}{row.case.dtype:<6}"
     start += f"{ours.median:>10.4f}{row.rate:>9.1f}" if ours else f"{_word(row, OURS):>19}"
-    return start + "".join(f"{_cell(row, peer):>{WIDTH}}" for peer in peers)
+    return start + "".join(f" {_cell(row, peer):>{WIDTH - 1}}" for peer in peers)
 
 
 def _cell(row: Row, peer: str) -> str:
