@@ -32,7 +32,7 @@ def test_a_row_shows_times_ratios_and_what_went_wrong() -> None:
     one = row(781, [0.5, 0.5], copy=[1.0, 1.0])
     one.problems[TRITON] = "wrong: out is wrong: relative error 0.1"
     text = table.line(one, (*PEERS, "torch"))
-    assert text.split() == ["4096x781", "fp32", "0.5000", "4.0", "2.00", "(2.00-2.00)", "wrong", "-"]
+    assert text.split() == ["4096x781", "fp32", "0.5000", "4", "2.00", "(2.00-2.00)", "wrong", "-"]
     assert table.problems(one) == ["    Triton wrong: out is wrong: relative error 0.1"]
     head = table.header("softmax", (*PEERS, "torch"), "GB/s")
     assert len(head) == len(text) and head.split() == [

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blocknb import kernels
 from blocknb.profile.suite.definition import Arrays, Benchmark, Case, Config, Make, MakeTorch
 from blocknb.profile.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
@@ -92,7 +93,7 @@ class Session:
             except ImportError as error:
                 self.missing[peer] = f"not installed ({error})"
         self.peers = tuple(peer for peer in self.peers if peer not in self.missing)
-        self.ours = Sources("blocknb")
+        self.ours = Sources("blocknb")  # for searches; what is measured are the kernels themselves
         self.cancelled = False  # an interrupt ended a measurement
 
     def _optional(self, name: str, wanted: Any) -> Any:
@@ -173,7 +174,7 @@ class Bench:
         session, name = self.session, self.benchmark.name
         outputs = lambda _: self.outputs  # noqa: E731
         if peer == OURS:
-            return Candidate(session.ours.call(self.benchmark, self.arrays), outputs)
+            return Candidate(functools.partial(self.benchmark.ours, kernels, self.arrays), outputs)
         if peer == TRITON:
             return Candidate(session.triton.call(self.benchmark, self.arrays, config), outputs)
         if peer == COPY:

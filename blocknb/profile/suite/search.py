@@ -54,7 +54,7 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
             else:
                 calls[label], places[label] = call, (compiler, config)
     if OURS in compilers:
-        calls["default"] = session.ours.call(bench.benchmark, bench.arrays)
+        calls["default"] = bench.candidate(OURS, None).call
     for label, timing in session.time(calls, ROUNDS).items():
         if label == "default":
             found.default = timing.median
@@ -90,7 +90,7 @@ def grid(found: Sweep) -> list[str]:
     rests = list(dict.fromkeys(rest for rest, _ in cells))
     width = max([len(rest) for rest in rests], default=0)
     lines = [f"  {found.case}, us: {' | '.join(compilers)}"]
-    if columns != [0]:
+    if any(columns):
         lines.append(f"    {'num_warps':{max(width, 9)}}" + "".join(f"{warps:>16}" for warps in columns))
     for rest in rests:
         parts = []

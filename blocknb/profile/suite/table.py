@@ -22,7 +22,7 @@ def line(row: Row, peers: Sequence[str]) -> str:
     """One row: shape and dtype, our milliseconds and rate, each peer's time over ours with its quarter points."""
     ours = row.times.get(OURS)
     start = f"  {shape_text(row.case.shape):<22}{row.case.dtype:<6}"
-    start += f"{ours.median:>10.4f}{row.rate:>9.1f}" if ours else f"{_word(row, OURS):>19}"
+    start += f"{ours.median:>10.4f}{row.rate:>9.4g}" if ours else f"{_word(row, OURS):>19}"
     return start + "".join(f" {_cell(row, peer):>{WIDTH - 1}}" for peer in peers)
 
 

@@ -85,7 +85,9 @@ class Sources:
             raise AttributeError(name)
         home = inspect.getmodule(getattr(kernels, name))
         assert home is not None
-        return getattr(self.module(home.__name__.rpartition(".")[2]), name)
+        found = getattr(self.module(home.__name__.rpartition(".")[2]), name)
+        setattr(self, name, found)
+        return found
 
     def module(self, name: str) -> ModuleType:
         """The copy of blocknb.kernels.<name>."""

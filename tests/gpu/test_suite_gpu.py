@@ -1,0 +1,52 @@
+"""The benchmarks' harness on a GPU, at small ragged sizes: every peer is right and timed, a launch has its peers beside it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cupy")
+pytest.importorskip("torch")
+from blocknb.profile.suite import launching, runner
+from blocknb.profile.suite.catalogue import BENCHMARKS
+from blocknb.profile.suite.definition import Case
+from blocknb.profile.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, Session, measure
+from blocknb.profile.suite.search import Best
+
+SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64)}
+PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)
+
+
+def small(name: str, dtype: str) -> Case:
+    return Case(name, SMALL[len(next(iter(BENCHMARKS[name].gpu.values()))[0])], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_every_peer_is_right_and_timed(name: str, dtype: str) -> None:
+    if dtype not in BENCHMARKS[name].gpu:
+        pytest.skip(f"{name} is not measured in {dtype}")
+    row = measure(Session("gpu", PEERS, rounds=3), BENCHMARKS[name], small(name, dtype))
+    assert not {peer: why for peer, why in row.problems.items() if why != "none"}
+    assert {OURS, TORCH} <= set(row.times) and all(t.median > 0 for t in row.times.values())
+
+
+@pytest.mark.skipif(TRITON not in PEERS, reason="needs Triton")
+def test_a_search_times_both_compilers_in_the_same_configurations(tmp_path: Path) -> None:
+    best = Best("this GPU", fresh=True, show=lambda line: None, path=tmp_path / "best.json")
+    row = measure(Session("gpu", (TRITON, COMPILED), rounds=3), BENCHMARKS["rms_norm"], small("rms_norm", "fp16"),
+                  before=best.before, best=best)  # fmt: skip
+    assert not row.problems and row.configs[TRITON] in [config for config, _ in best.sweeps[0].times[TRITON]]
+    assert len(best.sweeps[0].times[OURS]) >= 10 and not best.sweeps[0].problems
+
+
+def test_a_launch_is_timed_beside_the_drivers_call() -> None:
+    rows = {row["peer"]: row for row in launching.run("gpu")}
+    assert 0 < rows["the driver's call alone"]["us"] < rows[OURS]["us"] < 1000
+    assert {"CuPy RawKernel", "torch.add", f"{OURS}, CuPy arrays"} <= set(rows)
+
+
+def test_what_is_said_of_the_machine_names_its_versions() -> None:
+    assert "numpy" in runner.versions() and isinstance(runner.gpu_state(), dict)
