@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from blocknb import kernels
+from blocknb.profile.suite import search
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Case, over_blocks, over_rows
 from blocknb.profile.suite.measure import OURS, TRITON, Bench, Session, measure
@@ -74,7 +75,7 @@ def test_the_best_of_a_sweep_is_kept_in_a_file_and_not_searched_again(tmp_path: 
     best = Best("a GPU", fresh=False, path=path)
     row = measure(made, BENCHMARKS["rms_norm"], CASE, before=best.before, best=best)
     kept = json.loads(path.read_text())
-    assert kept == {"a GPU": {str(CASE): row.configs[TRITON]}} and len(best.sweeps) == 1
+    assert kept["a GPU"][str(CASE)]["config"] == row.configs[TRITON] and len(best.sweeps) == 1
     assert best.sweeps[0].times[TRITON][0][0] == row.configs[TRITON]  # the clock only rises
     again = Best("a GPU", fresh=False, path=path)
     measure(made, BENCHMARKS["rms_norm"], CASE, before=again.before, best=again)
@@ -82,6 +83,16 @@ def test_the_best_of_a_sweep_is_kept_in_a_file_and_not_searched_again(tmp_path: 
     other = Best("another GPU", fresh=False, path=path)
     measure(made, BENCHMARKS["rms_norm"], CASE, before=other.before, best=other)
     assert len(other.sweeps) == 1 and set(json.loads(path.read_text())) == {"a GPU", "another GPU"}
+
+
+def test_a_kernel_whose_source_has_changed_is_searched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, made = tmp_path / "best.json", session()
+    best = Best("a GPU", fresh=False, path=path)
+    measure(made, BENCHMARKS["rms_norm"], CASE, best=best)
+    monkeypatch.setattr(search, "source", lambda name: "another text")
+    again = Best("a GPU", fresh=False, path=path)
+    measure(made, BENCHMARKS["rms_norm"], CASE, best=again)
+    assert len(again.sweeps) == 1
 
 
 def test_a_search_sweeps_both_compilers_and_shows_the_grid(tmp_path: Path) -> None:

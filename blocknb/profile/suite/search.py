@@ -1,13 +1,14 @@
 """Which configuration of a kernel is the fastest: Triton's best, kept in a file, and a sweep of both compilers over the same grid.
 
 Triton has no say in a program's rows and warps: its users search. So the peer is the best of a sweep over the benchmark's grid, found
-once for a GPU and a version of Triton, and kept in `triton_best.json` beside this file. What we choose ourselves is never searched for a
-measurement; a sweep shows it beside the best there is, for whoever tunes that choice.
+once for a GPU, a version of Triton and a kernel's source, and kept in `triton_best.json` beside this file. What we choose ourselves is
+never searched for a measurement; a sweep shows it beside the best there is, for whoever tunes that choice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from blocknb.profile.suite.definition import Config
 from blocknb.profile.suite.measure import OURS, TRITON, Bench, Candidate, one_line
+from blocknb.profile.suite.triton_source import source
 
 FILE = Path(__file__).with_name("triton_best.json")
 ROUNDS = 12
@@ -40,12 +42,12 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
     for compiler in compilers:
-        source = session.triton if compiler == TRITON else session.ours
-        grid = source.configurations(bench.benchmark, bench.case.shape)
+        sources = session.triton if compiler == TRITON else session.ours
+        grid = sources.configurations(bench.benchmark, bench.case.shape)
         for config in grid if session.device == "gpu" else _without_warps(grid):
             label = f"{compiler} {text(config)}"
             try:
-                call = source.call(bench.benchmark, bench.arrays, config)
+                call = sources.call(bench.benchmark, bench.arrays, config)
                 wrong = bench.verify(Candidate(call, lambda _: bench.outputs))[0]
             except Exception as error:  # shared memory, registers: a configuration that a compiler cannot make
                 wrong = one_line(error)
@@ -110,13 +112,14 @@ def grid(found: Sweep) -> list[str]:
 class Best:
     """Triton's best configuration of a case: from the file, or from a sweep, which is then kept; `fresh` always sweeps, both compilers.
 
-    `device` is what the file's entries hold for. Sweeps are kept in `sweeps`, and `show` is given their lines when they are fresh.
+    `device` is what the file's entries hold for, as long as the kernel's source is the same. Sweeps are kept in `sweeps`, and `show` is
+    given their lines when they are fresh.
     """
 
     def __init__(self, device: str, *, fresh: bool, show: Callable[[str], None] = print, path: Path = FILE) -> None:
         self.device, self.fresh, self.show, self.path = device, fresh, show, path
         self.sweeps: list[Sweep] = []
-        self.kept: dict[str, dict[str, Config]] = json.loads(path.read_text()) if path.exists() else {}
+        self.kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def before(self, bench: Bench) -> None:
         """Sweeps ours, and Triton's where it is there, when this is a search; shows and keeps what was found."""
@@ -129,20 +132,26 @@ class Best:
 
     def __call__(self, bench: Bench) -> Config:
         """Triton's best configuration. Raises RuntimeError where none runs."""
-        known = self.kept.setdefault(self.device, {})
-        if str(bench.case) not in known:
+        if (known := self._known(bench)) is None:
             self._keep(bench, sweep(bench, (TRITON,)))
-        if str(bench.case) not in known:
+            known = self._known(bench)
+        if known is None:
             raise RuntimeError(f"no configuration runs: {'; '.join(self.sweeps[-1].problems[:2])}")
-        return known[str(bench.case)]
+        return known
+
+    def _known(self, bench: Bench) -> Config | None:
+        entry = self.kept.get(self.device, {}).get(str(bench.case))
+        return entry["config"] if entry and entry["source"] == _digest(bench) else None
 
     def _keep(self, bench: Bench, found: Sweep) -> None:
         self.sweeps.append(found)
         best = found.best(TRITON)
         if best is not None:
-            self.kept.setdefault(self.device, {})[str(bench.case)] = best[0]
-            self._write()
+            entry = {"config": best[0], "ms": round(best[1], 5), "source": _digest(bench)}
+            self.kept.setdefault(self.device, {})[str(bench.case)] = entry
+            with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
+                self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
 
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
-            self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
+
+def _digest(bench: Bench) -> str:
+    return hashlib.sha256(source(bench.benchmark.module).encode()).hexdigest()[:12]

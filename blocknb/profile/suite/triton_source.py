@@ -51,6 +51,11 @@ def rewritten(text: str) -> str:
     return text
 
 
+def source(name: str) -> str:
+    """The text of blocknb.kernels.<name>."""
+    return Path(inspect.getfile(importlib.import_module(f"blocknb.kernels.{name}"))).read_text()
+
+
 def _loaded(name: str, text: str) -> ModuleType:
     """A module of that text, from a file of its own."""
     path = _folder() / f"{name}_{next(_count)}.py"
@@ -92,7 +97,7 @@ class Sources:
     def module(self, name: str) -> ModuleType:
         """The copy of blocknb.kernels.<name>."""
         if name not in self.modules:
-            original = Path(inspect.getfile(importlib.import_module(f"blocknb.kernels.{name}"))).read_text()
+            original = source(name)
             self.modules[name] = _loaded(name, rewritten(original) if self.language == "triton" else original)
         return self.modules[name]
 
