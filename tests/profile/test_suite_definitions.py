@@ -62,8 +62,8 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
     if dtype not in BENCHMARKS[name].gpu or (dtype == "fp16" and name == "layer_norm_backward"):
         pytest.skip("torch's CPU operator wants fp16 statistics")
     session = Session("gpu", (COPY, TORCH), rounds=2, torch_device="cpu", clock=clock)
-    session.peers, session.triton = (*session.peers, TRITON), Sources("blocknb")
-    config = session.triton.configurations(BENCHMARKS[name], small(name).shape)[0]
+    session.peers, session.sources[TRITON] = (*session.peers, TRITON), Sources("blocknb")
+    config = session.sources[TRITON].configurations(BENCHMARKS[name], small(name).shape)[0]
     row = measure(session, BENCHMARKS[name], small(name, dtype), best=lambda bench: config)
     assert {peer for peer, why in row.problems.items() if why != "none"} == set()
     assert {OURS, TORCH, TRITON} <= set(row.times) and row.configs == {TRITON: config}
@@ -114,7 +114,7 @@ def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkey
     monkeypatch.setitem(__import__("sys").modules, "numba", None)
     session = Session("cpu", (NUMPY, NUMBA))
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
-    with pytest.raises(ValueError, match="no peer 'Torch'; there are NumPy, Triton, copy, numba, torch, torch.compile"):
+    with pytest.raises(ValueError, match="no peer 'Torch'; there are NumPy, Triton, copy, experimental, numba, torch"):
         Session("cpu", ("Torch",))
 
 

@@ -12,7 +12,7 @@ from blocknb import kernels
 from blocknb.profile.suite import search
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Case, over_blocks, over_rows
-from blocknb.profile.suite.measure import OURS, TRITON, Bench, Session, measure
+from blocknb.profile.suite.measure import EXPERIMENTAL, OURS, TRITON, Bench, Session, measure
 from blocknb.profile.suite.search import Best, Sweep, grid, sweep
 from blocknb.profile.suite.triton_source import Sources, rewritten
 
@@ -28,7 +28,7 @@ def session() -> Session:
         return float(next(times))
 
     made = Session("cpu", (), rounds=1, clock=clock)
-    made.peers, made.triton = (TRITON,), Sources("blocknb")
+    made.peers, made.sources[TRITON] = (TRITON,), Sources("blocknb")
     return made
 
 
@@ -128,10 +128,20 @@ def test_the_grid_has_warps_across_and_the_rest_down() -> None:
     ]
 
 
+def test_experimental_sources_ask_for_it_at_every_kernel() -> None:
+    sources = Sources("experimental")
+    kernel = sources.module("norms").norm_kernel
+    assert kernel is sources.module("norms").norm_kernel and kernel.options["experimental"] is True
+    row = measure(
+        Session("cpu", (EXPERIMENTAL,), rounds=1, clock=lambda call: len(call())), BENCHMARKS["rms_norm"], CASE
+    )
+    assert set(row.times) == {OURS, EXPERIMENTAL} and not row.problems
+
+
 def test_sources_for_triton_name_nothing_that_is_ours_alone() -> None:
     text = "import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\ndef k(x):\n    blocknb.cdiv(1, 2)\n"
-    assert rewritten(text) == (
+    assert rewritten(text, "triton") == (
         "import triton as blocknb\nimport triton.language as bl\n\n\n@blocknb.jit\ndef k(x):\n    blocknb.cdiv(1, 2)\n"
     )
     with pytest.raises(ValueError, match="Triton has no blocknb.roofline"):
-        rewritten(text + "blocknb.roofline()\n")
+        rewritten(text + "blocknb.roofline()\n", "triton")

@@ -20,6 +20,7 @@ from blocknb.profile.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
 
 OURS = "blocknb"
+EXPERIMENTAL = "experimental"  # ours with the optimisations that wait for their measurement
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
 Call = Callable[[], Any]
@@ -87,13 +88,13 @@ class Session:
         self.missing: dict[str, str] = {}
         self.torch = self._optional("torch", device == "gpu" or {TORCH, COMPILED} & set(self.peers))
         self.functions: dict[str, dict[str, Callable[..., Any]]] = {}
+        self.sources = {OURS: Sources("blocknb")}  # ours is for searches; what is measured are the kernels themselves
         for peer in self.peers:
             try:
                 self._prepare(peer)
             except ImportError as error:
                 self.missing[peer] = f"not installed ({error})"
         self.peers = tuple(peer for peer in self.peers if peer not in self.missing)
-        self.ours = Sources("blocknb")  # for searches; what is measured are the kernels themselves
         self.cancelled = False  # an interrupt ended a measurement
 
     def _optional(self, name: str, wanted: Any) -> Any:
@@ -116,11 +117,13 @@ class Session:
                 self.functions[peer] = peers_numpy.numba_peers()
             case "Triton":
                 __import__("torch")
-                self.triton = Sources("triton")
+                self.sources[peer] = Sources("triton")
+            case "experimental":
+                self.sources[peer] = Sources("experimental")
             case "copy":
                 pass
             case _:
-                known = sorted({name for names in PEERS.values() for name in names})
+                known = sorted({EXPERIMENTAL, *(name for names in PEERS.values() for name in names)})
                 raise ValueError(f"no peer {peer!r}; there are {', '.join(known)}")
 
     def has(self, peer: str, benchmark: Benchmark) -> bool:
@@ -175,8 +178,8 @@ class Bench:
         outputs = lambda _: self.outputs  # noqa: E731
         if peer == OURS:
             return Candidate(functools.partial(self.benchmark.ours, kernels, self.arrays), outputs)
-        if peer == TRITON:
-            return Candidate(session.triton.call(self.benchmark, self.arrays, config), outputs)
+        if peer in session.sources:
+            return Candidate(session.sources[peer].call(self.benchmark, self.arrays, config), outputs)
         if peer == COPY:
             return self._copy()
         function = session.functions[peer][name]

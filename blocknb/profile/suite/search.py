@@ -42,7 +42,7 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
     for compiler in compilers:
-        sources = session.triton if compiler == TRITON else session.ours
+        sources = session.sources[compiler]
         grid = sources.configurations(bench.benchmark, bench.case.shape)
         for config in grid if session.device == "gpu" else _without_warps(grid):
             label = f"{compiler} {text(config)}"
@@ -83,6 +83,7 @@ def text(config: Config) -> str:
 def grid(found: Sweep) -> list[str]:
     """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
     compilers = list(found.times)
+    wide = 5 + 8 * len(compilers)
     cells: dict[tuple[str, int], dict[str, float]] = {}
     for compiler, items in found.times.items():
         for config, ms in items:
@@ -93,20 +94,20 @@ def grid(found: Sweep) -> list[str]:
     width = max([len(rest) for rest in rests], default=0)
     lines = [f"  {found.case}, us: {' | '.join(compilers)}"]
     if any(columns):
-        lines.append(f"    {'num_warps':{max(width, 9)}}" + "".join(f"{warps:>16}" for warps in columns))
+        lines.append(f"    {'num_warps':{max(width, 9)}}" + "".join(f"{warps:>{wide}}" for warps in columns))
     for rest in rests:
         parts = []
         for warps in columns:
             held = cells.get((rest, warps), {})
             parts.append(" | ".join(f"{held[c]:.2f}" if c in held else "-" for c in compilers) if held else "")
-        lines.append(f"    {rest:{max(width, 9)}}" + "".join(f"{part:>16}" for part in parts))
+        lines.append(f"    {rest:{max(width, 9)}}" + "".join(f"{part:>{wide}}" for part in parts))
     for compiler in compilers:
         best = found.best(compiler)
         if best is not None:
             lines.append(f"    best {compiler}: {best[1] * 1e3:.2f} with {text(best[0])}")
     if found.default is not None:
         lines.append(f"    ours as it is: {found.default * 1e3:.2f}")
-    return lines + [f"    {problem}" for problem in found.problems]
+    return [line.rstrip() for line in lines] + [f"    {problem}" for problem in found.problems]
 
 
 class Best:
@@ -122,10 +123,10 @@ class Best:
         self.kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def before(self, bench: Bench) -> None:
-        """Sweeps ours, and Triton's where it is there, when this is a search; shows and keeps what was found."""
+        """Sweeps ours, and the peers that are the same source, when this is a search; shows and keeps what was found."""
         if not self.fresh:
             return
-        found = sweep(bench, (OURS, TRITON) if TRITON in bench.session.peers else (OURS,))
+        found = sweep(bench, tuple(bench.session.sources))
         self._keep(bench, found)
         for line in grid(found):
             self.show(line)

@@ -1,9 +1,9 @@
 """Our ready-made kernels through another compiler: the modules of blocknb.kernels loaded once more, their text rewritten.
 
 `Sources("triton")` offers the same wrappers as blocknb.kernels, whose kernels are Triton's: `@blocknb.kernel` becomes `@triton.jit`, the
-imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a search
-may set a module's `tile` without anybody noticing. Both compilers read a kernel's source from a file, so the copies lie in a folder
-that lives as long as the process.
+imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a
+search may set a module's `tile` without anybody noticing; `Sources("experimental")` ask for what our compiler does not do by default
+yet. Both compilers read a kernel's source from a file, so the copies lie in a folder that lives as long as the process.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ from blocknb import Kernel, kernels
 from blocknb.profile.suite.definition import Benchmark, Config
 
 _count = itertools.count()
-#: What stands in our modules, and what in Triton's copy; `triton` has cdiv and next_power_of_2, too.
-REWRITING = (
-    (r"^import blocknb\.language as bl$", "import triton.language as bl"),
-    (r"^import blocknb$", "import triton as blocknb"),
-    (r"^@blocknb\.kernel$", "@blocknb.jit"),
-)
+#: By language: what stands in our modules, and what in the copy; `triton` has cdiv and next_power_of_2, too.
+REWRITING: dict[str, tuple[tuple[str, str], ...]] = {
+    "blocknb": (),
+    "experimental": ((r"^@blocknb\.kernel$", "@blocknb.kernel(experimental=True)"),),
+    "triton": (
+        (r"^import blocknb\.language as bl$", "import triton.language as bl"),
+        (r"^import blocknb$", "import triton as blocknb"),
+        (r"^@blocknb\.kernel(\(.*\))?$", "@blocknb.jit"),
+    ),
+}
 
 
 @functools.cache
@@ -42,12 +46,13 @@ def _folder() -> Path:
     return Path(path)
 
 
-def rewritten(text: str) -> str:
-    """A module of blocknb.kernels as a program for Triton. Raises ValueError where a line remains that is ours alone."""
-    for pattern, other in REWRITING:
+def rewritten(text: str, language: str) -> str:
+    """A module of blocknb.kernels as a program in that language. Raises ValueError where Triton's would name what is ours alone."""
+    for pattern, other in REWRITING[language]:
         text = re.sub(pattern, other, text, flags=re.MULTILINE)
-    if left := re.findall(r"\bblocknb\.(?!kernels\b|jit\b|cdiv\b|next_power_of_2\b)\w+", text):
-        raise ValueError(f"Triton has no {', '.join(sorted(set(left)))}")
+    left = set(re.findall(r"\bblocknb\.(?!kernels\b|jit\b|cdiv\b|next_power_of_2\b)\w+", text))
+    if left and language == "triton":
+        raise ValueError(f"Triton has no {', '.join(sorted(left))}")
     return text
 
 
@@ -73,11 +78,11 @@ def kernel_for_triton(kernel: Kernel) -> Any:
     """One kernel of ours as Triton's, from its source. Raises ImportError without Triton."""
     importlib.import_module("triton")
     text = f"import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\n{kernel.src}"
-    return getattr(_loaded(kernel.fn.__name__, rewritten(text)), kernel.fn.__name__)
+    return getattr(_loaded(kernel.fn.__name__, rewritten(text, "triton")), kernel.fn.__name__)
 
 
 class Sources:
-    """Wrappers by name, as blocknb.kernels has them, of modules of one's own; `language` is "triton" or "blocknb"."""
+    """Wrappers by name, as blocknb.kernels has them, of modules of one's own; `language` is one of REWRITING."""
 
     def __init__(self, language: str) -> None:
         self.language = language
@@ -97,8 +102,7 @@ class Sources:
     def module(self, name: str) -> ModuleType:
         """The copy of blocknb.kernels.<name>."""
         if name not in self.modules:
-            original = source(name)
-            self.modules[name] = _loaded(name, rewritten(original) if self.language == "triton" else original)
+            self.modules[name] = _loaded(name, rewritten(source(name), self.language))
         return self.modules[name]
 
     def call(self, benchmark: Benchmark, arrays: dict[str, Any], config: Config | None = None) -> Callable[[], Any]:
