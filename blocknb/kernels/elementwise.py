@@ -60,12 +60,16 @@ def rope_kernel(
 
 @blocknb.kernel
 def dropout_kernel(x, out, n, p, seed, BLOCK: bl.constexpr):
-    """Nothing is kept for the backward pass, which draws the same numbers from the same seed."""
+    """Nothing is kept for the backward pass, which draws the same numbers from the same seed: four for each run of Philox."""
+    first, second, third, fourth = bl.rand4x(
+        seed, bl.program_id(0).to(bl.int64) * (BLOCK // 4) + bl.arange(0, BLOCK // 4)
+    )
+    draws = bl.join(bl.join(first, second), bl.join(third, fourth))
     offsets = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
     inside = offsets < n
-    kept = bl.rand(seed, offsets) >= p
+    kept = bl.reshape(draws, (BLOCK,)) >= p
     values = bl.load(x + offsets, mask=inside, other=0.0).to(bl.float32)
-    bl.store(out + offsets, bl.where(kept, values / (1.0 - p), 0.0), mask=inside)
+    bl.store(out + offsets, bl.where(kept, values * (1.0 / (1.0 - p)), 0.0), mask=inside)
 
 
 def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 4) -> Any:
@@ -122,7 +126,7 @@ def rope(x: Any, cosines: Any, sines: Any, out: Any, *, backward: bool = False, 
 
 
 def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_warps: int = 4) -> Any:
-    """out = x / (1 - p) where a random number of the seed (philox, one for each element) is at least p, else 0; returns `out`.
+    """out = x / (1 - p) where a random number of the seed (Philox, four from each run) is at least p, else 0; returns `out`.
 
     For contiguous arrays of one shape. Given the gradient for x, it gives the gradient of x. Raises ValueError unless
     0 <= p < 1 and the shapes agree.

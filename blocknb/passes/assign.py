@@ -13,7 +13,6 @@ one walk forwards, each cheap op once for each layout asked for, at its old plac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, experimental, uses
@@ -23,11 +22,10 @@ from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.groups import Groups
 from blocknb.passes.tensorcore import operand_layouts
+from blocknb.passes.views import POINTWISE, VIEWS, operand_layout, settle_backwards
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
-VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
 TRIPS = 16  # a loop is taken to run this often when weighing proposals
 SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
 FEW = 64  # elements of a short line
@@ -188,6 +186,8 @@ class Assignment:
                 if op.results[0].type.shape:
                     for result in op.results:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
+        if self.experimental:
+            settle_backwards(self, self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
@@ -481,19 +481,3 @@ class Assignment:
                 end.replace(args=tuple(self.get(v, x) for v, x in zip(end.args, first + list(own), strict=True)))
             )
         return opened.done
-
-
-def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
-    """The layout an operand must have so that the op's result has `layout` and no data moves."""
-    if not value.type.shape:
-        return None
-    match op.name:
-        case "expand_dims":
-            return layout.expand_dims_inverse(op.attrs["axis"])
-        case "broadcast":
-            return layout.broadcast_inverse(value.type.shape)
-        case "reshape":
-            return layout.reshape(value.type.shape)
-        case "trans":
-            return layout.trans_inverse(op.attrs["perm"])
-    return layout

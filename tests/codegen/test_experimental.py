@@ -15,6 +15,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.errors import LaunchError
 from blocknb.ir.verify import verify
+from blocknb.kernels.elementwise import dropout_kernel
 from blocknb.kernels.norms import norm_kernel
 from blocknb.kernels.softmax import softmax_kernel
 
@@ -64,6 +65,17 @@ def test_rows_that_warps_reduce_by_themselves_need_no_shared_memory():
     plain, trace = traced(), traced(experimental=True)
     assert instructions(plain, r"\bbar(?:rier)?\.") > 0 and instructions(trace, r"\bbar(?:rier)?\.") == 0
     assert instructions(trace, r"shfl\.") * 3 < instructions(plain, r"shfl\.")
+    assert trace.resources.shared_bytes == 0
+
+
+def test_what_is_joined_is_computed_where_it_will_be_stored():
+    def traced(**options):
+        kinds = {"x": "*fp16:16", "out": "*fp16:16", "n": "i32:16", "p": "fp32", "seed": "i32"}
+        return dropout_kernel.trace(**kinds, BLOCK=1024, num_warps=4, **options)
+
+    plain, trace = traced(), traced(experimental=True)
+    assert instructions(plain, r"\bbar(?:rier)?\.") > 4 and instructions(trace, r"\bbar(?:rier)?\.") == 0
+    assert instructions(trace, r"mul\.hi") <= instructions(plain, r"mul\.hi")
     assert trace.resources.shared_bytes == 0
 
 
