@@ -192,9 +192,14 @@ def _tree(lines: list[str], indent: int) -> tuple[Line, ...]:
 # -- what must hold ----------------------------------------------------------------------------------------------------
 
 
-def check_passes(program: Program, target: str, without: Iterable[str] = ()) -> Func:
+def asking(func: Func, **options: Any) -> Func:
+    """A Func with more launch options."""
+    return func.replace(attrs={**func.attrs, **options})
+
+
+def check_passes(program: Program, target: str, without: Iterable[str] = (), **options: Any) -> Func:
     """After every pass the IR is valid, survives its text form, and computes the same. Returns the last IR."""
-    func, stages = passes.run(program.func, Target.parse(target), without)
+    func, stages = passes.run(asking(program.func, **options), Target.parse(target), without)
     verify(program.func)
     for stage in stages:
         verify(stage.after)
@@ -227,10 +232,10 @@ def ptx(program: Program, target: str) -> Callable[[], str]:
     return lambda: future.result()["ptx"]
 
 
-def check_simt(program: Program, target: str = "sm_90a") -> None:
+def check_simt(program: Program, target: str = "sm_90a", **options: Any) -> None:
     """The LLVM text for a GPU computes the same when NumPy runs it."""
     parsed = Target.parse(target)
-    func, _ = passes.run(program.func, parsed)
+    func, _ = passes.run(asking(program.func, **options), parsed)
     module = gpu.generate(func, parsed)
     found = program.make(np.random.default_rng(program.seed))  # not copies: these lie off 16 bytes where they should
     simt.run(module, [found[hint.name] for hint in func.hints], (program.grid,))
