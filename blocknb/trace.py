@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import Loc
-from blocknb.ir.core import Func, Op
+
+if TYPE_CHECKING:
+    from blocknb.ir.core import Func, Op
 
 
 @dataclass(frozen=True, slots=True)

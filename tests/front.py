@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from blocknb.errors import KernelError
-from blocknb.frontend import ArgType, Constant, Source, parse
+from blocknb.frontend.parse import ArgType, Constant, parse
+from blocknb.frontend.source import Source
 from blocknb.ir.core import Func
 from blocknb.ir.interp import run
 from blocknb.ir.text import print_func

@@ -11,7 +11,7 @@ from cpu.native import run_native
 from front import argument, kernel, launch
 
 import blocknb.language as tl
-from blocknb.frontend import parse
+from blocknb.frontend.parse import parse
 from blocknb.language import libdevice
 
 #: Every function that CUDA's libdevice has in Triton 3.6.

@@ -1,42 +1,33 @@
-"""From a kernel and the kinds of its arguments to machine code: front end, passes, code generation, worker, caches.
+"""Compiled kernels: what a launch needs of one, and finding one, in memory, on disk, or by compiling it.
 
-`compile` returns a `Compiled`, which holds what a launch needs and the Trace of how it came about. Results are kept in memory by
-everything that decides them, and on disk by the same without the names of files, so that a cell keeps its entry in the next
-session. A disk hit brings the code, the resources and the times back at once; the stages of its Trace are made again by running
-the front end and the passes, but only when somebody looks. Any error of ours on the way is a CompilerBug that carries the Trace
-up to where it broke.
+Results are kept in memory by everything that decides them, and on disk by the same without the names of files, so that a cell keeps
+its entry in the next session. Finding one on disk takes a key and a file, and none of the compiler, which is loaded (`job`) when there
+is something to compile. It brings the code, the resources and the times back at once; the stages of its Trace are made again by
+running the front end and the passes, but only when somebody looks.
 """
 
 from __future__ import annotations
 
 import collections
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blocknb import passes
-from blocknb.codegen import llvm, toolchain
-from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
-from blocknb.frontend.calls import in_language
+from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
-from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.frontend.source import Source, source_of
-from blocknb.ir.core import Func
-from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.arguments import Kind, Tuple, flat
-from blocknb.runtime.binding import definition
-from blocknb.runtime.effects import memory_use
 from blocknb.target import Target
-from blocknb.trace import DeferredStages, Note, Resources, Stage, Trace
+from blocknb.trace import DeferredStages, Stage, Trace
 
 #: Compiled kernels of this process, the least recently used first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
 _MEMORY_LIMIT = 512
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
+_BINARY = ("cubin", "object")
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,15 +159,15 @@ class Compiled:
 
 def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target) -> Compiled:
     """Compiles a kernel, or finds it compiled. Raises KernelError: the kernel's, the target's, or a CompilerBug with its Trace."""
-    job = _Job(source, kinds, options, target)
-    key = job.digest, source.file
+    request = Request(source, kinds, options, target)
+    key = request.digest, source.file
     with _lock:
         lock = _locks.setdefault(key, threading.Lock())
     with lock:
         found = _memory.get(key)
         if found is None:
             try:
-                found = job.from_disk() or job.run()
+                found = request.from_disk() or _compiled(request)
             except BaseException:
                 with _lock:
                     _locks.pop(key, None)
@@ -188,13 +179,10 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
     return found
 
 
-def front_argument(kind: Kind) -> Argument:
-    """An argument of this Kind as the front end takes it."""
-    if kind.type is None:
-        return Constant(kind.constant[0])
-    if isinstance(kind.type, Tuple):
-        return Group(tuple(map(front_argument, kind.type.parts)), kind.type.make)
-    return ArgType(kind.type if isinstance(kind.type, Descriptor) else Tile(kind.type), kind.divisibility)
+def _compiled(request: Request) -> Compiled:
+    from blocknb.runtime import job
+
+    return job.Job(request).run()
 
 
 def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -210,14 +198,11 @@ def forget() -> None:
         _locks.clear()
 
 
-class _Job:
-    """One compilation: what goes in, the stages and times as they come, and the ways to a Compiled."""
+class Request:
+    """What a compilation is asked for, its `digest` (the key on disk), and the ways to a Compiled that need no compiler."""
 
     def __init__(self, source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target):
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
-        self.stages: list[Stage] = []
-        self.milliseconds: dict[str, float] = {}
-        self.select = 1
         constants = [k.constant[0] for _, k in flat(kinds, kinds.values()) if k.constant]
         functions = [f for x in constants if (f := source_of(x)) is not None]
         self.reached = tuple(map(dependencies, (source, *functions)))
@@ -226,9 +211,9 @@ class _Job:
         # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
         parts = ([d.key for d in self.reached], places, self._kinds_key(), dict(options), target)
-        self.digest = cache.key(*parts, cache.environment_parts(self._ptxas()))
+        self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
 
-    def _ptxas(self) -> toolchain.Tool | None:
+    def ptxas(self) -> toolchain.Tool | None:
         return toolchain.find_ptxas(self.target) if self.target.is_gpu else None
 
     def _kinds_key(self) -> list[Any]:
@@ -239,109 +224,7 @@ class _Job:
         ]
         return [*leaves, *tuples]
 
-    # ---- the way through the compiler ----
-
-    def run(self) -> Compiled:
-        """Compiles, and stores the result on disk."""
-        try:
-            func = self.front()
-            code, text = self.generate(func)
-            trace = self.trace(tuple(self.stages))
-            trace.artifacts["llvm"] = text
-            self.assemble(code, text, trace)
-        except KernelError as error:
-            error.loc = users_place(error.loc)
-            if isinstance(error, AssemblyError) and error.loc is None:
-                error.loc = assembly_loc(func, error.line, error.column)
-                if error.loc is None:  # none of the kernel's: the assembly is ours, and so is the mistake
-                    trace = self.trace(tuple(self.stages))
-                    raise CompilerBug(error.message, definition(self.source), trace=trace) from error
-            if isinstance(error, CompilerBug) and error.trace is None:
-                error.trace = self.trace(tuple(self.stages))
-            raise
-        except Exception as error:
-            message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"
-            raise CompilerBug(message, definition(self.source), trace=self.trace(tuple(self.stages))) from error
-        self.to_disk(code, trace)
-        return self.compiled(code, trace)
-
-    def front(self) -> Func:
-        """Front end and passes; fills `stages` and `milliseconds`."""
-        begin = time.perf_counter()
-        attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
-        func = parse(self.source, self._front_arguments(), attributes, self.target)
-        elapsed = (time.perf_counter() - begin) * 1e3
-        doc = (parse.__doc__ or "").strip()
-        self._done(Stage("parse", doc.split("\n")[0], doc, func, func, (), elapsed))
-        try:
-            return passes.run(func, self.target, self.options["without"], self._done)[0]
-        except ValueError as error:
-            if "cannot switch off" not in str(error):
-                raise
-            raise LaunchError(str(error), definition(self.source)) from None
-
-    def _done(self, stage: Stage) -> None:
-        self.stages.append(stage)
-        self.milliseconds[stage.name] = stage.milliseconds
-
-    def _front_arguments(self) -> dict[str, Argument]:
-        return {name: front_argument(kind) for name, kind in self.kinds.items()}
-
-    def generate(self, func: Func) -> tuple[Code, str]:
-        """LLVM text, and what a launch has to know of it."""
-        begin = time.perf_counter()
-        stored, loaded = memory_use(self.stages[0].after)
-        parameters = tuple((hint.name, value.type.dtype) for value, hint in zip(func.params, func.hints, strict=True))
-        make = self._generate_gpu if self.target.is_gpu else self._generate_cpu
-        text, entry, more, notes = make(func)
-        elapsed = self.milliseconds["codegen"] = (time.perf_counter() - begin) * 1e3
-        if notes:  # the CPU's code generator decides as passes do
-            doc = (make.__doc__ or "").strip()
-            self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
-        return Code(entry, parameters, stored, loaded, **more), text
-
-    def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
-        """Writes LLVM text for one thread"""
-        from blocknb.codegen import gpu
-
-        made = gpu.generate(func, self.target)
-        if made.shared_bytes > self.target.max_shared:
-            needs = f"needs {made.shared_bytes} bytes of shared memory a program, and {self.target} has {self.target.max_shared}"
-            hint = "smaller tiles, or fewer num_stages, need less"
-            raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
-        more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
-        more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents}
-        self.select = made.select
-        return made.text, made.entry, more, made.notes
-
-    def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
-        """Fuses tiles into vector loops and writes them as LLVM text"""
-        from blocknb.codegen import cpu
-
-        made = cpu.generate(func, self.target, checked=self.options["checked"] is not False)
-        more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
-        return made.text, made.entry, more, made.notes
-
-    def assemble(self, code: Code, text: str, trace: Trace) -> None:
-        """Has a worker turn the text into machine code; fills artifacts, resources and times of the trace."""
-        begin, workers = time.perf_counter(), llvm.shared()
-        if self.target.is_gpu:
-            job = llvm.compile_cuda(text, self.target, select=self.select, tool=self._ptxas(), workers=workers)
-            cuda = workers.wait(job)
-            trace.artifacts["ptx"], times = cuda.ptx, cuda.ms
-            if cuda.cubin is not None:
-                trace.artifacts["cubin"] = cuda.cubin
-            trace.resources = _gpu_resources(code, cuda)
-        else:
-            host = workers.wait(llvm.compile_cpu(text, self.target, workers=workers))
-            trace.artifacts["object"], times = host.object, host.ms
-        elapsed = (time.perf_counter() - begin) * 1e3
-        for stage, milliseconds in times.items():
-            self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
-        # What is left is the worker's start, if it was not yet there, and the pipes.
-        self.milliseconds["worker"] = max(elapsed - sum(times.values()), 0.0)
-
-    def trace(self, stages: Sequence[Stage], from_cache: bool = False) -> Trace:
+    def trace(self, stages: Sequence[Stage], milliseconds: dict[str, float], from_cache: bool = False) -> Trace:
         signature, constants = described(self.kinds)
         source = self.source
         trace = Trace(
@@ -354,16 +237,18 @@ class _Job:
             constants,
             dict(self.options),
         )
-        trace.stages, trace.milliseconds, trace.from_cache = stages, self.milliseconds, from_cache
+        trace.stages, trace.milliseconds, trace.from_cache = stages, milliseconds, from_cache
         trace.disassemble, trace.list_code = self._disassemble, self._list
         return trace
 
     def _list(self, text: str) -> str:
+        from blocknb.codegen import llvm
+
         return llvm.shared().wait(llvm.list_cpu(text, self.target))
 
     def _disassemble(self, cubin: bytes) -> Any:
         """The SASS, or None where there is no nvdisasm for the target."""
-        from blocknb.codegen import sass
+        from blocknb.codegen import llvm, sass
 
         if toolchain.find_nvdisasm(self.target) is None:
             return None
@@ -391,8 +276,7 @@ class _Job:
         if entry is None:
             return None
         files, stored_files = self.files, entry.meta["files"]
-        self.milliseconds = dict(entry.meta["milliseconds"])
-        trace = self.trace(DeferredStages(self._stages_again), from_cache=True)
+        trace = self.trace(DeferredStages(self._stages_again), dict(entry.meta["milliseconds"]), from_cache=True)
         trace.resources = record.decode(entry.meta["resources"], files)
         for name, blob in entry.blobs.items():
             trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
@@ -402,37 +286,9 @@ class _Job:
 
     def _stages_again(self) -> tuple[Stage, ...]:
         """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
-        job = _Job(self.source, self.kinds, self.options, self.target)
-        func = job.front()
-        job.generate(func)  # which may have notes
-        return tuple(job.stages)
+        from blocknb.runtime import job
 
-
-def assembly_loc(func: Func, line: int, column: int) -> Loc | None:
-    """The place of the inline assembly that stands at a line and column of the kernel (its first one where that is not known)."""
-    found = [op.loc for op in func.ops() if op.name == "asm" and op.loc]
-    places = [(loc.outermost.line, loc.outermost.column + 1) for loc in found]
-    return found[places.index((line, column))] if (line, column) in places else next(iter(found), None)
-
-
-def users_place(loc: Loc | None) -> Loc | None:
-    """The place of the call, for a place in a function of the language that is written in the language: it says nothing to its user."""
-    while in_language(loc) and loc is not None and loc.caller is not None:
-        loc = loc.caller
-    return loc
-
-
-_BINARY = ("cubin", "object")
-
-
-def _gpu_resources(code: Code, made: llvm.CudaCode) -> Resources:
-    found = made.resources.get(code.entry)
-    if found is None:
-        return Resources(shared_bytes=code.shared_bytes, threads=code.threads, warnings=made.warnings)
-    spills = found.spill_stores + found.spill_loads
-    return Resources(
-        found.registers, spills, found.stack, code.shared_bytes + found.shared, code.threads, made.warnings
-    )
+        return job.Job(self).stages_again()
 
 
 def _moved_listing(listing: Any, old: Sequence[str], new: Sequence[str]) -> Any:

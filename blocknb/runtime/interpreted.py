@@ -22,8 +22,8 @@ from blocknb.ir.interp import Program
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import Kind, flat
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
-from blocknb.runtime.compile import front_argument
 from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.job import front_argument
 from blocknb.runtime.recent import recent
 
 if TYPE_CHECKING:

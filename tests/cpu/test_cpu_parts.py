@@ -12,7 +12,7 @@ from native import run_native
 from blocknb import passes
 from blocknb.codegen import cpu, cpu_parts
 from blocknb.errors import AccessError
-from blocknb.frontend import Constant, parse
+from blocknb.frontend.parse import Constant, parse
 from blocknb.profile import scaling
 from blocknb.target import Target
 

@@ -8,7 +8,7 @@ from front import failure, ir, kernel, launch, place
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import ArgType, parse
+from blocknb.frontend.parse import ArgType, parse
 from blocknb.ir.interp import run
 from blocknb.ir.verify import verify
 from blocknb.language import types as t

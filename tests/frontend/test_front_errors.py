@@ -6,7 +6,8 @@ from front import evaluate, failure, ir, kernel, kind, place
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported, TypeMismatch, Unsupported
-from blocknb.frontend import Source, parse
+from blocknb.frontend.parse import parse
+from blocknb.frontend.source import Source
 
 WEIGHTS = np.arange(4)
 

@@ -6,7 +6,7 @@ from front import evaluate, failure, kernel, kind, place, text
 
 import blocknb.language as tl
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import Constant, parse
+from blocknb.frontend.parse import Constant, parse
 
 
 def result_dtype(x, op, y):

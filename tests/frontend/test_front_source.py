@@ -9,7 +9,8 @@ from front import kernel
 
 import blocknb.language as tl
 from blocknb.errors import SyntaxUnsupported
-from blocknb.frontend import Source, constant_key, dependencies, source_of
+from blocknb.frontend.dependencies import constant_key, dependencies
+from blocknb.frontend.source import Source, source_of
 
 CELLS = iter(range(1000))
 

@@ -12,7 +12,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb import passes
 from blocknb.codegen import gpu, gpu_control, gpu_stream
-from blocknb.frontend import Constant, parse
+from blocknb.frontend.parse import Constant, parse
 from blocknb.ir.core import Func
 from blocknb.language import moves
 from blocknb.language.constants import constexpr

@@ -20,8 +20,8 @@ from blocknb.frontend.parse import parse
 from blocknb.ir import interp
 from blocknb.ir.core import Func
 from blocknb.runtime.arguments import plain
-from blocknb.runtime.compile import front_argument
 from blocknb.runtime.descriptor import TensorDescriptor
+from blocknb.runtime.job import front_argument
 from blocknb.target import Target
 from blocknb.trace import Stage
 

@@ -19,7 +19,7 @@ import blocknb
 from blocknb import passes
 from blocknb.codegen import cpu, cpu_parts, gpu
 from blocknb.errors import KernelError
-from blocknb.frontend import Constant, parse
+from blocknb.frontend.parse import Constant, parse
 from blocknb.profile import scaling
 from blocknb.target import Target
 

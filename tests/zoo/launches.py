@@ -9,7 +9,8 @@ from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.frontend.parse import parse
 from blocknb.runtime import kernel
-from blocknb.runtime.compile import Compiled, front_argument
+from blocknb.runtime.compile import Compiled
+from blocknb.runtime.job import front_argument
 from blocknb.runtime.kernel import Kernel
 from blocknb.target import Target
 
