@@ -11,12 +11,9 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from blocknb.errors import CompilerBug
 from blocknb.target import Target
@@ -27,7 +24,7 @@ class Tool:
     """A program found: `name` (ptxas, nvdisasm), `path`, `origin` (an environment variable, "PyPI", "PATH", "toolkit")."""
 
     name: str
-    path: Path
+    path: str
     origin: str
     known_version: tuple[int, ...] = ()
 
@@ -66,20 +63,20 @@ def find_ptxas(target: Target) -> Tool | None:
     """The ptxas that can assemble our PTX for the target; None if there is none (the driver may do it then)."""
     least = _CUDA_OF_PTX[target.ptx_version]
     before = (13,) if target.capability < 75 else (1000,)
-    return next((tool for tool in candidates("ptxas") if least <= tool.version[:2] < before), None)
+    return next((tool for tool in _search("ptxas") if least <= tool.version[:2] < before), None)
 
 
 @functools.cache
 def find_nvdisasm(target: Target) -> Tool | None:
     """The nvdisasm that knows the target; None if there is none."""
     before = (13,) if target.capability < 75 else (1000,)
-    return next((tool for tool in candidates("nvdisasm") if tool.version[:2] < before), None)
+    return next((tool for tool in _search("nvdisasm") if tool.version[:2] < before), None)
 
 
 @functools.cache
 def candidates(name: str) -> tuple[Tool, ...]:
     """Every copy of ptxas or nvdisasm on this machine, the preferred first."""
-    seen: dict[Path, Tool] = {}
+    seen: dict[str, Tool] = {}
     for tool in _search(name):
         seen.setdefault(tool.path, tool)
     return tuple(seen.values())
@@ -94,20 +91,22 @@ def forget() -> None:
 def _search(name: str) -> Iterator[Tool]:
     executable = name + (".exe" if os.name == "nt" else "")
     if named := os.environ.get(variable := f"BLOCKNB_{name.upper()}"):
-        yield Tool(name, Path(named), variable)
+        yield Tool(name, named, variable)
     for folder in dict.fromkeys(sys.path):
         for place, wheel in _WHEELS[name].items():
-            path = Path(folder, "nvidia", place, executable)
-            if path.is_file() and os.access(path, os.X_OK):
+            path = os.path.join(folder, "nvidia", place, executable)
+            if os.path.isfile(path) and os.access(path, os.X_OK):
                 yield Tool(name, path, "PyPI", _numbers(installed().get(wheel, "")))
+    import shutil
+
     if found := shutil.which(name):
-        yield Tool(name, Path(found), "PATH")
+        yield Tool(name, found, "PATH")
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
-        if root and os.access(path := Path(root, "bin", executable), os.X_OK):
+        if root and os.access(path := os.path.join(root, "bin", executable), os.X_OK):
             yield Tool(name, path, "toolkit")
     # A second one, for what the first has dropped.
     if named := os.environ.get(variable := f"BLOCKNB_{name.upper()}12"):
-        yield Tool(name, Path(named), variable)
+        yield Tool(name, named, variable)
 
 
 @functools.cache
@@ -131,7 +130,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def _ask_version(path: Path) -> tuple[int, ...]:
+def _ask_version(path: str) -> tuple[int, ...]:
+    import subprocess
+
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
@@ -171,14 +172,11 @@ def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
 
 # ---- many kernels in one call -------------------------------------------------------------------------------------------
 
-_HEADER = re.compile(r"^\.(version|target|address_size)\s+(.*?)\s*$", re.MULTILINE)
+_HEADER = r"(?m)^\.(version|target|address_size)\s+(.*?)\s*$"
 # What only serves debugging, and names of one module that mean something else in the next.
-_DEBUG = re.compile(r"^\s*\.(?:loc|file)\s.*$|^\s*\.section\s[^{]*\{[^}]*\}", re.MULTILINE)
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
-_GLOBAL = re.compile(
-    r"^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|shared|const)\s[^\n=;(]*?([\w$]+)\s*(?:\[[^\n\]]*\]\s*)*(?:=|;)",
-    re.MULTILINE,
-)
+_DEBUG = r"(?m)^\s*\.(?:loc|file)\s.*$|^\s*\.section\s[^{]*\{[^}]*\}"
+_ENTRY = r"\.entry\s+([\w$]+)"
+_GLOBAL = r"(?m)^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|shared|const)\s[^\n=;(]*?([\w$]+)\s*(?:\[[^\n\]]*\]\s*)*(?:=|;)"
 
 
 def merge_ptx(modules: Sequence[str]) -> str:
@@ -189,15 +187,15 @@ def merge_ptx(modules: Sequence[str]) -> str:
     versions, targets, bodies = set(), set(), []
     kernels: set[str] = set()
     for number, text in enumerate(modules):
-        header = dict(_HEADER.findall(text))
+        header = dict(re.findall(_HEADER, text))
         versions.add(_numbers(header["version"]))
         targets.add(re.sub(r",\s*debug", "", header["target"]))
-        names = set(_ENTRY.findall(text))
+        names = set(re.findall(_ENTRY, text))
         if both := names & kernels:
             raise ValueError(f"kernel {sorted(both)[0]!r} is defined twice")
         kernels |= names
-        body = _DEBUG.sub("", _HEADER.sub("", text))
-        if shared := set(_GLOBAL.findall(body)):
+        body = re.sub(_DEBUG, "", re.sub(_HEADER, "", text))
+        if shared := set(re.findall(_GLOBAL, body)):
             pattern = r"(?<![\w$.%])(" + "|".join(map(re.escape, sorted(shared, key=len, reverse=True))) + r")(?![\w$])"
             body = re.sub(pattern, rf"\1_m{number}", body)
         bodies.append(body)

@@ -404,7 +404,7 @@ def _path(device: int) -> Path:
         from blocknb.runtime import driver
 
         parts += (int(driver.cupy().cuda.runtime.driverGetVersion()),)
-    return cache.default_root() / "ceilings" / f"{cache.key(*parts)[:32]}.json"
+    return Path(cache.default_root(), "ceilings", f"{cache.key(*parts)[:32]}.json")
 
 
 _memory: dict[Path, Ceilings] = {}

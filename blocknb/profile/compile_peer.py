@@ -140,14 +140,12 @@ def forget(folder):
         if folder:
             package.knobs.cache.dir = folder
         return
-    from pathlib import Path
-
     from blocknb.runtime import cache
     from blocknb.runtime import compile as compiler
 
     compiler.forget()
     if folder:
-        cache.shared().root = Path(folder)
+        cache.shared().root = folder
 
 
 def serve():

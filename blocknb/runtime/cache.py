@@ -16,15 +16,18 @@ import hashlib
 import json
 import os
 import struct
-import tempfile
+import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen.toolchain import Tool, installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MAGIC = b"bnbcach1"
 _HEAD = struct.Struct("<8s32sI")  # magic, digest of what follows the digest, length of the JSON
@@ -61,7 +64,7 @@ def _encode(value: Any) -> bytes:
             return _tagged(b"s", value.encode("utf-8", "surrogatepass"))
         case bytes():
             return _tagged(b"b", value)
-        case Path():
+        case os.PathLike():
             return _tagged(b"p", os.fsencode(value))
         case tuple() | list():
             return _tagged(b"l", b"".join(map(_encode, value)))
@@ -87,27 +90,34 @@ class Cache:
     """
 
     def __init__(self, root: str | os.PathLike | None = None, limit: int = 1 << 30):
-        self.root = Path(root) if root is not None else default_root()
+        self.root = os.fspath(root) if root is not None else default_root()
         self.limit = limit
         self._memory: dict[str, Entry] = {}
         self._warned = False
 
     def path(self, key: str) -> Path:
-        return self.root / key[:2] / (key[2:] + ".bnb")
+        """The file of an entry."""
+        from pathlib import Path
+
+        return Path(self._file(key))
+
+    def _file(self, key: str) -> str:
+        return f"{self.root}/{key[:2]}/{key[2:]}.bnb"
 
     def get(self, key: str) -> Entry | None:
         """The entry, or None if there is none or it is damaged (it is then removed)."""
         if (entry := self._memory.get(key)) is not None:
             return entry
-        path = self.path(key)
+        path = self._file(key)
         try:
-            data = path.read_bytes()
+            with open(path, "rb", buffering=0) as file:
+                data = file.read()
         except OSError:
             return None
         entry = _unpack(data)
         try:
             if entry is None:
-                path.unlink()
+                os.unlink(path)
             else:
                 os.utime(path)  # the time of last use, by which old entries are found
         except OSError:
@@ -117,17 +127,9 @@ class Cache:
     def put(self, key: str, meta: dict, blobs: dict[str, bytes]) -> None:
         """Stores an entry; where the folder cannot be written it is kept in memory instead."""
         data = _pack(meta, blobs)
-        path = self.path(key)
-        temporary = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
+            _write(self._file(key), data)
         except OSError as error:
-            if temporary is not None:
-                _remove(temporary)
             self._keep_in_memory(key, Entry(meta, blobs), error)
             return
         # Looking at every file is dear, so about one put in 64 does it; keys are uniform.
@@ -160,8 +162,10 @@ class Cache:
     def clear(self) -> None:
         """Removes every entry."""
         self._memory.clear()
-        for path in self.root.glob("[0-9a-f][0-9a-f]/*.bnb"):
-            _remove(path)
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                if name.endswith(".bnb"):
+                    _remove(os.path.join(folder, name))
 
     def _keep_in_memory(self, key: str, entry: Entry, error: OSError) -> None:
         while len(self._memory) >= 512:
@@ -171,6 +175,26 @@ class Cache:
             self._warned = True
             message = f"compiled kernels are not kept on disk: {error.strerror or error} ({self.root})"
             warnings.warn(message + "; BLOCKNB_CACHE_DIR names another folder", RuntimeWarning, stacklevel=3)
+
+
+def _write(path: str, data: bytes) -> None:
+    """Writes a file under another name and renames it. A folder that somebody removes meanwhile is made once more."""
+    folder = os.path.dirname(path)
+    temporary = f"{folder}/.new-{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    for last in (False, True):
+        os.makedirs(folder, exist_ok=True)
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+            return
+        except FileNotFoundError:
+            if last:
+                raise
+        except BaseException:
+            _remove(temporary)
+            raise
 
 
 def _remove(path: str | os.PathLike) -> None:
@@ -199,13 +223,15 @@ def _unpack(data: bytes) -> Entry | None:
     return Entry(meta, blobs)
 
 
-def default_root() -> Path:
+def default_root() -> str:
     """`$BLOCKNB_CACHE_DIR`, or the folder that this system keeps caches in."""
     if folder := os.environ.get("BLOCKNB_CACHE_DIR"):
-        return Path(folder)
+        return folder
+    if sys.platform == "linux":  # what platformdirs says there, which takes longer to load than a kernel to find
+        return os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache"), "blocknb")
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("blocknb", appauthor=False))
+    return platformdirs.user_cache_dir("blocknb", appauthor=False)
 
 
 @functools.cache
@@ -220,17 +246,26 @@ def environment_parts(tool: Tool | None = None) -> tuple:
     return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas)
 
 
+#: Rooms whose code has no part in what is compiled. Ready-made kernels are in the key as every kernel is, by their text.
+_NO_COMPILER = frozenset(("compat", "eager", "kernels", "notebook", "profile", "testing", "tune", "__pycache__"))
+
+
 @functools.cache
 def _source_stamp() -> str:
     """A digest of names, sizes and times of blocknb's own files: any edit of the compiler changes it, and no file is read."""
-    package = Path(__file__).resolve().parent.parent
-    rows = []
-    for folder, _, names in os.walk(package):
-        for name in names:
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return key(_version_of("blocknb"), "\n".join(sorted(_stamps(package, ""))))
+
+
+def _stamps(folder: str, place: str) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
             if name.endswith(".py"):
-                status = os.stat(os.path.join(folder, name))
-                rows.append((os.path.relpath(folder, package), name, status.st_size, status.st_mtime_ns))
-    return key(_version_of("blocknb"), sorted(rows))
+                status = entry.stat()
+                yield f"{place}{name} {status.st_size} {status.st_mtime_ns}"
+            elif "." not in name and name not in _NO_COMPILER and entry.is_dir():
+                yield from _stamps(entry.path, f"{place}{name}/")
 
 
 @functools.cache

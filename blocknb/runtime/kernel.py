@@ -25,6 +25,7 @@ from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
 from blocknb.runtime import arguments
+from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE, HOST, Kind, flat, spelled
 from blocknb.runtime.binding import (
     OPTIONS,
@@ -41,12 +42,12 @@ from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.recent import recent, wanted_by_environment
 from blocknb.runtime.reports import asserting
+from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.eager import Run
     from blocknb.runtime.again import Again
     from blocknb.runtime.compile import Compiled
-    from blocknb.target import Target
     from blocknb.trace import Trace
 
 _MAX_PLANS = 4096
@@ -287,8 +288,6 @@ class Kernel(KernelInterface):
         self, *args: Any, target: str | Target = "sm_90a", without: Iterable[str] = (), **kwargs: Any
     ) -> Compiled:
         """As `trace`, but returns the Compiled, which holds the machine code."""
-        from blocknb.target import Target
-
         binding, values = self._called(args, kwargs)
         kinds, _ = self._describe(binding, tuple(map(typed, values, binding.fixed)))
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
@@ -382,8 +381,6 @@ class Kernel(KernelInterface):
         without: Iterable[str] | None,
         beside: Sequence[Callable[..., Callable[[], None] | None]] = (),
     ) -> Compiled:
-        from blocknb.runtime import compile as compiler
-
         given, options = {}, dict(self.options)
         for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
             if name in OPTIONS:

@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
     with pytest.warns(RuntimeWarning, match="No space left"):
         cache.put(KEY, {"x": 1}, {})
     assert cache.get(KEY).meta == {"x": 1}
-    assert not [path for path in cache.root.rglob("*") if path.is_file()]
+    assert not [path for path in Path(cache.root).rglob("*") if path.is_file()]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
