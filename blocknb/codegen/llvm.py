@@ -19,13 +19,11 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from blocknb.codegen import worker
@@ -135,12 +133,12 @@ def then(future: Future, convert: Callable) -> Future:
 class Workers:
     """An executor of LLVM jobs on `count` processes, each started when there is work for it and none is idle.
 
-    The default count is the number of CPUs, at most 4. `submit` never blocks. Use as a context manager or `close` it; the
-    pool that `shared()` gives lives as long as the process.
+    The default count is the number of CPUs, at most 8, for this process has to write their texts. `submit` never blocks. Use as a
+    context manager or `close` it; the pool that `shared()` gives lives as long as the process.
     """
 
     def __init__(self, count: int | None = None):
-        self.count = count or min(4, os.cpu_count() or 1)
+        self.count = count or min(8, _cpus())
         self._reset()
         _pools.add(self)
 
@@ -161,10 +159,20 @@ class Workers:
                 raise RuntimeError("these workers are closed")
             self._queue.put((future, job))
             if not self._idle.acquire(blocking=False) and len(self._threads) < self.count:
-                thread = threading.Thread(target=self._serve, name="blocknb-worker", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._add_thread()
         return future
+
+    def _add_thread(self, ahead: bool = False) -> None:
+        thread = threading.Thread(target=self._serve, args=(ahead,), name="blocknb-worker", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def start(self) -> None:
+        """Starts the first worker, in the background, if none is there; it warms up by itself, and stops doing so for a job."""
+        with self._lock:
+            if not self._threads and not self._closed:
+                self._add_thread(ahead=True)
+                self._idle.release()
 
     def warm(self, target: Target | None = None) -> Future[dict]:
         """Starts a worker in the background; the future tells its LLVM version, CPU name and CPU features.
@@ -216,8 +224,8 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _serve(self) -> None:
-        process = None
+    def _serve(self, ahead: bool) -> None:
+        process = self._start() if ahead else None
         while (item := self._queue.get()) is not None:
             future, job = item
             if future.set_running_or_notify_cancel():
@@ -263,7 +271,8 @@ class _Process:
     def __init__(self) -> None:
         # Python without site packages or environment: starts in 10 ms, and nobody's startup file can print or fail in it.
         command = [sys.executable, "-I", "-S", worker.__file__, _llvmlite_folder()]
-        self._log = tempfile.TemporaryFile(prefix="blocknb-")  # noqa: SIM115 (lives as long as the process)
+        self._log = os.fdopen(worker.memory_file("log"), "rb")
+        os.set_inheritable(self._log.fileno(), False)  # for this child only
         self._popen = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -426,7 +435,11 @@ def _llvmlite_folder() -> str:
     spec = importlib.util.find_spec("llvmlite")
     if spec is None or not spec.submodule_search_locations:
         raise KernelError("llvmlite is not installed, and it is what compiles kernels", hint="pip install llvmlite")
-    return str(Path(next(iter(spec.submodule_search_locations))).parent)
+    return os.path.dirname(next(iter(spec.submodule_search_locations)))
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _pools: weakref.WeakSet[Workers] = weakref.WeakSet()

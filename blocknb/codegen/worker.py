@@ -27,6 +27,7 @@ import re
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 # ---- frames: 8 bytes of length, then a JSON header, then the long values one after another -----------------------------
@@ -292,7 +293,7 @@ def _list(job: dict, clock: Clock) -> dict:
 # ---- ptxas and nvdisasm ------------------------------------------------------------------------------------------------
 
 
-def _memory_file(name: str, content: bytes = b"") -> int:
+def memory_file(name: str, content: bytes = b"") -> int:
     """A file without a place on any disk, reachable for a child as /proc/self/fd/N, gone with its last owner."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(name, 0)  # not close-on-exec: children shall have it
@@ -314,7 +315,7 @@ def _content(fd: int) -> bytes:
 def _tool(arguments: list[str], source: bytes, suffix: list[str]) -> tuple[int, bytes, str]:
     """Runs a tool on `source`; `{in}` and `{out}` stand for the files. Returns (exit status, output file, log)."""
     folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    source_fd, out_fd, log_fd = _memory_file("in", source), _memory_file("out"), _memory_file("log")
+    source_fd, out_fd, log_fd = memory_file("in", source), memory_file("out"), memory_file("log")
     try:
         names = {"{in}": f"{folder}/{source_fd}", "{out}": f"{folder}/{out_fd}"}
         argv = [names.get(a, a) for a in [*arguments, *suffix]]
@@ -369,6 +370,23 @@ _FIRST = """define ptx_kernel void @first(ptr addrspace(1) %p) {
 }
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 """
+
+
+_FIRST_FOR_HOST = """define void @first(ptr %p) {
+  %v = load <4 x float>, ptr %p
+  %s = fadd <4 x float> %v, %v
+  store <4 x float> %s, ptr %p
+  ret void
+}
+"""
+
+
+def _first_jobs() -> Iterator[dict]:
+    """What a worker does while it has nothing to do: LLVM builds its tables at first use, for each machine."""
+    yield {"kind": "ptx", "text": _FIRST, "arch": "sm_90a", "features": "+ptx88"}
+    binding = _binding()
+    host = {"cpu": binding.get_host_cpu_name(), "features": binding.get_host_cpu_features().flatten()}
+    yield {"kind": "object", "text": _FIRST_FOR_HOST, **host}
 
 
 def _ping(job: dict, clock: Clock) -> dict:
@@ -434,6 +452,10 @@ def main() -> None:
     except Exception as error:
         print(f"LLVM cannot be loaded: {error}", file=sys.stderr, flush=True)
         os._exit(3)
+    for job in _first_jobs():
+        if not jobs.empty():
+            break
+        run(job)
     while True:
         answer = run(jobs.get())
         sys.stdout.flush()

@@ -24,6 +24,7 @@ _MODULES = (
     "blocknb.notebook.live",
     "blocknb.runtime.compile",
     "blocknb.runtime.extents",
+    "blocknb.runtime.job",
     "blocknb.runtime.plan",
     "blocknb.runtime.summary",
     "numpy.ma",  # by np.unique

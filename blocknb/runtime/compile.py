@@ -9,7 +9,11 @@ running the front end and the passes, but only when somebody looks.
 from __future__ import annotations
 
 import collections
+import importlib
+import os
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -180,9 +184,61 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
 
 
 def _compiled(request: Request) -> Compiled:
-    from blocknb.runtime import job
+    with _loading:
+        from blocknb.codegen import llvm
 
+        llvm.shared().start()  # a process that needs a while to load LLVM, and has it while the compiler is loaded here
+        from blocknb.runtime import job
     return job.Job(request).run()
+
+
+_loading = threading.Lock()
+_prepared = False
+_PATIENCE = 0.05  # seconds: who launches at once may find everything on disk, and is not disturbed
+#: What a first compile loads, in pieces: a launch does not wait for more than one.
+_PIECES = (
+    "blocknb.codegen.llvm",
+    "blocknb.ir.core",
+    "blocknb.frontend.scope",
+    "blocknb.frontend.calls",
+    "blocknb.frontend.parse",
+    "blocknb.runtime.job",
+    "blocknb.analysis.affine",
+    "blocknb.layouts.convert",
+    "blocknb.codegen.gpu_memory",
+    "blocknb.codegen.gpu",
+    "blocknb.passes.assign",
+)
+
+
+def prepare() -> None:
+    """For somebody who has just defined a kernel, and will launch it soon: starts a worker, and where a person types, loads the
+    compiler, too. Once, in the background."""
+    global _prepared
+    if not _prepared:
+        _prepared = True
+        threading.Thread(target=_prepare, name="blocknb-warm", daemon=True).start()
+
+
+def _after_fork() -> None:
+    global _loading
+    _loading = threading.Lock()  # whoever held it is not there
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _prepare() -> None:
+    time.sleep(_PATIENCE)
+    with _loading:
+        from blocknb.codegen import llvm
+
+        llvm.shared().start()
+    if hasattr(sys, "ps1") or "IPython" in sys.modules:
+        for name in _PIECES:
+            with _loading:
+                importlib.import_module(name)
 
 
 def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -440,9 +440,6 @@ class Kernel(KernelInterface):
         return None
 
 
-_warmed = False
-
-
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
@@ -456,23 +453,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(kernel, **options)
     if not (getattr(function, "__module__", None) or "").startswith("blocknb."):
-        _warm()
+        compiler.prepare()
     return Kernel(function, **options)
 
 
 jit = kernel  # Triton's name for it
-
-
-def _warm() -> None:
-    """Starts the worker process and loads the compiler in the background, once: who defines a kernel will launch it soon."""
-    global _warmed
-    if not _warmed:
-        _warmed = True
-        threading.Thread(target=_prepare, name="blocknb-warm", daemon=True).start()
-
-
-def _prepare() -> None:
-    from blocknb.codegen.llvm import shared
-
-    shared().warm()
-    from blocknb.runtime import compile as _  # noqa: F401 (loads the compiler while the user still writes the launch)

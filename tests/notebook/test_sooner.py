@@ -13,6 +13,7 @@ from test_measuring_magics import Shell
 from blocknb.errors import Unsupported
 from blocknb.notebook import document, extension
 from blocknb.runtime import compile as compiler
+from blocknb.runtime import job
 from blocknb.runtime import kernel as runtime
 
 KERNEL = """@blocknb.kernel
@@ -33,16 +34,16 @@ def shell(monkeypatch):
 @pytest.fixture
 def seen(monkeypatch):
     """What happens, in order: ("begin" or "end", target, thread) of each compilation that is really made, and ("launch",)."""
-    found, real = [], compiler._Job.run
+    found, real = [], job.Job.run
 
-    def run(job):
-        found.append(("begin", str(job.target), threading.current_thread().name))
-        made = real(job)
-        found.append(("end", str(job.target), threading.current_thread().name))
+    def run(one):
+        found.append(("begin", str(one.target), threading.current_thread().name))
+        made = real(one)
+        found.append(("end", str(one.target), threading.current_thread().name))
         return made
 
-    monkeypatch.setattr(compiler._Job, "run", run)
-    monkeypatch.setattr(compiler._Job, "from_disk", lambda job: None)
+    monkeypatch.setattr(job.Job, "run", run)
+    monkeypatch.setattr(compiler.Request, "from_disk", lambda request: None)
     monkeypatch.setattr(runtime, "observers", [lambda launch: found.append(("launch",))])
     return found
 
@@ -74,15 +75,15 @@ def test_nothing_is_compiled_that_no_card_shows(shell, seen, options, targets):
 
 
 def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(shell, monkeypatch, capsys):
-    real = compiler._Job.run
+    real = job.Job.run
 
-    def run(job):
-        if job.target.is_gpu:
+    def run(one):
+        if one.target.is_gpu:
             raise Unsupported("not on this one")
-        return real(job)
+        return real(one)
 
-    monkeypatch.setattr(compiler._Job, "run", run)
-    monkeypatch.setattr(compiler._Job, "from_disk", lambda job: None)
+    monkeypatch.setattr(job.Job, "run", run)
+    monkeypatch.setattr(compiler.Request, "from_disk", lambda request: None)
     shell.run("%%blockkernel\n" + KERNEL.format(tag=4) + "triple[2,](x, out, BLOCK=32)").raise_error()
     assert "not on this one" in shell.documents[0]["views"][1]["error"]
     assert (shell.ip.user_ns["out"] == 3).all() and "not on this one" not in capsys.readouterr().err
