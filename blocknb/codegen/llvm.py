@@ -113,6 +113,7 @@ def _cpu_code(answer: dict) -> CpuCode:
 def then(future: Future, convert: Callable) -> Future:
     """A future of `convert(result)`; cancelling it cancels a job that has not started."""
     result: Future = Future()
+    result.source = future  # type: ignore[attr-defined]
 
     def done(source: Future) -> None:
         if source.cancelled():
@@ -195,7 +196,9 @@ class Workers:
             raise
 
     def abandon(self, future: Future) -> None:
-        """Cancels a job of `submit`, even one in progress: its worker is killed and the future fails."""
+        """Cancels a job of `submit` (or what `then` made of it), even one in progress: its worker is killed and the future fails."""
+        while (source := getattr(future, "source", None)) is not None:
+            future = source
         if not future.cancel() and (process := self._running.get(future)):
             process.kill()
 

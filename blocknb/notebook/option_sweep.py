@@ -9,13 +9,14 @@ one before), `0..100..10` (with a step), or an expression that gives them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from IPython.core.error import UsageError
 
-from blocknb.errors import LaunchError
+from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook.expressions import Expression
 from blocknb.notebook.options import Found, Option, unquoted
 from blocknb.runtime.binding import OPTIONS
@@ -78,10 +79,12 @@ def after(found_axis: Axis, record: Any, shell: Any, found: Found) -> None:
 
     launch = Expression(found.launch, shell) if found.launch else None
     with apart(record.kernel):
+        more: dict[str, Any] = {}
         if launch is not None and found_axis.name in launch.names:
             source = over_launch(record, launch)
         else:
             source = over_constant(record, found_axis)
+            more["ahead"] = partial(compile_ahead, record, found_axis.name)
         made = sweep.run(
             record.kernel.__name__,
             found_axis.name,
@@ -89,6 +92,7 @@ def after(found_axis: Axis, record: Any, shell: Any, found: Found) -> None:
             source,
             lambda value: {e.text: e.on_copies() for e in found.expressions},
             setting=lambda value: assigned(shell.user_ns, found_axis.name, value),
+            **more,
         )
     found.parts["sweep"] = made.part
     found.facts.append(("sweep", _fact(made)))
@@ -147,6 +151,23 @@ def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
         return found
 
     return replays
+
+
+def compile_ahead(record: Any, name: str, values: Sequence[Any]) -> None:
+    """Compiles the last launch of a record with each value of a constant or option, at the same time. What goes wrong is said when the
+    value's turn has come."""
+    from blocknb.runtime import many
+
+    made, kernel = record.latest, record.kernel
+    given = made.again.arguments(made.compiled.stored)
+    if given is None:
+        return
+    options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
+    with many.gathered() as requests:
+        for value in values:
+            with contextlib.suppress(KernelError):
+                kernel.warmup(**{**options, **given, name: value})
+    many.compile_all(requests, f"sweep of {name}: compiling")
 
 
 def _written(made: Any) -> int | None:

@@ -1,24 +1,37 @@
-"""Progress of long work: a bar in a notebook, one line of text elsewhere, drawn ten times a second at most."""
+"""Progress of long work: a bar in a notebook, one line of text elsewhere, drawn ten times a second at most.
+
+`of_compiles` is what compiles of many configurations and autotuners show: a bar, in a notebook only, and only when it takes a while.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 INTERVAL = 0.1  # seconds between two drawings: a server takes so many messages
+PATIENCE = 0.3  # seconds for which nobody asks what goes on
 
 
 class Progress:
     """`with Progress(total, label) as progress: progress.step("what comes now")`, once for each of `total` steps."""
 
-    def __init__(self, total: int, label: str, stream: Any = None):
-        self.total, self.label, self.stream = total, label, stream
+    def __init__(self, total: int, label: str, stream: Any = None, patience: float = 0.0):
+        self.total, self.label, self.stream, self.patience = total, label, stream, patience
         self.done, self.drawn, self.width = -1, 0.0, 0
         self.bar: Any = None
         self.shown: Any = None
 
     def __enter__(self) -> Progress:
+        self.drawn = time.monotonic() + self.patience - INTERVAL if self.patience else 0.0
+        if not self.patience:
+            self._show()
+        return self
+
+    def _show(self) -> None:
         if self.stream is None and _in_notebook():
             import ipywidgets
             from IPython.display import display
@@ -28,7 +41,6 @@ class Progress:
             self.shown = display(self.bar, display_id=True)
         elif self.stream is None:
             self.stream = sys.stderr
-        return self
 
     def step(self, what: str) -> None:
         """The next step begins; the ones before are done."""
@@ -37,9 +49,11 @@ class Progress:
         if now - self.drawn < INTERVAL:
             return
         self.drawn = now
+        if self.bar is None and self.stream is None:
+            self._show()
         if self.bar is not None:
             self.bar.value, self.bar.description = self.done, f"{self.label}: {what}"
-        elif self.stream.isatty():
+        elif self.stream is not None and self.stream.isatty():
             self._line(f"{self.label}: {self.done} of {self.total}, {what}")
 
     def __exit__(self, *error: Any) -> None:
@@ -54,6 +68,16 @@ class Progress:
         self.stream.write("\r" + text.ljust(self.width) + ("\r" if not text else ""))
         self.stream.flush()
         self.width = len(text)
+
+
+@contextlib.contextmanager
+def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
+    """What `runtime.many.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
+    if threading.current_thread() is not threading.main_thread() or not _in_notebook():
+        yield lambda what: None
+        return
+    with Progress(total, label, patience=PATIENCE) as progress:
+        yield progress.step
 
 
 def _in_notebook() -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import beside, completion, errors, extension, lines
+from blocknb.notebook import beside, completion, errors, extension, lines, progress
 from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
+from blocknb.runtime import many
 
 if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
@@ -44,6 +45,7 @@ def register(shell: Any) -> None:
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
         beside.prepare()
+        many.shows = progress.of_compiles
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
 

@@ -106,12 +106,15 @@ def run(
     baselines: Baselines = lambda value: {},
     clock: Clock | None = None,
     setting: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    ahead: Callable[[Sequence[Any]], None] = lambda values: None,
 ) -> Sweep:
-    """Measures each value, inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note."""
+    """Measures each value, inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note. `ahead`
+    may compile for all values before the first one is measured."""
     values = list(values)
     found = Sweep(kernel, axis)
     rows: list[tuple[Any, dict[str, Timing], Work | None]] = []
     try:
+        ahead(values)
         with Progress(len(values), f"sweep of {axis}") as progress:
             for value in values:
                 progress.step(f"{axis} = {value}")

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 from blocknb.codegen import toolchain
@@ -164,32 +165,42 @@ class Compiled:
 def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target) -> Compiled:
     """Compiles a kernel, or finds it compiled. Raises KernelError: the kernel's, the target's, or a CompilerBug with its Trace."""
     request = Request(source, kinds, options, target)
-    key = request.digest, source.file
     with _lock:
-        lock = _locks.setdefault(key, threading.Lock())
+        lock = _locks.setdefault(request.key, threading.Lock())
     with lock:
-        found = _memory.get(key)
-        if found is None:
-            try:
-                found = request.from_disk() or _compiled(request)
-            except BaseException:
-                with _lock:
-                    _locks.pop(key, None)
-                raise
+        try:
+            return find(request) or keep(request, load().Job(request).run())
+        except BaseException:
             with _lock:
-                _memory[key] = found
-                while len(_memory) > _MEMORY_LIMIT:
-                    _locks.pop(_memory.popitem(last=False)[0], None)
+                _locks.pop(request.key, None)
+            raise
+
+
+def find(request: Request) -> Compiled | None:
+    """What was compiled before, in this process or another; None if nothing was."""
+    found = _memory.get(request.key)
+    if found is None and (found := request.from_disk()) is not None:
+        keep(request, found)
     return found
 
 
-def _compiled(request: Request) -> Compiled:
+def keep(request: Request, compiled: Compiled) -> Compiled:
+    """Puts a compiled kernel where `find` finds it, and returns it."""
+    with _lock:
+        _memory[request.key] = compiled
+        while len(_memory) > _MEMORY_LIMIT:
+            _locks.pop(_memory.popitem(last=False)[0], None)
+    return compiled
+
+
+def load() -> ModuleType:
+    """The module that compiles, `blocknb.runtime.job`."""
     with _loading:
         from blocknb.codegen import llvm
 
         llvm.shared().start()  # a process that needs a while to load LLVM, and has it while the compiler is loaded here
         from blocknb.runtime import job
-    return job.Job(request).run()
+    return job
 
 
 _loading = threading.Lock()
@@ -268,6 +279,7 @@ class Request:
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
         parts = ([d.key for d in self.reached], places, self._kinds_key(), dict(options), target)
         self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
+        self.key = self.digest, source.file  # in memory
 
     def ptxas(self) -> toolchain.Tool | None:
         return toolchain.find_ptxas(self.target) if self.target.is_gpu else None

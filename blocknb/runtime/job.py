@@ -5,7 +5,10 @@ Any error of ours on the way is a CompilerBug that carries the Trace up to where
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from blocknb import passes
@@ -39,6 +42,10 @@ class Job:
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
         self.select = 1
+        self.func: Func
+        self.code: Code
+        self.text: str
+        self.future: Future[Any]
 
     def trace(self) -> Trace:
         """The trace of what has been done so far."""
@@ -51,27 +58,51 @@ class Job:
 
     def run(self) -> Compiled:
         """Compiles, and stores the result on disk."""
+        self.begin()
+        return self.finish()
+
+    def begin(self) -> None:
+        """What is done in this process: afterwards a worker has the text."""
+        with self._blamed():
+            self.func = self.front()
+            self.code, self.text = self.generate(self.func)
+            self.future = self.assemble()
+
+    @property
+    def done(self) -> bool:
+        """Whether `finish` need not wait."""
+        return self.future.done()
+
+    def finish(self) -> Compiled:
+        """Waits for the worker, and stores the result on disk."""
+        with self._blamed():
+            begin = time.perf_counter()
+            made = llvm.shared().wait(self.future)
+            trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
+        self.request.to_disk(self.code, trace)
+        return self.request.compiled(self.code, trace)
+
+    def abandon(self) -> None:
+        """Stops the worker, if it is busy with this."""
+        llvm.shared().abandon(self.future)
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """Errors inside get their place, and those that are ours the trace so far."""
         try:
-            func = self.front()
-            code, text = self.generate(func)
-            trace = self.trace()
-            trace.artifacts["llvm"] = text
-            self.assemble(code, text, trace)
+            yield
         except KernelError as error:
             error.loc = users_place(error.loc)
             if isinstance(error, AssemblyError) and error.loc is None:
-                error.loc = assembly_loc(func, error.line, error.column)
+                error.loc = assembly_loc(self.func, error.line, error.column)
                 if error.loc is None:  # none of the kernel's: the assembly is ours, and so is the mistake
-                    trace = self.trace()
-                    raise CompilerBug(error.message, definition(self.source), trace=trace) from error
+                    raise CompilerBug(error.message, definition(self.source), trace=self.trace()) from error
             if isinstance(error, CompilerBug) and error.trace is None:
                 error.trace = self.trace()
             raise
         except Exception as error:
             message = f"{type(error).__name__} while compiling {self.source.name} for {self.target}: {error}"
             raise CompilerBug(message, definition(self.source), trace=self.trace()) from error
-        self.request.to_disk(code, trace)
-        return self.request.compiled(code, trace)
 
     def front(self) -> Func:
         """Front end and passes; fills `stages` and `milliseconds`."""
@@ -130,24 +161,28 @@ class Job:
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
         return made.text, made.entry, more, made.notes
 
-    def assemble(self, code: Code, text: str, trace: Trace) -> None:
-        """Has a worker turn the text into machine code; fills artifacts, resources and times of the trace."""
-        begin, workers = time.perf_counter(), llvm.shared()
+    def assemble(self) -> Future[Any]:
+        """Has a worker turn the text into machine code."""
         if self.target.is_gpu:
-            job = llvm.compile_cuda(text, self.target, select=self.select, tool=self.request.ptxas(), workers=workers)
-            cuda = workers.wait(job)
-            trace.artifacts["ptx"], times = cuda.ptx, cuda.ms
-            if cuda.cubin is not None:
-                trace.artifacts["cubin"] = cuda.cubin
-            trace.resources = _gpu_resources(code, cuda)
+            return llvm.compile_cuda(self.text, self.target, select=self.select, tool=self.request.ptxas())
+        return llvm.compile_cpu(self.text, self.target)
+
+    def assembled(self, made: Any, waited: float) -> Trace:
+        """The trace with what the worker made: artifacts, resources and times. `waited` are milliseconds."""
+        trace = self.trace()
+        trace.artifacts["llvm"] = self.text
+        if self.target.is_gpu:
+            trace.artifacts["ptx"] = made.ptx
+            if made.cubin is not None:
+                trace.artifacts["cubin"] = made.cubin
+            trace.resources = _gpu_resources(self.code, made)
         else:
-            host = workers.wait(llvm.compile_cpu(text, self.target, workers=workers))
-            trace.artifacts["object"], times = host.object, host.ms
-        elapsed = (time.perf_counter() - begin) * 1e3
-        for stage, milliseconds in times.items():
+            trace.artifacts["object"] = made.object
+        for stage, milliseconds in made.ms.items():
             self.milliseconds["ptxas" if stage == "ptxas" else f"llvm {stage}"] = milliseconds
         # What is left is the worker's start, if it was not yet there, and the pipes.
-        self.milliseconds["worker"] = max(elapsed - sum(times.values()), 0.0)
+        self.milliseconds["worker"] = max(waited - sum(made.ms.values()), 0.0)
+        return trace
 
 
 def assembly_loc(func: Func, line: int, column: int) -> Loc | None:

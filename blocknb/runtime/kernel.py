@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
-from blocknb.runtime import arguments
+from blocknb.runtime import arguments, many
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE, HOST, Kind, flat, spelled
 from blocknb.runtime.binding import (
@@ -299,6 +299,10 @@ class Kernel(KernelInterface):
         binding, values = self._called(args, kwargs)
         values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self._describe(binding, values)
+        if (requests := many.gathering.requests) is not None:  # who gathers expects no answer
+            target = target_of(self._device(binding, kinds, values))
+            requests.append(compiler.Request(self.source, *self._asked(binding, kinds, target, None), target))
+            return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
     def interprets(self, kwargs: Mapping[str, Any]) -> bool:
@@ -381,6 +385,20 @@ class Kernel(KernelInterface):
         without: Iterable[str] | None,
         beside: Sequence[Callable[..., Callable[[], None] | None]] = (),
     ) -> Compiled:
+        by_parameter, options = self._asked(binding, kinds, target, without)
+        begun = [begin(self.source, by_parameter, options, target) for begin in beside]
+        try:
+            compiled = compiler.compile(self.source, by_parameter, options, target)
+        finally:
+            for wait in filter(None, begun):
+                wait()
+        compiled.kernel = self
+        return compiled
+
+    def _asked(
+        self, binding: Binding, kinds: tuple[Kind, ...], target: Target, without: Iterable[str] | None
+    ) -> tuple[dict[str, Kind], dict[str, Any]]:
+        """The kinds by parameter and the options of a compilation."""
         given, options = {}, dict(self.options)
         for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
             if name in OPTIONS:
@@ -391,15 +409,7 @@ class Kernel(KernelInterface):
         self._check_options(options)
         if options["debug"] is None and target.is_gpu and asserting():
             options["debug"] = True
-        by_parameter = {p.name: given[p.name] for p in self.source.parameters}
-        begun = [begin(self.source, by_parameter, options, target) for begin in beside]
-        try:
-            compiled = compiler.compile(self.source, by_parameter, options, target)
-        finally:
-            for wait in filter(None, begun):
-                wait()
-        compiled.kernel = self
-        return compiled
+        return {p.name: given[p.name] for p in self.source.parameters}, options
 
     def _check_options(self, options: dict[str, Any]) -> None:
         warps, stages = options["num_warps"], options["num_stages"]

@@ -1,15 +1,16 @@
 """`autotune`: a kernel that is tried in several configurations when its arguments are of a new kind, and launched in the fastest.
 
-What "a new kind" is, the `key` says: the values of the arguments it names, and the dtypes of all arrays. Configurations are measured one
-after another with the launch's own arguments. A trial therefore really runs the kernel, many times: arrays that it updates in place
-belong into `restore_value` (saved before each run and put back after it) or `reset_to_zero` (set to zero before each run, and once
-more before the launch itself); None, for an array that this launch does without, may stand in either. Trials are kept from the
-observers of launches. A configuration that the target has not the resources for, or that a `static_assert` refuses, is out of the
-race; if all are, the launch raises what the last one raised.
+What "a new kind" is, the `key` says: the values of the arguments it names, and the dtypes of all arrays. Configurations are compiled
+together, on all cores, and measured one after another with the launch's own arguments. A trial therefore really runs the kernel, many
+times: arrays that it updates in place belong into `restore_value` (saved before each run and put back after it) or `reset_to_zero` (set
+to zero before each run, and once more before the launch itself); None, for an array that this launch does without, may stand in either.
+Trials are kept from the observers of launches. A configuration that the target has not the resources for, or that a `static_assert`
+refuses, is out of the race; if all are, the launch raises what the last one raised.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blocknb.errors import KernelError, OutOfResources, StaticAssertionFailed, Unsupported
+from blocknb.runtime import many
 from blocknb.runtime.arguments import HOST
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.kernel import Kernel
@@ -96,16 +98,40 @@ class Autotuner(Wrapper):
         return self.fn.run(*args, **kwargs, **chosen)
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Compiles every configuration that pruning leaves, and launches nothing. Hooks are called where there are descriptors, whose
-        blocks they set."""
+        """Compiles every configuration that pruning leaves, several at a time, and launches nothing. Those that the target has not the
+        resources for, or that a `static_assert` refuses, are left out of what is returned; if all are, raises what the last one raised.
+        Hooks are called where there are descriptors, whose blocks they set."""
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        named, made = {**self._named(args), **kwargs}, []
-        described = any(isinstance(value, TensorDescriptor) for value in store.elements(named.values()))
-        for config in self.prune_configs(kwargs):
-            if described and config.pre_hook is not None:
-                config.pre_hook({**named, **config.all_kwargs()})
-            made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+        configs = self.prune_configs(kwargs)
+        self._compile_ahead(configs, args, kwargs)
+        made, failure = [], None
+        for config in configs:
+            self._describe(config, args, kwargs)
+            try:
+                made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+            except _OUT as error:
+                failure = error
+        if failure is not None and not made:
+            raise failure
         return made
+
+    def _describe(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Has a configuration's hook set the blocks of descriptors, which are part of what is compiled."""
+        named = {**self._named(args), **kwargs}
+        if config.pre_hook is not None and any(isinstance(v, TensorDescriptor) for v in store.elements(named.values())):
+            config.pre_hook({**named, **config.all_kwargs()})
+
+    def _compile_ahead(self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compiles configurations at the same time. What goes wrong is said when they are tried, one by one."""
+        if len(configs) < 2:
+            return
+        given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", "interpret")}
+        with many.gathered() as requests:
+            for config in configs:
+                with contextlib.suppress(KernelError):
+                    self._describe(config, args, kwargs)
+                    self.fn.warmup(*args, **{**given, **config.all_kwargs()})
+        many.compile_all(requests, f"{self.__name__}: compiling configurations")
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
         return {**self.defaults, **dict(zip(self.arg_names, args, strict=False))}
@@ -151,14 +177,17 @@ class Autotuner(Wrapper):
     def _measured(self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Config, Any]:
         """The times of all; on the CPU one measurement serves configurations that differ in warps and stages only, which it has not."""
         alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
-        known: dict[Any, Any] = {}
-        timings = {}
+        same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
+        tried: dict[Any, Config] = {}
         for config in configs:
-            same = (*sorted(config.kwargs.items()), config.pre_hook) if alike else config
-            if same not in known:
-                known[same] = self._bench(*args, config=config, **kwargs)
-            timings[config] = known[same]
-        return timings
+            tried.setdefault(same[config], config)
+        self._compile_ahead(list(tried.values()), args, kwargs)
+        known: dict[Any, Any] = {}
+        with many.shows(len(tried), f"{self.__name__}: measuring configurations") as step:
+            for which, config in tried.items():
+                step(f"{len(known) + 1} of {len(tried)}")
+                known[which] = self._bench(*args, config=config, **kwargs)
+        return {config: known[same[config]] for config in configs}
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The configurations worth measuring for these arguments. Raises AutotunerError when pruning leaves none."""

@@ -1,0 +1,165 @@
+"""Many compiles at a time: all workers are used, an error is an answer, an interrupt leaves nothing behind, trials find all compiled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb import Config
+from blocknb.codegen import llvm
+from blocknb.errors import KernelError, StaticAssertionFailed
+from blocknb.runtime import cache, job, many
+from blocknb.runtime import compile as compiler
+
+X = np.arange(1000, dtype=np.float32)
+
+
+def scale(x, out, n, factor, BLOCK: tl.constexpr, MOST: tl.constexpr = 4096):
+    tl.static_assert(BLOCK <= MOST, "too long")
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * factor, mask=i < n)
+
+
+@pytest.fixture(autouse=True)
+def begun(monkeypatch, tmp_path) -> list[Any]:
+    """The BLOCKs of all compilations that are begun, with an empty cache."""
+    seen, real = [], job.Job.begin
+
+    def begin(one: job.Job) -> None:
+        seen.append(one.request.kinds["BLOCK"].constant[0])
+        real(one)
+
+    monkeypatch.setattr(job.Job, "begin", begin)
+    monkeypatch.setattr(cache, "shared", lambda store=cache.Cache(tmp_path): store)
+    compiler.forget()
+    return seen
+
+
+def requests(kernel: Any, *blocks: int) -> list[Any]:
+    with many.gathered() as found:
+        for block in blocks:
+            assert kernel.warmup(X, X, 1000, 2.0, BLOCK=block) is None
+    return found
+
+
+def by_first(call, quantiles):
+    call()
+    return [1.0] * len(quantiles)
+
+
+def test_all_are_compiled_once_and_found_by_who_launches(begun):
+    kernel = blocknb.kernel(scale)
+    made = many.compile_all(requests(kernel, 64, 128, 64, 256))
+    assert begun == [64, 128, 256]
+    assert made[0] is made[2] and len({one.trace.constants["BLOCK"] for one in made}) == 3
+    out = np.empty_like(X)
+    assert kernel[(16,)](X, out, 1000, 2.0, BLOCK=64) is made[0]
+    np.testing.assert_array_equal(out, 2 * X)
+    compiler.forget()
+    again = many.compile_all(requests(kernel, 256, 64))
+    assert begun == [64, 128, 256] and all(one.trace.from_cache for one in again)
+
+
+def test_what_cannot_be_compiled_loses_none_of_the_others(begun, monkeypatch):
+    made = many.compile_all(requests(blocknb.kernel(scale), 64, 8192, 128))
+    assert isinstance(made[1], StaticAssertionFailed) and not isinstance(made[0], KernelError)
+    assert made[2].trace.constants["BLOCK"] == 128
+    real = job.Job.generate
+
+    def generate(one: job.Job, func: Any) -> Any:
+        code, text = real(one, func)
+        return code, text.replace("define", "defne") if one.request.kinds["BLOCK"].constant[0] == 512 else text
+
+    monkeypatch.setattr(job.Job, "generate", generate)
+    first, broken, last = many.compile_all(requests(blocknb.kernel(scale), 256, 512, 1024))
+    assert "LLVM cannot read" in broken.message and broken.trace.stages
+    assert [one.trace.constants["BLOCK"] for one in (first, last)] == [256, 1024]
+
+
+def test_an_interrupt_stops_the_workers_and_the_next_compile_works(begun, monkeypatch):
+    kernel, real, stopped = blocknb.kernel(scale), job.Job.finish, []
+
+    def interrupted(one: job.Job) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job.Job, "finish", interrupted)
+    monkeypatch.setattr(job.Job, "done", False)
+    monkeypatch.setattr(job.Job, "abandon", lambda one, real=job.Job.abandon: (stopped.append(one), real(one)))
+    with pytest.raises(KeyboardInterrupt):
+        many.compile_all(requests(kernel, 64, 128, 256))
+    assert len(stopped) == len(begun) == 3
+    for one in stopped:
+        with contextlib.suppress(Exception, CancelledError):
+            one.future.result(timeout=30)
+        assert one.future.done()
+    monkeypatch.setattr(job.Job, "finish", real)
+    (made,) = many.compile_all(requests(kernel, 64))
+    assert made.trace.artifacts["object"]
+
+
+def test_an_abandoned_compile_ends_its_worker():
+    with llvm.Workers(1) as workers:
+        pid = workers.warm().result()["pid"]
+        endless = workers.submit({"kind": "assemble", "ptx": "", "arch": "", "ptxas": "/bin/sleep", "flags": []})
+        converted = llvm.then(endless, lambda answer: answer)
+        os.kill(pid, 19)  # SIGSTOP: it will not end by itself
+        while not workers._running and not endless.done():
+            pass
+        workers.abandon(converted)
+        assert workers.warm().result(timeout=30)["pid"] != pid
+
+
+def test_progress_is_told_to_whoever_shows_it_and_printed_nowhere(begun, monkeypatch, capsys):
+    kernel = blocknb.kernel(scale)
+    many.compile_all(requests(kernel, 64, 128))
+    assert capsys.readouterr() == ("", "")
+    told = []
+
+    @contextlib.contextmanager
+    def shows(total: int, label: str) -> Iterator[Any]:
+        told.append((total, label))
+        yield told.append
+
+    monkeypatch.setattr(many, "shows", shows)
+    many.compile_all(requests(kernel, 64, 256, 512), "compiling")
+    assert told == [(2, "compiling"), "1 of 2", "2 of 2"]
+    many.compile_all(requests(kernel, 64, 256, 512), "nothing to do")
+    assert len(told) == 3
+
+
+def test_an_autotuner_compiles_all_before_its_first_trial(begun):
+    tried = []
+
+    def bench(call, quantiles):
+        tried.append(list(begun))
+        return by_first(call, quantiles)
+
+    configs = [Config({"BLOCK": block}) for block in (64, 8192, 128)]
+    tuned = blocknb.autotune(configs, ["n"], do_bench=bench)(blocknb.kernel(scale))
+    out = np.empty_like(X)
+    tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](X, out, 1000, 2.0)
+    np.testing.assert_array_equal(out, 2 * X)
+    assert tried[0] == [64, 8192, 128] and begun.count(64) == begun.count(128) == 1
+    assert tuned.best_config is configs[0]
+
+
+def test_warmup_of_configurations_leaves_out_what_is_refused(begun):
+    configs = [Config({"BLOCK": block}) for block in (64, 8192, 128)]
+    made = blocknb.autotune(configs, ["n"])(blocknb.kernel(scale)).warmup(X, X, 1000, 2.0)
+    assert [one.trace.constants["BLOCK"] for one in made] == [64, 128]
+    with pytest.raises(StaticAssertionFailed):
+        blocknb.autotune(configs[1:2], ["n"])(blocknb.kernel(scale)).warmup(X, X, 1000, 2.0)
+
+
+def test_one_configuration_is_not_compiled_ahead(monkeypatch):
+    monkeypatch.setattr(many, "compile_all", None)
+    tuned = blocknb.autotune([Config({"BLOCK": 64})], ["n"])(blocknb.kernel(scale))
+    assert len(tuned.warmup(X, X, 1000, 2.0)) == 1
