@@ -19,6 +19,7 @@ from IPython.core.error import UsageError
 from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook.expressions import Expression
 from blocknb.notebook.options import Found, Option, unquoted
+from blocknb.notebook.progress import Progress
 from blocknb.runtime.binding import OPTIONS
 
 MOST_VALUES = 200
@@ -153,7 +154,7 @@ def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
     return replays
 
 
-def compile_ahead(record: Any, name: str, values: Sequence[Any]) -> None:
+def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progress) -> None:
     """Compiles the last launch of a record with each value of a constant or option, at the same time. What goes wrong is said when the
     value's turn has come."""
     from blocknb.runtime import many
@@ -167,7 +168,8 @@ def compile_ahead(record: Any, name: str, values: Sequence[Any]) -> None:
         for value in values:
             with contextlib.suppress(KernelError):
                 kernel.warmup(**{**options, **given, name: value})
-    many.compile_all(requests, f"sweep of {name}: compiling")
+    said = contextlib.nullcontext(lambda what: progress.say(f"compiling {what}"))
+    many.compile_all(requests, show=lambda total, label: said)
 
 
 def _written(made: Any) -> int | None:

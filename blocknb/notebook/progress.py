@@ -45,6 +45,10 @@ class Progress:
     def step(self, what: str) -> None:
         """The next step begins; the ones before are done."""
         self.done += 1
+        self.say(what)
+
+    def say(self, what: str) -> None:
+        """Says what is done now, which is no step."""
         now = time.monotonic()
         if now - self.drawn < INTERVAL:
             return
@@ -52,9 +56,9 @@ class Progress:
         if self.bar is None and self.stream is None:
             self._show()
         if self.bar is not None:
-            self.bar.value, self.bar.description = self.done, f"{self.label}: {what}"
+            self.bar.value, self.bar.description = max(self.done, 0), f"{self.label}: {what}"
         elif self.stream is not None and self.stream.isatty():
-            self._line(f"{self.label}: {self.done} of {self.total}, {what}")
+            self._line(f"{self.label}: {max(self.done, 0)} of {self.total}, {what}")
 
     def __exit__(self, *error: Any) -> None:
         if self.bar is not None:

@@ -106,7 +106,7 @@ def run(
     baselines: Baselines = lambda value: {},
     clock: Clock | None = None,
     setting: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-    ahead: Callable[[Sequence[Any]], None] = lambda values: None,
+    ahead: Callable[[Sequence[Any], Progress], None] = lambda values, progress: None,
 ) -> Sweep:
     """Measures each value, inside its `setting`. A value whose kernel cannot be compiled or launched is left out, with a note. `ahead`
     may compile for all values before the first one is measured."""
@@ -114,8 +114,8 @@ def run(
     found = Sweep(kernel, axis)
     rows: list[tuple[Any, dict[str, Timing], Work | None]] = []
     try:
-        ahead(values)
         with Progress(len(values), f"sweep of {axis}") as progress:
+            ahead(values, progress)
             for value in values:
                 progress.step(f"{axis} = {value}")
                 with setting(value):

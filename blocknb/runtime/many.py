@@ -50,9 +50,11 @@ def gathered() -> Iterator[list[Request]]:
         gathering.requests = before
 
 
-def compile_all(requests: Sequence[Request], label: str = "compiling") -> list[Compiled | KernelError]:
+def compile_all(
+    requests: Sequence[Request], label: str = "compiling", show: Shows | None = None
+) -> list[Compiled | KernelError]:
     """Compiles all, or finds them compiled; who asks for one of them then finds it in memory. Returns for each what was made, or the
-    error. An interrupt ends it, and what is done until then stays."""
+    error. An interrupt ends it, and what is done until then stays. `show` stands in for `shows`."""
     answers: dict[Request, Compiled | KernelError] = {}
     first: dict[tuple[str, str], Request] = {}
     for request in requests:
@@ -64,7 +66,7 @@ def compile_all(requests: Sequence[Request], label: str = "compiling") -> list[C
         else:
             missing.append(request)
     if missing:
-        with shows(len(missing), label) as step:
+        with (show or shows)(len(missing), label) as step:
             _compile(missing, answers, step)
     return [answers[first[request.key]] for request in requests]
 

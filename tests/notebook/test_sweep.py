@@ -17,7 +17,9 @@ from blocknb.notebook import option_sweep, plots, sweep
 from blocknb.notebook.document import MIME
 from blocknb.notebook.progress import Progress
 from blocknb.profile.replay import captured_by
+from blocknb.runtime import compile as compiler
 from blocknb.runtime import kernel as runtime
+from blocknb.runtime import many
 
 
 @blocknb.kernel
@@ -214,6 +216,21 @@ def test_a_constant_is_swept_on_copies_against_a_baseline(shell: Any, monkeypatc
 def test_an_option_is_swept(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, doc = run_cell(shell, monkeypatch, "--sweep num_warps=1,2", LAUNCH)
     assert doc["sweep"]["values"] == [1, 2] and (shell.user_ns["total"] == 1).all()
+
+
+def test_all_values_of_a_constant_are_compiled_together(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, alone = [], []
+    monkeypatch.setattr(
+        many, "compile_all", lambda found, compile=many.compile_all, **given: together.append(compile(found, **given))
+    )
+    monkeypatch.setattr(
+        compiler, "keep", lambda one, made, keep=compiler.keep: (alone.append(one.key), keep(one, made))[1]
+    )
+    compiler.forget()
+    _, doc = run_cell(shell, monkeypatch, "--sweep BLOCK=128,256,8192,512", LAUNCH)
+    assert doc["sweep"]["values"] == [128, 256, 8192, 512]
+    assert [one.trace.constants["BLOCK"] for one in together[0]] == [128, 256, 8192, 512]
+    assert len(alone) == len(set(alone))  # each once: its turn finds it
 
 
 def test_a_size_sweep_evaluates_the_launch_and_puts_the_variable_back(
