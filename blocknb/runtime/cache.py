@@ -115,14 +115,19 @@ class Cache:
         except OSError:
             return None
         entry = _unpack(data)
-        try:
-            if entry is None:
-                os.unlink(path)
-            else:
+        if entry is None:
+            _remove(path)
+        else:
+            with contextlib.suppress(
+                OSError
+            ):  # removed meanwhile, or the folder is read-only: neither changes the answer
                 os.utime(path)  # the time of last use, by which old entries are found
-        except OSError:
-            pass  # somebody else removed it, or the folder is read-only: neither changes the answer
         return entry
+
+    def drop(self, key: str) -> None:
+        """Removes an entry, which somebody cannot read."""
+        self._memory.pop(key, None)
+        _remove(self._file(key))
 
     def put(self, key: str, meta: dict, blobs: dict[str, bytes]) -> None:
         """Stores an entry; where the folder cannot be written it is kept in memory instead."""
@@ -215,7 +220,10 @@ def _unpack(data: bytes) -> Entry | None:
     if magic != _MAGIC or hashlib.sha256(memoryview(data)[40:]).digest() != digest:
         return None
     at = _HEAD.size + head_size
-    meta, sizes = json.loads(data[_HEAD.size : at])
+    try:
+        meta, sizes = json.loads(data[_HEAD.size : at])
+    except ValueError:  # whole, but not written by this version
+        return None
     blobs = {}
     for name, size in sizes:
         blobs[name] = data[at : at + size]

@@ -340,17 +340,28 @@ class Request:
         )
 
     def from_disk(self) -> Compiled | None:
+        """What was stored for this; None if nothing was, or nothing that can be read."""
         entry = cache.shared().get(self.digest)
         if entry is None:
             return None
+        try:
+            return self._read(entry)
+        except (AttributeError, ImportError, LookupError, TypeError, ValueError):
+            cache.shared().drop(self.digest)  # whole, but of another making: the compiler makes a new one
+            return None
+
+    def _read(self, entry: cache.Entry) -> Compiled:
         files, stored_files = self.files, entry.meta["files"]
+        code = record.decode(entry.meta["code"], files)
+        if not isinstance(code, Code):
+            raise TypeError("this is no code")
         trace = self.trace(DeferredStages(self._stages_again), dict(entry.meta["milliseconds"]), from_cache=True)
         trace.resources = record.decode(entry.meta["resources"], files)
         for name, blob in entry.blobs.items():
             trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
         if stored_files != list(files):
             trace.disassemble = lambda cubin: _moved_listing(self._disassemble(cubin), stored_files, files)
-        return self.compiled(record.decode(entry.meta["code"], files), trace)
+        return self.compiled(code, trace)
 
     def _stages_again(self) -> tuple[Stage, ...]:
         """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""

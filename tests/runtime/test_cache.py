@@ -1,12 +1,16 @@
 """The disk cache under damage, crowds, other versions and folders that cannot be written."""
 
+import hashlib
 import multiprocessing
 import os
+import shutil
+import struct
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +68,7 @@ def test_an_entry_with_bytes_behind_its_end_is_dropped(cache):
 
 def write_and_read(root, number, failed):
     mine = Cache(root)
-    for i in range(150):
+    for i in range(60):
         name = key(i % 7)
         mine.put(name, {"who": number}, {"data": name.encode() * 500})
         entry = mine.get(name)
@@ -73,14 +77,14 @@ def write_and_read(root, number, failed):
 
 
 def test_many_processes_may_write_and_read_the_same_keys(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     failed = context.Event()
-    crowd = [context.Process(target=write_and_read, args=(tmp_path, n, failed)) for n in range(3)]
+    crowd = [context.Process(target=write_and_read, args=(tmp_path, n, failed)) for n in range(8)]
     for process in crowd:
         process.start()
     for process in crowd:
         process.join(60)
-    assert [process.exitcode for process in crowd] == [0, 0, 0] and not failed.is_set()
+    assert [process.exitcode for process in crowd] == [0] * 8 and not failed.is_set()
     assert not list(tmp_path.rglob(".new-*"))
 
 
@@ -106,16 +110,85 @@ def test_a_full_disk_leaves_no_half_written_file(cache, monkeypatch):
     assert not [path for path in Path(cache.root).rglob("*") if path.is_file()]
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_still_serves_what_it_holds(cache):
+def refused(*given, **named):
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_read_only_folder_still_serves_what_it_holds(cache, monkeypatch):
     cache.put(KEY, {"x": 1}, {})
-    cache.path(KEY).parent.chmod(0o555)
-    try:
-        assert cache.get(KEY).meta == {"x": 1}
-        with pytest.warns(RuntimeWarning, match="not kept"):
-            cache.put(KEY, {"x": 2}, {})
-    finally:
-        cache.path(KEY).parent.chmod(0o755)
+    for name in ("utime", "replace", "unlink"):  # root may write everywhere
+        monkeypatch.setattr(os, name, refused)
+    real = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, flags, *mode: refused() if flags & os.O_CREAT else real(path, flags, *mode)
+    )
+    assert Cache(cache.root).get(KEY).meta == {"x": 1}
+    with pytest.warns(RuntimeWarning, match="not kept.*Permission denied"):
+        cache.put(KEY, {"x": 2}, {})
+    assert cache.get(KEY).meta == {"x": 2} and Cache(cache.root).get(KEY).meta == {"x": 1}
+    cache.path(KEY).write_bytes(b"damaged")
+    assert Cache(cache.root).get(KEY) is None  # though it cannot be removed
+
+
+@pytest.mark.parametrize("written", [0, 1, 30])
+def test_a_disk_that_fills_up_in_the_middle_of_a_file_leaves_nothing(cache, monkeypatch, written):
+    class Full:
+        def __init__(self, descriptor, mode):
+            self.descriptor = descriptor
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            os.close(self.descriptor)
+
+        def write(self, data):
+            os.write(self.descriptor, data[:written])
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", Full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        cache.put(KEY, {"x": 1}, {})
+    monkeypatch.undo()
+    assert cache.get(KEY).meta == {"x": 1} and Cache(cache.root).get(KEY) is None
+    assert not [path for path in Path(cache.root).rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("moment", ["open", "replace"])
+def test_a_folder_that_is_removed_meanwhile_is_made_again(cache, monkeypatch, moment):
+    real, removed = getattr(os, moment), []
+
+    def after_removal(*given, **named):
+        if not removed:
+            removed.append(1)
+            shutil.rmtree(cache.root)
+        return real(*given, **named)
+
+    monkeypatch.setattr(os, moment, after_removal)
+    cache.put(KEY, {"x": 1}, {"ptx": b"text"})
+    assert removed and Cache(cache.root).get(KEY).blobs == {"ptx": b"text"}
+    assert [path.name for path in Path(cache.root).rglob("*") if path.is_file()] == [cache.path(KEY).name]
+    shutil.rmtree(cache.root)
+    assert cache.get(KEY) is None
+    cache.put(KEY, {"x": 2}, {})
+    assert cache.get(KEY).meta == {"x": 2}
+
+
+def test_what_is_a_day_old_is_served_and_counts_as_used(cache):
+    cache.put(KEY, {"x": 1}, {})
+    os.utime(cache.path(KEY), (time.time() - 86400,) * 2)
+    cache.shrink()
+    assert cache.get(KEY).meta == {"x": 1} and time.time() - cache.path(KEY).stat().st_mtime < 3600
+
+
+def test_an_entry_of_another_format_is_dropped(cache):
+    cache.put(KEY, {"x": 1}, {"ptx": b"text"})
+    whole = cache.path(KEY).read_bytes()
+    cache.path(KEY).write_bytes(b"bnbcach0" + whole[8:])
+    assert cache.get(KEY) is None
+    body = struct.pack("<I", 4) + b"\x80\x04N."  # whole, but no JSON
+    cache.path(KEY).write_bytes(module._MAGIC + hashlib.sha256(body).digest() + body)
+    assert cache.get(KEY) is None and not cache.path(KEY).exists()
 
 
 def test_the_folder_is_bounded_and_what_was_not_used_for_longest_goes_first(tmp_path):
@@ -220,12 +293,30 @@ def test_another_version_of_blocknb_llvmlite_or_ptxas_is_another_key(monkeypatch
     assert len(keys) == 5
 
 
-def test_editing_a_source_file_changes_the_stamp(tmp_path, monkeypatch):
-    package = tmp_path / "blocknb" / "runtime"
-    package.mkdir(parents=True)
-    (package / "cache.py").write_text("one")
-    monkeypatch.setattr(module, "__file__", str(package / "cache.py"))
-    before = module._source_stamp.__wrapped__()
-    assert module._source_stamp.__wrapped__() == before
-    (package / "cache.py").write_text("three")
-    assert module._source_stamp.__wrapped__() != before
+def test_editing_a_source_file_of_the_compiler_changes_the_stamp(tmp_path, monkeypatch):
+    package = Path(module.__file__).parent.parent
+    for path in package.rglob("*.py"):
+        copy = tmp_path / path.relative_to(package)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text("one")
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "runtime" / "cache.py"))
+    stamp = module._source_stamp.__wrapped__
+    last = stamp()
+    assert stamp() == last
+    no_part = {"notebook", "profile", "testing", "tune", "kernels", "compat", "eager"}
+    for room in sorted(path.name for path in tmp_path.iterdir() if path.is_dir()):
+        (tmp_path / room / "__init__.py").write_text("three")
+        assert (stamp() == last) == (room in no_part), room
+        last = stamp()
+    os.utime(tmp_path / "passes" / "assign.py", ns=(1, 1))  # of the same size
+    assert stamp() != last
+    last = stamp()
+    (tmp_path / "passes" / "fresh.py").write_text("")
+    assert stamp() != last
+
+
+def test_the_folder_is_where_platformdirs_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("BLOCKNB_CACHE_DIR", raising=False)
+    for folder in ("", " ", str(tmp_path)):
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        assert module.default_root() == platformdirs.user_cache_dir("blocknb", appauthor=False)
