@@ -300,7 +300,7 @@ class Kernel(KernelInterface):
         values = tuple(map(mocked, values, binding.fixed))
         kinds, _ = self._describe(binding, values)
         if (requests := many.gathering.requests) is not None:  # who gathers expects no answer
-            target = target_of(self._device(binding, kinds, values))
+            target = target_of(common_device(self.source, binding.names, kinds, values))
             requests.append(compiler.Request(self.source, *self._asked(binding, kinds, target, None), target))
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
