@@ -67,18 +67,18 @@ def in_new_processes(peers: dict[str, str], rounds: int) -> list[Row]:
             for peer, python in peers.items():
                 for kernel in ("add", "layer norm"):
                     with tempfile.TemporaryDirectory() as empty:
-                        imported, taken = _call(peer, python, empty, "first", kernel)
+                        compiled = _call(peer, python, empty, "first", kernel)
                     hit = _call(peer, python, filled[peer], "first", kernel)
                     rested = _call(peer, python, filled[peer], "first", kernel, "1")
                     if turn:  # the first one fills caches, those of the system too
-                        add(f"import and first compile, {kernel}", peer, imported + taken)
-                        add(f"import and first call, {kernel} on disk", peer, sum(hit))
-                        add(f"the first call of it, {kernel} on disk", peer, hit[1])
-                        add(f"the same a second after the import, {kernel}", peer, rested[1])
+                        add(f"import, decorator, first compile: {kernel}", peer, sum(compiled))
+                        add(f"import, decorator, first call, on disk: {kernel}", peer, sum(hit))
+                        add(f"first call, on disk: {kernel}", peer, hit[2])
+                        add(f"first call, on disk, a second after the decorator: {kernel}", peer, rested[2])
                 if peer == "ours":
-                    launched = _call(peer, python, filled[peer], "launch")
+                    launched = _call(peer, python, filled[peer], "launch", "add")
                     if turn:
-                        add("first launch on the CPU, add on disk", peer, launched[1])
+                        add("first launch on the CPU, on disk: add", peer, launched[2])
                         add("import blocknb, beyond numpy's", peer, _import_time(python))
     return [_row(title, times) for title, times in sorted(columns.items())]
 
@@ -124,14 +124,13 @@ def _ask(server: subprocess.Popen[str], request: str) -> float:
     return float(server.stdout.readline())
 
 
-def _call(peer: str, python: str, folder: str, *arguments: str) -> tuple[float, float]:
-    """(the import, what was called) in milliseconds, in a new process whose cache is `folder`."""
+def _call(peer: str, python: str, folder: str, *arguments: str) -> list[float]:
+    """Milliseconds of the import, of the decorator and of the call, in a new process whose cache is `folder`."""
     environment = _environment(BLOCKNB_CACHE_DIR=folder, TRITON_CACHE_DIR=folder)
     said = subprocess.run(
         _command(peer, python, *arguments), stdout=subprocess.PIPE, text=True, check=True, env=environment
     )
-    imported, taken = map(float, said.stdout.split())
-    return imported, taken
+    return [float(number) for number in said.stdout.split()]
 
 
 def _import_time(python: str) -> float:

@@ -3,9 +3,9 @@
 Each compiler runs in processes of its own, so that both are measured in the same way; `bench_compile` starts them and lets them take
 turns. The script imports nothing but the package it is given, and needs no GPU: the target is an H100 (sm_90a).
 
-`first KERNEL [PAUSE]`: in a new process. Prints milliseconds of the import, and of the first call (decorator, compile), which comes
-PAUSE seconds after the import. The folder of the cache is the package's own variable's, so a filled one makes this a hit.
-`launch`: the first call of a kernel on the CPU, on NumPy arrays, in a new process; prints as `first` does (blocknb only).
+`first KERNEL [PAUSE]`: in a new process. Prints milliseconds of the import, of the decorator, and of the first call, which comes PAUSE
+seconds after it. The folder of the cache is the package's own variable's, so a filled one makes this a hit.
+`launch KERNEL [PAUSE]`: the same with a launch of `add` on the CPU, on NumPy arrays (blocknb only).
 `serve`: a warm process. Reads lines `cold KERNEL` (with an empty cache) and `hit KERNEL` (what the compile before has stored), and
 answers each with milliseconds of decorator and compile.
 """
@@ -102,19 +102,19 @@ def divisible(kind):
     return not isinstance(kind, int) and not kind.startswith("fp")
 
 
-def compile_blocknb(function, kinds):
+def compile_blocknb(kernel, kinds):
     given = {n: f"{k}:16" if divisible(k) else k for n, k in kinds.items()}
-    package.jit(function).trace(**given, target="sm_90a", num_warps=4, num_stages=3)
+    kernel.trace(**given, target="sm_90a", num_warps=4, num_stages=3)
 
 
-def compile_triton(function, kinds):
+def compile_triton(kernel, kinds):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     types = {name: "constexpr" if isinstance(kind, int) else kind for name, kind in kinds.items()}
     places = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(kinds.values()) if divisible(kind)}
     values = {(i,): kind for i, kind in enumerate(kinds.values()) if isinstance(kind, int)}
-    source = ASTSource(package.jit(function), signature=types, constexprs=values, attrs=places)
+    source = ASTSource(kernel, signature=types, constexprs=values, attrs=places)
     package.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 3})
 
 
@@ -127,11 +127,28 @@ def milliseconds(call, *args):
     return (time.perf_counter() - begin) * 1e3
 
 
-def launch_on_cpu():
+def launch(kernel, kinds):
     import numpy as np
 
     x = np.ones(4096, np.float32)
-    return milliseconds(lambda: package.jit(add)[4,](x, x, np.empty_like(x), 4096, BLOCK=1024))
+    kernel[4,](x, x, np.empty_like(x), 4096, BLOCK=1024)
+
+
+def decorated(name):
+    function, kinds = JOBS[name]
+    return package.jit(function), kinds
+
+
+def compile_named(name):
+    compile_one(*decorated(name))
+
+
+def first(call, name, pause="0"):
+    begin = time.perf_counter()
+    given = decorated(name)
+    decorating = (time.perf_counter() - begin) * 1e3
+    time.sleep(float(pause))
+    print((IMPORTED - BEGIN) * 1e3, decorating, milliseconds(call, *given))
 
 
 def forget(folder):
@@ -155,10 +172,10 @@ def serve():
         what, _, name = line.strip().partition(" ")
         with tempfile.TemporaryDirectory() as folder:
             forget(folder)
-            times = [milliseconds(compile_one, *JOBS[name])]
+            times = [milliseconds(compile_named, name)]
             for _ in range(what == "hit"):
                 forget(None)
-                times.append(milliseconds(compile_one, *JOBS[name]))
+                times.append(milliseconds(compile_named, name))
         print(times[-1], flush=True)
 
 
@@ -167,7 +184,4 @@ if __name__ == "__main__":
     if mode == "serve":
         serve()
     else:
-        if rest[1:]:
-            time.sleep(float(rest[1]))
-        taken = launch_on_cpu() if mode == "launch" else milliseconds(compile_one, *JOBS[rest[0]])
-        print((IMPORTED - BEGIN) * 1e3, taken)
+        first(launch if mode == "launch" else compile_one, *rest)
