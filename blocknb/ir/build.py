@@ -127,16 +127,21 @@ class Rebuild:
             self.one(op)
 
     def one(self, op: Op) -> None:
-        args = tuple(self.get(a) for a in op.args)
+        mapping, builder = self.mapping, self.builder
+        args = tuple([mapping.get(a, a) for a in op.args])
         current = op if args == op.args else op.replace(args=args)
-        with self.builder.at(op):
+        saved = builder.loc, builder.was  # as `builder.at(op)`, which takes a tenth of the time of all passes
+        builder.loc, builder.was = op.loc, (op.id,)
+        try:
             replaced = self.visit(current, self)
+        finally:
+            builder.loc, builder.was = saved
         if replaced is NotImplemented:
             self.keep(current)
             return
         for old, new in zip(op.results, replaced or (), strict=True):
             if old is not new:
-                self.mapping[old] = new
+                mapping[old] = new
                 if not new.name:
                     new.name = old.name
 

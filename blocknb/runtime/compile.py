@@ -204,6 +204,7 @@ def load() -> ModuleType:
 
 
 _loading = threading.Lock()
+_looking_around = threading.Lock()  # for versions and tools: once is enough
 _prepared = False
 _PATIENCE = 0.05  # seconds: who launches at once may find everything on disk, and is not disturbed
 #: What a first compile loads, in pieces: a launch does not wait for more than one.
@@ -232,8 +233,8 @@ def prepare() -> None:
 
 
 def _after_fork() -> None:
-    global _loading
-    _loading = threading.Lock()  # whoever held it is not there
+    global _loading, _looking_around
+    _loading, _looking_around = threading.Lock(), threading.Lock()  # whoever held them is not there
 
 
 if hasattr(os, "register_at_fork"):
@@ -241,6 +242,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _prepare() -> None:
+    with _looking_around:
+        cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
     time.sleep(_PATIENCE)
     with _loading:
         from blocknb.codegen import llvm
@@ -278,7 +281,8 @@ class Request:
         # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
         parts = ([d.key for d in self.reached], places, self._kinds_key(), dict(options), target)
-        self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
+        with _looking_around:
+            self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
         self.key = self.digest, source.file  # in memory
 
     def ptxas(self) -> toolchain.Tool | None:
