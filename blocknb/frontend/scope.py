@@ -8,7 +8,6 @@ says so when it is read.
 from __future__ import annotations
 
 import ast
-import difflib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -197,6 +196,8 @@ def as_constant(name: str, found: Any) -> Any:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     known = dict.fromkeys(c for c in candidates if not c.startswith("_"))
+    import difflib
+
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     if len(close) == 2:  # a second guess only where it is nearly as good
         first, second = (difflib.SequenceMatcher(None, c, name).ratio() for c in close)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
@@ -110,6 +109,8 @@ def fma(attrs, dtype, a, b, c):
 
 def _fraction_fma(a, b, c):
     """Where parts of the product are out of range: in fractions, which Python rounds once."""
+    from fractions import Fraction
+
     exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
     try:
         return float(exact) if exact else a * b + c
