@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import blocknb
 import blocknb.language as tl
-from blocknb.notebook import option_sweep, plots, sweep
+from blocknb.notebook import option_sweep, plots, progress, sweep
 from blocknb.notebook.document import MIME
 from blocknb.notebook.progress import Progress
 from blocknb.profile.replay import captured_by
@@ -284,6 +284,27 @@ def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file() -> None:
             for i in range(100):
                 progress.step(f"n = {i}")
         assert stream.text.count("sweep") == (1 if terminal else 0)  # ten times a second at most
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.01, 0), (0.2, 1)])
+def test_progress_with_patience_shows_only_what_takes_a_while(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, shown: int
+) -> None:
+    now, bars = [100.0], []
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
+    monkeypatch.setattr(Progress, "_show", lambda self: bars.append(self.label))
+    with progress.of_compiles(5, "compiling") as step:
+        for i in range(5):
+            step(f"{i + 1} of 5")
+            now[0] += seconds
+    assert bool(bars) == bool(shown)
+
+
+def test_only_a_page_is_shown_the_progress_of_compiles() -> None:
+    assert many.shows is not progress.of_compiles  # this is no notebook, though the magics are registered
+    with progress.of_compiles(5, "compiling") as step:
+        step("nobody looks")
 
 
 def test_an_interrupted_cell_keeps_its_partial_sweep_and_the_kernel_its_data(notebook: Any) -> None:
