@@ -4,6 +4,8 @@ import hashlib
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -209,3 +211,41 @@ def test_a_hit_gives_what_the_compiler_gave(store):
     again = twice.trace("*fp32", "*fp32", "i32", BLOCK=64, target="cpu:x86-64-v3")
     assert again.from_cache and again.artifacts == first.artifacts and again.resources == first.resources
     assert [stage.name for stage in again.stages] == [stage.name for stage in first.stages]
+
+
+SCRIPT = """
+import sys
+import blocknb
+import blocknb.language as tl
+
+@blocknb.kernel
+def twice(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+
+trace = twice.trace("*fp32", "*fp32", "i32", BLOCK=64, target="sm_80")
+print(trace.from_cache, *sys.modules)
+"""
+
+
+def test_a_hit_in_a_new_process_imports_no_compiler(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    root = Path(blocknb.__file__).parent.parent
+    environment = {**os.environ, "BLOCKNB_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(root)}
+    said = [
+        subprocess.run(
+            [sys.executable, tmp_path / "script.py"], env=environment, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    (miss, *compiler_, _), (hit, *loaded) = (one.stdout.split() for one in said)
+    assert (miss, hit) == ("False", "True") and "blocknb.runtime.job" in compiler_
+    heavy = (
+        "blocknb.runtime.job",
+        "blocknb.frontend.parse",
+        "blocknb.passes",
+        "blocknb.codegen.gpu",
+        "blocknb.ir.text",
+        "llvmlite",
+    )
+    assert not set(heavy) & set(loaded)
