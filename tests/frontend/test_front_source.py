@@ -261,8 +261,9 @@ def test_functions_given_as_constants_are_keyed_by_what_they_reach():
 
 def test_asking_costs_microseconds():
     """It is asked at every launch."""
+    import time
     import timeit
 
     source = fresh()["main"].source
     dependencies(source)
-    assert min(timeit.repeat(lambda: dependencies(source), number=100, repeat=5)) / 100 < 50e-6
+    assert min(timeit.repeat(lambda: dependencies(source), timer=time.process_time, number=100, repeat=5)) / 100 < 50e-6

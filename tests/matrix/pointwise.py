@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+import decimals
 import numpy as np
 
 import blocknb
@@ -70,9 +70,10 @@ def divisors(rng: np.random.Generator, dtypes: Any, sizes: Any) -> list[np.ndarr
 
 
 def truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """C's division, of floats the quotient rounded down."""
+    """C's division, of floats the quotient rounded down. That of fp64 is float64's own: a longdouble's would be rounded twice."""
     if a.dtype.kind == "f":
-        return np.floor((a / b).astype(np.float64 if a.dtype == np.longdouble else np.float32))
+        wide = a.dtype == np.longdouble
+        return np.floor(a.astype(np.float64) / b.astype(np.float64) if wide else (a / b).astype(np.float32))
     if a.dtype == bool:
         return a.astype(np.int32)
     exact = [
@@ -153,10 +154,6 @@ def of_float(name: str, reference: Callable, ulps: float = 2, **rest: Any) -> No
     entry(f"tensor.{name}", f"a.{name}()", lambda a: reference(single(a)), **options)
 
 
-def erf(x: np.ndarray) -> np.ndarray:
-    return np.vectorize(lambda v: math.erf(float(v)), otypes=[np.float64])(x)
-
-
 of_float("exp", np.exp, on_gpu=64)  # 2^(x log2 e), whose exponent is an fp32 of up to 128
 of_float("exp2", np.exp2)
 of_float("log", np.log)
@@ -167,7 +164,7 @@ of_float("rsqrt", lambda x: 1 / np.sqrt(x))
 of_float("sin", np.sin, 2.5, domain=between(-1000, 1000))
 of_float("cos", np.cos, 2.5, domain=between(-1000, 1000))
 of_float("tanh", np.tanh)
-of_float("erf", erf)
+of_float("erf", decimals.extended(decimals.erf))
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

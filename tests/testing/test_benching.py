@@ -15,18 +15,35 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb import testing
+from blocknb.testing import benching
 from blocknb.testing.benching import summarize
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def nap() -> np.ndarray:
-    time.sleep(0.002)
-    return np.zeros(1)  # says that it ran on the CPU
+class Clock:
+    """A clock that goes on only when somebody naps."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def nap(self) -> np.ndarray:
+        self.now += 2.0**-9  # of a second, which is 1.953125 ms exactly
+        return np.zeros(1)  # says that it ran on the CPU
 
 
-def test_a_call_of_two_milliseconds_takes_about_two() -> None:
-    assert 2.0 <= testing.do_bench(nap, warmup=4, rep=20, return_mode="min") < 3.0
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(benching, "time", made)
+    return made
+
+
+@pytest.mark.parametrize("mode", ["min", "max", "mean", "median"])
+def test_a_call_takes_what_the_clock_says(clock: Clock, mode: str) -> None:
+    assert testing.do_bench(clock.nap, warmup=4, rep=20, return_mode=mode) == 1.953125
 
 
 @pytest.mark.parametrize("mode", ["min", "max", "mean", "median"])
@@ -34,9 +51,25 @@ def test_each_mode_is_one_number(mode: str) -> None:
     assert summarize([3.0, 1.0, 8.0], None, mode) == {"min": 1.0, "max": 8.0, "mean": 4.0, "median": 3.0}[mode]
 
 
-def test_all_gives_every_time_and_the_budget_decides_how_many() -> None:
-    times = testing.do_bench(nap, warmup=1, rep=20, return_mode="all")
-    assert 4 <= len(times) <= 10 and all(t >= 2.0 for t in times)
+def test_all_gives_every_time_and_the_budget_decides_how_many(clock: Clock) -> None:
+    assert testing.do_bench(clock.nap, warmup=8, rep=20, return_mode="all") == [1.953125] * 10
+    assert clock.now == 2.0**-9 * (1 + 5 + 4 + 10)  # to see where it runs, for an estimate, to warm up, to measure
+
+
+def test_times_are_those_of_the_calls() -> None:
+    """Each lies around what the call itself sees, and together they are no longer than everything."""
+    within: list[float] = []
+
+    def call() -> np.ndarray:
+        begin = time.perf_counter()
+        time.sleep(0.002)
+        within.append((time.perf_counter() - begin) * 1e3)
+        return np.zeros(1)
+
+    begin = time.perf_counter()
+    times = testing.do_bench(call, warmup=1, rep=20, return_mode="all")
+    assert sum(times) <= (time.perf_counter() - begin) * 1e3
+    assert all(t >= w for t, w in zip(times, within[-len(times) :], strict=True))
 
 
 def test_quantiles_interpolate_and_one_alone_is_a_number() -> None:
@@ -50,7 +83,7 @@ def test_an_unknown_mode_is_refused_before_anything_runs() -> None:
         testing.do_bench(lambda: pytest.fail("ran"), return_mode="average")
 
 
-def test_gradients_are_dropped_before_each_repetition() -> None:
+def test_gradients_are_dropped_before_each_repetition(clock: Clock) -> None:
     class Tensor:
         grad: Any = "old"
 
@@ -59,7 +92,7 @@ def test_gradients_are_dropped_before_each_repetition() -> None:
     def call() -> np.ndarray:
         seen.append(tensor.grad)
         tensor.grad = "new"
-        return nap()
+        return clock.nap()
 
     testing.do_bench(call, warmup=1, rep=6, grad_to_none=[tensor])
     assert seen[0] == "old" and seen[-1] is None
@@ -71,8 +104,9 @@ def zero(x, BLOCK: tl.constexpr):
 
 
 def test_a_kernel_is_timed_where_its_arrays_are() -> None:
-    x = np.ones(64, np.float32)
-    assert 0 < testing.do_bench(lambda: zero[(1,)](x, BLOCK=64), warmup=1, rep=2) < 50
+    x, begin = np.ones(64, np.float32), time.perf_counter()
+    times = testing.do_bench(lambda: zero[(1,)](x, BLOCK=64), warmup=1, rep=2, return_mode="all")
+    assert min(times) > 0 and sum(times) < (time.perf_counter() - begin) * 1e3
     assert not x.any()
 
 
@@ -82,7 +116,7 @@ def test_graphs_need_a_gpu() -> None:
     if machine.has_gpu():
         pytest.skip("there is one")
     with pytest.raises(blocknb.LaunchError, match="needs a GPU"):
-        testing.do_bench_cudagraph(nap)
+        testing.do_bench_cudagraph(lambda: pytest.fail("ran"))
 
 
 # -- assert_close ------------------------------------------------------------------------------------------------------------
