@@ -1,50 +1,82 @@
-"""Every kernel of the tests becomes machine code for every GPU: PTX by LLVM, then one call of ptxas for all of them."""
+"""Every kernel of the tests becomes machine code for every GPU: PTX by LLVM, then one call of ptxas for all of a target.
+
+What LLVM is given is the same text for most targets; the quick run assembles each text once, for one of the targets it is for, in turn.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from kernels import CASES, GPU_CASES
+from kernels.base import Case
 
+from blocknb import passes
 from blocknb.codegen import gpu, llvm, toolchain
 from blocknb.target import Target
 
-TARGETS = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"]
+#: Targets in groups between which code may differ; a quick run takes one of each group.
+GROUPS = (("sm_70",), ("sm_75",), ("sm_80", "sm_86"), ("sm_89",), ("sm_90a", "sm_100a", "sm_120a"))
+TARGETS = [name for group in GROUPS for name in group]
+ALL = (*CASES.values(), *GPU_CASES.values())
+PARTS = 6
+MULTIPLYING = ("matmul_float16", "matmul_bfloat16", "matmul_tf32", "matmul_int8", "attention")
+LOADS = {"add_float32": {"v4.b32"}, "add_ragged": {"b32"}}  # aligned, and the mask changes at a multiple of 16; neither
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_every_kernel_assembles(name):
-    target = Target.parse(name)
-    tool = toolchain.find_ptxas(target)
-    if tool is None:
-        pytest.fail(f"no ptxas for {name}: the extra `test` brings one")
+def texts(case: Case, names: Iterable[str]) -> dict[str, str]:
+    """What LLVM is given for a kernel, by target."""
+    func = case.parse(case.make(np.random.default_rng(0)))
+    found = {}
+    for name in names:
+        target = Target.parse(name)
+        found[name] = gpu.generate(passes.run(func, target)[0].replace(name=case.name), target).text
+    return found
+
+
+def assemble(modules: dict[str, dict[str, str]]) -> None:
+    """Assembles texts, by target and kernel, and looks at what came of them."""
     futures = {}
-    for case in (*CASES.values(), *GPU_CASES.values()):
-        func, _ = case.lower(case.make(np.random.default_rng(0)), name)
-        module = gpu.generate(func.replace(name=case.name), target)
-        futures[case.name] = llvm.shared().submit(
-            {
-                "kind": "ptx",
-                "text": module.text,
-                "opt": 1,
-                "llvm": False,
-                "arch": target.arch,
-                "features": target.features,
-            }
-        )
-    ptx = {case: future.result()["ptx"] for case, future in futures.items()}
-    assembly = toolchain.assemble_many(list(ptx.values()), target)
-    assert set(assembly.resources) == {*CASES, *GPU_CASES}
-    spilling = {case: found for case, found in assembly.resources.items() if found.spill_stores}
-    assert not spilling
-    assert not assembly.warnings
-    if target.capability >= 80:
-        for case in ("matmul_float16", "matmul_bfloat16", "matmul_tf32", "matmul_int8", "attention"):
-            assert re.search(r"mma\.sync", ptx[case]), case
-    loads = {
-        case: re.findall(r"ld\.global(?:\.\w+)*?\.(v4\.b32|b32)", ptx[case]) for case in ("add_float32", "add_ragged")
-    }
-    assert set(loads["add_float32"]) == {"v4.b32"}  # aligned, and the mask changes at a multiple of 16
-    assert set(loads["add_ragged"]) == {"b32"}  # neither
+    for name, of_kernels in modules.items():
+        target = Target.parse(name)
+        assert toolchain.find_ptxas(target) is not None, f"no ptxas for {name}: the extra `test` brings one"
+        job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
+        for kernel, text in of_kernels.items():
+            futures[name, kernel] = llvm.shared().submit(job | {"text": text})
+    ptx = {key: future.result()["ptx"] for key, future in futures.items()}
+    for name, of_kernels in modules.items():
+        target = Target.parse(name)
+        assembly = toolchain.assemble_many([ptx[name, kernel] for kernel in of_kernels], target)
+        assert set(assembly.resources) == set(of_kernels)
+        assert not {kernel: found for kernel, found in assembly.resources.items() if found.spill_stores}, name
+        assert not assembly.warnings, name
+        for kernel in of_kernels:
+            if kernel in MULTIPLYING and target.capability >= 80:
+                assert re.search(r"mma\.sync", ptx[name, kernel]), (name, kernel)
+            if kernel in LOADS:
+                found = re.findall(r"ld\.global(?:\.\w+)*?\.(v4\.b32|b32)", ptx[name, kernel])
+                assert set(found) == LOADS[kernel], (name, kernel)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_kernel_assembles(part: int) -> None:
+    modules: dict[str, dict[str, str]] = defaultdict(dict)
+    for number, case in enumerate(ALL):
+        if number % PARTS != part:
+            continue
+        turn = number // PARTS
+        same = defaultdict(list)
+        for name, text in texts(case, [group[turn % len(group)] for group in GROUPS]).items():
+            same[text].append(name)
+        for text, names in same.items():
+            modules[names[turn % len(names)]][case.name] = text
+    assemble(modules)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kernel_assembles_for_every_target(name: str) -> None:
+    assemble({name: {case.name: texts(case, [name])[name] for case in ALL}})

@@ -171,7 +171,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
-of_float("sigmoid", sigmoid, 3, dtypes=ANY, on_gpu=64, domain=between(-80, 80))
+# An exponential within 1 unit, a sum and a quotient: the reciprocal of a number with a mantissa near 1 has units half as large.
+of_float("sigmoid", sigmoid, 2 * (1 + 0.5) + 0.5, dtypes=ANY, on_gpu=64, domain=between(-80, 80))
 for _name, _numpy in (("floor", np.floor), ("ceil", np.ceil)):
     for _label, _code in ((_name, f"tl.{_name}(a)"), (f"tensor.{_name}", f"a.{_name}()")):
         entry(_label, _code, lambda a, f=_numpy: f(a) if a.dtype.kind == "f" else a, ALL)
