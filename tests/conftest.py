@@ -8,6 +8,7 @@ in tests/gpu, are skipped where CuPy sees no GPU.
 from __future__ import annotations
 
 import difflib
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -59,6 +60,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if on_gpu and (reason := without_gpu()):
         for item in on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What modules and tests hold stays to the end: the garbage collector need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from blocknb.codegen import sass
+from blocknb.profile import timing
+
 SETUP = """
 %load_ext blocknb
 import numpy as np
@@ -118,6 +121,30 @@ def start_kernel(folder: Path) -> Notebook:
     own = {"BLOCKNB_CACHE_DIR": str(folder / "cache"), "IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": paths}
     manager.start_kernel(env={**os.environ, **own})
     return Notebook(manager)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def disassembled_once() -> Iterator[None]:
+    """Many cards here are of the same few kernels: nvdisasm, a third of a second, reads each of their cubins once."""
+    known: dict[Any, Any] = {}
+    disassemble = sass.disassemble
+
+    def remembered(cubin: bytes, target: Any) -> Any:
+        if (cubin, target) not in known or known[cubin, target].exception():
+            known[cubin, target] = disassemble(cubin, target)
+        return known[cubin, target]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sass, "disassemble", remembered)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_cache() -> Iterator[None]:
+    """A CPU that seems to have little to cool before each timed call: on some, that is half a gigabyte."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "llc_bytes", lambda: 1 << 20)
+        yield
 
 
 @pytest.fixture(scope="session")
