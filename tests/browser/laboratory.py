@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -37,18 +36,12 @@ def complaints(page: Page) -> list[str]:
     return [error for error in page.errors() if not any(other in error for other in OTHERS)]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Lab:
     """A running server. `folder` holds its notebooks; `app` is "lab", or "tree" for Notebook 7."""
 
     def __init__(self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0):
         assert (EXTENSION / "package.json").is_file(), "labextension/dist is missing: run make install, or jlpm build"
-        self.place, self.app, self.port = place, app, port or free_port()
+        self.place, self.app, self.port = place, app, port
         self.folder = place / "notebooks"
         self.folder.mkdir(parents=True)
         (place / "jupyter" / "labextensions").mkdir(parents=True)
@@ -87,8 +80,11 @@ class Lab:
     def _up(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
         try:
+            if not self.port:  # the server has chosen a free one, and writes it down
+                (file,) = (self.place / "runtime").glob("jpserver-*.json")
+                self.port = json.loads(file.read_text("utf-8"))["port"]
             return urllib.request.urlopen(f"{self.url}/api/status?token={TOKEN}", timeout=5).status == 200
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+        except (ValueError, urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
     @property
@@ -175,6 +171,14 @@ class Notebook:
         self.show(cell)
         card = Card(self.page, self.cell(cell)(".bnb-card").selector)
         card.wait()
+        return card
+
+    def complete(self, cell: int) -> Card:
+        """The card below a cell, live, and with what its kernel makes for it after it was first painted: a card that is painted anew
+        while the pointer's button is down misses the click."""
+        card = self.card(cell)
+        card.until_state("live")
+        eventually(lambda: [v.get("later") for v in self.document(cell)["views"]], lambda later: not any(later))
         return card
 
     def source(self, cell: int) -> str:

@@ -45,8 +45,7 @@ def typed(lab, shared_page):
 def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
     wanted, instructions, accesses = KERNELS[name]
     new, number = typed[0], typed[1][name]
-    card = new.card(number)
-    card.until_state("live")
+    card = new.complete(number)
     assert wanted in new.source(number)
     assert card.titles == VIEWS
     assert card(".bnb-title strong").text == wanted[4:-1]

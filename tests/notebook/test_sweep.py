@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -264,7 +266,7 @@ def test_a_cell_gives_the_same_result_with_and_without_a_sweep(shell: Any, monke
     assert (results[0] == 3).all()
 
 
-def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file() -> None:
+def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stream:
         def __init__(self, terminal: bool):
             self.terminal, self.text = terminal, ""
@@ -278,12 +280,14 @@ def test_progress_writes_one_line_to_a_terminal_and_nothing_to_a_file() -> None:
         def flush(self) -> None:
             pass
 
+    steps = itertools.count(128)  # of 1/128 s each
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(steps) / 128))
     for terminal in (True, False):
         stream = Stream(terminal)
-        with Progress(100, "sweep", stream) as progress:
+        with Progress(100, "sweep", stream) as shown:
             for i in range(100):
-                progress.step(f"n = {i}")
-        assert stream.text.count("sweep") == (1 if terminal else 0)  # ten times a second at most
+                shown.step(f"n = {i}")
+        assert stream.text.count("sweep") == (8 if terminal else 0)  # ten times a second at most: every 13th
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.01, 0), (0.2, 1)])
