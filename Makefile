@@ -30,7 +30,7 @@ BLOCKNB = $(VENV)/.blocknb
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab lint format lock torch install clean
+.PHONY: help demo test test-full test-scripts lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -47,21 +47,26 @@ lab: install
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
 # The browser's tests share one server and one browser, so they run apart, one after another.
-test: install lint
-	$(BIN)/jlpm test
-	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/browser
-	$(BIN)/python -m pytest -q tests/browser
+test: install
+	$(MAKE) --no-print-directory -j $(JOBS) lint test-scripts
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(FULL)
+	$(BIN)/python -m pytest -q tests/browser $(FULL)
 
-test-full: install torch lint
-	$(BIN)/jlpm test
-	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/browser --full
-	$(BIN)/python -m pytest -q tests/browser --full
+test-full: install torch
+	$(MAKE) --no-print-directory test FULL=--full
 
-lint: install
+lint: lint-python lint-scripts
+
+lint-python: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-scripts: install
 	$(BIN)/jlpm lint
+
+test-scripts: install
+	$(BIN)/jlpm test
 
 format: install
 	$(BIN)/ruff check --fix .
@@ -80,8 +85,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python lacks venv: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# uv, itself of the lock, installs in a tenth of pip's time; where it cannot, as behind settings that only pip knows, pip does.
 $(DEPS): requirements/$(EXTRA).lock | $(BIN)/python
-	$(PIP) install -q --require-hashes --no-deps -r $<
+	@sed -n '/^uv==/,/[^\\]$$/p' $< > $(VENV)/uv.lock
+	$(PIP) install -q --require-hashes --no-deps -r $(VENV)/uv.lock
+	$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --no-deps -r $< \
+	  || $(PIP) install -q --require-hashes --no-deps -r $<
 	@rm -f $(VENV)/.deps-* && touch $@
 
 # An editable install; the lab extension is built first, and only when one of its sources is newer.
