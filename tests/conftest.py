@@ -30,10 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, where no interrupt would arrive
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if find_spec("hypothesis"):  # a GPU machine may lack it, and tests/gpu does without
-        from hypothesis import settings
+        from hypothesis import HealthCheck, settings
 
-        # How long an example takes says more about what else the machine does than about the property.
-        settings.register_profile("blocknb", deadline=None)
+        # How long an example takes, or is in the making, says more about what else the machine does than about the property.
+        settings.register_profile("blocknb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
         settings.load_profile("blocknb")
 
 

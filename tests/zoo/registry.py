@@ -18,7 +18,8 @@ class Specimen:
     """`make(rng)` gives fresh inputs by name, NumPy arrays and numbers; `call` is a project's wrapper around its kernels, and gives
     an array or several; `reference` takes the inputs with floats as float64 and gives what `call` should have.
 
-    `rtol` and `atol` are for an element; `atol` counts in the largest magnitude of an output. `gpu_only` kernels hold PTX.
+    `rtol` and `atol` are for an element; `atol` counts in the largest magnitude of an output. Where the inputs decide how much is
+    lost, `error` takes them as `reference` does and gives, for each result, how far an element may be off. `gpu_only` kernels hold PTX.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Specimen:
     rtol: float
     atol: float
     gpu_only: bool = False
+    error: Callable[..., tuple[Any, ...]] | None = None
 
     @property
     def kind(self) -> str:
@@ -40,14 +42,20 @@ class Specimen:
 
     def check(self, inputs: Mapping[str, Any], results: tuple[np.ndarray, ...]) -> None:
         """Compares with the reference; raises AssertionError naming specimen and output."""
-        expected = self.reference(**{name: wide(value) for name, value in inputs.items()})
+        given = {name: wide(value) for name, value in inputs.items()}
+        expected = self.reference(**given)
         expected = expected if isinstance(expected, tuple) else (expected,)
         assert len(results) == len(expected), f"{self.name}: {len(results)} results, not {len(expected)}"
-        for i, (got, wanted) in enumerate(zip(results, expected, strict=True)):
+        errors = self.error(**given) if self.error else (None,) * len(results)
+        for i, (got, wanted, error) in enumerate(zip(results, expected, errors, strict=True)):
             wanted, message = np.asarray(wanted), f"{self.name}: result {i}"
             assert got.shape == wanted.shape, message
             if got.dtype.kind in "iub":
                 np.testing.assert_array_equal(got, wanted, err_msg=message)
+                continue
+            if error is not None:
+                off = np.abs(got.astype(np.float64) - wanted)
+                assert (off <= error).all(), f"{message}: off by up to {(off / error).max():.3g} of what is allowed"
                 continue
             finite = np.abs(wanted[np.isfinite(wanted)])
             allowed = self.atol * max(float(finite.max(initial=0.0)), 1e-30)
@@ -73,13 +81,14 @@ def specimen(
     rtol: float = 1e-5,
     atol: float = 1e-6,
     gpu_only: bool = False,
+    error: Callable[..., tuple[Any, ...]] | None = None,
     **sets: Make,
 ) -> None:
     """Registers a specimen for each named set of inputs."""
     for which, make in sets.items():
         key = f"{name}[{which}]"
         assert key not in ZOO, key
-        ZOO[key] = Specimen(key, call, reference, make, rtol, atol, gpu_only)
+        ZOO[key] = Specimen(key, call, reference, make, rtol, atol, gpu_only, error)
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:

@@ -341,8 +341,16 @@ def column_variance(x):
     return mean, var
 
 
+def variance_error(x):
+    """A mean goes through five steps of eight rows and three halvings of those, each of which rounds it by half a unit of the last
+    place; and a square of a difference is off by twice the difference times that."""
+    mean = 4 * np.spacing(np.abs(x).max().astype(np.float32)).astype(float)
+    off = np.abs(x - x.mean(0)).mean(0)
+    return np.full(off.shape, mean), 2 * mean * off + mean**2 + 1e-6 * x.var(0)
+
+
 specimen(
-    "welford", column_variance, lambda x: (x.mean(0), x.var(0)), 1e-4, 1e-6,
+    "welford", column_variance, lambda x: (x.mean(0), x.var(0)), error=variance_error,
     far_from_zero=lambda rng: {"x": normal(rng, 37, 20) + 1000},
     few_rows=lambda rng: {"x": normal(rng, 3, 16)},
 )  # fmt: skip
