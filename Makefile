@@ -49,11 +49,11 @@ lab: install
 # The browser's tests share one server and one browser, so they run apart, one after another.
 test: install
 	$(MAKE) --no-print-directory -j $(JOBS) lint test-scripts
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(FULL)
-	$(BIN)/python -m pytest -q tests/browser $(FULL)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
+	$(BIN)/python -m pytest -q tests/browser $(EVERY)
 
 test-full: install torch
-	$(MAKE) --no-print-directory test FULL=--full
+	$(MAKE) --no-print-directory test EVERY=--full
 
 lint: lint-python lint-scripts
 
