@@ -38,11 +38,15 @@ export function shown(doc: Document, host: Host = saved): Shown {
   };
 }
 
+/** How long to wait for what comes: only a machine under much load needs more than a few milliseconds. */
+export const PATIENT = { timeout: 20_000, interval: 10 };
+
 /** Waits until something holds; fails with what it was last. */
 export async function until<T>(get: () => T, holds: (value: T) => boolean = Boolean): Promise<T> {
   let value = get();
-  for (let i = 0; i < 200 && !holds(value); i++) {
-    await new Promise((resolve) => setTimeout(resolve, 10));
+  const end = performance.now() + PATIENT.timeout;
+  while (!holds(value) && performance.now() < end) {
+    await new Promise((resolve) => setTimeout(resolve, PATIENT.interval));
     value = get();
   }
   if (!holds(value)) {

@@ -22,6 +22,7 @@ import {
   type TileOp,
 } from '../src/core/tiles';
 import { tiles } from '../src/core/views/tiles';
+import { PATIENT } from './fixtures';
 import fixtures from './fixtures/tiles.json';
 
 const FIXTURES = fixtures as unknown as Record<string, Document>;
@@ -55,7 +56,7 @@ async function opened(doc: Document, host: Partial<Host> = {}): Promise<Opened> 
   const store = new Store(doc, { state: host.request ? 'live' : 'saved', ...host });
   const view = tiles.mount(panel, store);
   store.subscribe((change) => view.update(change));
-  await vi.waitFor(() => expect(panel.querySelector('[data-op]')).not.toBeNull());
+  await vi.waitFor(() => expect(panel.querySelector('[data-op]')).not.toBeNull(), PATIENT);
   return {
     panel,
     store,
@@ -267,13 +268,13 @@ test('a live kernel is asked for the programs and trips that were not saved, onc
   expect(slider().max).toBe('15');
   slider().value = '7';
   slider().dispatchEvent(new Event('input'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14000'));
+  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14000'), PATIENT);
   expect(text('.bnb-program-name')).toBe('program 7 of 16');
   expect(slider().getAttribute('aria-valuetext')).toBe('program 7 of 16');
   const trip = panel.querySelector<HTMLInputElement>('[data-tool="trip"]')!;
   trip.value = '3';
   trip.dispatchEvent(new Event('change'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14006'));
+  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14006'), PATIENT);
   slider().value = '1';
   slider().dispatchEvent(new Event('input'));
   slider().value = '7';
@@ -291,7 +292,7 @@ test('a kernel that cannot answer is quoted', async () => {
   const slider = panel.querySelector<HTMLInputElement>('[data-tool="program"]')!;
   slider.value = '9';
   slider.dispatchEvent(new Event('input'));
-  await vi.waitFor(() => expect(panel.textContent).toContain('the kernel is gone'));
+  await vi.waitFor(() => expect(panel.textContent).toContain('the kernel is gone'), PATIENT);
 });
 
 test('the arrow keys walk through the elements, and tell where each is', async () => {
@@ -375,12 +376,12 @@ test('hostile names are text', async () => {
 test('a document that takes the place of another leaves nothing of it, also when it has no tiles', async () => {
   const { panel, store } = await opened(FIXTURES.matmul_kernel);
   store.update({ ...structuredClone(FIXTURES.strided), tiles: { why: 'It was not launched.' } });
-  await vi.waitFor(() => expect(panel.textContent).toContain('It was not launched.'));
+  await vi.waitFor(() => expect(panel.textContent).toContain('It was not launched.'), PATIENT);
   expect(panel.querySelector('[data-op]')).toBeNull();
   store.update({ ...structuredClone(FIXTURES.strided), tiles: { packed: 'no gzip' } });
-  await vi.waitFor(() => expect(panel.textContent).toContain('cannot be read'));
+  await vi.waitFor(() => expect(panel.textContent).toContain('cannot be read'), PATIENT);
   store.update(FIXTURES.strided);
-  await vi.waitFor(() => expect(panel.textContent).toContain('32 sectors a request, ideal 4'));
+  await vi.waitFor(() => expect(panel.textContent).toContain('32 sectors a request, ideal 4'), PATIENT);
 });
 
 test('the tab says why it is empty', () => {
