@@ -84,7 +84,7 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     machine = Machine.of(target)
     program = Program(without_promises(func))
     helpers: dict[str, str] = {}
-    debug = DebugInfo(func.name, func.loc, first=1) if func.loc else None
+    debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
     plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
     entry, made = f"blocknb_{symbol(func.name)}", [plain]
     bodies = [*plain.parts.texts, _function("run", plain.code.w, debug)]
@@ -96,9 +96,10 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     entry_text = _entry(program, entry, plain.assumptions)
     parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
+    parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
     loops = any(op.name in ("while", "for") for op in func.ops())
-    scratch = max(LINE, *(e.scratch.bytes for e in made))
+    scratch = max(e.scratch.bytes for e in made) + LINE  # a last vector may be read beyond its tile
     sites = tuple(site for e in made for site in e.sites)
     return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
 
@@ -134,6 +135,9 @@ def _body(e: Emitter) -> Emitter:
         e.block(e.program.func.body)
         e.leave()
         _next_program(c)
+        if e.streams:  # such stores become visible in any order
+            w.do("fence seq_cst")
+        w.end("ret void")
     return e
 
 
@@ -197,7 +201,6 @@ def _next_program(c: Code) -> None:
         carry = full
     w.jump("next")
     w.place("leave")
-    w.end("ret void")
 
 
 def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value], bool]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_atomics, cpu_control, cpu_moves, cpu_report, microkernel
+from blocknb.codegen import cpu_ahead, cpu_atomics, cpu_control, cpu_moves, cpu_report, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
@@ -33,6 +33,7 @@ class Scope:
         e = emitter
         self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions)
         self.nodes = self.graph.order()
+        self.ahead = cpu_ahead.plan(e, self.nodes)
         self.now = -1
         self.local = {*block.args, *(r for op in block.ops for r in op.results)}
         rank = {node: i for i, node in enumerate(self.nodes)}
@@ -71,6 +72,7 @@ class Emitter:
         self.first_site = 0
         self.assumptions: dict[tuple[Value, Value], bool] = {}
         self.scopes: list[Scope] = []
+        self.streams = False  # whether some stores go past the cache
         self.notes = Notes("codegen")
         self.uniform: set[tuple[Op, int]] = (
             set()
@@ -291,7 +293,8 @@ class Emitter:
     def _group(self, node: Node) -> None:
         assert node.shape is not None
         outputs = [r for op in node.ops if op.name != "reduce" for r in op.results if self._needed_outside(r, node)]
-        group = Group(self, node.ops, node.shape, outputs, lambda v, axis: self._place(v, axis, node))
+        ahead = self.scopes[-1].ahead.get(node, ())
+        group = Group(self, node.ops, node.shape, outputs, lambda v, axis: self._place(v, axis, node), ahead)
         for op in group.reductions:
             for result in op.results:
                 if result.type.shape:

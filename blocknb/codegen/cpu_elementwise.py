@@ -19,6 +19,15 @@ from blocknb.language.types import Pointer
 
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _ARITHMETIC = {"add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "div": ("", "fdiv")}
+#: That instruction by name, for AVX-512: of a comparison and two selects LLVM makes four instructions, of this one and a select two.
+_MAXIMA = {
+    ("float", 16): "avx512.{}.ps.512",
+    ("float", 8): "avx.{}.ps.256",
+    ("float", 4): "sse.{}.ps",
+    ("double", 8): "avx512.{}.pd.512",
+    ("double", 4): "avx.{}.pd.256",
+    ("double", 2): "sse2.{}.pd",
+}
 #: Relative cost of an op in one lane; 1 where nothing is said.
 COSTS = {
     "exp": 16,
@@ -89,8 +98,15 @@ def extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width
     if not dtype.is_float:
         return code.intrinsic(("s" if dtype.is_signed else "u") + name, element, width, a, b)
     # One machine instruction: the second operand wherever either is a NaN.
-    better = code.w.value(f"fcmp {'ogt' if name == 'max' else 'olt'} {ty} {a}, {b}")
-    chosen = code.select(better, a, b, element, width)
+    if code.machine.avx512 and (call := _MAXIMA.get((element, width))):
+        rounding = ", i32 4" if "512" in call else ""
+        chosen = code.w.value(f"call {ty} @llvm.x86.{call.format(name)}({ty} {a}, {ty} {b}{rounding})")
+        if not nan:
+            number = code.w.value(f"fcmp ord {ty} {b}, {b}")
+            return code.select(number, chosen, a, element, width)
+    else:
+        better = code.w.value(f"fcmp {'ogt' if name == 'max' else 'olt'} {ty} {a}, {b}")
+        chosen = code.select(better, a, b, element, width)
     kept = a if nan else b
     special = code.w.value(f"fcmp uno {ty} {kept}, {kept}")
     return code.select(special, a, chosen, element, width)

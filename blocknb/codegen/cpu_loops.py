@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen import cpu_stream
+from blocknb.codegen.cpu_ahead import Ahead
 from blocknb.codegen.cpu_elementwise import COSTS
 from blocknb.codegen.cpu_graph import Index, identity
 from blocknb.codegen.cpu_kinds import VARYING, Kind, Kinds, Prefix, Progression, Stored, Uniform, Varying
@@ -56,10 +58,17 @@ class Group:
     """Emits one group: `ops` in program order over loops of sizes `shape`.
 
     `outputs` are the values to be written to scratch; `place(value, axis)` gives each its buffer, which had better run along `axis`.
+    `ahead` are loads of other groups that this one fetches ahead for.
     """
 
     def __init__(
-        self, emitter: Emitter, ops: Sequence[Op], shape: tuple[int, ...], outputs: Sequence[Value], place: Place
+        self,
+        emitter: Emitter,
+        ops: Sequence[Op],
+        shape: tuple[int, ...],
+        outputs: Sequence[Value],
+        place: Place,
+        ahead: Sequence[Op] = (),
     ):
         self.e, self.code, self.program = emitter, emitter.code, emitter.program
         self.ops, self.shape = list(ops), shape
@@ -71,6 +80,7 @@ class Group:
         self.unroll = self._unroll()
         self.counters: dict[int, str] = {}
         self.reductions = {op: Reduction(self, op) for op in self.ops if op.name == "reduce"}
+        self.ahead = Ahead(self, ahead)
 
     def _width(self) -> int:
         if any(op.name in ATOMICS for op in self.ops):
@@ -108,6 +118,7 @@ class Group:
         self._note()
         for r in self.reductions.values():
             r.prepare()
+        self.ahead.prepare()
         self._outer([loop for loop in range(len(self.shape)) if loop != self.axis])
         for r in self.reductions.values():
             r.done()
@@ -159,9 +170,7 @@ class Group:
             r.end_row()
 
     def _kinds(self, speculate: bool) -> Kinds:
-        kinds = Kinds(
-            self.program, self.code, self.axis, self.size, self.counters, self.e.scalar, self._leaf, speculate
-        )
+        kinds = Kinds(self.program, self.code, self.axis, self.size, self.counters, self.e.scalar, self.leaf, speculate)
         for op in self.ops:
             with self.code.w.at(self.e.location(op)):
                 for a in op.args:
@@ -170,7 +179,7 @@ class Group:
             kinds.of(value, identity(value.type.shape))
         return kinds
 
-    def _leaf(self, value: Value, index: Index) -> Kind:
+    def leaf(self, value: Value, index: Index) -> Kind:
         """A stored tile: made in this very group, or in scratch."""
         if value in self.members:
             return VARYING
@@ -186,6 +195,7 @@ class Row:
         self.bounds: list[str] = []
         self.unsafe: dict[Op, str] = {}
         self.places: dict[Value, tuple[str, int]] = {}
+        self.ahead: list[tuple[str, int]] = []
 
     def emit(self) -> None:
         group, c = self.group, self.code
@@ -196,26 +206,61 @@ class Row:
         for value, buffer in group.outputs:
             if buffer.panel is None:
                 self.places[value] = place(self.e, buffer, identity(value.type.shape), group.axis, group.counters)
-        full = self._full_part()
+        self.ahead = group.ahead.bases(self)
+        least = self._least()
         step = group.width * group.unroll
-        with counted(c.w, "0", full, step, "j") as position:
-            for u in range(group.unroll):
-                Body(self, c.binary("add", position, str(u * group.width), "i64", 1) if u else position, u, True).emit()
-        if full != str(group.size):
-            with counted(c.w, full, str(group.size), group.width, "tail") as position:
+        full = least if least.isdigit() else c.binary("and", least, str(-step), "i64", 1)
+        streams = cpu_stream.stores(self)
+        begin = self._two_ways(cpu_stream.Stream(self, streams, least), full) if streams else self._vectors("0", full)
+        if not full.isdigit():
+            with counted(c.w, begin, self._end(), group.width, "tail") as position:
                 Body(self, position, 0, False).emit()
 
-    def _full_part(self) -> str:
-        """How many positions, in whole iterations, no mask reaches into."""
+    def _end(self) -> str:
+        """Where the row ends: of one that only stores, where the masks of its stores do."""
+        group, c = self.group, self.code
+        masks = [self.masks.get(op) for op in group.ops if op.name == "store"]
+        if group.outputs or group.reductions or not masks or not all(isinstance(m, Prefix) for m in masks):
+            return str(group.size)
+        end, *others = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
+        for other in others:
+            end = c.intrinsic("smax", "i64", 1, end, other)
+        return end
+
+    def _vectors(self, start: str, stop: str, streaming: bool = False) -> str:
+        """Several vectors an iteration, none of which a mask reaches into; returns where they end."""
+        group, c = self.group, self.code
+        with counted(c.w, start, stop, group.width * group.unroll, "j") as position:
+            for u in range(group.unroll):
+                at = c.binary("add", position, str(u * group.width), "i64", 1) if u else position
+                Body(self, at, u, True, streaming).emit()
+        return stop
+
+    def _two_ways(self, stream: cpu_stream.Stream, full: str) -> str:
+        """The vectors past the cache, or through it; returns where they end."""
+        w = self.code.w
+        past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("streamed")
+        end = w.slot("i64", "end")
+        w.branch(stream.holds, past, through)
+        w.place(past)
+        shifted = w.value(f"icmp ne i64 {stream.first}, 0")
+        memory.when(self.code, shifted, lambda: Body(self, "0", 0, True, limit=stream.first).emit())
+        w.do(f"store i64 {self._vectors(stream.first, stream.stop, streaming=True)}, ptr {end}")
+        w.jump(done)
+        w.place(through)
+        w.do(f"store i64 {self._vectors('0', full)}, ptr {end}")
+        w.place(done)
+        self.e.streams = True
+        return w.value(f"load i64, ptr {end}")
+
+    def _least(self) -> str:
+        """The position from which on a mask reaches into the row, or its size."""
         group, c = self.group, self.code
         bounds = [b for b in [*(p.count for p in self.kinds.prefixes()), *self.bounds] if b != str(group.size)]
-        if not bounds:
-            return str(group.size)
         least = str(group.size)
         for bound in bounds:
             least = c.intrinsic("smin", "i64", 1, least, bound)
-        least = c.intrinsic("smax", "i64", 1, least, "0")
-        return c.binary("and", least, str(-group.width * group.unroll), "i64", 1)
+        return c.intrinsic("smax", "i64", 1, least, "0") if bounds else least
 
     def _prepare_access(self, op: Op) -> None:
         """Loads what is the same for the row, checks what can be checked once, notes the mask."""
@@ -236,10 +281,11 @@ class Row:
             mask = self.kinds.as_prefix(mask)
             assert mask is not None
             self.bounds.append(mask.count)
-        self.masks[op] = mask
         count = str(self.group.size)
-        if isinstance(mask, Prefix):
-            count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
+        if isinstance(mask, Prefix) and mask.count != count:
+            mask = Prefix(self.code.intrinsic("smin", "i64", 1, mask.count, count))
+            count = mask.count
+        self.masks[op] = mask
         if isinstance(pointers, Progression):
             if isinstance(mask, (Varying, Stored)):
                 self.unsafe[op] = self.e.checks.row_outside(op, pointers.base, pointers.step, count)

@@ -235,11 +235,19 @@ def load_vector(
 
 
 def store_vector(
-    c: Code, place: str, value: str, element: str, width: int, align: int, mask: str | None = None
+    c: Code,
+    place: str,
+    value: str,
+    element: str,
+    width: int,
+    align: int,
+    mask: str | None = None,
+    streaming: bool = False,
 ) -> None:
+    """`width` neighbouring elements to the pointer `place`, where the mask is on; past the cache if `streaming`, without a mask."""
     ty = vector_type(element, width)
     if mask is None:
-        c.w.do(f"store {ty} {value}, ptr {place}, align {align}")
+        c.w.do(f"store {ty} {value}, ptr {place}, align {align}{', !nontemporal !1' if streaming else ''}")
     elif width == 1:
         when(c, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
     else:

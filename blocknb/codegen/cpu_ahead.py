@@ -1,0 +1,111 @@
+"""Rows before they are asked for: while one program computes, the cache fetches what the next one will load.
+
+A kernel over rows loads a row, computes for a while, and stores it, so the memory has nothing to do half of the time: a row is too
+short for the hardware to run far ahead, and too long for the processor to see the next one. So a loop nest that computes but touches
+no array asks for what the loads before it will read next time. Where that is needs no analysis: as far on from this time's address
+as that was from the one before. A guess that is wrong costs nothing but the fetch, which cannot fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen.cpu_elementwise import COSTS
+from blocknb.codegen.cpu_graph import Node, identity
+from blocknb.codegen.cpu_kinds import Kinds, Progression
+from blocknb.ir.core import Op, Value
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu_loops import Group, Row
+    from blocknb.codegen.cpu_vectors import Body
+
+LEAST, MOST = 512, 1 << 17  # bytes of a tile: fewer are there at once, more would push out what is being worked on
+COST = 4  # of a nest that has time for it
+
+
+def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
+    """Which nests of a block fetch ahead, and for which loads."""
+    found: dict[Node, list[Op]] = {}
+    if e.alias:
+        return found
+    for i, node in enumerate(nodes):
+        for op in node.ops:
+            if node.is_group and op.name == "load" and _worth(e, op):
+                hosts = [n for n in nodes[i + 1 :] if n.shape == node.shape and _computes(n)]
+                if hosts:
+                    found.setdefault(max(hosts, key=_cost), []).append(op)
+    return found
+
+
+def _worth(e: Emitter, op: Op) -> bool:
+    """Whether a load reads neighbours whose address is known before its loops, and another one each time."""
+    pointers = op.args[0]
+    size = math.prod(pointers.type.shape) * pointers.type.dtype.element.bytes
+    if not LEAST <= size <= MOST or not e.contiguous(op):
+        return False
+    leaves = [leaf for leaf, _ in e.program.leaves(pointers, identity(pointers.type.shape))]
+    return not any(leaf.type.shape for leaf in leaves) and any(_moves(e, leaf) for leaf in leaves)
+
+
+def _moves(e: Emitter, scalar: Value) -> bool:
+    op = e.program.definition.get(scalar)
+    return scalar not in e.program.func.params and (op is None or op.name != "const")
+
+
+def _computes(node: Node) -> bool:
+    return _cost(node) >= COST and all(op.name not in ("load", "store") for op in node.ops)
+
+
+def _cost(node: Node) -> int:
+    return sum(COSTS.get(op.name, 1) for op in node.ops)
+
+
+class Ahead:
+    """What one group fetches: for each load how far on its next address is."""
+
+    def __init__(self, group: Group, ops: Sequence[Op]):
+        self.group, self.ops = group, ops
+        self.steps: dict[Op, str] = {}
+
+    def prepare(self) -> None:
+        """Before all loops: remembers where the tile begins, for the next time."""
+        g, c = self.group, self.group.code
+        origin = {loop: "0" for loop in range(len(g.shape)) if loop != g.axis}
+        for op in self.ops:
+            pointers = op.args[0]
+            kinds = Kinds(g.program, c, g.axis, g.size, origin, g.e.scalar, g.leaf)
+            kind = kinds.of(pointers, identity(pointers.type.shape))
+            if not isinstance(kind, Progression) or kind.step != pointers.type.dtype.element.bytes:
+                continue
+            slot = c.w.slot("i64", "before")
+            c.w.slots.append(f"  store i64 0, ptr {slot}")
+            before = c.w.value(f"load i64, ptr {slot}")
+            c.w.do(f"store i64 {kind.base}, ptr {slot}")
+            step = c.binary("sub", kind.base, before, "i64", 1)
+            self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
+            g.e.notes(op, "the next program's (or trip's) elements are fetched while this one's are worked on")
+
+    def bases(self, row: Row) -> list[tuple[str, int]]:
+        """Where this row will lie next time, and the bytes of an element, for each load."""
+        found = []
+        for op, step in self.steps.items():
+            kind = row.kind(op.args[0])
+            assert isinstance(kind, Progression)
+            found.append((self.group.code.binary("add", kind.base, step, "i64", 1), kind.step))
+        return found
+
+    def fetch(self, body: Body) -> None:
+        """Asks for the cache lines of one vector."""
+        c = self.group.code
+        for base, size in body.row.ahead:
+            length = body.width * size
+            if length < memory.LINE and body.number % (memory.LINE // length):
+                continue
+            at = c.binary("add", base, c.binary("mul", body.position, str(size), "i64", 1), "i64", 1)
+            for line in range(0, length, memory.LINE):
+                place = memory.pointer(c, c.binary("add", at, str(line), "i64", 1) if line else at)
+                c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -1,0 +1,152 @@
+"""Stores past the cache, and rows fetched ahead: what they change in the machine code must not change any result."""
+
+import numpy as np
+import pytest
+from front import argument, kernel, parse
+from native import TARGETS, compile_native, launch_native
+
+import blocknb.language as tl
+from blocknb import passes
+from blocknb.codegen import cpu, cpu_stream
+from blocknb.target import Target
+
+rng = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def everything_is_large(monkeypatch):
+    monkeypatch.setattr(cpu_stream, "LARGE", 1)
+
+
+def build(k, target, **arguments):
+    func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
+    return func, compile_native(func, target), [arguments[hint.name] for hint in func.hints]
+
+
+def text(k, **arguments):
+    func, _, _ = build(k, "cpu", **arguments)
+    target = Target.parse("cpu")
+    return cpu.generate(passes.run(func, target, passes.OPTIONAL)[0], target).text
+
+
+def placed(count, dtype, start):
+    """An array that begins `start` elements after a cache line, in the middle of a larger one, which is returned too."""
+    size = np.dtype(dtype).itemsize
+    whole = np.full(count + 256, 77, dtype)
+    first = -(whole.ctypes.data // size) % (64 // size) + 64 + start
+    return whole, whole[first : first + count]
+
+
+@kernel
+def affine(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n) * 2 + 1, mask=i < n)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int8"])
+def test_ragged_and_misaligned_results_are_written_whole_and_nothing_else_is(target, dtype):
+    for n, x_start, y_start in [(2048, 0, 0), (1000, 3, 5), (1023, 0, 15), (257, 1, 1), (40, 7, 2)]:
+        x = rng.integers(-60, 60, n + 3).astype(dtype)[:n]
+        whole, y = placed(n, dtype, y_start)
+        _, near = placed(n, dtype, x_start)
+        near[:] = x
+        _, native, values = build(affine, target, x=near, y=y, n=n, BLOCK=512)
+        launch_native(native, values, -(-n // 512))
+        assert (y == x * 2 + 1).all()
+        y[:] = 77
+        assert (whole == 77).all(), "it wrote outside of the result"
+
+
+@kernel
+def unmasked(x, y, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i) + 1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("start", [0, 1])
+def test_without_masks_a_result_may_lie_anywhere(target, start):
+    whole, y = placed(1024, "float32", start)
+    x = rng.standard_normal(1024, dtype=np.float32)
+    _, native, values = build(unmasked, target, x=x, y=y, BLOCK=256)
+    launch_native(native, values, 4)
+    assert (y == x + 1).all()
+    y[:] = 77
+    assert (whole == 77).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_in_place_every_element_is_computed_once(target):
+    _, x = placed(999, "float32", 3)
+    x[:] = rng.standard_normal(999, dtype=np.float32)
+    expected = x * 2 + 1
+    _, native, values = build(affine, target, x=x, y=x, n=999, BLOCK=1024)
+    launch_native(native, values, 1)
+    assert (x == expected).all()
+
+
+@kernel
+def two_results(x, y, z, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(y + i, v + 1, mask=i < n)
+    tl.store(z + i, v * 3, mask=i < n - 5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("starts", [(2, 2), (2, 3)])
+def test_two_results_may_lie_differently_and_end_differently(target, starts):
+    x = rng.standard_normal(700, dtype=np.float32)
+    (whole_y, y), (whole_z, z) = (placed(700, "float32", s) for s in starts)
+    _, native, values = build(two_results, target, x=x, y=y, z=z, n=700, BLOCK=1024)
+    launch_native(native, values, 1)
+    assert (y == x + 1).all()
+    assert (z[:695] == x[:695] * 3).all()
+    assert (z[695:] == 77).all()
+    y[:] = z[:] = 77
+    assert (whole_y == 77).all()
+    assert (whole_z == 77).all()
+
+
+@kernel
+def normalise(x, y, x_row, y_row, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * x_row + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * y_row + i, e / tl.sum(e, axis=0), mask=i < n)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("n", [1, 5, 200, 511, 512])
+def test_rows_fetched_ahead_may_lie_in_any_order(target, n):
+    x = rng.standard_normal((6, n), dtype=np.float32)
+    expected = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    expected /= expected.sum(1, keepdims=True)
+    for source in (x, np.ascontiguousarray(x[::-1])[::-1], np.repeat(x, 2, axis=0)[::2]):
+        whole, y = placed(6 * n, "float32", 1)
+        first = (
+            source.base if source.base is not None else source
+        )  # the launch takes its bounds from the array that owns the bytes
+        assert first.nbytes >= source.nbytes
+        _, native, values = build(
+            normalise, target, x=source, y=y, x_row=source.strides[0] // 4, y_row=n, n=n, BLOCK=512
+        )
+        launch_native(native, values, 6)
+        np.testing.assert_allclose(y.reshape(6, n), expected, rtol=2e-6, atol=1e-30)
+        y[:] = 77
+        assert (whole == 77).all()
+
+
+def test_a_row_kernel_fetches_ahead_and_stores_past_the_cache():
+    x = np.zeros((4, 512), np.float32)
+    code = text(normalise, x=x, y=x.copy(), x_row=512, y_row=512, n=512, BLOCK=512)
+    assert "@llvm.prefetch" in code
+    assert "!nontemporal" in code
+    assert "fence seq_cst" in code
+
+
+def test_what_lies_elsewhere_each_time_by_no_known_step_is_not_fetched_ahead():
+    x = np.zeros(1 << 12, np.float32)
+    assert "@llvm.prefetch" not in text(unmasked, x=x, y=x.copy(), BLOCK=256)  # nothing to do meanwhile
