@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from blocknb.codegen.cpu_blocks import Emitter
 from blocknb.codegen.cpu_graph import Program
@@ -22,8 +23,8 @@ from blocknb.codegen.cpu_ops import Code, Machine, register_type
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer, symbol
 from blocknb.errors import no_assembly
-from blocknb.ir.build import rebuild
-from blocknb.ir.core import Func, Value
+from blocknb.ir.build import Rebuild, rebuild
+from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
 from blocknb.target import Target
 from blocknb.trace import Note
@@ -82,7 +83,7 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
     machine = Machine.of(target)
-    program = Program(without_promises(func))
+    program = Program(prepared(func))
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
     plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
@@ -99,16 +100,24 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
     loops = any(op.name in ("while", "for") for op in func.ops())
-    scratch = max(e.scratch.bytes for e in made) + LINE  # a last vector may be read beyond its tile
+    scratch = max(LINE, *(e.scratch.bytes for e in made))
     sites = tuple(site for e in made for site in e.sites)
     return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
 
 
-def without_promises(func: Func) -> Func:
-    """What an author promises of a value has served its purpose when the passes have run."""
-    if not any(op.name == "promise" for op in func.ops()):
-        return func
-    return rebuild(func, "codegen", lambda op, _: [op.args[0]] if op.name == "promise" else NotImplemented)
+def prepared(func: Func) -> Func:
+    """Without what only other passes or other machines have a use for: promises of an author, and reductions of single elements,
+    which are changes of shape here."""
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name == "promise":
+            return [op.args[0]]
+        if op.name == "reduce" and op.results[0].type.shape and op.args[0].type.shape[op.attrs["axis"]] == 1:
+            shape = op.results[0].type.shape
+            return [rebuild.builder.value("reshape", x, shape=shape) for x in op.args]
+        return NotImplemented
+
+    return rebuild(func, "codegen", visit)
 
 
 SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"

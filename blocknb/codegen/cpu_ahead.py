@@ -1,9 +1,9 @@
 """Rows before they are asked for: while one program computes, the cache fetches what the next one will load.
 
 A kernel over rows loads a row, computes for a while, and stores it, so the memory has nothing to do half of the time: a row is too
-short for the hardware to run far ahead, and too long for the processor to see the next one. So a loop nest that computes but touches
-no array asks for what the loads before it will read next time. Where that is needs no analysis: as far on from this time's address
-as that was from the one before. A guess that is wrong costs nothing but the fetch, which cannot fault.
+short for the hardware to run far ahead, and too long for the processor to see the next one. So a later loop nest, one that touches no
+array if there is one, asks for what will be loaded next time. Where that is needs no analysis: as far on from this time's address as
+that was from the one before. A guess that is wrong costs nothing but the fetch, which cannot fault.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from blocknb.codegen.cpu_vectors import Body
 
 LEAST, MOST = 512, 1 << 17  # bytes of a tile: fewer are there at once, more would push out what is being worked on
-COST = 4  # of a nest that has time for it
+LOADS = 3  # of a block: more streams than that are more than the memory keeps apart
+COST = 3  # of a nest that has time for it
 
 
 def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
@@ -35,9 +36,9 @@ def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
     for i, node in enumerate(nodes):
         for op in node.ops:
             if node.is_group and op.name == "load" and _worth(e, op):
-                hosts = [n for n in nodes[i + 1 :] if n.shape == node.shape and _computes(n)]
-                if hosts:
-                    found.setdefault(max(hosts, key=_cost), []).append(op)
+                hosts = [n for n in nodes[i + 1 :] if n.shape == node.shape and _cost(n) >= COST]
+                if hosts and sum(map(len, found.values())) < LOADS:
+                    found.setdefault(max(hosts, key=_leisure), []).append(op)
     return found
 
 
@@ -56,8 +57,9 @@ def _moves(e: Emitter, scalar: Value) -> bool:
     return scalar not in e.program.func.params and (op is None or op.name != "const")
 
 
-def _computes(node: Node) -> bool:
-    return _cost(node) >= COST and all(op.name not in ("load", "store") for op in node.ops)
+def _leisure(node: Node) -> tuple[bool, int]:
+    """More of it has a nest that touches no array, and one that computes more."""
+    return all(op.name not in ("load", "store") for op in node.ops), _cost(node)
 
 
 def _cost(node: Node) -> int:

@@ -17,6 +17,7 @@ from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
 from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
+from blocknb.codegen.cpu_padding import Rest
 from blocknb.codegen.cpu_parts import Parts, Scalars
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer
@@ -33,7 +34,6 @@ class Scope:
         e = emitter
         self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions)
         self.nodes = self.graph.order()
-        self.ahead = cpu_ahead.plan(e, self.nodes)
         self.now = -1
         self.local = {*block.args, *(r for op in block.ops for r in op.results)}
         rank = {node: i for i, node in enumerate(self.nodes)}
@@ -43,9 +43,16 @@ class Scope:
             for inner in (op, *(o for b in op.blocks for o in walk(b))):
                 self.when[inner] = at
         self.targets: dict[Value, tuple[Buffer, Value]] = {}
+        self.ahead = cpu_ahead.plan(e, self.nodes)
+        self.again: dict[Value, int] = {}  # when the addresses of a load are worked out again
+        for node, loads in self.ahead.items():
+            for op in loads:
+                for leaf, _ in e.program.leaves(op.args[0], identity(op.args[0].type.shape)):
+                    self.again[leaf] = max(self.again.get(leaf, -1), rank[node])
 
     def last_use(self, program: Program, value: Value) -> int:
-        return max((self.when.get(use.op, -1) for use in program.uses.get(value, ())), default=-1)
+        uses = program.uses.get(value, ())
+        return max([self.again.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
 
 
 class Emitter:
@@ -72,6 +79,7 @@ class Emitter:
         self.first_site = 0
         self.assumptions: dict[tuple[Value, Value], bool] = {}
         self.scopes: list[Scope] = []
+        self.rests: dict[Value, Rest] = {}
         self.streams = False  # whether some stores go past the cache
         self.notes = Notes("codegen")
         self.uniform: set[tuple[Op, int]] = (
@@ -120,13 +128,14 @@ class Emitter:
         return self.scalar(value) if op is not None and op.name == "const" else self.scalars.get(value, "%unknown")
 
     def scratch_contiguous(self, value: Value, loop: int) -> int:
-        """The bytes of an element if the stored tiles that a value is made of run along a loop."""
+        """The bytes of an element if the stored tiles that a value is made of run along a loop. Of those that vary along one loop only
+        nothing is counted: the others find one element for all of them."""
         total = 0
         if value.type.shape:
             for leaf, index in self.program.leaves(value, identity(value.type.shape)):
-                if (buffer := self.buffers.get(leaf)) is not None and any(
-                    i == loop and s == 1 for i, s in zip(index, buffer.strides, strict=True)
-                ):
+                if (buffer := self.buffers.get(leaf)) is None or sum(i is not None for i in index) < 2:
+                    continue
+                if any(i == loop and s == 1 for i, s in zip(index, buffer.strides, strict=True)):
                     total += SIZES[buffer.element]
         return total
 
@@ -200,7 +209,9 @@ class Emitter:
                 self.scratch.free(buffer.offset)
             self._temporaries = []
             self._release(scope)
-            mark = self.parts.cut(mark, i + 1, self._read_later(scope, mark.node))
+            names = [self.scalars[value] for value in self._read_later(scope, mark.node)]
+            names += [name for value, rest in self.rests.items() if value in self.buffers for name in rest]
+            mark = self.parts.cut(mark, i + 1, names)
         scope.now = len(scope.nodes)
         return scope
 

@@ -21,6 +21,7 @@ from blocknb.codegen.cpu_graph import Index, identity
 from blocknb.codegen.cpu_kinds import VARYING, Kind, Kinds, Prefix, Progression, Stored, Uniform, Varying
 from blocknb.codegen.cpu_memory import Buffer
 from blocknb.codegen.cpu_ops import register_bits
+from blocknb.codegen.cpu_padding import Padding, fill_read
 from blocknb.codegen.cpu_reduce import Reduction
 from blocknb.codegen.cpu_vectors import Body, place, stored
 from blocknb.codegen.text import Writer
@@ -159,10 +160,10 @@ class Group:
                 holds = self.code.binary("and", holds, condition, "i1", 1)
             w.branch(holds, fast, slow)
             w.place(fast)
-            Row(self, kinds).emit()
+            Row(self, kinds, False).emit()
             w.jump(done)
             w.place(slow)
-            Row(self, self._kinds(speculate=False)).emit()
+            Row(self, self._kinds(speculate=False), False).emit()
             w.place(done)
         else:
             Row(self, kinds).emit()
@@ -187,9 +188,10 @@ class Group:
 
 
 class Row:
-    """The vector loops of one row, with the kinds that hold in it."""
+    """The vector loops of one row, with the kinds that hold in it; `alone` unless there is another form of it, for other kinds."""
 
-    def __init__(self, group: Group, kinds: Kinds):
+    def __init__(self, group: Group, kinds: Kinds, alone: bool = True):
+        self.alone = alone
         self.group, self.kinds, self.code, self.e = group, kinds, group.code, group.e
         self.masks: dict[Op, Kind | None] = {}
         self.bounds: list[str] = []
@@ -207,14 +209,21 @@ class Row:
             if buffer.panel is None:
                 self.places[value] = place(self.e, buffer, identity(value.type.shape), group.axis, group.counters)
         self.ahead = group.ahead.bases(self)
-        least = self._least()
+        padding = Padding.find(self)
+        end = padding.end if padding else self._end()
+        fill_read(self, end)
+        least = self._least(end) if padding else self._least()
         step = group.width * group.unroll
         full = least if least.isdigit() else c.binary("and", least, str(-step), "i64", 1)
-        streams = cpu_stream.stores(self)
-        begin = self._two_ways(cpu_stream.Stream(self, streams, least), full) if streams else self._vectors("0", full)
+        if streams := cpu_stream.stores(self):
+            self._two_ways(cpu_stream.worth(self, streams, least), full)
+        else:
+            self._vectors(full)
         if not full.isdigit():
-            with counted(c.w, begin, self._end(), group.width, "tail") as position:
+            with counted(c.w, full, end, group.width, "tail") as position:
                 Body(self, position, 0, False).emit()
+        if padding:
+            padding.leave()
 
     def _end(self) -> str:
         """Where the row ends: of one that only stores, where the masks of its stores do."""
@@ -225,38 +234,34 @@ class Row:
         end, *others = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
         for other in others:
             end = c.intrinsic("smax", "i64", 1, end, other)
-        return end
+        return c.intrinsic("smin", "i64", 1, end, str(group.size))
 
-    def _vectors(self, start: str, stop: str, streaming: bool = False) -> str:
-        """Several vectors an iteration, none of which a mask reaches into; returns where they end."""
+    def _vectors(self, stop: str, streaming: bool = False) -> None:
+        """Several vectors an iteration, none of which a mask reaches into; one, if they go to memory and need not be quick."""
         group, c = self.group, self.code
-        with counted(c.w, start, stop, group.width * group.unroll, "j") as position:
-            for u in range(group.unroll):
+        unroll = 1 if streaming else group.unroll
+        with counted(c.w, "0", stop, group.width * unroll, "j") as position:
+            for u in range(unroll):
                 at = c.binary("add", position, str(u * group.width), "i64", 1) if u else position
                 Body(self, at, u, True, streaming).emit()
-        return stop
 
-    def _two_ways(self, stream: cpu_stream.Stream, full: str) -> str:
-        """The vectors past the cache, or through it; returns where they end."""
+    def _two_ways(self, streaming: str, stop: str) -> None:
+        """The vectors past the cache, if the i1 says so, or through it."""
         w = self.code.w
         past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("streamed")
-        end = w.slot("i64", "end")
-        w.branch(stream.holds, past, through)
+        w.branch(streaming, past, through)
         w.place(past)
-        shifted = w.value(f"icmp ne i64 {stream.first}, 0")
-        memory.when(self.code, shifted, lambda: Body(self, "0", 0, True, limit=stream.first).emit())
-        w.do(f"store i64 {self._vectors(stream.first, stream.stop, streaming=True)}, ptr {end}")
+        self._vectors(stop, streaming=True)
         w.jump(done)
         w.place(through)
-        w.do(f"store i64 {self._vectors('0', full)}, ptr {end}")
+        self._vectors(stop)
         w.place(done)
         self.e.streams = True
-        return w.value(f"load i64, ptr {end}")
 
-    def _least(self) -> str:
+    def _least(self, *more: str) -> str:
         """The position from which on a mask reaches into the row, or its size."""
         group, c = self.group, self.code
-        bounds = [b for b in [*(p.count for p in self.kinds.prefixes()), *self.bounds] if b != str(group.size)]
+        bounds = [b for b in [*(p.count for p in self.kinds.prefixes()), *self.bounds, *more] if b != str(group.size)]
         least = str(group.size)
         for bound in bounds:
             least = c.intrinsic("smin", "i64", 1, least, bound)
@@ -281,11 +286,10 @@ class Row:
             mask = self.kinds.as_prefix(mask)
             assert mask is not None
             self.bounds.append(mask.count)
-        count = str(self.group.size)
-        if isinstance(mask, Prefix) and mask.count != count:
-            mask = Prefix(self.code.intrinsic("smin", "i64", 1, mask.count, count))
-            count = mask.count
         self.masks[op] = mask
+        count = str(self.group.size)
+        if isinstance(mask, Prefix):
+            count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
         if isinstance(pointers, Progression):
             if isinstance(mask, (Varying, Stored)):
                 self.unsafe[op] = self.e.checks.row_outside(op, pointers.base, pointers.step, count)

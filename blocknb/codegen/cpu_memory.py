@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from blocknb.codegen.report import Site
 
 LINE = 64  # bytes of a cache line, and of the widest vector
+PAGE = (
+    4096  # places that are a multiple of this apart share the few lines of one cache set, and stores seem to meet loads
+)
 
 
 @dataclass(eq=False)
@@ -76,6 +79,8 @@ class Scratch:
 
     def allocate(self, size: int) -> int:
         size = -(-size // LINE) * LINE
+        if size >= PAGE // 4:
+            size += 5 * LINE  # tiles are powers of two, and loops read them side by side
         at = 0
         for start, end in sorted(self._taken):
             if start - at >= size:

@@ -59,7 +59,7 @@ class Parts:
         w = self.e.code.w
         return Mark(len(w.lines), len(w.slots), node)
 
-    def cut(self, mark: Mark, node: int, made: Iterable[Value]) -> Mark:
+    def cut(self, mark: Mark, node: int, made: Iterable[str]) -> Mark:
         """Where the next part begins. If there are enough lines since `mark`, they become a part; `made` are the scalars they make
         that are read after them."""
         w = self.e.code.w
@@ -71,7 +71,7 @@ class Parts:
         known = defined | {f"%{label}" for label in _LABEL.findall(text)} | _COMMON | {"%leave"}
         types = self.e.scalars.types
         inputs = {name: types[name] for name in _NAME.findall(text) if name not in known}
-        names = dict.fromkeys(self.e.scalars[value] for value in made)
+        names = dict.fromkeys(made)
         outputs = {name: types[name] for name in names if name in defined}
         self._call(self._define(text, inputs, outputs), "label %leave" in text, inputs, outputs)
         return self.mark(node)

@@ -9,6 +9,7 @@ fp32 and rounded at the end.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_memory as memory
@@ -22,6 +23,9 @@ from blocknb.language.types import DType
 if TYPE_CHECKING:
     from blocknb.codegen.cpu_loops import Group
     from blocknb.codegen.cpu_vectors import Body
+
+
+REGISTER = 16  # bytes of the smallest vector register
 
 
 def plain_combine(op: Op) -> Op | None:
@@ -72,6 +76,9 @@ class Reduction:
         self.start = identity_of(plain, self.dtypes[0]) if plain else None
         self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
         self.slots: list[list[str]] = []
+        self.rest: tuple[str, str] | None = (
+            None  # whether elements at the end of the row were left out (an i1), and what each of them is
+        )
 
     @property
     def can_unroll(self) -> bool:
@@ -119,25 +126,41 @@ class Reduction:
         while len(sets) > 1:
             sets = [self._combine(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
         total = sets[0]
+        lanes, least = width, REGISTER // SIZES[register_type(self.dtypes[0])]
         while width > 1:
             width //= 2
-            low, high = (
-                [self._half(v, d, width, part) for v, d in zip(total, self.dtypes, strict=True)] for part in (0, 1)
-            )
-            total = self._combine(low, high, width)
+            have, lanes = lanes, max(lanes // 2, min(lanes, least))
+            # Half a register is no faster than a whole one, whose lanes from `width` on do not matter any more.
+            parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
+            low, high = ([self._lanes(v, d, have, p) for v, d in zip(total, self.dtypes, strict=True)] for p in parts)
+            total = self._combine(low, high, lanes)
+        if lanes > 1:
+            total = [self._lanes(v, d, lanes, [0]) for v, d in zip(total, self.dtypes, strict=True)]
+        if self.rest is not None:
+            skipped, value = self.rest
+            element = register_type(self.dtypes[0])
+            total = [self.code.select(skipped, self._combine(total, [value], 1)[0], total[0], element, 1)]
         if self.wide:
             total = [self.code.round(total[0], self.dtypes[0], 1)]
         self._finish(total)
 
+    def takes_at_once(self, value: str) -> str:
+        """Whether combining with this scalar any number of times is combining with it once, as an i1."""
+        twice, element = self._combine([value], [value], 1)[0], register_type(self.dtypes[0])
+        return self.code.w.value(f"{'fcmp ueq' if self.dtypes[0].is_float else 'icmp eq'} {element} {twice}, {value}")
+
     def _read(self, slot: str, dtype: Any, width: int) -> str:
         return self.code.w.value(f"load {vector_type(register_type(dtype), width)}, ptr {slot}")
 
-    def _half(self, vector: str, dtype: Any, width: int, part: int) -> str:
-        ty = vector_type(register_type(dtype), 2 * width)
-        if width == 1:
-            return self.code.w.value(f"extractelement {ty} {vector}, i64 {part}")
-        lanes = ", ".join(f"i32 {part * width + i}" for i in range(width))
-        return self.code.w.value(f"shufflevector {ty} {vector}, {ty} poison, <{width} x i32> <{lanes}>")
+    def _lanes(self, vector: str, dtype: Any, have: int, chosen: Sequence[int]) -> str:
+        """Some of the lanes of a vector of `have`."""
+        if chosen == range(have):
+            return vector
+        ty = vector_type(register_type(dtype), have)
+        if len(chosen) == 1:
+            return self.code.w.value(f"extractelement {ty} {vector}, i64 {chosen[0]}")
+        lanes = ", ".join(f"i32 {i}" for i in chosen)
+        return self.code.w.value(f"shufflevector {ty} {vector}, {ty} poison, <{len(chosen)} x i32> <{lanes}>")
 
     def _finish(self, total: list[str]) -> None:
         e, c = self.group.e, self.code

@@ -65,13 +65,11 @@ def to_buffer(c: Code, value: str, buffer: Buffer, dtype: Any, width: int) -> st
 
 
 class Body:
-    """One vector of every value: `position` is the i64 position of its first lane, `full` that no prefix ends within it. Stores go
-    past the cache if `streaming`, and write lanes below `limit` only."""
+    """One vector of every value: `position` is the i64 position of its first lane, `full` that no prefix ends within it; stores go
+    past the cache if `streaming`."""
 
-    def __init__(
-        self, row: Row, position: str, number: int, full: bool, streaming: bool = False, limit: str | None = None
-    ):
-        self.streaming, self.limit = streaming, limit
+    def __init__(self, row: Row, position: str, number: int, full: bool, streaming: bool = False):
+        self.streaming = streaming
         self.row, self.group, self.code, self.e = row, row.group, row.code, row.e
         self.position, self.number, self.full, self.width = position, number, full, row.group.width
         self.memo: dict[tuple[Value, Index], str] = {}
@@ -227,8 +225,6 @@ class Body:
         addresses = self._addresses(op, mask)
         if addresses is None:
             element, align = memory_type(dtype), dtype.bytes * (self.width if self.streaming else 1)
-            if self.limit is not None:
-                mask = self._prefix(self.limit)
             memory.store_vector(c, self._first(op), value, element, self.width, align, mask, self.streaming)
         else:
             memory.scatter(c, addresses, value, memory_type(dtype), self.width, dtype.bytes, mask)

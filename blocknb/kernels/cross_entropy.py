@@ -60,7 +60,7 @@ def cross_entropy(
     m, n = matrix(x, "x")
     for array, name in ((classes, "classes"), (losses, "losses"), (logsums, "logsums")):
         vector(array, name, m)
-    shape = tile(m, n, num_warps)
+    shape = tile(x, num_warps)
     cross_entropy_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, classes, losses, logsums, strides(x)[0], m, n, ignored, **shape
     )
@@ -75,7 +75,7 @@ def cross_entropy_backward(
     matrix(dx, "dx", like=x)
     for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsums, "logsums")):
         vector(array, name, m)
-    shape = tile(m, n, num_warps)
+    shape = tile(x, num_warps)
     cross_entropy_backward_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, classes, dlosses, logsums, dx, strides(x)[0], strides(dx)[0], m, n, ignored, **shape
     )

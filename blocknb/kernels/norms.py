@@ -114,7 +114,7 @@ def _forward(
     matrix(out, "out", like=x)
     for array, name, length in ((weight, "weight", n), (bias, "bias", n), (mean, "mean", m), (rstd, "rstd", m)):
         vector(array, name, length)
-    shape = tile(m, n, num_warps)
+    shape = tile(x, num_warps)
     norm_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, weight, bias, out, mean, rstd, strides(x)[0], strides(out)[0], m, n, eps, CENTRED=centred, **shape
     )
@@ -153,7 +153,7 @@ def _backward(
         (weight, "weight", n), (mean, "mean", m), (rstd, "rstd", m), (dweight, "dweight", n), (dbias, "dbias", n),
     ):  # fmt: skip
         vector(array, name, length)
-    shape = tile(m, n, num_warps)
+    shape = tile(x, num_warps)
     programs = max(1, min(programs, blocknb.cdiv(m, shape["ROWS"])))
     sums = [None if wanted is None else empty(x, (programs, n), "float32") for wanted in (dweight, dbias)]
     norm_backward_kernel[(programs,)](

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import blocknb
-from blocknb.kernels.strides import strides
+from blocknb.kernels.strides import on_host, strides
 
 LONGEST = 1 << 16  # of a row that one program keeps in registers
-TILE = 1 << 12  # elements of short rows that a program takes together
+TILE = 1 << 10  # elements of short rows that a program takes together
+HOST_TILE = 1 << 8  # on a CPU, where a program is one thread
 
 
 def matrix(array: Any, name: str, like: Any = None) -> tuple[int, int]:
@@ -30,8 +31,10 @@ def vector(array: Any, name: str, length: int) -> None:
         raise ValueError(f"{name} must be a contiguous vector of {length} elements, not of shape {tuple(array.shape)}")
 
 
-def tile(rows: int, columns: int, num_warps: int | None = None) -> dict[str, int]:
-    """ROWS, BLOCK and num_warps for rows of that many columns: short ones share a program."""
+def tile(x: Any, num_warps: int | None = None) -> dict[str, int]:
+    """ROWS, BLOCK and num_warps for the rows of a matrix: short ones share a program."""
+    rows, columns = x.shape
     block = blocknb.next_power_of_2(columns)
-    together = min(blocknb.next_power_of_2(rows), max(1, TILE // (4 * block)))
+    most = HOST_TILE if on_host(x) else TILE
+    together = min(blocknb.next_power_of_2(rows), max(1, most // block))
     return {"ROWS": together, "BLOCK": block, "num_warps": num_warps or min(max(together * block // 512, 1), 16)}

@@ -1,4 +1,4 @@
-"""What differs between libraries' arrays: strides in elements, as kernels want them, and new arrays beside an array."""
+"""What differs between libraries' arrays: strides in elements, as kernels want them, new arrays beside an array, and where it is."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
         with like.device:
             return cupy.empty(shape, dtype)
     return np.empty(shape, dtype)
+
+
+def on_host(array: Any) -> bool:
+    """Whether kernels on this array run on the CPU."""
+    if isinstance(array, np.ndarray):
+        return True
+    return getattr(getattr(array, "device", None), "type", "") == "cpu"

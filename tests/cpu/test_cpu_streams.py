@@ -150,3 +150,94 @@ def test_a_row_kernel_fetches_ahead_and_stores_past_the_cache():
 def test_what_lies_elsewhere_each_time_by_no_known_step_is_not_fetched_ahead():
     x = np.zeros(1 << 12, np.float32)
     assert "@llvm.prefetch" not in text(unmasked, x=x, y=x.copy(), BLOCK=256)  # nothing to do meanwhile
+
+
+# -- rows that end before their tile does -----------------------------------------------------------------------------------
+
+
+@kernel
+def summed(x, y, n, other, offset, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=other) + offset
+    tl.store(y, tl.sum(v, axis=0))
+    tl.store(y + 1, tl.max(v, axis=0))
+    tl.store(y + 2, tl.min(v, axis=0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("other", "offset"), [(0.0, 0.0), (1.0, 0.0), (0.0, 2.0), (float("inf"), 0.0), (float("nan"), 0.0), (-1e9, 1e9)]
+)
+def test_what_masked_loads_put_beyond_the_row_is_reduced_as_often_as_it_is_there(target, other, offset):
+    for n in (0, 1, 37, 64, 65, 255, 256):
+        x = rng.standard_normal(n + 1, dtype=np.float32)
+        y = np.zeros(3, np.float32)
+        _, native, values = build(summed, target, x=x, y=y, n=n, other=other, offset=offset, BLOCK=256)
+        launch_native(native, values, 1)
+        tile = np.full(256, other, np.float32)
+        tile[:n] = x[:n]
+        tile += np.float32(offset)
+        numbers = tile[~np.isnan(tile)]
+        expected = [tile.astype(np.float64).sum(), *(f(numbers) if len(numbers) else np.nan for f in (np.max, np.min))]
+        np.testing.assert_allclose(y, expected, rtol=2e-5, atol=1e-4)
+
+
+@kernel
+def read_beyond(x, y, z, n, more, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.exp(tl.load(x + i, mask=i < n, other=0.5))
+    total = tl.sum(v, axis=0)
+    w = v * total
+    largest = tl.max(w, axis=0)
+    tl.store(y + i, w - largest, mask=i < more)
+    tl.store(z + i, tl.flip(v) + i)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("more", [0, 90, 130, 256])
+def test_readers_that_go_further_than_the_row_find_what_is_there(target, more):
+    n = 100
+    x = rng.standard_normal(n, dtype=np.float32)
+    y, z = np.full(256, 77, np.float32), np.zeros(256, np.float32)
+    _, native, values = build(read_beyond, target, x=x, y=y, z=z, n=n, more=more, BLOCK=256)
+    launch_native(native, values, 1)
+    tile = np.full(256, 0.5)
+    tile[:n] = x
+    v = np.exp(tile)
+    w = v * v.sum()
+    np.testing.assert_allclose(y[:more], (w - w.max())[:more], rtol=1e-4, atol=2e-3)
+    assert (y[more:] == 77).all()
+    np.testing.assert_allclose(z, v[::-1] + np.arange(256), rtol=1e-5)
+
+
+@kernel
+def carried(x, y, rows, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for row in range(rows):
+        v = tl.load(x + row * n + i, mask=i < n - row, other=1.0)
+        v = v - tl.max(v, axis=0)
+        total += v * 2
+    tl.store(y + i, total)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_of_a_loop_may_end_differently(target):
+    rows, n = 5, 150
+    x = rng.standard_normal((rows, n), dtype=np.float32)
+    y = np.zeros(256, np.float32)
+    _, native, values = build(carried, target, x=x, y=y, rows=rows, n=n, BLOCK=256)
+    launch_native(native, values, 1)
+    expected = np.zeros(256)
+    for r in range(rows):
+        tile = np.ones(256)
+        tile[: n - r] = x[r, : n - r]
+        expected += (tile - tile.max()) * 2
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_that_ends_early_leaves_out_the_rest_of_its_tile():
+    x = np.zeros((4, 300), np.float32)
+    code = text(normalise, x=x, y=x.copy(), x_row=300, y_row=300, n=300, BLOCK=512)
+    assert "rest" in code
+    assert all(name in code for name in ("tail", "fcmp ueq"))
