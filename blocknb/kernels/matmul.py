@@ -6,7 +6,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.strides import strides
+from blocknb.kernels.strides import on_host, strides
 
 
 @blocknb.kernel
@@ -39,14 +39,18 @@ def matmul_kernel(
     bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
 
 
+LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
+
+
 def matmul(
-    a: Any, b: Any, out: Any, *, tile: tuple[int, int, int] = (128, 128, 64), group: int = 8, num_warps: int = 4
+    a: Any, b: Any, out: Any, *, tile: tuple[int, int, int] | None = None, group: int = 8, num_warps: int = 4
 ) -> Any:
     """out = a @ b for matrices of shapes (M, K), (K, N) and (M, N), of one floating-point dtype, with any strides; returns `out`.
 
-    `tile` is (M, N, K) of a program. Raises ValueError when the shapes do not fit.
+    `tile` is (M, N, K) of a program; by default what its device's caches hold. Raises ValueError when the shapes do not fit.
     """
     (m, k), (k_b, n) = a.shape, b.shape
+    tile = tile or ((256, 128, 128) if on_host(a) and min(m, n, k) >= LARGE else (128, 128, 64))
     if k != k_b or out.shape != (m, n):
         raise ValueError(f"cannot multiply {a.shape} by {b.shape} into {out.shape}")
     grid = (blocknb.cdiv(m, tile[0]) * blocknb.cdiv(n, tile[1]),)
