@@ -215,12 +215,10 @@ class Row:
         least = self._least(end) if padding else self._least()
         step = group.width * group.unroll
         full = least if least.isdigit() else c.binary("and", least, str(-step), "i64", 1)
-        if streams := cpu_stream.stores(self):
-            self._two_ways(cpu_stream.worth(self, streams, least), full)
-        else:
-            self._vectors(full)
+        streams = cpu_stream.stores(self)
+        begin = self._two_ways(cpu_stream.worth(self, streams, least), least, full) if streams else self._vectors(full)
         if not full.isdigit():
-            with counted(c.w, full, end, group.width, "tail") as position:
+            with counted(c.w, begin, end, group.width, "tail") as position:
                 Body(self, position, 0, False).emit()
         if padding:
             padding.leave()
@@ -236,27 +234,29 @@ class Row:
             end = c.intrinsic("smax", "i64", 1, end, other)
         return c.intrinsic("smin", "i64", 1, end, str(group.size))
 
-    def _vectors(self, stop: str, streaming: bool = False) -> None:
-        """Several vectors an iteration, none of which a mask reaches into; one, if they go to memory and need not be quick."""
+    def _vectors(self, stop: str, streaming: bool = False) -> str:
+        """Several vectors an iteration (one, if memory is what they wait for), none of which a mask reaches into; returns `stop`."""
         group, c = self.group, self.code
         unroll = 1 if streaming else group.unroll
         with counted(c.w, "0", stop, group.width * unroll, "j") as position:
             for u in range(unroll):
                 at = c.binary("add", position, str(u * group.width), "i64", 1) if u else position
                 Body(self, at, u, True, streaming).emit()
+        return stop
 
-    def _two_ways(self, streaming: str, stop: str) -> None:
-        """The vectors past the cache, if the i1 says so, or through it."""
+    def _two_ways(self, streaming: str, least: str, full: str) -> str:
+        """The vectors past the cache, if the i1 says so, or through it; returns where they end."""
         w = self.code.w
-        past, through, done = w.fresh("past"), w.fresh("through"), w.fresh("streamed")
+        past, through, done, end = w.fresh("past"), w.fresh("through"), w.fresh("streamed"), w.slot("i64", "end")
         w.branch(streaming, past, through)
         w.place(past)
-        self._vectors(stop, streaming=True)
+        w.do(f"store i64 {self._vectors(least, streaming=True)}, ptr {end}")
         w.jump(done)
         w.place(through)
-        self._vectors(stop)
+        w.do(f"store i64 {self._vectors(full)}, ptr {end}")
         w.place(done)
         self.e.streams = True
+        return w.value(f"load i64, ptr {end}")
 
     def _least(self, *more: str) -> str:
         """The position from which on a mask reaches into the row, or its size."""

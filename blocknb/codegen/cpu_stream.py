@@ -1,8 +1,9 @@
 """Large results past the cache: stores that fill whole lines without reading them first.
 
 An ordinary store fetches the line that it writes to, which for a result that nobody finds in a cache any more is a third of all
-traffic. Where an argument is as large as that, and a row begins and ends with a cache line, non-temporal stores write it. Both are
-known at run time only. (Rows that share a line stay with ordinary stores: one of these in between makes all others wait for its line.)
+traffic. Where an argument is as large as that, and a row begins and ends with a unit of non-temporal stores, those write it: all of it,
+as an ordinary store in between would make all others wait for its line. Both are known at run time only. The unit is 16 bytes,
+since that is where the memory of large NumPy arrays begins; the processor puts lines together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blocknb.codegen.cpu_kinds import Progression
-from blocknb.codegen.cpu_memory import LINE
 from blocknb.codegen.cpu_ops import SIZES, memory_type
 from blocknb.ir.core import Op
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LARGE = 12 << 20  # bytes of an argument: what it is computed from is at least as much again
 MOST = 4  # stores of a loop nest: it is written down twice
-VECTORS = (16, 32, 64)  # bytes of which there are non-temporal stores
+UNIT = 16  # bytes of the smallest non-temporal store of a vector
 
 
 def stores(row: Row) -> list[Op]:
@@ -36,16 +36,17 @@ def stores(row: Row) -> list[Op]:
             or kind.step != element.bytes
             or e.program.root(op.args[0]) is None
             or SIZES[memory_type(element)] != element.bytes
-            or element.bytes * group.width not in VECTORS
+            or element.bytes * group.width < UNIT
         ):
             return []
     return found
 
 
 def worth(row: Row, ops: list[Op], least: str) -> str:
-    """Whether the vectors up to position `least` go past the cache, as an i1."""
+    """Whether all of the row, which masks end at position `least`, goes past the cache, as an i1."""
     group, c = row.group, row.code
-    holds = "true"
+    part = c.binary("and", least, str(group.width - 1), "i64", 1)
+    holds = c.w.value(f"icmp eq i64 {part}, 0")
     for op in ops:
         kind, argument = row.kind(op.args[0]), group.program.root(op.args[0])
         assert isinstance(kind, Progression)
@@ -53,7 +54,6 @@ def worth(row: Row, ops: list[Op], least: str) -> str:
         _, lower, upper = row.e.bounds[group.program.func.params.index(argument)]
         extent = c.binary("sub", upper, lower, "i64", 1)
         holds = c.binary("and", holds, c.w.value(f"icmp uge i64 {extent}, {LARGE}"), "i1", 1)
-        last = c.binary("add", kind.base, c.binary("mul", least, str(kind.step), "i64", 1), "i64", 1)
-        inside = c.binary("and", c.binary("or", kind.base, last, "i64", 1), str(LINE - 1), "i64", 1)
+        inside = c.binary("and", kind.base, str(UNIT - 1), "i64", 1)
         holds = c.binary("and", holds, c.w.value(f"icmp eq i64 {inside}, 0"), "i1", 1)
     return holds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_atomics
+from blocknb.codegen import cpu_atomics, cpu_stream
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Index, identity
@@ -224,7 +224,7 @@ class Body:
         value = c.to_memory(self.value(op.args[1]), dtype, self.width)
         addresses = self._addresses(op, mask)
         if addresses is None:
-            element, align = memory_type(dtype), dtype.bytes * (self.width if self.streaming else 1)
+            element, align = memory_type(dtype), cpu_stream.UNIT if self.streaming else dtype.bytes
             memory.store_vector(c, self._first(op), value, element, self.width, align, mask, self.streaming)
         else:
             memory.scatter(c, addresses, value, memory_type(dtype), self.width, dtype.bytes, mask)
