@@ -1,6 +1,8 @@
 """Control flow of the GPU code generator: loops and branches, every register that they carry a phi.
 
 A phi's line stands before its edges are known, so the lines of a loop's phis have a chunk of their own, which is filled at its end.
+What a loop loads for its next trip is carried in the words in which it arrives: taken apart, halves would need a register each, and
+to take them apart is to wait for them.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from blocknb.codegen import gpu_memory
 from blocknb.codegen.gpu_math import llvm_type
 from blocknb.ir.core import Op, Value
 
@@ -50,13 +53,66 @@ def write_phis(
             sink.append(f"  {name} = phi {kind} {arms}")
 
 
+Words = tuple[tuple[int, ...], ...]
+
+
+def arriving(g: Generator, op: Op) -> dict[int, Words]:
+    """The carried values of a loop, by number, that are loads before it and in it (or those of another trip, passed on), in the same
+    words of several registers each."""
+    body = op.blocks[0]
+    number = {value: i for i, value in enumerate(body.args[1:])}
+    found: dict[int, Words] = {}
+    for i, first in enumerate(op.args[3:]):
+        words = words_of(g, first)
+        if any(len(word) > 1 for word in words):
+            found[i] = words
+    inside = {x.result for x in body.ops if x.name == "load"}
+    while True:
+        kept = {}
+        for i, words in found.items():
+            after = body.terminator.args[i]
+            same = words_of(g, after) if after in inside else found.get(number.get(after, -1))
+            if same == words:
+                kept[i] = words
+        if len(kept) == len(found):
+            return kept
+        found = kept
+
+
+def words_of(g: Generator, value: Value) -> Words:
+    """The words in which a load brings its value; none for anything else."""
+    op = g.defs.get(value)
+    if op is None or op.name != "load" or value in g.streamed:
+        return ()
+    bits = gpu_memory.memory_bits(value.type.dtype)
+    return tuple(word for registers in gpu_memory.accesses(g.facts, op) for word in gpu_memory.split(registers, bits))
+
+
+def carry_words(
+    g: Generator,
+    sink: list[str],
+    value: Value,
+    words: Words,
+    names: Sequence[str],
+    edges: Sequence[tuple[str, Value]],
+) -> None:
+    """The phi lines of a value that is carried in words; `edges` are the labels with what comes from there."""
+    bits = gpu_memory.memory_bits(value.type.dtype)
+    for word, name in zip(words, names, strict=True):
+        arms = ", ".join(f"[ {g.words[source][word]}, %{label} ]" for label, source in edges)
+        sink.append(f"  {name} = phi i{bits * len(word)} {arms}")
+
+
 def loop_for(g: Generator, op: Op) -> None:
     lower, upper, step = (g.reg(v) for v in op.args[:3])
     kind = llvm_type(op.args[0].type.dtype)
-    body = op.blocks[0]
-    initial, before = [[lower], *(g.regs(v) for v in op.args[3:])], g.label
+    body, worded = op.blocks[0], arriving(g, op)
+    plain = [i for i in range(len(op.results)) if i not in worded]
+    values = [body.args[0], *(body.args[1 + i] for i in plain)]
+    initial, before = [[lower], *(g.regs(op.args[3 + i]) for i in plain)], g.label
     header, inside, done = (g.new_label(x) for x in ("for", "body", "done"))
-    carried = phis(g, body.args)
+    carried = phis(g, values)
+    packed = {i: [g.name() for _ in words] for i, words in worded.items()}
     g.do(f"br label %{header}")
     g.start(header)
     phi_sink = g.open_chunk()
@@ -64,20 +120,31 @@ def loop_for(g: Generator, op: Op) -> None:
     more = in_range(g, kind, carried[0][0], upper, step, op.args[2])
     g.do(f"br i1 {more}, label %{inside}, label %{done}")
     g.start(inside)
-    for value, names in zip(body.args, carried, strict=True):
+    for value, names in zip(values, carried, strict=True):
         g.set(value, names)
+    for i, names in packed.items():
+        gpu_memory.arrive(g, g.defs[op.args[3 + i]], dict(zip(worded[i], names, strict=True)), body.args[1 + i])
     g.block(body)
     following = [
         [g.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
-        *(g.regs(v) for v in body.terminator.args),
+        *(g.regs(body.terminator.args[i]) for i in plain),
     ]
     latch = g.label
     g.do(f"br label %{header}")
-    write_phis(g, phi_sink, body.args, carried, [(before, initial), (latch, following)])
+    write_phis(g, phi_sink, values, carried, [(before, initial), (latch, following)])
+    for i, names in packed.items():
+        edges = [(before, op.args[3 + i]), (latch, body.terminator.args[i])]
+        carry_words(g, phi_sink, body.args[1 + i], worded[i], names, edges)
     g.open_chunk()
     g.start(done)
-    for value, names in zip(op.results, carried[1:], strict=True):
-        g.set(value, names)
+    for i, names in zip(plain, carried[1:], strict=True):
+        g.set(op.results[i], names)
+    for i, names in packed.items():
+        if op.results[i] in g.users:  # under names of their own: what the body took apart is not there on every path
+            bits = gpu_memory.memory_bits(op.results[i].type.dtype)
+            kinds = [f"i{bits * len(word)}" for word in worded[i]]
+            again = [g.emit(f"bitcast {kind} {name} to {kind}") for kind, name in zip(kinds, names, strict=True)]
+            gpu_memory.arrive(g, g.defs[op.args[3 + i]], dict(zip(worded[i], again, strict=True)), op.results[i])
 
 
 def in_range(g: Generator, kind: str, index: str, upper: str, step: str, value: Value) -> str:

@@ -146,11 +146,13 @@ def unpack(g: Generator, value: Value, index: int) -> str:
     return name if kind == f"i{bits}" else g.emit(f"bitcast i{bits} {name} to {kind}")
 
 
-def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str]) -> None:
-    """Registers a value whose words are there; elements are unpacked when asked for, right here."""
-    g.words[op.result] = words
+def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str], value: Value | None = None) -> None:
+    """Registers a value whose words are there (what a load or its like brought, or a `value` that stands for it); elements are unpacked
+    when asked for, right here."""
+    value = op.result if value is None else value
+    g.words[value] = words
     chunk = g.open_chunk()
-    g.lazy[op.result] = (op, chunk, g.dbg)
+    g.lazy[value] = (op, chunk, g.dbg)
     g.open_chunk()
 
 

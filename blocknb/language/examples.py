@@ -155,8 +155,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "tl.xor_shuffle(tl.arange(0, 4), 0, 1)  # [1, 0, 3, 2]"),
     # -- loops and compile time
     "range": (
-        "Bounds are integer scalars of int32 or int64, the step may be negative. `num_stages` asks for as many loads in flight; the "
-        "other keywords change no result.",
+        "Bounds are integer scalars of int32 or int64, the step may be negative. With `num_stages=k` a GPU issues loads k - 1 "
+        "turns ahead. No keyword changes a result.",
         "total = 0\nfor i in tl.range(0, 10, 3):\n    total += i\ntotal  # 18",
     ),
     "static_range": (

@@ -41,11 +41,16 @@ def offered(made: Specialisation) -> dict[str, Any]:
     return {
         "constants": constants,
         "num_warps": {"value": options["num_warps"], "choices": list(WARPS)},
-        "num_stages": {"value": options["num_stages"], "choices": list(STAGES)},
+        "num_stages": {"value": _stages(options), "choices": list(STAGES)},
         "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
         "runs": why == "",
         "why": why or (_fixed_grid(made) if constants else ""),
     }
+
+
+def _stages(options: Mapping[str, Any]) -> int:
+    """The number of stages asked for, or what loops have where nobody asks."""
+    return passes.STAGES if options["num_stages"] is None else options["num_stages"]
 
 
 def choices(value: int) -> list[Any]:
@@ -82,9 +87,10 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
     options = dict(made.compiled.options)
-    for name in ("num_warps", "num_stages"):
-        if name in wanted:
-            options[name] = int(wanted[name])
+    if "num_warps" in wanted:
+        options["num_warps"] = int(wanted["num_warps"])
+    if "num_stages" in wanted and int(wanted["num_stages"]) != _stages(options):
+        options["num_stages"] = int(wanted["num_stages"])
     if "without" in wanted:
         options["without"] = tuple(sorted(wanted["without"]))
     kernel._check_options(options)

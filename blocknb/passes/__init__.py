@@ -40,6 +40,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         floats,
         narrow,
         pointers,
+        prefetch,
         scans,
         shared,
         simplify,
@@ -61,6 +62,9 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     return (
         *common,
         Pass("floats", floats.floats, optional=True, applies=lambda func, target: experimental(func)),
+        Pass(  # when addresses are final, and before layouts, for which early loads are as any others
+            "pipeline", prefetch.pipeline, optional=True, applies=prefetch.applies
+        ),
         Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
         Pass("coalesce", coalesce.coalesce, optional=True),
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
@@ -70,8 +74,11 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
     )
 
 
+#: The stages of a loop (see `pipeline`) for which neither the launch nor `tl.range` names a number: 1 is none beside the trip itself.
+STAGES = 1
+
 #: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = ("simplify", "unroll", "pointers", "floats", "coalesce", "tensorcore")
+OPTIONAL = ("simplify", "unroll", "pointers", "floats", "pipeline", "coalesce", "tensorcore")
 
 
 def run(

@@ -82,27 +82,32 @@ def partly(op: Op, factor: int, step: int | None, rebuild: Rebuild, notes: Notes
     if not step:
         notes(op, "not unrolled: the step of the loop is not a constant", kind="missed")
         return NotImplemented
-    emit, (lower, upper, one) = rebuild.builder, op.args[:3]
-    kind = lower.type
+    attrs = {name: value for name, value in op.attrs.items() if name != "unroll_factor"}
+    notes(op, f"{factor} trips in one; what is left over runs in a loop after it")
+    loop = op.replace(attrs=attrs, blocks=(rebuild.block(op.blocks[0]),))
+    sign = rebuild.builder.const(1 if step > 0 else -1, op.args[2].type)
+    return rebuild.builder.append(grouped(loop, factor, sign, rebuild.builder)).results
+
+
+def grouped(loop: Op, factor: int, sign: Value, emit: Builder) -> Op:
+    """Emits a loop over groups of `factor` trips; returns the loop for those left over. `sign` is that of the step: 1 or -1."""
+    (lower, upper, step), body = loop.args[:3], loop.blocks[0]
 
     def number(n: int) -> Value:
-        return emit.const(n, kind)
+        return emit.const(n, lower.type)
 
     # Trips there are: (upper - lower + step - sign) / step, which truncates towards zero; then whole groups of `factor`.
     span = emit.value("sub", upper, lower)
-    trips = emit.value("div", emit.value("add", span, number(step - (1 if step > 0 else -1))), one)
+    trips = emit.value("div", emit.value("add", span, emit.value("sub", step, sign)), step)
     groups = emit.value("div", emit.value("max", trips, number(0)), number(factor))
-    middle = emit.value("add", lower, emit.value("mul", groups, number(factor * step)))
-    body = rebuild.block(op.blocks[0])
+    stride = emit.value("mul", step, number(factor))
+    middle = emit.value("add", lower, emit.value("mul", groups, stride))
     args = tuple(Value(a.type, a.name) for a in body.args)
     with emit.block(args) as opened:
         carried: Sequence[Value] = args[1:]
         for i in range(factor):
-            index = args[0] if i == 0 else emit.value("add", args[0], number(i * step))
+            index = args[0] if i == 0 else emit.value("add", args[0], emit.value("mul", step, number(i)))
             carried = copied(body, emit, (index, *carried))
         emit.op("yield", *carried)
-    attrs = {name: value for name, value in op.attrs.items() if name != "unroll_factor"}
-    main = emit.op("for", lower, middle, number(factor * step), *op.args[3:], blocks=(opened.done,), **attrs)
-    notes(op, f"{factor} trips in one; what is left over runs in a loop after it")
-    rest = op.replace(args=(middle, upper, one, *main.results), attrs=attrs, blocks=(body,))
-    return emit.append(rest).results
+    main = emit.op("for", lower, middle, stride, *loop.args[3:], blocks=(opened.done,), **loop.attrs)
+    return loop.replace(args=(middle, upper, step, *main.results))

@@ -121,7 +121,9 @@ class Compiled:
     def metadata(self) -> readback.Metadata:
         shared = max(self.code.shared_bytes, readback.LEAST_SHARED)
         warps, stages = self.options["num_warps"], self.options["num_stages"]
-        return readback.Metadata(self.title, machine.describe(self.target), shared, warps, stages)
+        return readback.Metadata(
+            self.title, machine.describe(self.target), shared, warps, readback.STAGES if stages is None else stages
+        )
 
     @property
     def title(self) -> str:

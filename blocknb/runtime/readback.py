@@ -18,6 +18,8 @@ from blocknb.trace import Trace
 CPU_REGISTERS = NOMINAL_REGISTERS // NOMINAL_WARP // 32
 #: What `metadata.shared` tells of a program that uses no shared memory: such formulas divide by it.
 LEAST_SHARED = 1
+#: What `metadata.num_stages` tells where nobody named a number, as in Triton.
+STAGES = 3
 
 
 class Texts(Mapping[str, Any]):

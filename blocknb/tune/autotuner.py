@@ -92,10 +92,9 @@ class Autotuner(Wrapper):
         else:
             config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
         self.best_config = config
-        chosen = config.all_kwargs()
         if config.pre_hook is not None:
-            config.pre_hook({**self._named(args), **kwargs, **chosen})
-        return self.fn.run(*args, **kwargs, **chosen)
+            config.pre_hook({**self._named(args), **kwargs, **config.all_kwargs()})
+        return self.fn.run(*args, **kwargs, **config.launched(self.arg_names))
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Compiles every configuration that pruning leaves, several at a time, and launches nothing. Those that the target has not the
@@ -108,7 +107,7 @@ class Autotuner(Wrapper):
         for config in configs:
             self._describe(config, args, kwargs)
             try:
-                made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+                made.append(self.fn.warmup(*args, **kwargs, **config.launched(self.arg_names)))
             except _OUT as error:
                 failure = error
         if failure is not None and not made:
@@ -130,7 +129,7 @@ class Autotuner(Wrapper):
             for config in configs:
                 with contextlib.suppress(KernelError):
                     self._describe(config, args, kwargs)
-                    self.fn.warmup(*args, **{**given, **config.all_kwargs()})
+                    self.fn.warmup(*args, **{**given, **config.launched(self.arg_names)})
         many.compile_all(requests, f"{self.__name__}: compiling configurations")
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -214,8 +213,8 @@ class Autotuner(Wrapper):
         if clash := sorted(meta.keys() & config.kwargs.keys()):
             message = f"{', '.join(clash)} of {self.__name__} is chosen by the autotuner, and the launch gives it, too"
             raise AutotunerError(message, hint="leave it out of the launch")
-        current = {**meta, **config.all_kwargs()}
-        named = {**self._named(args), **current}
+        current = {**meta, **config.launched(self.arg_names)}
+        named = {**self._named(args), **meta, **config.all_kwargs()}
 
         def call() -> None:
             if config.pre_hook is not None:

@@ -38,7 +38,13 @@ class Place:
         if not reached.persistent or not all(isinstance(k, ATOMS) for k in key):
             return None
         where = _machine(any(device >= 0 for device in devices(names, args, kwargs)))
-        parts = (reached.key, [str(c) for c in configs], list(map(repr, key)), where, cache.environment_parts(None))
+        parts = (
+            reached.key,
+            [(str(c), c.names_stages) for c in configs],
+            list(map(repr, key)),
+            where,
+            cache.environment_parts(None),
+        )
         return Place(cache.key("autotune", *parts), tuple(configs))
 
     def read(self) -> dict[Config, list[float]] | None:

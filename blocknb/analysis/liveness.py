@@ -1,0 +1,94 @@
+"""How many registers the tiles of a loop take: an estimate, before layouts are known.
+
+A tile takes its bytes shared among the threads. What is live at an op is found by walking backwards; an op writes over the operands
+that end with it. Indices, masks and constants are made again wherever they are used, and a tile seen under another shape is the tile
+itself: neither counts. What remains are addresses, scalars and what is half computed, for which the caller leaves room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blocknb.ir.core import Block, Func, Op, Value, definitions, walk
+from blocknb.language.ops import OPS
+from blocknb.language.types import Pointer, Tile
+
+VIEWS = ("expand_dims", "broadcast", "reshape", "trans", "convert", "promise")
+
+
+def registers(value: Value, threads: int) -> int:
+    """Registers of 32 bits that a thread holds of a tile of which no element is held twice; one for a scalar."""
+    bits = 64 if isinstance(value.type.dtype, Pointer) else max(8, value.type.dtype.bits)
+    return max(1, -(-value.type.size * bits // (32 * threads)))
+
+
+class Liveness:
+    """`peak(loop)` is the most that is live at once in a loop of a Func of the tile level, in registers a thread."""
+
+    def __init__(self, func: Func, threads: int):
+        self.threads, self.definition = threads, definitions(func)
+        self.cheap: dict[Value, bool] = {}
+        self.place: dict[Op, int] = {}  # of each op in program order
+        self.last: dict[Op, int] = {}  # the place of the last op within it
+        self.made: dict[Value, int] = {}
+        self.used: dict[Value, list[int]] = {}
+        for i, op in enumerate(func.ops()):
+            self.place[op], self.last[op] = i, i + sum(1 for block in op.blocks for _ in walk(block))
+            for value in op.results:
+                self.cheap[value] = self.is_cheap(op)
+            self.made |= dict.fromkeys((*op.results, *(x for block in op.blocks for x in block.args)), i)
+            for value in self.held(op.args):
+                self.used.setdefault(value, []).append(i)
+
+    def is_cheap(self, op: Op) -> bool:
+        if op.name in ("const", "arange", "splat"):
+            return True
+        kind = OPS[op.name].kind
+        if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
+            return False
+        return all(self.cheap.get(a, False) or not a.type.shape for a in op.args)
+
+    def held(self, values: Iterable[Value]) -> set[Value]:
+        """The tiles that are held for these values."""
+        found = set()
+        for value in values:
+            while (op := self.definition.get(value)) is not None and op.name in VIEWS:
+                value = op.args[0]
+            if isinstance(value.type, Tile) and value.type.shape and not self.cheap.get(value, False):
+                found.add(value)
+        return found
+
+    def weight(self, live: Iterable[Value]) -> int:
+        return sum(registers(value, self.threads) for value in live)
+
+    def peak(self, loop: Op) -> int:
+        return self.block(loop.blocks[0], self.across(loop))[0]
+
+    def across(self, loop: Op) -> set[Value]:
+        """What is live throughout a loop and made before it: used in it or after it, or anywhere in a loop around both."""
+        around = [
+            op
+            for op in self.place
+            if op.name in ("for", "while") and self.place[op] < self.place[loop] <= self.last[op]
+        ]
+        found = set()
+        for value, used in self.used.items():
+            made = self.made.get(value, -1)
+            spans = [(self.place[op], self.last[op]) for op in around if made < self.place[op]]
+            if made < self.place[loop] and (
+                used[-1] >= self.place[loop] or any(first <= at <= last for first, last in spans for at in used)
+            ):
+                found.add(value)
+        return found
+
+    def block(self, block: Block, after: set[Value]) -> tuple[int, set[Value]]:
+        """The most that is live in a block, and what is live before it, when `after` is live behind it."""
+        live = after | self.held(block.terminator.args)
+        most = self.weight(live)
+        for op in reversed(block.ops[:-1]):
+            for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
+                inner, before = self.block(nested, live - set(op.results))
+                most, live = max(most, inner), live | (before - set(nested.args))
+            live = (live - set(op.results)) | self.held(op.args)
+            most = max(most, self.weight(live))
+        return most, live

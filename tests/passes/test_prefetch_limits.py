@@ -1,0 +1,188 @@
+"""pipeline: what a load may not pass, how many registers loads may take, and who gets any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from prefetching import floats, kernel, loads, loops, only, parsed, pipelined, refused, rows, shared_rows, texts
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.passes import prefetch
+from blocknb.target import Target
+from blocknb.trace import Stage
+
+# -- what a load may not pass --------------------------------------------------------------------------------------------
+
+
+@kernel
+def in_place(x, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        bl.store(x + (i + 1) * B + at, bl.load(x + i * B + at) + 1)
+
+
+def test_a_loop_that_stores_to_the_same_array_keeps_its_order():
+    refused(in_place, {"x": floats(5, 64), "n": 4, "B": 64}, "the loop also writes x")
+
+
+@kernel
+def by_table(table, x, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    out = bl.load(table).to(bl.pointer_type(bl.float32))
+    for i in range(n):
+        bl.store(out + i * B + at, bl.load(x + i * B + at))
+
+
+def test_a_store_through_a_pointer_of_unknown_origin_may_be_to_any_array():
+    x, out = floats(4, 64), floats(4, 64)
+    arguments = {"table": np.array([out.ctypes.data], np.int64), "x": x, "n": 4, "B": 64}
+    stage = only(by_table, arguments, num_stages=2)
+    assert stage.after is stage.before
+    assert "may be to the same array" in texts(stage, "missed")[0]
+
+
+@kernel
+def counting(x, count, out, n, SEM: bl.constexpr, USED: bl.constexpr, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        values = bl.load(x + i * B + at)
+        before = bl.atomic_add(count, 1, sem=SEM)
+        if USED:
+            values += before
+        bl.store(out + i * B + at, values)
+
+
+@pytest.mark.parametrize(("sem", "used", "why"), [
+    ("acquire", True, "keeps later accesses behind it"), ("acq_rel", True, "keeps later accesses behind it"),
+    ("relaxed", True, ""), ("release", True, ""), ("acq_rel", False, ""),
+])  # fmt: skip
+def test_an_atomic_that_acquires_keeps_loads_behind_it(sem, used, why):
+    arguments = {
+        "x": floats(3, 64),
+        "count": np.zeros(1, np.int32),
+        "out": floats(3, 64),
+        "n": 3,
+        "SEM": sem,
+        "USED": used,
+    }
+    if why:
+        refused(counting, {**arguments, "B": 64}, why)
+    else:
+        assert len(texts(pipelined(counting, {**arguments, "B": 64}, num_stages=2), "info")) == 1
+
+
+@kernel
+def counting_here(x, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        bl.atomic_add(x + (i + 1) * B + at, bl.load(x + i * B + at), sem="relaxed")
+
+
+def test_an_atomic_on_the_same_array_is_a_store_to_it():
+    refused(counting_here, {"x": floats(4, 64), "n": 3, "B": 64}, "the loop also writes x")
+
+
+@kernel
+def watching(x, flag, out, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        seen = bl.load(flag, volatile=True)
+        bl.store(out + i * B + at, bl.load(x + i * B + at) + seen)
+
+
+def test_a_volatile_load_keeps_later_accesses_behind_it():
+    arguments = {"x": floats(3, 64), "flag": np.ones(1, np.int32), "out": floats(3, 64), "n": 3, "B": 64}
+    refused(watching, arguments, "keeps later accesses behind it")
+
+
+@kernel
+def waiting(x, flags, out, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        while bl.load(flags + i) == 0:
+            pass
+        bl.store(out + i * B + at, bl.load(x + i * B + at))
+
+
+def test_a_loop_that_waits_for_memory_is_left_alone():
+    arguments = {"x": floats(3, 64), "flags": np.ones(3, np.int32), "out": floats(3, 64), "n": 3, "B": 64}
+    refused(waiting, arguments, "`while`")
+
+
+# -- how much, and when ------------------------------------------------------------------------------------------------
+
+
+@kernel
+def many(x, out, n, B: bl.constexpr, ARRAYS: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        total = bl.load(x + i * B + at)
+        for k in bl.static_range(1, ARRAYS):
+            total += bl.load(x + (k * n + i) * B + at)
+        bl.store(out + i * B + at, total)
+
+
+def wide(block: int, arrays: int, **options: Any) -> Stage:
+    arguments = {"x": floats(2 * arrays, block), "out": floats(2, block), "n": 2, "B": block, "ARRAYS": arrays}
+    return only(many, arguments, **options)
+
+
+def test_loads_take_no_more_registers_than_there_are_for_them():
+    stage = wide(1024, 6, num_warps=2, num_stages=2)  # 16 registers each
+    assert texts(stage, "info")[0].startswith("loaded 1 trip ahead: 16 registers a thread")
+    assert len(texts(stage, "info")) == 4
+    assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers a thread, and 0 are left for that"] * 2
+
+
+def test_loads_go_less_far_ahead_rather_than_take_too_many_registers():
+    assert texts(wide(1024, 2, num_warps=2, num_stages=4), "info")[0].startswith(
+        "loaded 2 trips ahead: 32 registers a thread (not 3, for want of registers)"
+    )
+
+
+def test_a_loop_that_needs_its_registers_carries_nothing():
+    """16 warps have 128 registers a thread: 64 of them for what is added up leave too few."""
+    stage = wide(1 << 15, 2, num_warps=16, num_stages=2)
+    assert texts(stage, "info") == []
+
+
+def test_nobody_who_names_no_stages_gets_any():
+    arguments = {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}
+    sm = Target.parse("sm_90a")
+    for options in ({}, {"num_stages": 1}, {"num_stages": 0}):
+        assert not prefetch.applies(parsed(shared_rows, arguments, **options), sm)
+        assert "pipeline" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
+    assert prefetch.applies(parsed(shared_rows, arguments, num_stages=2), sm)
+    configured = blocknb.Config({"B": 64}).launched(shared_rows.arg_names)
+    assert "num_stages" not in configured
+    assert blocknb.Config({"B": 64}, num_stages=3).launched(shared_rows.arg_names)["num_stages"] == 3
+
+
+def test_a_loop_has_the_stages_of_its_range_before_those_of_the_launch():
+    arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
+    assert not prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
+    (told,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
+    assert told.startswith("loaded 1 trip ahead")
+
+
+def test_one_line_has_all_loops_load_ahead(monkeypatch):
+    monkeypatch.setattr(passes, "STAGES", 2)
+    stage = only(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64})
+    assert len(texts(stage, "info")) == 1
+
+
+def test_switched_off_it_changes_nothing():
+    func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
+    without, stages = passes.run(func, Target.parse("sm_90a"), without={"pipeline"})
+    assert next(s for s in stages if s.name == "pipeline").skipped
+    assert loads(loops(without)[0]) == 1 and sum(op.name == "load" for op in without.ops()) == 1
+    assert sum(op.name == "load" for op in passes.run(func, Target.parse("sm_90a"))[0].ops()) == 2
+
+
+def test_a_cpu_loads_when_it_needs():
+    func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
+    assert "pipeline" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]
