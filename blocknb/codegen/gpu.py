@@ -97,6 +97,7 @@ class Generator:
         self.dbg = ""
         self.label = "entry"
         self.accesses = 0  # to global memory in the basic block at hand
+        self.indices: list[tuple[str, str]] = []  # of the counted loops that are open: type and name
         self.registers: dict[Value, dict[int, str]] = {}
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}
         self.deferred: dict[Value, Callable[[tuple[int, ...]], None]] = {}
@@ -376,8 +377,11 @@ class Generator:
         ]
 
     def footer(self, threads: int) -> list[str]:
+        # Unasked, ptxas spills what is carried for a later trip, to have room for one more program on a multiprocessor.
+        ahead = any(op.attrs.get("ahead") for op in self.func.ops())
+        least = ' "nvvm.minctasm"="1"' if ahead else ""
         return [
-            f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" }}',
+            f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}"{least} }}',
             "attributes #1 = { convergent nounwind }",
             self.debug.text(),
         ]
@@ -394,6 +398,8 @@ class Generator:
             if self.accesses > gpu_control.MANY_ACCESSES:
                 gpu_control.split(self)
             self.op(op)
+            if op.attrs.get("ahead"):
+                gpu_control.split(self, gpu_control.turn(self))
         self.forget()  # after this block these names are not defined on every path
 
     def forget(self) -> None:

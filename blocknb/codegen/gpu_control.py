@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 MANY_ACCESSES = 256
 
 
-def split(g: Generator) -> None:
-    """Ends a basic block with a branch that is never taken, and of which neither LLVM nor ptxas knows that: n * (n + 1) is even."""
-    n = g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
+def split(g: Generator, number: str = "") -> None:
+    """Ends a basic block with a branch that is never taken, and of which neither LLVM nor ptxas knows that: n * (n + 1) is even.
+
+    Within a block ptxas puts a load as late as its use allows, and what is loaded for the next trip is not used in this one: it
+    would be issued when the trip has done its work. Past the end of a block it does not go. `number` is n, else the clock, which takes
+    longer to read.
+    """
+    n = number or g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
     product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
     odd = g.emit(f"icmp ne i32 {g.emit(f'and i32 {product}, 1')}, 0")
     never, on = g.new_label("never"), g.new_label("on")
@@ -32,6 +37,12 @@ def split(g: Generator) -> None:
     g.start(never)
     g.do("ret void")
     g.start(on)
+
+
+def turn(g: Generator) -> str:
+    """A number that is another one in each trip and thread: the index alone would tell LLVM that it counts."""
+    kind, index = g.indices[-1]
+    return g.emit(f"xor i32 %tid, {g.emit(f'trunc i64 {index} to i32') if kind == 'i64' else index}")
 
 
 def phis(g: Generator, values: Sequence[Value]) -> list[list[str]]:
@@ -124,7 +135,9 @@ def loop_for(g: Generator, op: Op) -> None:
         g.set(value, names)
     for i, names in packed.items():
         gpu_memory.arrive(g, g.defs[op.args[3 + i]], dict(zip(worded[i], names, strict=True)), body.args[1 + i])
+    g.indices.append((kind, carried[0][0]))
     g.block(body)
+    g.indices.pop()
     following = [
         [g.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
         *(g.regs(body.terminator.args[i]) for i in plain),

@@ -252,9 +252,10 @@ row(
     "load",
     "memory",
     rules.load,
-    "Elements from memory; where the mask is off, `other` (zero when absent).",
+    "Elements from memory; where the mask is off, `other` (zero when absent). `ahead`: this is for a later trip of the loop, and the last "
+    "such load, so that machine code issues it before what follows.",
     operands="pointer [mask [other]]",
-    attrs=("cache", "evict", "volatile", "layout", "vec"),
+    attrs=("cache", "evict", "volatile", "ahead", "layout", "vec"),
     reads="global",
 )
 row(

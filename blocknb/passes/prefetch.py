@@ -263,7 +263,7 @@ class Rotation(Rebuild):
         arrived = [Value(x.result.type, x.result.name) for _ in ahead for x in plan.loads]
         with self.builder.block((*body.args, *arrived)) as opened:
             now = Trips(self, plan, body.args[0], body.args[1:])
-            last = [now.load(x, plan.ahead, itself=True) for x in plan.loads]
+            last = [now.load(x, plan.ahead, itself=True, last=x is plan.loads[-1]) for x in plan.loads]
             self.mapping.update((x.result, value) for x, value in zip(plan.loads, arrived, strict=False))
             self.ops([x for x in body.ops[:-1] if x not in plan.loads])
             end = body.terminator
@@ -288,9 +288,9 @@ class Trips:
         for old, new in zip(plan.loop.blocks[0].args, (index, *carried), strict=True):
             self.known[old, 0] = new
 
-    def load(self, load: Op, trip: int, exists: bool = False, itself: bool = False) -> Value:
+    def load(self, load: Op, trip: int, exists: bool = False, itself: bool = False, last: bool = False) -> Value:
         """What the load brings so many trips later, if there is such a trip (which `exists` says is known). `itself`: this is the op
-        that stands for the load, not a copy."""
+        that stands for the load, not a copy; `last` of those of its trip."""
         with self.builder.at(load):
             pointer, *rest = (self.at(x, trip) for x in load.args)
             if not exists:
@@ -300,7 +300,8 @@ class Trips:
             args = (pointer, *rest)
             if itself:
                 value = Value(load.result.type, load.result.name)
-                self.builder.append(load.replace(args=args, results=(value,), origin="pipeline"))
+                attrs = {**load.attrs, "ahead": True} if last else load.attrs
+                self.builder.append(load.replace(args=args, results=(value,), attrs=attrs, origin="pipeline"))
                 return value
             return emit_copy(load.replace(args=args), self.builder, {}).result
 

@@ -111,7 +111,7 @@ def test_any_number_of_warps_gives_the_same_numbers(name, warps):
     case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
 
 
-@pytest.mark.parametrize("without", ["simplify", "pointers", "coalesce", "tensorcore"])
+@pytest.mark.parametrize("without", ["simplify", "pointers", "pipeline", "coalesce", "tensorcore"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -122,6 +122,7 @@ def test_any_number_of_warps_gives_the_same_numbers(name, warps):
         "layer_norm_float32",
         "blocks_matmul_ragged",
         "descriptor_matmul",
+        "ahead_float16",
     ],
 )
 def test_switching_a_pass_off_changes_no_result(name, without):

@@ -2,6 +2,7 @@
 
 from kernels import (  # noqa: F401 - filling CASES
     addresses,
+    ahead,
     atomics,
     blocks,
     control,

@@ -1,0 +1,62 @@
+"""Random loops that load ahead: after every pass, and as the GPU's LLVM text, they compute what they did and read nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from blocknb import passes
+from blocknb.language import types as t
+from blocknb.passes import prefetch
+from blocknb.target import Target
+from fuzz.loops import generate
+from fuzz.program import Program, check_passes, check_simt, checked
+
+SAMPLE = range(16)
+MANY = range(1000, 2000)
+TARGETS = ("sm_90a", "sm_75", "sm_80")
+
+
+def check(program: Program) -> None:
+    target = TARGETS[program.seed % 3]
+    check_passes(program, target)
+    check_simt(program, target)
+
+
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_random_loop_computes_the_same_with_its_loads_ahead(seed):
+    checked(generate(seed), check)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", MANY[::50])
+def test_many_random_loops_compute_the_same_with_their_loads_ahead(start):
+    for seed in range(start, start + 50):
+        checked(generate(seed), check)
+
+
+def test_the_sample_loads_ahead_and_has_reasons_not_to():
+    told: Counter[str] = Counter()
+    for seed in SAMPLE:
+        _, stages = passes.run(generate(seed).func, Target.parse("sm_90a"))
+        notes = [note for stage in stages if stage.name == "pipeline" for note in stage.notes]
+        told.update(
+            {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
+        )
+    assert told["loaded 1 trip ah"] > 3 and told["loaded 2 trips a"] > 1
+    for why in ("its address was loaded in the loop", "a trip may not make it"):
+        assert told[f"not loaded ahead: {why}"] > 1
+
+
+def test_a_guard_that_is_missing_is_noticed(monkeypatch):
+    monkeypatch.setattr(prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1))
+    assert sum(fails(generate(seed)) for seed in SAMPLE[:8]) > 2
+
+
+def fails(program: Program) -> bool:
+    try:
+        check(program)
+    except Exception:
+        return True
+    return False
