@@ -182,6 +182,8 @@ class Planner:
     def against(self, load: Op, loop: Op) -> str:
         """Why a load of a loop's own block stays where it is, "" if it may be issued ahead."""
         root = self.facts.root(load.args[0])
+        if load.attrs.get("cache") == ".cv":
+            return "it asks memory anew (.cv)"
         for other, op in self.writers(loop):
             if root is None or other is None:
                 return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"

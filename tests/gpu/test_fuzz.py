@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import pathlib
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from fuzz.generator import generate
-from fuzz.program import check_gpu
+from fuzz.loops import generate as generate_loop
+from fuzz.program import Program, check_gpu
 
 from blocknb.errors import AccessError
 from blocknb.runtime import cache
@@ -27,7 +29,7 @@ def fresh_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None
     compiler.forget()
 
 
-def run(seeds: list[int], seconds: float) -> None:
+def run(seeds: list[int], seconds: float, generate: Callable[[int], Program] = generate) -> None:
     """Every failure is told; a fault of the GPU ends the run, since nothing works after it."""
     failures, done, end = [], 0, time.monotonic() + seconds
     for seed in seeds:
@@ -53,6 +55,10 @@ def run(seeds: list[int], seconds: float) -> None:
 
 def test_random_kernels_give_the_same_numbers_on_the_gpu():
     run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS)
+
+
+def test_random_loops_that_load_ahead_give_the_same_numbers_on_the_gpu():
+    run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS, generate_loop)
 
 
 @pytest.mark.full

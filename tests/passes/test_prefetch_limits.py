@@ -100,6 +100,17 @@ def test_a_volatile_load_keeps_later_accesses_behind_it():
 
 
 @kernel
+def asking_anew(x, out, n, B: bl.constexpr):
+    at = bl.arange(0, B)
+    for i in range(n):
+        bl.store(out + i * B + at, bl.load(x + i * B + at, cache_modifier=".cv"))
+
+
+def test_a_load_that_asks_memory_anew_does_so_when_it_is_its_turn():
+    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it asks memory anew")
+
+
+@kernel
 def waiting(x, flags, out, n, B: bl.constexpr):
     at = bl.arange(0, B)
     for i in range(n):
