@@ -60,7 +60,16 @@ def loops(trace: Trace) -> list[list[str]]:
 def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dtype, target):
     more = {"m": "i32"} if "m" in kernel.arg_names else {}
     trace = kernel.trace(
-        f"*{dtype}:16", "*fp32:16", "i32:16", n="i32:16", BLOCK=4096, num_warps=8, num_stages=2, target=target, **more
+        f"*{dtype}:16",
+        "*fp32:16",
+        "i32:16",
+        n="i32:16",
+        BLOCK=4096,
+        num_warps=8,
+        num_stages=2,
+        experimental=True,
+        target=target,
+        **more,
     )
     (loop,) = (codes for codes in loops(trace) if "LDG" in codes)
     computes = min(loop.index(code) for code in ("MUFU", "SHFL") if code in loop)
@@ -74,7 +83,16 @@ def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dty
 def test_words_of_halves_are_carried_as_they_are(target):
     """Taken apart and put together again, each pair would take a PRMT or two in every trip."""
     trace = softmax_rows.trace(
-        "*fp16:16", "*fp16:16", "i32:16", "i32", "i32:16", BLOCK=4096, num_warps=8, num_stages=2, target=target
+        "*fp16:16",
+        "*fp16:16",
+        "i32:16",
+        "i32",
+        "i32:16",
+        BLOCK=4096,
+        num_warps=8,
+        num_stages=2,
+        experimental=True,
+        target=target,
     )
     (loop,) = (codes for codes in loops(trace) if "LDG" in codes)
     assert "PRMT" not in loop
@@ -87,8 +105,10 @@ def test_nothing_is_spilled_for_what_is_loaded_ahead(block, warps, target, stage
     half, row, sums = "*fp16:16", "i32:16", "*fp32:16"
     trace = norm_backward_kernel.trace(
         half, half, half, sums, sums, half, sums, sums, row, row, row, row, row, CENTRED=True, ROWS=1, BLOCK=block,
-        num_warps=warps, num_stages=stages, target=target,
+        num_warps=warps, num_stages=stages, experimental=True, target=target,
     )  # fmt: skip
     assert trace.resources.spill_bytes == 0
-    trace = sum_columns_kernel.trace(sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, target=target)
+    trace = sum_columns_kernel.trace(
+        sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, experimental=True, target=target
+    )
     assert trace.resources.spill_bytes == 0
