@@ -79,6 +79,7 @@ class Group:
         self.size = shape[self.axis] if self.axis is not None else 1
         self.width = self._width()
         self.unroll = self._unroll()
+        self.waits = self._cost() <= UNROLL_COST  # for memory, if for anything
         self.counters: dict[int, str] = {}
         self.reductions = {op: Reduction(self, op) for op in self.ops if op.name == "reduce"}
         self.ahead = Ahead(self, ahead)
@@ -235,7 +236,7 @@ class Row:
         return c.intrinsic("smin", "i64", 1, end, str(group.size))
 
     def _vectors(self, stop: str, streaming: bool = False) -> str:
-        """Several vectors an iteration (one, if memory is what they wait for), none of which a mask reaches into; returns `stop`."""
+        """Several vectors an iteration, none of which a mask reaches into; returns `stop`."""
         group, c = self.group, self.code
         unroll = 1 if streaming else group.unroll
         with counted(c.w, "0", stop, group.width * unroll, "j") as position:

@@ -3,7 +3,8 @@
 An ordinary store fetches the line that it writes to, which for a result that nobody finds in a cache any more is a third of all
 traffic. Where an argument is as large as that, and a row begins and ends with a unit of non-temporal stores, those write it: all of it,
 as an ordinary store in between would make all others wait for its line. Both are known at run time only. The unit is 16 bytes,
-since that is where the memory of large NumPy arrays begins; the processor puts lines together.
+since that is where the memory of large NumPy arrays begins; the processor puts lines together. Loops that compute for long leave the
+memory the time it needs; they are slower this way.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def stores(row: Row) -> list[Op]:
     group = row.group
     found = [op for op in group.ops if op.name == "store"]
     e = group.e
-    if e.alias or group.axis is None or len(found) > MOST:
+    if e.alias or group.axis is None or len(found) > MOST or not group.waits:
         return []
     for op in found:
         element, kind = op.args[0].type.dtype.element, row.kind(op.args[0])
