@@ -136,15 +136,15 @@ class Evaluator:
         lower, upper, step = (limit.astype(np.int64) for limit in limits)
         trips = np.maximum(0, -((lower - upper) // np.where(step == 0, 1, step)))
         same = self.same_work(op)
-        ways, inverse = np.unique(np.stack([lower, step, trips * same], 1), axis=0, return_inverse=True)
+        ways, inverse = np.unique(np.stack([step, trips * same], 1), axis=0, return_inverse=True)
         results: list[tuple[np.ndarray, list[Any]]] = []
-        for i, (first, by, _) in enumerate(ways.tolist()):
+        for i, (by, _) in enumerate(ways.tolist()):
             chosen = np.flatnonzero(inverse.reshape(-1) == i)
             group = batch if len(ways) == 1 else batch.part(chosen)
             if same:
                 results.append((chosen, self.once(op, group, int(trips[chosen[0]]))))
             else:
-                results += self.loop(op, group, chosen, range(first, first + by * int(trips[chosen].max()), by), trips)
+                results += self.loop(op, group, chosen, lower, by, trips)
         self.merge(op, batch, results)
         return None
 
@@ -164,19 +164,22 @@ class Evaluator:
         return [why if trips else batch.env.get(a) for a in op.args[3:]]
 
     def loop(
-        self, op: Op, batch: Batch, members: np.ndarray, steps: range, trips: np.ndarray
+        self, op: Op, batch: Batch, members: np.ndarray, lower: np.ndarray, by: int, trips: np.ndarray
     ) -> list[tuple[np.ndarray, list[Any]]]:
-        """Trip after trip, for the programs that still go on: results by groups of programs (`members`, as `trips` counts them)."""
+        """Trip after trip, for the programs that still go on: results by groups of programs (`members`, as `lower` and `trips` count
+        them). Programs that begin elsewhere go together: a persistent kernel's loop over rows begins at its program's number."""
         (block,), carried, results = op.blocks, [batch.env.get(a) for a in op.args[3:]], []
         index, *rest = block.args
-        for number, i in enumerate(steps):
+        for number in range(int(trips[members].max())):
             on = trips[members] > number
             if not on.all():
                 left, gone = np.flatnonzero(on), np.flatnonzero(~on)
                 results.append((members[gone], [_of(value, gone, len(on)) for value in carried]))
                 carried = [_of(value, left, len(on)) for value in carried]
                 batch, members = batch.part(left), members[left]
-            batch.env[index] = (np.full(1, i).astype(index.type.dtype.numpy),)
+            first = lower[members]
+            at = (first[:1] if (first == first[0]).all() else first) + number * by
+            batch.env[index] = (at.astype(index.type.dtype.numpy),)
             batch.env.update(zip(rest, carried, strict=True))
             carried = self.block(block, batch)
         return [*results, (members, carried)]

@@ -18,7 +18,7 @@ from blocknb.ir.core import Func
 from blocknb.kernels.add import add_kernel
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
-from blocknb.profile.work import ARITHMETIC, SPECIAL, Work, count
+from blocknb.profile.work import ARITHMETIC, BUDGET, SPECIAL, Work, _Counter, count
 
 CPU = "cpu:x86-64-v3"
 
@@ -103,6 +103,28 @@ def test_programs_that_go_different_ways_are_counted_one_by_one() -> None:
     one = 2 * 16**3
     assert traced(triangle, (60, 20, 1)).issued_flops == 20 * sum(i for p in range(60) for i in range(p + 1)) * one
     assert traced(early_return, (8, 1, 1)).flops == 2 * one
+
+
+@blocknb.kernel
+def doubled_rows(x, out, rows, columns, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        tl.store(out + row * columns + at, 2 * tl.load(x + row * columns + at, mask=at < columns), mask=at < columns)
+
+
+def test_programs_of_a_loop_that_begin_elsewhere_are_followed_together() -> None:
+    trace = doubled_rows.trace(*["*fp32:16"] * 2, "i32", "i32", BLOCK=64, target=CPU)
+    func, rows, columns = trace.stages[0].after, 1000, 60
+    work = count(func, {"rows": rows, "columns": columns}, (48, 1, 1))  # 40 programs have 21 rows, 8 have 20
+    assert work.exact and work.flops == rows * columns
+    assert work.read == {"x": 4 * rows * columns} and work.written == {"out": 4 * rows * columns}
+    assert work.issued_bytes == 2 * 4 * rows * columns
+    steps = []
+    for programs in (2, 200):  # five rows each
+        counter = _Counter(func, {"rows": 5 * programs, "columns": columns}, (programs, 1, 1), BUDGET)
+        counter.follow(np.arange(programs))
+        steps.append(counter.overhead)
+    assert steps[0] == steps[1]
 
 
 def test_a_bound_that_is_loaded_is_named_as_the_reason() -> None:
