@@ -1,0 +1,119 @@
+"""The figures of the view Tiles in Python: what each access of a kernel asks of a GPU's memory, and the bytes of the whole launch.
+
+`accesses(kernel)` is a table that shows itself and can be calculated with. Nothing is measured: sectors follow from layouts, numbers
+and the grid, so a machine without a GPU says the same as one with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.analysis.effects import global_operands
+from blocknb.errors import LaunchError
+from blocknb.notebook import numbers
+from blocknb.notebook.beside import DEFAULT_VIEW
+from blocknb.notebook.observe import Observation, Specialisation, record_of
+from blocknb.notebook.sections import line_of
+from blocknb.notebook.tiles import Tiles
+from blocknb.profile import tiles
+from blocknb.profile.addresses import program_at
+from blocknb.profile.work import Work, count
+from blocknb.runtime.kernel import Kernel
+from blocknb.trace import Trace
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load, store or atomic of one program, in one trip of its loops: at `line`, of the array `array`. `bytes` that a lane moves with
+    one instruction; `requests` of all warps, `sectors` of 32 bytes that they touch, and the fewest that hold the same elements, `ideal`.
+    None where loaded data decide."""
+
+    line: int
+    name: str
+    array: str
+    bytes: int
+    requests: int | None
+    sectors: int | None
+    ideal: int | None
+    trips: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Accesses:
+    """The accesses of one program of a launch in program order, the GPU's `trace` they are of, and the `work` of all programs."""
+
+    rows: tuple[Access, ...]
+    trace: Trace
+    work: Work
+
+    @property
+    def barriers(self) -> int:
+        """Places in the code where the warps of a program wait for each other."""
+        return sum(op.name == "barrier" for op in self.trace.stages[-1].after.ops())
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that a program takes."""
+        return int(self.trace.stages[-1].after.attrs.get("shared_bytes", 0))
+
+    def __repr__(self) -> str:
+        """The rows in columns, then the bytes of the launch."""
+        head = ["line", "", "array", "bytes a lane", "requests", "sectors", "ideal", "trips"]
+        body = [
+            list(
+                map(_shown, (row.line, row.name, row.array, row.bytes, row.requests, row.sectors, row.ideal, row.trips))
+            )
+            for row in self.rows
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+        lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *body)]
+        moved = f"unique bytes {_shown(self.work.unique_bytes)}, issued bytes {_shown(self.work.issued_bytes)}"
+        return "\n".join([*lines, f"{self.trace.target}, a program and trip; the launch: {moved}"])
+
+
+def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, program: int = 0) -> Accesses:
+    """What a launch asks of a GPU's memory: of a kernel, as the last `%%blockkernel` cell launched it, or of the last kernel that a
+    function without arguments launches. The rows are of the program of that number.
+
+    Raises LaunchError without a launch, KeyError for a program that the grid does not have.
+    """
+    made = _launched(subject)
+    gpu = made.compiled.trace if str(made.compiled.target) == target else made.compiled.retarget(target).trace
+    found = Tiles(gpu, made)
+    if not 0 <= program < found.programs_launched:
+        raise KeyError(f"program {program} of {found.programs_launched}")
+    rows = []
+    for number, access in found.addresses.of(program_at(program, made.grid), 0).items():
+        op = next(op for op in found.listed if op.id == number)
+        element, layout = global_operands(op)[0].type.dtype.element, tiles.layout_of(op, found.warps)
+        groups = tiles.instructions(found.facts, op, layout)
+        seen = None if access.offsets is None else tiles.traffic(access, layout, groups, element.bytes)
+        requests, sectors, ideal = (seen.requests, seen.sectors, seen.ideal) if seen else (None, None, None)
+        bytes_, line = element.bytes * len(groups[0]), line_of(op.loc, gpu.file) or 0
+        rows.append(Access(line, op.name, access.array, bytes_, requests, sectors, ideal, access.trips))
+    work = count(gpu.stages[0].after, numbers.scalars(made), made.grid)
+    return Accesses(tuple(rows), gpu, work)
+
+
+def _launched(subject: Kernel | Callable[[], Any]) -> Specialisation:
+    if isinstance(subject, Kernel):
+        record = record_of(subject)
+    else:
+        observation = Observation()
+        observation.start()
+        try:
+            subject()
+        finally:
+            observation.stop()
+        record = list(observation.records.values())[-1] if observation.records else None
+    if record is None or record.latest is None or not record.latest.launches:
+        raise LaunchError(
+            "there is no launch to count", hint="launch the kernel in a %%blockkernel cell, or in a function"
+        )
+    return record.latest
+
+
+def _shown(value: int | str | None) -> str:
+    return "?" if value is None else f"{value:,}" if isinstance(value, int) else value
