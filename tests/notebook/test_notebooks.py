@@ -17,8 +17,9 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SHOWS = re.compile(r"%%blockkernel(?!.*--interpret)|%(blockview|blockdiff|roofline) ")
 
 
-def test_there_are_four_to_begin_with():
-    assert [path.stem for path in NOTEBOOKS][:4] == ["01_first_kernel", "02_softmax", "03_matmul", "04_the_card"]
+def test_there_are_five_to_begin_with():
+    wanted = ["01_first_kernel", "02_softmax", "03_matmul", "04_the_card", "05_memory"]
+    assert [path.stem for path in NOTEBOOKS][:5] == wanted
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -44,6 +45,49 @@ def test_a_notebook_runs_and_all_its_checks_hold(path, kernel_process):
             assert len(answer.cards) == bool(SHOWS.match(cell.source)), cell.source
     assert results and all(result["ok"] for result in results), results
     assert cards
+
+
+#: Of 05_memory's exercises: what tells the cell, and what to write instead.
+COLUMN_SUM = """
+@blocknb.kernel
+def column_sum(x, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.arange(0, ROWS)[:, None]
+    values = tl.load(x + row * columns + column[None, :], mask=row < rows, other=0)
+    tl.store(out + column, tl.sum(values, axis=0))
+
+column_sum[16,](x, sums, 256, 512, ROWS=256, COLUMNS=32)
+"""
+LAYER_NORM = """
+@blocknb.kernel
+def layer_norm(x, out, columns, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0) * columns, tl.arange(0, BLOCK)
+    inside = at < columns
+    values = tl.load(x + row + at, mask=inside, other=0)
+    away = tl.where(inside, values - tl.sum(values, axis=0) / columns, 0)
+    scale = tl.rsqrt(tl.sum(away * away, axis=0) / columns + 1e-5)
+    tl.store(out + row + at, away * scale, mask=inside)
+
+layer_norm[256,](y, normed, 2000, BLOCK=2048)
+"""
+SHORT_ROWS = "softmax_rows[128,](z, scaled, 1024, 96, ROWS=8, BLOCK=128, num_warps=4)"
+
+
+def test_the_exercises_of_the_memory_notebook_begin_unsolved_and_can_be_solved(kernel_process):
+    notebook = nbformat.read(next(path for path in NOTEBOOKS if path.stem == "05_memory"), as_version=4)
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    rows = next(text for text in code if "def softmax_rows" in text).replace(" --sweep ROWS=1,4,16", "")
+    first = next(i for i, text in enumerate(code) if "def column_sum" in text)
+    exercises = zip(code[first::2], code[first + 1 :: 2], (COLUMN_SUM, LAYER_NORM, SHORT_ROWS), strict=True)
+    for cell in ("%reset -f", code[0], rows):
+        assert kernel_process.run(cell, timeout=120).status == "ok"
+    for given, check, solution in exercises:
+        for cell, solved in ((given, False), ("%%blockkernel --quiet\n" + solution, True)):
+            assert kernel_process.run(cell, timeout=120).status == "ok"
+            answer = kernel_process.run(check)
+            assert answer.status == "ok", answer.error_text
+            assert [b[RESULT_MIME]["ok"] for b in answer.bundles if RESULT_MIME in b] == [True] * solved
+            assert ("not yet" in answer.printed) == (not solved)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
