@@ -41,6 +41,23 @@ def test_softmax_of_rows_that_lie_apart(array):
     np.testing.assert_allclose(out, exact / exact.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (5, 1), (37, 3), (16, 64), (130, 60), (3, 256), (2, 1000)])
+def test_softmax_of_short_rows_and_of_what_they_may_hold(array, m, n, dtype):
+    x = (random(m, n) * 4).astype(dtype)
+    x[0, -1] = -np.inf if n > 1 else 0.0
+    if m > 2:
+        x[1], x[2, 0] = -np.inf, np.nan
+    out = np.full_like(x, np.nan)
+    softmax(array(x), array(out))
+    with np.errstate(invalid="ignore"):
+        exact = np.exp(x.astype(np.float64) - np.fmax.reduce(x, axis=1, keepdims=True))
+    exact /= exact.sum(1, keepdims=True)
+    np.testing.assert_allclose(out, exact, rtol=1e-3 if dtype == np.float16 else 2e-6, atol=1e-7)
+    with pytest.raises(ValueError, match="out must be of shape"):
+        softmax(array(x), array(out[:, :0]))
+
+
 def test_a_product_with_a_transposed_matrix(array):
     a, b, out = random(50, 70).T, random(50, 33), np.full((70, 33), np.nan, np.float32)
     matmul(array(a), array(b), array(out), tile=(32, 32, 16))

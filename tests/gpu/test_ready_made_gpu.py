@@ -30,6 +30,7 @@ def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.nda
     heads = rng.standard_normal((m, 2, 2 * n)).astype(np.float32)
     half = [a.astype(np.float16) for a in (x, weight)]
     return {
+        "softmax": (ready.softmax, [x], [matrix()]),
         "layer_norm": (with_statistics, [x, weight, bias], [matrix(), vector(), vector()]),
         "layer_norm_backward": (ready.layer_norm_backward, [x, weight, dy, mean, rstd], [matrix(), row(), row()]),
         "rms_norm": (ready.rms_norm, half, [matrix().astype(np.float16)]),
