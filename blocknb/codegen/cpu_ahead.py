@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from blocknb.codegen import cpu_memory as memory
@@ -30,15 +31,19 @@ COST = 3  # of a nest that has time for it
 
 def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
     """Which nests of a block fetch ahead, and for which loads."""
-    found: dict[Node, list[Op]] = {}
     if e.alias:
-        return found
-    for i, node in enumerate(nodes):
-        for op in node.ops:
-            if node.is_group and op.name == "load" and _worth(e, op):
-                hosts = [n for n in nodes[i + 1 :] if n.shape == node.shape and _cost(n) >= COST]
-                if hosts and sum(map(len, found.values())) < LOADS:
-                    found.setdefault(max(hosts, key=_leisure), []).append(op)
+        return {}
+    best: dict[tuple[int, ...] | None, Node] = {}  # of the nodes behind, by shape: the nest that has most time
+    hosts: list[tuple[Op, Node]] = []
+    for node in reversed(nodes):
+        if node.is_group and node.shape in best:
+            hosts += [(op, best[node.shape]) for op in reversed(node.ops) if op.name == "load"]
+        if _cost(node) >= COST and (node.shape not in best or _leisure(node) >= _leisure(best[node.shape])):
+            best[node.shape] = node
+    found: dict[Node, list[Op]] = {}
+    chosen = (pair for pair in reversed(hosts) if _worth(e, pair[0]))
+    for op, host in islice(chosen, LOADS):
+        found.setdefault(host, []).append(op)
     return found
 
 

@@ -222,6 +222,6 @@ def fill_read(row: Row, stop: str) -> None:
     group, e = row.group, row.group.e
     read = {leaf for op in group.ops for leaf, _, _ in e.program.needs(op)}
     read |= {leaf for v, _ in group.outputs for leaf, _ in e.program.leaves(v, identity(v.type.shape))}
-    for value in [v for v in e.rests if v in read and v in e.buffers and v not in group.members]:
+    for value in [v for v in e.buffers if v in e.rests and v in read and v not in group.members]:
         if e.rests[value].end != stop:
             fill(e, value, stop, group.width)

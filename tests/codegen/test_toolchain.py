@@ -140,7 +140,7 @@ def test_without_any_ptxas_none_is_found(searching):
 def test_a_ptxas_on_path_is_found_and_asked_for_its_version(searching):
     path = searching("13.0.88")
     tool = find_ptxas(SM90A)
-    assert (tool.path, tool.version, tool.origin) == (path, (13, 0, 88), "PATH")
+    assert (tool.path, tool.version, tool.origin) == (str(path), (13, 0, 88), "PATH")
 
 
 def test_a_ptxas_older_than_the_ptx_we_write_is_passed_over(searching):
@@ -169,7 +169,7 @@ def test_versions_of_pip_packages_are_read_without_running_them(searching, tmp_p
     toolchain.forget()
     monkeypatch.setattr(subprocess, "run", None)
     tool = find_ptxas(SM90A)
-    assert (tool.path, tool.version, tool.origin) == (path, (13, 5, 37), "PyPI")
+    assert (tool.path, tool.version, tool.origin) == (str(path), (13, 5, 37), "PyPI")
 
 
 def test_a_ptxas_that_does_not_run_is_passed_over(searching):

@@ -148,7 +148,7 @@ def disassembled_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def small_cache() -> Iterator[None]:
     """A CPU that seems to have little to cool before each timed call: on some, that is half a gigabyte."""
     with pytest.MonkeyPatch.context() as patch:

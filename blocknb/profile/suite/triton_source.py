@@ -114,8 +114,8 @@ class Sources:
         module = self.module(benchmark.module)
         chosen = module.tile
 
-        def tile(rows: int, columns: int, num_warps: int | None = None) -> Config:
-            return chosen(rows, columns) | config
+        def tile(x: Any, num_warps: int | None = None) -> Config:
+            return chosen(x) | config
 
         def call() -> Any:
             module.tile = tile  # type: ignore[attr-defined]
