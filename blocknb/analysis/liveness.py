@@ -7,7 +7,7 @@ itself: neither counts. What remains are addresses, scalars and what is half com
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from blocknb.ir.core import Block, Func, Op, Value, definitions, walk
 from blocknb.language.ops import OPS
@@ -20,6 +20,16 @@ def registers(value: Value, threads: int) -> int:
     """Registers of 32 bits that a thread holds of a tile of which no element is held twice; one for a scalar."""
     bits = 64 if isinstance(value.type.dtype, Pointer) else max(8, value.type.dtype.bits)
     return max(1, -(-value.type.size * bits // (32 * threads)))
+
+
+def is_cheap(op: Op, cheap: Mapping[Value, bool]) -> bool:
+    """Whether to compute an op again costs no memory access and a few instructions at most; `cheap` says it of its operands."""
+    if op.name in ("const", "arange", "splat"):
+        return True
+    kind = OPS[op.name].kind
+    if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
+        return False
+    return all(cheap.get(a, False) or not a.type.shape for a in op.args)
 
 
 class Liveness:
@@ -35,18 +45,10 @@ class Liveness:
         for i, op in enumerate(func.ops()):
             self.place[op], self.last[op] = i, i + sum(1 for block in op.blocks for _ in walk(block))
             for value in op.results:
-                self.cheap[value] = self.is_cheap(op)
+                self.cheap[value] = is_cheap(op, self.cheap)
             self.made |= dict.fromkeys((*op.results, *(x for block in op.blocks for x in block.args)), i)
             for value in self.held(op.args):
                 self.used.setdefault(value, []).append(i)
-
-    def is_cheap(self, op: Op) -> bool:
-        if op.name in ("const", "arange", "splat"):
-            return True
-        kind = OPS[op.name].kind
-        if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
-            return False
-        return all(self.cheap.get(a, False) or not a.type.shape for a in op.args)
 
     def held(self, values: Iterable[Value]) -> set[Value]:
         """The tiles that are held for these values."""

@@ -30,9 +30,8 @@ SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "pro
 #: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
 VANISHES = {t.float16: 2.0**-25}
 DEPTH = 32  # how many ops a question follows in a row
-HIDDEN = (
-    2.0**-64
-)  # of a sum of numbers that are not negative: parts of this size in all are far below half a last place
+#: Of a sum of numbers that are not negative: parts of this size in all are far below half a last place.
+HIDDEN = 2.0**-64
 
 
 class Magnitudes:
@@ -49,7 +48,7 @@ class Magnitudes:
         """The least and the greatest element of a float or integer value, NaN aside; at worst (-inf, inf)."""
         for known in operands_first(self.facts, value, self._bounds):
             if known not in self._bounds:
-                self._bounds[known] = self._rule(known)
+                self._bounds[known] = _overflowing(self._rule(known), known)
         return self._bounds[value]
 
     def _rule(self, value: Value) -> Interval:
@@ -203,6 +202,15 @@ def _single(op: Op) -> str | None:
     if len(ops) != 2 or OPS[ops[0].name].kind != "elementwise" or ops[0].attrs.get("nan"):
         return None
     return ops[0].name if set(ops[0].args) == set(op.blocks[0].args) else None
+
+
+def _overflowing(bounds: Interval, value: Value) -> Interval:
+    """Beyond the largest number of a dtype is infinity: arithmetic and casts that pass it end there."""
+    if not isinstance(value.type, Tile) or value.type.is_pointer or not value.type.dtype.is_float:
+        return bounds
+    dtype = value.type.dtype
+    largest = (2.0 - 2.0**-dtype.fp_mantissa_width) * 2.0**dtype.exponent_bias
+    return (bounds[0] if bounds[0] >= -largest else -math.inf), (bounds[1] if bounds[1] <= largest else math.inf)
 
 
 def _exp(x: float) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, experimental, uses
 from blocknb.ir.report import REPORTS
@@ -73,16 +74,7 @@ class Assignment:
             for inner in op.blocks:
                 self.classify(inner)
             for value in op.results:
-                self.cheap[value] = self.is_cheap(op)
-
-    def is_cheap(self, op: Op) -> bool:
-        """Recomputing it costs no memory access and a few instructions at most."""
-        if op.name in ("const", "arange", "splat"):
-            return True
-        kind = OPS[op.name].kind
-        if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
-            return False
-        return all(self.cheap.get(a, False) or a.type.is_scalar for a in op.args)
+                self.cheap[value] = is_cheap(op, self.cheap)
 
     def is_view(self, value: Value) -> bool:
         return value in self.defs and self.defs[value].name in VIEWS and not self.cheap[value]

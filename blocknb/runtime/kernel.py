@@ -363,6 +363,7 @@ class Kernel(KernelInterface):
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
                 binding.ways.clear()
+            binding.ways.pop(binding.plans.get(kinds), None)  # of a plan that is stale
             binding.plans[kinds] = plan
             return plan
 

@@ -212,3 +212,19 @@ def test_only_operands_that_are_no_nan_limit_a_minimum():
     assert bounds(k, "unknown", **at)[1] == math.inf
     assert bounds(k, "above", **at) == (0.25, math.inf)
     assert bounds(k, "heeding", **at) == (0.0, math.inf)
+
+
+def test_what_may_pass_the_largest_number_of_its_dtype_may_be_infinite():
+    @kernel
+    def k(x, y, n, B: bl.constexpr):
+        at = bl.arange(0, B)
+        counts = (at * 65536).to(bl.float16)
+        power = (at.to(bl.float32) + 1.0) * 1e30
+        square = power * power
+        bl.store(y + at, (bl.exp(bl.load(x + at)) * counts.to(bl.float32)).to(bl.float16) + square.to(bl.float16))
+
+    sizes = {"x": "*f32", "y": "*f16", "n": "i32", "B": 16}
+    assert bounds(k, "counts", **sizes) == (0.0, math.inf)
+    assert bounds(k, "power", **sizes) == (1e30, 16e30)
+    assert bounds(k, "square", **sizes)[1] == math.inf
+    assert changed(k, **sizes)["flush"] == 0  # zero times infinity is no number
