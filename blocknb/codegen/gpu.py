@@ -260,8 +260,6 @@ class Generator:
         """The first register of a mask that holds what register `index` does, because the mask is constant over groups of elements."""
         if value not in self.equal:
             self.equal[value] = ()
-            if not self.experimental:
-                return index
             if value in self.lazy and value.type.shape and value.type.dtype == t.int1 and value not in self.streamed:
                 self.equal[value] = self.equal_registers(value)
         return self.equal[value][index] if self.equal[value] else index

@@ -147,8 +147,6 @@ def narrow_operand(g: Generator, op: Op) -> Value | None:
     maker = g.defs.get(op.args[0])
     if len(op.args) > 1 or maker is None or maker.name != "cast" or g.target.capability < 80:
         return None
-    if not g.experimental:
-        return None
     (combine, *others), source = op.blocks[0].ops, maker.args[0]
     if combine.name not in ("min", "max") or combine.attrs.get("nan") or len(others) > 1:
         return None
@@ -188,7 +186,7 @@ def reduced_in_loop(g: Generator, op: Op, piece: Callable[[], tuple[str, ...]]) 
 def tree(g: Generator, op: Op, parts: list[tuple[str, ...]]) -> tuple[str, ...]:
     """Neighbours are combined, then neighbouring results; a sum of products begins with chains of multiply-adds."""
     count = max(2, len(parts) // CHAIN)
-    if g.experimental and len(parts) > count and _sums_products(g, op):
+    if len(parts) > count and _sums_products(g, op):
         chains = parts[:count]
         for i, part in enumerate(parts[count:]):
             chains[i % count] = combined(g, op, chains[i % count], part)

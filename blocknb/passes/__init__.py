@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from blocknb.ir.core import Func, experimental
+from blocknb.ir.core import Func
 from blocknb.target import Target
 from blocknb.trace import Notes, Stage
 
@@ -61,7 +61,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         return common  # the CPU leaves at the tile level
     return (
         *common,
-        Pass("floats", floats.floats, optional=True, applies=lambda func, target: experimental(func)),
+        Pass("floats", floats.floats, optional=True),
         Pass(  # when addresses are final, and before layouts, for which early loads are as any others
             "pipeline", prefetch.pipeline, optional=True, applies=prefetch.applies
         ),

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, experimental, uses
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
@@ -48,7 +48,7 @@ class Assignment:
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         self.func, self.target, self.notes = func, target, notes
-        self.num_warps, self.experimental = func.attrs["num_warps"], experimental(func)
+        self.num_warps = func.attrs["num_warps"]
         self.defs, self.block_args = definitions(func), block_arguments(func)
         self.cheap: dict[Value, bool] = {}
         self.groups = Groups()
@@ -165,8 +165,6 @@ class Assignment:
             if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
                 continue
             root, made = self.groups.find(op.result), {op.result: None}
-            if members[root] > 1 and not self.experimental:
-                continue
             if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
                 self.layouts[root] = layout
         for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
@@ -178,8 +176,7 @@ class Assignment:
                 if op.results[0].type.shape:
                     for result in op.results:
                         self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
-        if self.experimental:
-            settle_backwards(self, self.func.body)
+        settle_backwards(self, self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
@@ -328,8 +325,7 @@ class Assignment:
 
     def is_short_store(self, op: Op) -> bool:
         """Whether an op stores a line of few elements, such as one number a row: from wherever they are, moving them would cost more."""
-        short = op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
-        return short and self.experimental
+        return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
         if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs

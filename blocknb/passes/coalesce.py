@@ -13,7 +13,7 @@ from typing import Any
 from blocknb.analysis import affine
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op, experimental
+from blocknb.ir.core import Func, Op
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.layouts.tables import blocked
 from blocknb.target import Target
@@ -32,7 +32,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
     """
     facts = affine.analyze(func)
     num_warps = func.attrs["num_warps"]
-    reduced = reduced_axes(func) if experimental(func) else {}
+    reduced = reduced_axes(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.name not in ACCESSES or not op.args[0].type.shape:
@@ -59,11 +59,15 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
 
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
-    """For the shapes of tiles the axes along which tiles of that shape are reduced."""
+    """For the shapes of tiles the axes along which tiles of that shape are reduced. Not those along which all of them are given the
+    same loaded line (the weights of a norm): every warp that has whole lines would load all of it."""
     found: dict[tuple[int, ...], set[int]] = {}
+    lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
     for op in func.ops():
         if op.name == "reduce":
-            found.setdefault(op.args[0].type.shape, set()).add(op.attrs["axis"])
+            shape, axis = op.args[0].type.shape, op.attrs["axis"]
+            if (shape[axis],) not in lines:
+                found.setdefault(shape, set()).add(axis)
     return found
 
 

@@ -23,7 +23,7 @@ from blocknb.analysis import affine, ranges
 from blocknb.analysis.effects import effects, global_operands, mask_of, orders
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Builder, Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.language.types import Tile
 from blocknb.passes.simplify import tidy
@@ -44,7 +44,7 @@ def stages(func: Func, loop: Op) -> int:
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop has more than one stage."""
-    return experimental(func) and any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
+    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
 
 
 def pipeline(func: Func, target: Target, notes: Notes) -> Func:

@@ -371,7 +371,7 @@ class Kernel(KernelInterface):
         """Prepares for further launches with a plan, when it is launched for the second time."""
         if plan not in binding.ways:
             binding.ways[plan] = None
-        elif plan.device == HOST or plan.compiled.options["experimental"]:
+        else:
             if binding.ways[plan] is None:
                 from blocknb.runtime.repeated import repeated
 

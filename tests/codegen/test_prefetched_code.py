@@ -67,7 +67,6 @@ def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dty
         BLOCK=4096,
         num_warps=8,
         num_stages=2,
-        experimental=True,
         target=target,
         **more,
     )
@@ -91,7 +90,6 @@ def test_words_of_halves_are_carried_as_they_are(target):
         BLOCK=4096,
         num_warps=8,
         num_stages=2,
-        experimental=True,
         target=target,
     )
     (loop,) = (codes for codes in loops(trace) if "LDG" in codes)
@@ -105,10 +103,8 @@ def test_nothing_is_spilled_for_what_is_loaded_ahead(block, warps, target, stage
     half, row, sums = "*fp16:16", "i32:16", "*fp32:16"
     trace = norm_backward_kernel.trace(
         half, half, half, sums, sums, half, sums, sums, row, row, row, row, row, CENTRED=True, ROWS=1, BLOCK=block,
-        num_warps=warps, num_stages=stages, experimental=True, target=target,
+        num_warps=warps, num_stages=stages, target=target,
     )  # fmt: skip
     assert trace.resources.spill_bytes == 0
-    trace = sum_columns_kernel.trace(
-        sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, experimental=True, target=target
-    )
+    trace = sum_columns_kernel.trace(sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, target=target)
     assert trace.resources.spill_bytes == 0

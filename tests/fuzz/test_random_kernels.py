@@ -94,14 +94,6 @@ def test_many_random_kernels_compute_the_same_as_gpu_code(start, target):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("start", MANY[::50])
-def test_many_random_kernels_mean_the_same_with_what_is_experimental(start):
-    for seed in range(start, start + 50):
-        checked(generate(seed), lambda program: check_passes(program, "sm_90a", experimental=True))
-        checked(generate(seed), lambda program: check_simt(program, "sm_90a", experimental=True))
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("target", [*TARGETS, "sm_70", "sm_120a"])
 def test_many_random_kernels_assemble(target):
     assemble(MANY[:200], target)

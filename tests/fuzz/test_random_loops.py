@@ -20,8 +20,8 @@ TARGETS = ("sm_90a", "sm_75", "sm_80")
 
 def check(program: Program) -> None:
     target = TARGETS[program.seed % 3]
-    check_passes(program, target, experimental=True)
-    check_simt(program, target, experimental=True)
+    check_passes(program, target)
+    check_simt(program, target)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -39,7 +39,7 @@ def test_many_random_loops_compute_the_same_with_their_loads_ahead(start):
 def test_the_sample_loads_ahead_and_has_reasons_not_to():
     told: Counter[str] = Counter()
     for seed in SAMPLE:
-        _, stages = passes.run(asking(generate(seed).func, experimental=True), Target.parse("sm_90a"))
+        _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
         notes = [note for stage in stages if stage.name == "pipeline" for note in stage.notes]
         told.update(
             {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}

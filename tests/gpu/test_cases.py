@@ -80,16 +80,6 @@ def test_the_gpu_agrees_with_float64(name):
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_experimental_code_agrees_with_float64(name):
-    case = CASES[name]
-    arguments = case.make(np.random.default_rng())
-    on_device = {key: to_device(value) for key, value in arguments.items()}
-    case.link(on_device, device_address, to_device)
-    case.kernel[case.grid](**on_device, **case.options, experimental=True)
-    case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
-
-
 @pytest.mark.parametrize("warps", [1, 2, 8])
 @pytest.mark.parametrize(
     "name",

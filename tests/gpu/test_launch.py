@@ -124,7 +124,7 @@ def test_repeated_launches_see_each_change_of_their_arguments(library: str) -> N
                 y += 3
                 for _ in range(4):
                     out *= 0
-                    add[(1,)](x[start:], y[start:], out[start:], n, BLOCK=128, experimental=True)
+                    add[(1,)](x[start:], y[start:], out[start:], n, BLOCK=128)
                     assert float(out.sum()) == 5 * n and float(out[start : start + n].sum()) == 5 * n
     ways = [way for binding in add._bindings.values() for way in binding.ways.values() if way is not None]
     assert ways and all(way.raws.__name__ == "raws" for way in ways)

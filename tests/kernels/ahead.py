@@ -60,7 +60,7 @@ for _name, _m, _n, _dtype, _rows, _block, _stages, _warps in (
     case(
         _name, norm_gradient,
         lambda rng, m=_m, n=_n, dtype=_dtype, rows=_rows, block=_block: _norm_arguments(rng, m, n, dtype, rows, block),
-        _norm_reference, grid=(3,), options={"num_stages": _stages, "num_warps": _warps, "experimental": True},
+        _norm_reference, grid=(3,), options={"num_stages": _stages, "num_warps": _warps},
         rtol=1e-5 if _dtype == np.float32 else 2e-3, atol=1e-5 if _dtype == np.float32 else 2e-3,
     )  # fmt: skip
 
@@ -94,7 +94,7 @@ for _name, _count, _stages in (("ahead_strips", 5, 2), ("ahead_strips_twice", 4,
             "x": integers(rng, (3, count * 128), np.int8), "marks": rng.integers(0, 2, count * 128).astype(bool),
             "out": poison((4, 128), np.int32), "rows": 3, "columns": count * 128, "BLOCK": 128, "STAGES": stages,
         },
-        _strips_reference, options={"num_warps": 2, "experimental": True},
+        _strips_reference, options={"num_warps": 2},
     )  # fmt: skip
 
 
@@ -128,5 +128,5 @@ for _name, _rows, _options in (
         lambda rng, rows=_rows: {
             "x": normal(rng, (rows, 512), np.float16), "out": poison((2, 512), np.float32), "m": rows, "BLOCK": 512,
         },
-        _last_row_reference, options={"num_warps": 2, "experimental": True, **_options}, rtol=1e-3, atol=1e-3,
+        _last_row_reference, options={"num_warps": 2, **_options}, rtol=1e-3, atol=1e-3,
     )  # fmt: skip

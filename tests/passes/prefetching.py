@@ -20,7 +20,7 @@ kernel = blocknb.kernel(do_not_specialize=("first", "last", "step", "m", "n", "k
 
 
 def parsed(kernel: Any, arguments: dict[str, Any], **options: Any) -> Func:
-    return Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"experimental": True} | options))
+    return Case(kernel.__name__, kernel, dict, dict).parse(arguments, **options)
 
 
 def pipelined(kernel: Any, arguments: dict[str, Any], grid: int = 1, **options: Any) -> Stage:

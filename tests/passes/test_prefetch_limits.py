@@ -168,7 +168,6 @@ def test_nobody_who_names_no_stages_gets_any():
         assert not prefetch.applies(parsed(shared_rows, arguments, **options), sm)
         assert "pipeline" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
     assert prefetch.applies(parsed(shared_rows, arguments, num_stages=2), sm)
-    assert not prefetch.applies(parsed(shared_rows, arguments, num_stages=2, experimental=None), sm)
     configured = blocknb.Config({"B": 64}).launched(shared_rows.arg_names)
     assert "num_stages" not in configured
     assert blocknb.Config({"B": 64}, num_stages=3).launched(shared_rows.arg_names)["num_stages"] == 3
