@@ -124,9 +124,7 @@ def walk(block: Block) -> Iterator[Op]:
 
 
 def experimental(func: Func) -> bool:
-    """Whether a kernel asks for what is not yet on by default: the passes `floats` and `pipeline`, warps dealt along axes that are not
-    reduced, short lines loaded and stored where they are wanted, layouts asked for through views, masks and pairs of 16-bit floats
-    computed once. They mean the same; what they bring on a GPU is to be measured."""
+    """Whether a kernel asks for what means the same and is not yet on by default, since what it brings on a GPU is to be measured."""
     return bool(func.attrs.get("experimental"))
 
 
