@@ -6,9 +6,9 @@ ops stand, and each store or reduction asks for a piece of the registers at a ti
 that piece, at that place, and forgets them. A tile that two of them consume is loaded twice, the second time from a cache; spilled
 registers would take the same way.
 
-Loads thereby move down, past stores of other arrays and of the very same addresses. That is all they may pass: where an atomic, a
-store of single elements (which may be somebody's flag), another store of the same array, or control flow stands in between, the
-tile is held. Between the threads of a program accesses to one place have no order anyway, so nothing is lost for arrays that overlap.
+Loads thereby move down, and pass no write on their way: two arguments may be one array, and who loads it, stores into it and uses what
+was loaded once more has loaded before the store. Nor do they pass a barrier that somebody wrote. Only the store that consumes them
+last they meet piece by piece: into another array, or into the very elements that were loaded.
 """
 
 from __future__ import annotations
@@ -95,7 +95,11 @@ def _streamable(block: Block, facts: Facts, users: Users, stores: Stores, held: 
     changed = True
     while changed:
         fine = {v: op for v, op in found.items() if all(_takes(user, place, found) for user, _ in users.get(v, ()))}
-        fine = {v: op for v, op in fine.items() if op.name != "load" or _may_move(op, block, place, fine, facts, users)}
+        fine = {
+            v: op
+            for v, op in fine.items()
+            if op.name != "load" or _may_move(op, block, place, fine, facts, users, stores)
+        }
         changed, found = len(fine) < len(found), fine
     return found
 
@@ -124,6 +128,7 @@ def _may_move(
     found: Mapping[Value, Op],
     facts: Facts,
     users: Users,
+    stores: Stores,
 ) -> bool:
     """Whether a load may happen as late as its last consumer."""
     last, todo, seen = place[load], [load.result], {load.result}
@@ -132,33 +137,45 @@ def _may_move(
             last = max(last, place.get(user, last))
             todo += [r for r in user.results if r in found and r not in seen]
             seen.update(user.results)
-    root = facts.root(load.args[0])
-    return all(_may_pass(load, root, op, facts) for op in block.ops[place[load] + 1 : last + 1] if not _is_harmless(op))
+    # In a loop the same pointers are other ones in the next trip, from which barriers may keep this one's apart.
+    guarded = block.ops[-1].name in ("yield", "condition") and facts.root(load.args[0]) in stores
+    return all(_may_pass(op, guarded) for op in block.ops[place[load] + 1 : last]) and (
+        _meets(load, block.ops[last], facts, found)
+    )
 
 
-def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
-    """Whether nothing in the kernel writes what is loaded, but through the same pointers: barriers guard the load where it stood."""
-    root = facts.root(load.args[0])
-    return all(_may_pass(load, root, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))
-
-
-def _is_harmless(op: Op) -> bool:
+def _may_pass(op: Op, guarded: bool) -> bool:
+    if op.name == "barrier":
+        return op.origin == "barriers" and not guarded
     found = effects(op)
-    return op.name == "barrier" or not (found.orders or found.may_hang or "global" in found.writes)
+    return not (found.orders or found.may_hang or "global" in found.writes)
 
 
-def _may_pass(load: Op, root: Value | None, op: Op, facts: Facts) -> bool:
-    """Whether a load of an array may come after this op, which writes."""
-    if root is None or op.name != "store" or not op.args[0].type.shape:
+def _meets(load: Op, consumer: Op, facts: Facts, found: Mapping[Value, Op]) -> bool:
+    """Whether a load may happen in the pieces of its last consumer."""
+    if consumer.name != "store":
+        return _may_pass(consumer, True)
+    if facts.root(consumer.args[0]) is not facts.root(load.args[0]):
+        return True
+    # Each element that is stored is made of the one that was loaded from there, and of none that another piece loads.
+    return _is_own(load, consumer, facts) and not any(found[v].name in RENAMING for v in _made_for(consumer, found))
+
+
+def _is_own(load: Op, op: Op, facts: Facts) -> bool:
+    """Whether an op stores to the same addresses element by element, each of one thread, and of one element."""
+    pointer = load.args[0]
+    if op.name != "store" or op.args[0] is not pointer:
         return False
-    pointer, other = op.args[0], facts.root(op.args[0])
-    if other is not root:
-        return other is not None
-    # The same addresses element by element, each of one thread, and of one element: what is written has been read.
-    if pointer is not load.args[0] or len(pointer.type.shape) != 1 or pointer.type.layout.is_replicated:
+    if len(pointer.type.shape) != 1 or pointer.type.layout.is_replicated:
         return False
     stride = facts.stride(pointer, 0)
     return isinstance(stride, int) and stride != 0
+
+
+def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
+    """Whether nothing in the kernel writes what is loaded, but into the very same elements."""
+    root = facts.root(load.args[0])
+    return root is not None and all(_is_own(load, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))
 
 
 def _made_for(consumer: Op, found: Mapping[Value, Op]) -> set[Value]:

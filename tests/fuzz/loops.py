@@ -32,7 +32,7 @@ class Loops:
         self.block = self.rng.choice((16, 32, 64, 128))
         self.rows = self.rng.choice((1, 1, 1, 2, 4))
         self.grid = self.rng.choice((1, 1, 2, 3))
-        self.loads = 0
+        self.loads, self.shared = 0, False
 
     def program(self) -> Program:
         rng = self.rng
@@ -40,7 +40,7 @@ class Loops:
         at = f"bl.arange(0, {self.rows})[:, None] * {self.block} + bl.arange(0, {self.block})[None, :]"
         self.before += [Line("pid = bl.program_id(0)"), Line(f"at = {at}"), Line(f"total = bl.zeros({tile}, bl.int32)")]
         step = rng.choice((1, 1, 2, 5, -1, -3))
-        shared = self.grid > 1 and step > 0 and rng.random() < 0.7
+        shared = self.shared = self.grid > 1 and step > 0 and rng.random() < 0.7
         start, trips = rng.choice((0, 0, 1, 7)), rng.choice((0, 1, 2, 3, 4, 6, 9))
         stop = start + step * trips - rng.choice((0, 0, 1 if step > 0 else -1)) * (abs(step) > 1)
         found = sorted({i for p in range(self.grid) for i in self.turns(start, stop, step, p if shared else None)})
@@ -151,11 +151,15 @@ class Loops:
         ]
 
     def store(self, index: str, found: Sequence[int]) -> list[Line]:
-        """To an array of its own, each trip to other places; sometimes it is read back, then or from the trip before."""
+        """To an array of its own, each trip (and each program, where they do not share the trips) to other places; sometimes it is read
+        back, then or from the trip before."""
         size = self.rows * self.block
         low = min(found, default=0)
-        name = self.fresh(t.int32, (max(found, default=0) - low + 1) * size if found else 0)
-        here = f"{name} + ({index} - {self.number(low)}) * {size} + at"
+        apart = self.grid > 1 and not self.shared
+        elements = (max(found, default=0) - low + 1) * size if found else 0
+        name = self.fresh(t.int32, elements * (self.grid if apart else 1))
+        part = f"pid * {elements} + " if apart else ""
+        here = f"{name} + {part}({index} - {self.number(low)}) * {size} + at"
         lines = [Line(f"bl.store({here}, total + {self.number(1)})")]
         if self.rng.random() < 0.3:
             lines.insert(self.rng.randint(0, 1), self.added(f"bl.load({here})"))

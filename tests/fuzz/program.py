@@ -238,7 +238,7 @@ def check_simt(program: Program, target: str = "sm_90a", **options: Any) -> None
     func, _ = passes.run(asking(program.func, **options), parsed)
     module = gpu.generate(func, parsed)
     found = program.make(np.random.default_rng(program.seed))  # not copies: these lie off 16 bytes where they should
-    simt.run(module, [found[hint.name] for hint in func.hints], (program.grid,))
+    simt.run(module, [found[hint.name] for hint in func.hints], (program.grid,), apart=True)
     program.check(found, f"LLVM text for {target}")
 
 

@@ -3,7 +3,7 @@
 A value is an array with one row a thread. Control flow of a block program is uniform, so that a branch is taken by all threads or
 none (anything else is an error), and what threads say to each other is a permutation of rows. Fragments of the tensor-core
 instructions stand here as the PTX ISA has them, apart from the compiler's own tables. Every access must lie inside an array and be
-aligned to what the instruction asks, as on hardware. A barrier does nothing: races are the interpreter's business.
+aligned to what the instruction asks, as on hardware. Barriers have nothing to do where all are in step; `races` finds what lacks one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from blocknb.codegen.gpu import Module
+from fuzz.races import Watch
 
 TYPES = {
     "i1": np.dtype(bool), "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "i32": np.dtype(np.int32),
@@ -30,13 +31,14 @@ Get = Callable[[Env], Any]
 class Memory:
     """Arrays at their own addresses, of which kernels may find more in memory; nothing may be touched outside them."""
 
-    def __init__(self, arrays: Sequence[np.ndarray]):
+    def __init__(self, arrays: Sequence[np.ndarray], programs: bool = False):
         ranges = sorted({np.lib.array_utils.byte_bounds(array) for array in arrays if array.size})
         self.lows = np.array([low for low, _ in ranges], np.int64)
         self.sizes = np.array([high - low for low, high in ranges], np.int64)
         self.first = np.cumsum(self.sizes) - self.sizes
         self.raw = [np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8) for low, high in ranges]
         self.bytes = np.concatenate(self.raw) if ranges else np.empty(0, np.uint8)
+        self.watch = Watch(self.bytes.size, programs)
 
     def write_back(self) -> None:
         for raw, start in zip(self.raw, self.first, strict=True):
@@ -52,30 +54,41 @@ class Memory:
             raise ValueError(f"an access outside the arrays: {where}")
         return (self.first[owner] + offsets)[:, None] + np.arange(size)
 
-    def load(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
-        """[threads, size] bytes."""
-        return self.bytes[self.places(addresses, size, align, where)]
+    def load(self, addresses: np.ndarray, size: int, align: int, where: str, who: np.ndarray) -> np.ndarray:
+        """[threads, size] bytes, for the threads `who`."""
+        places = self.places(addresses, size, align, where)
+        self.watch.access(places, who, where)
+        return self.bytes[places]
 
-    def store(self, addresses: np.ndarray, data: np.ndarray, align: int, where: str) -> None:
+    def store(self, addresses: np.ndarray, data: np.ndarray, align: int, where: str, who: np.ndarray) -> None:
         places = self.places(addresses, data.shape[1], align, where)
+        self.watch.access(places, who, where, write=True, same=(self.bytes[places] == data).ravel())
         self.bytes[places] = data
         if (self.bytes[places] != data).any():
             raise ValueError(f"two threads store different values to one place: {where}")
 
 
-def run(module: Module, arguments: Sequence[Any], grid: Sequence[int], reachable: Sequence[np.ndarray] = ()) -> None:
+def run(
+    module: Module,
+    arguments: Sequence[Any],
+    grid: Sequence[int],
+    reachable: Sequence[np.ndarray] = (),
+    apart: bool = False,
+) -> None:
     """Runs all programs of a grid, one after another, on NumPy arrays (for pointers) and numbers; in place.
 
-    `reachable` are arrays whose addresses the kernel finds in memory.
+    `reachable` are arrays whose addresses the kernel finds in memory; `apart` says that no program may touch what another writes.
+    Raises Race.
     """
-    memory = Memory([a for a in (*arguments, *reachable) if isinstance(a, np.ndarray)])
+    memory = Memory([a for a in (*arguments, *reachable) if isinstance(a, np.ndarray)], apart)
     values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
     functions = {f.name: f for f in parse(module.text, module.threads)}
     kernel, sizes = functions[module.entry], (*grid, 1, 1)[:3]
     kinds = [TYPES[kind] for kind, _ in kernel.parameters]
     with np.errstate(all="ignore"):
         threads = [np.full(module.threads, v).astype(kind) for v, kind in zip(values, kinds, strict=True)]
-        for program in np.ndindex(*sizes):
+        for number, program in enumerate(np.ndindex(*sizes)):
+            memory.watch.begin(number)
             Machine(functions, memory, module, program, sizes).call(kernel, threads)
     memory.write_back()
 
@@ -89,7 +102,11 @@ class Machine:
         whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
         self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
-        self.active = np.ones(self.threads, bool)  # the threads that store now
+        self.active = np.ones(self.threads, bool)  # the threads that access memory now
+
+    def barrier(self) -> None:
+        self.memory.watch.barrier()
+        self.shared.watch.barrier()
 
     def call(self, function: Function, values: Sequence[Any]) -> Any:
         env: Env = {name: v for (_, name), v in zip(function.parameters, values, strict=True)}
@@ -414,7 +431,10 @@ def load(rest: str, threads: int) -> Get:
     def step(env: Env) -> np.ndarray:
         if isinstance(slot := p(env), Slot):
             return slot.value
-        got = where(env).load(p(env), dtype.itemsize * count, alignment, rest).view(dtype)
+        on = env["@"].active
+        data = where(env).load(p(env)[on], dtype.itemsize * count, alignment, rest, np.flatnonzero(on)).view(dtype)
+        got = np.zeros((threads, count), dtype)
+        got[on] = data
         return got if kind.startswith("<") else got[:, 0]
 
     return step
@@ -430,7 +450,7 @@ def store(rest: str, threads: int) -> Get:
             return
         data = np.ascontiguousarray(x(env)).reshape(threads, -1).view(np.uint8)
         on = env["@"].active
-        where(env).store(p(env)[on], data[on], alignment, rest)
+        where(env).store(p(env)[on], data[on], alignment, rest, np.flatnonzero(on))
 
     return step
 

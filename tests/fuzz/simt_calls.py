@@ -102,18 +102,19 @@ def shuffle(env: Env, match: re.Match, mask: Any, x: np.ndarray, other: np.ndarr
 def matrix(env: Env, match: re.Match, address: np.ndarray) -> Any:
     """ldmatrix: matrix i has its rows at the addresses of lanes 8 i to 8 i + 7."""
     count, transposed = int(match[1]), bool(match[2])
-    lane, first = np.arange(len(address)) % 32, np.arange(len(address)) // 32 * 32
+    thread = np.arange(len(address))
+    lane, first = thread % 32, thread // 32 * 32
     results = []
     for i in range(count):
         if transposed:  # elements of rows 2 t and 2 t + 1 in column g
             halves = []
             for half in range(2):
                 row = address[first + 8 * i + 2 * (lane % 4) + half]
-                whole = env["@"].shared.load(row, 16, 16, match[0]).view(np.int16)
+                whole = env["@"].shared.load(row, 16, 16, match[0], thread).view(np.int16)
                 halves.append(whole[np.arange(len(lane)), lane // 4])
             results.append(np.stack(halves, 1).view(np.int32)[:, 0])
         else:
-            whole = env["@"].shared.load(address[first + 8 * i + lane // 4], 16, 16, match[0]).view(np.int32)
+            whole = env["@"].shared.load(address[first + 8 * i + lane // 4], 16, 16, match[0], thread).view(np.int32)
             results.append(whole[np.arange(len(lane)), lane % 4])
     return results[0] if count == 1 else results
 
@@ -139,7 +140,7 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
-    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: None,
+    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: env["@"].barrier(),
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
     r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": matrix,
     r"llvm\.smin\..*": plain(np.minimum), r"llvm\.smax\..*": plain(np.maximum),
@@ -196,7 +197,7 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         on = active(env)
         columns = [np.ascontiguousarray(v(env)).reshape(threads, 1).view(np.uint8)[:, :size] for v in values]
         data = np.concatenate(columns, 1)
-        env["@"].memory.store((where(env) + offset)[on], data[on], size * count, text)
+        env["@"].memory.store((where(env) + offset)[on], data[on], size * count, text, np.flatnonzero(on))
 
     return write
 
@@ -226,6 +227,7 @@ def atomic(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         memory = env["@"].memory
         for i in np.flatnonzero(on):
             place = memory.places(address[i : i + 1], dtype.itemsize, dtype.itemsize, text)[0]
+            memory.watch.access(place[None], np.array([i]), text, write=True, atomic=True)
             before = memory.bytes[place].view(dtype)[0]
             if found[1] == "cas":
                 after = new[1][i] if before == new[0][i] else before
@@ -241,7 +243,7 @@ def atomic(text: str, constraints: str, args: list[Get], threads: int) -> Get:
 def read(
     env: Env, text: str, address: np.ndarray, on: np.ndarray, defaults: Sequence[np.ndarray], count: int, size: int
 ) -> Any:
-    data = env["@"].memory.load(address[on], size * count, size * count, text)
+    data = env["@"].memory.load(address[on], size * count, size * count, text, np.flatnonzero(on))
     dtype = {1: np.int32, 2: np.int16, 4: np.int32, 8: np.int64}[size]
     results = []
     for i in range(count):

@@ -1,0 +1,77 @@
+"""Races in GPU code, found while `simt` runs it: what a barrier should have kept apart, and programs that meet at one place.
+
+For every byte it is known who wrote and who read it last, and how many barriers ago. Two threads that access a byte with no barrier
+between them, one of them writing, race; so do two programs, whatever they do in between. Atomics do not race with each other, nor
+do those that write the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+NOBODY, SEVERAL = -1, -2
+
+
+class Race(Exception):
+    """Two accesses in no order, of which one writes."""
+
+
+class Marks:
+    """For each byte who wrote it last, whether by an atomic, and who read it since: a number, NOBODY or SEVERAL."""
+
+    def __init__(self, size: int):
+        self.writer, self.reader = np.full(size, NOBODY, np.int32), np.full(size, NOBODY, np.int32)
+        self.atomic = np.zeros(size, bool)
+
+    def clear(self) -> None:
+        self.writer[:] = self.reader[:] = NOBODY
+
+    def access(
+        self,
+        places: np.ndarray,
+        who: np.ndarray,
+        write: bool = False,
+        atomic: bool = False,
+        same: bool | np.ndarray = False,
+    ) -> bool:
+        """Notes an access; whether it races with an earlier one. `same`: what is written is there already."""
+        writer, reader = self.writer[places], self.reader[places]
+        after_write, after_read = (writer != NOBODY) & (writer != who), (reader != NOBODY) & (reader != who)
+        races = after_write & ~(self.atomic[places] & atomic) & ~np.asarray(same)
+        if write:
+            races |= after_read
+            self.note(self.writer, places, who, after_write)
+            self.atomic[places] = atomic
+        else:
+            self.note(self.reader, places, who, after_read)
+        return bool(races.any())
+
+    @staticmethod
+    def note(marks: np.ndarray, places: np.ndarray, who: np.ndarray, others: np.ndarray) -> None:
+        marks[places] = np.where(others, SEVERAL, who)
+        marks[places[marks[places] != who]] = SEVERAL
+
+
+class Watch:
+    """Looks at every access to a memory of so many bytes. `programs`: also at what one program leaves to another."""
+
+    def __init__(self, size: int, programs: bool):
+        self.threads, self.programs = Marks(size), Marks(size) if programs else None
+        self.program = NOBODY
+
+    def begin(self, program: int) -> None:
+        self.program = program
+        self.threads.clear()
+
+    def barrier(self) -> None:
+        self.threads.clear()
+
+    def access(self, places: np.ndarray, who: np.ndarray, where: str, **kind: Any) -> None:
+        """An access of each thread of `who` to the bytes at `places`, [threads, size], of a kind as `Marks` has it. Raises Race."""
+        flat, threads = places.ravel(), np.repeat(who, places.shape[1])
+        if self.threads.access(flat, threads, **kind):
+            raise Race(f"two threads at one place, and no barrier between them: {where}")
+        if self.programs and self.programs.access(flat, np.full(len(flat), self.program), **kind):
+            raise Race(f"two programs at one place: {where}")
