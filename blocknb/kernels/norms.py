@@ -11,7 +11,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.rows import matrix, tile, vector
+from blocknb.kernels.rows import matrix, tile, vector, weighted
 from blocknb.kernels.strides import empty, strides
 
 
@@ -114,7 +114,7 @@ def _forward(
     matrix(out, "out", like=x)
     for array, name, length in ((weight, "weight", n), (bias, "bias", n), (mean, "mean", m), (rstd, "rstd", m)):
         vector(array, name, length)
-    shape = tile(x, num_warps)
+    shape = tile(x, num_warps, weighted)
     norm_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, weight, bias, out, mean, rstd, strides(x)[0], strides(out)[0], m, n, eps, CENTRED=centred, **shape
     )

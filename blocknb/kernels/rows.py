@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import blocknb
 from blocknb.kernels.strides import on_host, strides
 
 LONGEST = 1 << 16  # of a row that one program keeps in registers
-TILE = 1 << 10  # elements of short rows that a program takes together
-HOST_TILE = 1 << 8  # on a CPU, where a program is one thread
+HOST_TILE = 1 << 8  # elements of short rows that a program takes together on a CPU, where it is one thread
+MOST_WARPS = 16  # of a program: with more, an SM has room for too few programs
+
+#: How rows are dealt on a GPU: from BLOCK, the bytes of an element (2 to 4) and whether rows begin at multiples of 16 bytes to the rows a
+#: program takes and its warps. What each says was read off an H200's times over all ROWS and num_warps (`bench --search`), fp32 and fp16,
+#: rows of 256 to 32768: it is the fastest there, or within the noise of it.
+Rule = Callable[[int, int, bool], tuple[int, int]]
 
 
 def matrix(array: Any, name: str, like: Any = None) -> tuple[int, int]:
@@ -31,10 +37,31 @@ def vector(array: Any, name: str, length: int) -> None:
         raise ValueError(f"{name} must be a contiguous vector of {length} elements, not of shape {tuple(array.shape)}")
 
 
-def tile(x: Any, num_warps: int | None = None) -> dict[str, int]:
-    """ROWS, BLOCK and num_warps for the rows of a matrix: short ones share a program."""
+def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict[str, int]:
+    """ROWS, BLOCK and num_warps for the rows of a matrix: short ones share a program, as the kernel's rule says."""
     rows, columns = x.shape
+    size = int(x.dtype.itemsize)
     block = blocknb.next_power_of_2(columns)
-    most = HOST_TILE if on_host(x) else TILE
-    together = min(blocknb.next_power_of_2(rows), max(1, most // block))
-    return {"ROWS": together, "BLOCK": block, "num_warps": num_warps or min(max(together * block // 512, 1), 16)}
+    together, warps = (rule or by_size)(block, min(max(size, 2), 4), strides(x)[0] * size % 16 == 0)
+    most = HOST_TILE // block if on_host(x) else together
+    shared = min(blocknb.next_power_of_2(rows), max(1, most))
+    return {"ROWS": shared, "BLOCK": block, "num_warps": num_warps or min(max(warps, 1), MOST_WARPS)}
+
+
+def by_size(block: int, size: int, aligned: bool) -> tuple[int, int]:
+    """What was not searched: 1024 elements a program, 512 a warp."""
+    return 1024 // block, max(block, 1024) // 512
+
+
+def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
+    """Rows that share nothing but the program. A warp has whole rows, if they are short, and up to 2048 elements of long ones; rows that
+    are not aligned are loaded element by element, in which more threads help."""
+    together = max(1, (2048 if aligned else 1024) // block)
+    return together, max(4, together, block // 2048)
+
+
+def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
+    """Rows with weights: these are loaded once a program, so the warps deal out the columns, and more rows share them. Fewer bytes are
+    waited for with fewer warps."""
+    together = 4096 // block if block <= 512 * size else 1
+    return together, max(min(max(block // 512, 8 // size), 4 * size), block // 2048)

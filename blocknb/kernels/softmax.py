@@ -6,7 +6,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.rows import matrix, tile
+from blocknb.kernels.rows import alone, matrix, tile
 from blocknb.kernels.strides import strides
 
 
@@ -38,7 +38,7 @@ def softmax(x: Any, out: Any, *, num_warps: int | None = None) -> Any:
     """
     m, n = matrix(x, "x")
     matrix(out, "out", like=x)
-    shape = tile(x, num_warps)
+    shape = tile(x, num_warps, alone)
     rows = shape.pop("ROWS")
     if rows == 1:
         softmax_kernel[(m,)](x, out, strides(x)[0], strides(out)[0], n, **shape)

@@ -114,7 +114,7 @@ class Sources:
         module = self.module(benchmark.module)
         chosen = module.tile
 
-        def tile(x: Any, num_warps: int | None = None) -> Config:
+        def tile(x: Any, *_: Any) -> Config:
             return chosen(x) | config
 
         def call() -> Any:
