@@ -93,7 +93,8 @@ class DeferredStages(Sequence[Stage]):
 
 @dataclass(frozen=True)
 class Resources:
-    """What the assembler reported, per thread or per program; None where it is not known (no ptxas, or a CPU)."""
+    """What the assembler reported, per thread or per program; None where it is not known (no ptxas, or a CPU). `programs` may share a
+    CTA."""
 
     registers: int | None = None
     spill_bytes: int | None = None
@@ -101,6 +102,7 @@ class Resources:
     shared_bytes: int | None = None
     threads: int | None = None
     warnings: tuple[str, ...] = ()
+    programs: int = 1
 
 
 @dataclass

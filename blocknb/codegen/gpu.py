@@ -46,7 +46,8 @@ from blocknb.trace import Note, Notes
 
 @dataclass(frozen=True)
 class Module:
-    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a CTA.
+    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a program (along a CTA's x axis), and
+    how many programs a CTA may have (along its y axis).
 
     Behind the kernel's own parameters come, if it `reports`, the report (see `report`), and for each argument in `extents` the lowest
     address of its array and in how many bytes from there an element may begin. `sites` are what records refer to. `notes` say what
@@ -62,6 +63,7 @@ class Module:
     sites: tuple[Site, ...] = ()
     notes: tuple[Note, ...] = ()
     select: int = 1
+    programs: int = 1
 
 
 #: Loops above which LLVM's back end only selects instructions: its work on addresses grows with the square of the number of loops, and
@@ -84,6 +86,7 @@ class Generator:
         self.facts = affine.analyze(func)
         self.defs, self.users = definitions(func), uses(func)
         self.experimental = experimental(func)
+        self.programs = func.attrs.get("programs", 1)  # that a CTA may have
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
@@ -177,6 +180,18 @@ class Generator:
             "  %warp.raw = lshr i32 %tid, 5",
             f"  %warp = and i32 %warp.raw, {warps - 1}",
         ]
+
+    def place(self, what: str, axis: int) -> str:
+        """The "program_id" or the "num_programs" along an axis of the grid, an i32. A CTA has programs along its y axis."""
+        found = self.special(f"{'ctaid' if what == 'program_id' else 'nctaid'}.{'xyz'[axis]}")
+        if axis or self.programs == 1:
+            return found
+        found = self.emit(f"mul i32 {found}, {self.special('ntid.y')}")
+        return self.emit(f"add i32 {found}, {self.special('tid.y')}") if what == "program_id" else found
+
+    def special(self, register: str) -> str:
+        """What a special register of the PTX ISA holds, an i32."""
+        return self.call("i32", f"llvm.nvvm.read.ptx.sreg.{register}")
 
     def thread_index(self, lane: Sequence[int], warp: Sequence[int]) -> str:
         """XOR of the given ints over the set bits of the thread's lane and warp: an i32, computed once in the entry block."""
@@ -358,7 +373,8 @@ class Generator:
             )
         gpu_stream.explain(self, notes)
         extents, sites, select = tuple(sorted(self.extents)), tuple(self.sites), int(loops <= MANY_LOOPS)
-        return Module(text, entry, shared, threads, self.reports, extents, sites, tuple(notes.list), select)
+        said = tuple(notes.list)
+        return Module(text, entry, shared, threads, self.reports, extents, sites, said, select, self.programs)
 
     def header(self, threads: int) -> list[str]:
         params = []
@@ -378,8 +394,9 @@ class Generator:
         # Unasked, ptxas spills what is carried for a later trip, to have room for one more program on a multiprocessor.
         ahead = any(op.attrs.get("ahead") for op in self.func.ops())
         least = ' "nvvm.minctasm"="1"' if ahead else ""
+        size = f'"nvvm.reqntid"="{threads}"' if self.programs == 1 else f'"nvvm.maxntid"="{threads},{self.programs}"'
         return [
-            f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}"{least} }}',
+            f"attributes #0 = {{ nounwind {size}{least} }}",
             "attributes #1 = { convergent nounwind }",
             self.debug.text(),
         ]
@@ -436,8 +453,7 @@ class Generator:
             case "asm":
                 gpu_assembly.emit(self, op)
             case "program_id" | "num_programs":
-                sreg = "ctaid" if op.name == "program_id" else "nctaid"
-                self.set(op.result, [self.call("i32", f"llvm.nvvm.read.ptx.sreg.{sreg}.{'xyz'[op.attrs['axis']]}")])
+                self.set(op.result, [self.place(op.name, op.attrs["axis"])])
             case "convert" if (
                 plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle"
             ):

@@ -98,7 +98,7 @@ def tell(
 
 def head(g: Generator, site: int, event: str) -> tuple[str, str, str]:
     """Site and event, program x and y, and program z (an i32)."""
-    x, y, z = (g.call("i32", f"llvm.nvvm.read.ptx.sreg.ctaid.{axis}") for axis in "xyz")
+    x, y, z = (g.place("program_id", axis) for axis in range(3))
     return pair(g, str(site), event), pair(g, x, y), z
 
 

@@ -39,6 +39,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         coalesce,
         floats,
         narrow,
+        pack,
         pointers,
         prefetch,
         scans,
@@ -70,7 +71,8 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
         Pass("shared", shared.shared),  # conversions that cross warps become explicit, then memory is allocated
-        Pass("barriers", barriers.barriers),  # last: it must see every access to shared memory
+        Pass("barriers", barriers.barriers),  # when every access to shared memory is there
+        Pass("pack", pack.pack, optional=True, applies=pack.applies),  # last: it asks for what threads do together
     )
 
 
@@ -78,7 +80,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
 STAGES = 1
 
 #: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = ("simplify", "unroll", "pointers", "floats", "pipeline", "coalesce", "tensorcore")
+OPTIONAL = ("simplify", "unroll", "pointers", "floats", "pipeline", "coalesce", "tensorcore", "pack")
 
 
 def run(

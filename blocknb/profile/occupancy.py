@@ -1,12 +1,12 @@
 """Occupancy: how many programs of a kernel an SM holds at once, what limits it, and what would let it hold more.
 
-The rules are those of CUDA's occupancy calculation (`cudaOccupancyMaxActiveBlocksPerMultiprocessor`). A program occupies warps,
-registers and shared memory, and each is handed out in units: registers 256 at a time to each warp, from the quarter of the file
-that its scheduler owns; shared memory in steps of 128 bytes (256 before sm_80), beside 1 KiB that the system keeps for itself for
-each program from sm_80 on. Sources: for units, schedulers and programs an SM the functions `cudaOcc...AllocationGranularity`,
-`cudaOccSubPartitionsPerMultiprocessor` and `cudaOccMaxBlocksPerMultiprocessor` of cuda_occupancy.h (CUDA 13.0, compute capability 7.0
-to 12.x); for warps, registers and shared memory of an SM (in `target`) the table "Technical Specifications per Compute Capability" of the
-CUDA C++ Programming Guide.
+The rules are those of CUDA's occupancy calculation (`cudaOccupancyMaxActiveBlocksPerMultiprocessor`). A program (a CTA; where small
+programs share one, they are counted as it fills them) occupies warps, registers and shared memory, and each is handed out in units:
+registers 256 at a time to each warp, from the quarter of the file that its scheduler owns; shared memory in steps of 128 bytes (256
+before sm_80), beside 1 KiB that the system keeps for itself for each program from sm_80 on. Sources: for units, schedulers and programs
+an SM the functions `cudaOcc...AllocationGranularity`, `cudaOccSubPartitionsPerMultiprocessor` and `cudaOccMaxBlocksPerMultiprocessor` of
+cuda_occupancy.h (CUDA 13.0, compute capability 7.0 to 12.x); for warps, registers and shared memory of an SM (in `target`) the table
+"Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ def occupancy(target: Target, resources: Resources) -> Occupancy | None:
     """The occupancy of code for a GPU; None for a CPU, or where the assembler did not report registers and threads."""
     if not target.is_gpu or resources.registers is None or not resources.threads:
         return None
-    warps = -(-resources.threads // target.warp_size)
+    each = resources.programs
+    warps = -(-resources.threads // target.warp_size) * each
     registers, shared = resources.registers, resources.shared_bytes or 0
     limits = _limits(target, warps, registers, shared)
     blocks = min(limits.values())
     limiter = next(name for name in _ORDER if limits[name] == blocks)
-    advice = () if blocks * warps >= target.max_warps else _advice(target, warps, registers, shared, limits)
-    return Occupancy(blocks, blocks * warps, target.max_warps, limiter, advice)
+    advice = () if blocks * warps >= target.max_warps else _advice(target, warps, registers, shared, limits, each)
+    return Occupancy(blocks * each, blocks * warps, target.max_warps, limiter, advice)
 
 
 # Of several limits that are equal the one that is named: what a change of the kernel moves first.
@@ -90,8 +91,10 @@ def _rounded(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-def _advice(target: Target, warps: int, registers: int, shared: int, limits: dict[str, int]) -> tuple[str, ...]:
-    """What would let one more program in, one sentence for each resource that has to give way."""
+def _advice(
+    target: Target, warps: int, registers: int, shared: int, limits: dict[str, int], each: int
+) -> tuple[str, ...]:
+    """What would let one more CTA of `each` programs in, one sentence for each resource that has to give way."""
     blocks = min(limits.values())
     found: list[str] = []
     wanted = blocks + 1
@@ -116,4 +119,4 @@ def _advice(target: Target, warps: int, registers: int, shared: int, limits: dic
     if fewer < FEWEST_REGISTERS or less < 0:
         return ("smaller tiles would need less of everything",)
     then = min(_limits(target, warps, fewer, less).values())
-    return (f"{' and '.join(found)} -> {then} programs an SM ({100 * then * warps / target.max_warps:.0f} %)",)
+    return (f"{' and '.join(found)} -> {then * each} programs an SM ({100 * then * warps / target.max_warps:.0f} %)",)

@@ -40,9 +40,9 @@ class Code:
     """What a launch needs beside the artifacts, and what the disk cache stores as JSON.
 
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
-    `loaded` the names of the arrays written and read. GPU: `threads` a CTA and bytes of dynamic shared memory. CPU: bytes of
-    scratch a thread, and `may_loop`, whether a program may run for long. `sites` are the places that the kernel may tell of, and on a
-    GPU `reports` and `extents` its hidden parameters (see `codegen.gpu.Module`).
+    `loaded` the names of the arrays written and read. GPU: `threads` a program, bytes of dynamic shared memory, and how many `programs`
+    may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a program may run for long. `sites` are the places that the
+    kernel may tell of, and on a GPU `reports` and `extents` its hidden parameters (see `codegen.gpu.Module`).
     """
 
     entry: str
@@ -56,6 +56,7 @@ class Code:
     may_loop: bool = True
     reports: bool = False
     extents: tuple[int, ...] = ()
+    programs: int = 1
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
 from blocknb.language.types import Pointer, uint64
+from blocknb.runtime.cta import packed
 from blocknb.target import Target, known
 from blocknb.trace import Resources
 
@@ -132,6 +133,8 @@ def starter(
         compiled.code.threads,
         compiled.code.shared_bytes,
     )
+    if compiled.code.programs > 1:
+        launch = packed(launch, compiled.code.programs, cupy().cuda.Device(device).attributes["MultiProcessorCount"])
     current_device, lock, name = cupy().cuda.runtime.getDevice, threading.Lock(), compiled.name
     convert = _converters(compiled)
 
@@ -224,6 +227,7 @@ def _resources(function: Any, compiled: Compiled) -> Resources:
         stack_bytes=get(3, function.ptr),
         shared_bytes=compiled.code.shared_bytes,
         threads=compiled.code.threads,
+        programs=compiled.code.programs,
     )
 
 

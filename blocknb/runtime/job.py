@@ -149,7 +149,7 @@ class Job:
             hint = "smaller tiles, or fewer num_stages, need less"
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
         more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
-        more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents}
+        more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents, "programs": made.programs}
         self.select = made.select
         return made.text, made.entry, more, made.notes
 
@@ -202,8 +202,9 @@ def users_place(loc: Loc | None) -> Loc | None:
 def _gpu_resources(code: Code, made: llvm.CudaCode) -> Resources:
     found = made.resources.get(code.entry)
     if found is None:
-        return Resources(shared_bytes=code.shared_bytes, threads=code.threads, warnings=made.warnings)
+        return Resources(
+            shared_bytes=code.shared_bytes, threads=code.threads, warnings=made.warnings, programs=code.programs
+        )
     spills = found.spill_stores + found.spill_loads
-    return Resources(
-        found.registers, spills, found.stack, code.shared_bytes + found.shared, code.threads, made.warnings
-    )
+    shared = code.shared_bytes + found.shared
+    return Resources(found.registers, spills, found.stack, shared, code.threads, made.warnings, code.programs)

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from blocknb.codegen.gpu import Module
+from blocknb.runtime.cta import programs_of_cta
 from fuzz.races import Watch
 
 TYPES = {
@@ -94,11 +95,12 @@ def run(
 
 
 class Machine:
-    """One CTA: its shared memory, and where it stands in the grid."""
+    """One program: its shared memory, and where it stands in the grid."""
 
     def __init__(self, functions: Mapping[str, Function], memory: Memory, module: Module, program: tuple, sizes: tuple):
         self.functions, self.memory, self.threads = functions, memory, module.threads
         self.program, self.sizes = program, sizes
+        self.together = programs_of_cta(sizes, module.programs, sms=0)  # they say nothing to each other
         whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
         self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data

@@ -89,7 +89,11 @@ def register(env: Env, match: re.Match, *_: Any) -> np.ndarray:
     name, _, axis = match[1].partition(".")
     if name == "clock":  # any number, another in each thread
         return np.arange(machine.threads, dtype=np.int32) * 77 + 12345
-    values = {"tid": (np.arange(machine.threads), 0, 0), "ctaid": machine.program, "nctaid": machine.sizes}
+    (x, y, z), (across, *others), together = machine.program, machine.sizes, machine.together
+    values = {
+        "tid": (np.arange(machine.threads), x % together, 0), "ntid": (machine.threads, together, 1),
+        "ctaid": (x // together, y, z), "nctaid": (across // together, *others),
+    }  # fmt: skip
     return np.broadcast_to(np.asarray(values[name]["xyz".index(axis)], np.int32), machine.threads)
 
 

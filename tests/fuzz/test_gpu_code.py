@@ -46,3 +46,16 @@ def test_checked_gpu_code_computes_the_same_and_has_nothing_to_report(name):
     report = reports.run(func, got, case.grid, reachable=arrays)
     assert report.error is None
     case.check(arguments, got)
+
+
+@pytest.mark.parametrize(
+    "name", ["cross_entropy", "rms_norm", "add_int32", "grid_of_three", "blocks_attention", "careful_add_tested"]
+)
+def test_programs_that_share_a_cta_compute_the_same(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng())
+    func, _ = case.lower(arguments, "sm_90a", num_warps=1, experimental=True)
+    assert func.attrs["programs"] == 8
+    got = {key: copied(value) for key, value in arguments.items()}
+    reports.run(func, got, case.grid)
+    case.check(arguments, got)

@@ -1,0 +1,37 @@
+"""Packing: several programs in one CTA.
+
+An SM holds a limited number of CTAs (32 on an H100), however small, and starting each one takes a while. Programs of a single warp fill
+half an SM at most, and those that last microseconds wait for their start. So a CTA takes several: its threads have two coordinates, the
+thread in its program and the program in the CTA, and a program's id is made of the CTA's and the latter. Nothing else in the code
+changes. How many programs a CTA has is decided by each launch, as a divisor of its grid, so that no CTA has one too many.
+"""
+
+from __future__ import annotations
+
+from blocknb.ir.core import Func, experimental
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MOST_WARPS = 8  # of a CTA with several programs
+#: What the threads of a CTA do together, or find by their place in it.
+SHARED = {"barrier": "it has barriers", "alloc": "it has shared memory", "asm": "it has inline assembly"}
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a program is small enough for there to be anything to decide."""
+    return experimental(func) and func.attrs["num_warps"] <= MOST_WARPS // 4
+
+
+def pack(func: Func, target: Target, notes: Notes) -> Func:
+    """Lets small programs share a CTA: of an SM's CTAs there are few, and each takes a while to start.
+
+    Programs of one or two warps without barriers and shared memory stand side by side in CTAs of up to eight warps. How many there are
+    is decided by the launch: a power of two that divides the first axis of its grid, and fewer where the GPU would not be filled.
+    """
+    reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED]
+    if reasons:
+        notes(None, f"each program has a CTA to itself: {min(reasons)}")
+        return func
+    programs = MOST_WARPS // func.attrs["num_warps"]
+    notes(None, f"up to {programs} programs a CTA: their warps share nothing and never wait for each other")
+    return func.with_attrs(programs=programs)

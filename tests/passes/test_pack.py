@@ -1,0 +1,138 @@
+"""Several programs a CTA: who shares one, how many a launch puts into it, and that every program still is the one it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz import reports
+from hypothesis import given
+from hypothesis import strategies as st
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.codegen import gpu
+from blocknb.profile.occupancy import occupancy
+from blocknb.runtime.cta import CTAS, packed, programs_of_cta
+from blocknb.target import Target
+
+SM90 = Target.parse("sm_90a")
+SIZES = st.integers(1, 1 << 20)
+
+
+@blocknb.kernel
+def scaled_rows(x, out, sizes, n, FACTOR: bl.constexpr, BLOCK: bl.constexpr):
+    row, columns = bl.program_id(0) + bl.num_programs(0) * bl.program_id(1), bl.arange(0, BLOCK)
+    values = bl.load(x + row * n + columns, mask=columns < n, other=0.0)
+    bl.store(out + row * n + columns, values / bl.sum(values * values) * FACTOR, mask=columns < n)
+    bl.store(sizes + row, bl.num_programs(0) * 1000 + bl.num_programs(1))
+
+
+@blocknb.kernel
+def transposed(x, out):
+    i, j = bl.arange(0, 32)[:, None], bl.arange(0, 32)[None, :]
+    bl.store(out + i * 32 + j, bl.trans(bl.load(x + i * 32 + j)))
+
+
+@blocknb.kernel
+def told(x):
+    bl.device_print("here", bl.load(x + bl.program_id(0)))
+
+
+@blocknb.kernel
+def where(out):
+    bl.store(out, bl.inline_asm_elementwise("mov.u32 $0, %ctaid.x;", "=r", [], bl.int32, True, 1))
+
+
+def stages(kernel, *args, **options):
+    trace = kernel.trace(*args, experimental=True, **options)
+    return {stage.name: stage for stage in trace.stages}, trace
+
+
+def rows(**options):
+    return stages(scaled_rows, "*fp32", "*fp32", "*i32", "i32", FACTOR=2.0, BLOCK=128, **options)
+
+
+@pytest.mark.parametrize(("warps", "programs"), [(1, 8), (2, None), (4, None)])
+def test_programs_that_share_nothing_share_a_cta(warps, programs):
+    found, trace = rows(num_warps=warps)
+    assert found["barriers"].after.attrs.get("programs") is None
+    if warps == 4:
+        assert "pack" not in found
+    else:  # two warps have a sum to find together
+        assert found["pack"].after.attrs.get("programs") == programs
+        said = "up to 8 programs a CTA" if programs else "each program has a CTA to itself: it has barriers"
+        assert found["pack"].notes[0].text.startswith(said)
+    assert (".maxntid 32, 8" in trace.artifacts["ptx"]) is (programs is not None)
+    assert (".reqntid" in trace.artifacts["ptx"]) is (programs is None)
+    assert trace.resources.programs == (programs or 1) and trace.resources.threads == 32 * warps
+
+
+def test_packing_can_be_switched_off():
+    found, trace = rows(num_warps=1, without={"pack"})
+    assert found["pack"].notes[0].text == "switched off" and trace.resources.programs == 1
+    assert "ntid.y" not in trace.artifacts["ptx"]
+
+
+def test_what_knows_its_cta_keeps_it_for_itself():
+    for kernel, args, why in (
+        (transposed, ("*fp32:16", "*fp32:16"), "it has barriers"),
+        (where, ("*i32",), "it has inline assembly"),
+    ):
+        found, trace = stages(kernel, *args, num_warps=1)
+        assert trace.resources.programs == 1
+        assert found["pack"].notes[0].text.endswith(why)
+
+
+@pytest.mark.parametrize("grid", [(16, 1), (6, 3), (7, 2)])
+def test_each_program_is_the_one_it_was(grid):
+    count, n = grid[0] * grid[1], 100
+    x = np.random.default_rng(1).uniform(1, 2, (count, n)).astype(np.float32)
+    found, _ = rows(num_warps=1)
+    out, sizes = np.full_like(x, np.nan), np.zeros(count, np.int32)
+    reports.run(found["pack"].after, {"x": x, "out": out, "sizes": sizes, "n": n}, grid)
+    np.testing.assert_allclose(out, 2 * x / (x.astype(np.float64) ** 2).sum(1, keepdims=True), rtol=1e-5)
+    assert (sizes == grid[0] * 1000 + grid[1]).all()
+
+
+def test_what_programs_say_is_theirs():
+    found, _ = stages(told, "*i32", num_warps=1)
+    assert found["pack"].after.attrs["programs"] == 8
+    text = reports.run(found["pack"].after, {"x": np.arange(100, 116, dtype=np.int32)}, (16,)).text
+    for program in range(16):
+        assert f"({program}, 0, 0)" in text and f"{100 + program}" in text
+
+
+@given(SIZES, st.integers(1, 64), st.integers(1, 8), st.sampled_from((2, 4, 8)), st.integers(0, 200))
+def test_a_cta_has_whole_programs_and_the_gpu_enough_ctas(x, y, z, most, sms):
+    programs = programs_of_cta((x, y, z), most, sms)
+    assert programs in (1, 2, 4, 8) and programs <= most
+    assert x % programs == 0
+    assert programs == 1 or x // programs * y * z >= CTAS * sms
+    more = 2 * programs
+    assert more > most or x % more or x // more * y * z < CTAS * sms  # not one step more
+
+
+def test_the_driver_is_given_programs_along_the_second_axis():
+    calls = []
+    start = packed(lambda *args: calls.append(args), 8, 132)
+    start(7, 4096, 2, 1, 32, 1, 1, 0, "stream", "arguments", 0)
+    start(7, 4097, 1, 1, 32, 1, 1, 0, "stream", "arguments", 0)
+    assert calls == [
+        (7, 512, 2, 1, 32, 8, 1, 0, "stream", "arguments", 0),
+        (7, 4097, 1, 1, 32, 1, 1, 0, "stream", "arguments", 0),
+    ]
+
+
+def test_an_sm_holds_more_of_programs_that_share():
+    _, alone = rows(num_warps=1, without={"pack"})
+    _, together = rows(num_warps=1)
+    few, many = occupancy(SM90, alone.resources), occupancy(SM90, together.resources)
+    assert few is not None and few.blocks_per_sm == 32 and few.limiter == "blocks"
+    assert many is not None and many.blocks_per_sm == many.warps_per_sm == 64
+
+
+def test_it_waits_for_its_measurement():
+    stages_ = scaled_rows.trace("*fp32", "*fp32", "*i32", "i32", FACTOR=2.0, BLOCK=128, num_warps=1).stages
+    assert "pack" not in [stage.name for stage in stages_] and "pack" in passes.OPTIONAL
+    assert gpu.generate(stages_[-1].after, SM90).programs == 1
