@@ -1,6 +1,11 @@
 """The cross entropy of logits and classes, row by row, and its gradient: losses[i] = log(sum_j exp(x[i, j])) - x[i, class_i].
 
 The gradient is dlosses[i] (softmax(x[i]) - one at class_i), from the logarithm of the sum that the forward pass kept.
+
+Short rows are kept in registers, several a program. Long ones, those of a vocabulary, are read once, block after block: each thread
+keeps the largest number it has met and the sum of powers beside it (Milakov, Gimelshein 2018), and the threads of a program meet after
+the last block only. The gradient needs nothing of its row but the sum, so there each block is a program. Where rows begin anywhere,
+as those of 50257 logits do, blocks begin at the row's first address that is a multiple of 16 bytes, and its two ends are read apart.
 """
 
 from __future__ import annotations
@@ -10,9 +15,12 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.rows import matrix, tile, vector
-from blocknb.kernels.strides import strides
+from blocknb.kernels.strides import on_host, strides
 
 IGNORED = -100
+LEAST: bl.constexpr = -3.4028234663852886e38  # of finite fp32
+KEPT = 4096
+LONG = 2048  # of a long row that a program takes at once
 
 
 @blocknb.kernel
@@ -49,6 +57,79 @@ def cross_entropy_backward_kernel(
     bl.store(dx + at * dx_row + columns[None, :], gradient, mask=inside)
 
 
+@blocknb.kernel
+def long_cross_entropy_kernel(
+    x, classes, losses, logsums, x_row, n, ignored, LINES: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr
+):  # fmt: skip
+    row = bl.program_id(0).to(bl.int64)
+    wanted = bl.load(classes + row)
+    counted = wanted != ignored
+    begin = row * x_row
+    first, last = begin, begin + n
+    if EDGES:
+        first, last = bl.cdiv(begin, WIDTH) * WIDTH, (begin + n) // WIDTH * WIDTH
+        edge = ends(first, last, WIDTH)
+        rest = bl.load(x + edge, mask=(edge >= begin) & (edge < begin + n), other=-float("inf")).to(bl.float32)
+    logit = bl.load(x + begin + wanted, mask=counted, other=0.0).to(bl.float32)
+    line, wide = x + first, (last - first).to(bl.int32)
+    at = bl.arange(0, LINES)[:, None] * WIDTH + bl.arange(0, WIDTH)[None, :]
+    largest = bl.full((LINES,), LEAST, bl.float32)  # finite: no difference of infinities where all is masked
+    total = bl.zeros((LINES,), bl.float32)
+    for done in range(0, wide, LINES * WIDTH):
+        logits = bl.load(line + done + at, mask=done + at < wide, other=-float("inf")).to(bl.float32)
+        larger = bl.maximum(largest, bl.max(logits, axis=1))
+        total = total * bl.exp(largest - larger) + bl.sum(bl.exp(logits - larger[:, None]), axis=1)
+        largest = larger
+    most = bl.max(largest, axis=0)
+    if EDGES:
+        most = bl.maximum(most, bl.max(rest, axis=0))
+    powers = bl.sum(total * bl.exp(largest - most), axis=0)
+    if EDGES:
+        powers += bl.sum(bl.exp(rest - most), axis=0)
+    logsum = bl.log(powers) + most
+    bl.store(losses + row, bl.where(counted, logsum - logit, 0.0))
+    bl.store(logsums + row, logsum)
+
+
+@blocknb.kernel
+def long_cross_entropy_backward_kernel(
+    x, classes, dlosses, logsums, dx, x_row, dx_row, n, blocks, ignored,
+    BLOCK: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr, ALIKE: bl.constexpr,
+):  # fmt: skip
+    """A block of a row a program, `blocks` a row, whose first one has its ends too; ALIKE: dx has the strides of x."""
+    row, block = (bl.program_id(0) // blocks).to(bl.int64), bl.program_id(0) % blocks
+    wanted = bl.load(classes + row)
+    given = bl.load(dlosses + row).to(bl.float32)
+    logsum = bl.load(logsums + row)
+    begin = row * x_row
+    to = begin if ALIKE else row * dx_row
+    first, last = begin, begin + n
+    if EDGES:
+        first, last = bl.cdiv(begin, WIDTH) * WIDTH, (begin + n) // WIDTH * WIDTH
+    shift, wide, chosen = to - begin, (last - first).to(bl.int32), (wanted - (first - begin)).to(bl.int32)
+    at = block * BLOCK + bl.arange(0, BLOCK)
+    logits = bl.load(x + first + at, mask=at < wide, other=0.0).to(bl.float32)
+    powers = bl.exp(logits - logsum)
+    gradient = given * bl.where(at == chosen, powers - 1.0, powers)
+    target = first if ALIKE else first + shift
+    bl.store(dx + target + at, bl.where(wanted != ignored, gradient, 0.0), mask=at < wide)
+    if EDGES:
+        if block == 0:
+            edge = ends(first, last, WIDTH)
+            inside = (edge >= begin) & (edge < begin + n)
+            rest = bl.load(x + edge, mask=inside, other=0.0).to(bl.float32)
+            power = bl.exp(rest - logsum)
+            power = given * bl.where(edge == begin + wanted, power - 1.0, power)
+            bl.store(dx + shift + edge, bl.where(wanted != ignored, power, 0.0), mask=inside)
+
+
+@blocknb.kernel
+def ends(first, last, WIDTH: bl.constexpr):
+    """WIDTH places before `first` and WIDTH from `last` on; from `first` on where there is nothing between the two."""
+    edge = bl.arange(0, 2 * WIDTH)
+    return bl.where(edge < WIDTH, first, bl.maximum(first, last)) - WIDTH + edge
+
+
 def cross_entropy(
     x: Any, classes: Any, losses: Any, logsums: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
@@ -60,6 +141,13 @@ def cross_entropy(
     m, n = matrix(x, "x")
     for array, name in ((classes, "classes"), (losses, "losses"), (logsums, "logsums")):
         vector(array, name, m)
+    if n > KEPT:
+        width, edges = _vectors(x)
+        long_cross_entropy_kernel[(m,)](
+            x, classes, losses, logsums, strides(x)[0], n, ignored,
+            LINES=LONG // width, WIDTH=width, EDGES=edges, num_warps=num_warps or 4,
+        )  # fmt: skip
+        return losses
     shape = tile(x, num_warps)
     cross_entropy_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
         x, classes, losses, logsums, strides(x)[0], m, n, ignored, **shape
@@ -75,8 +163,26 @@ def cross_entropy_backward(
     matrix(dx, "dx", like=x)
     for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsums, "logsums")):
         vector(array, name, m)
+    x_row, dx_row = strides(x)[0], strides(dx)[0]
+    if n > KEPT:
+        width, edges = _vectors(x)
+        blocks = blocknb.cdiv(n, LONG)
+        long_cross_entropy_backward_kernel[(m * blocks,)](
+            x, classes, dlosses, logsums, dx, x_row, dx_row, n, blocks, ignored,
+            BLOCK=LONG, WIDTH=width, EDGES=edges, ALIKE=x_row == dx_row, num_warps=num_warps or 4,
+        )  # fmt: skip
+        return dx
     shape = tile(x, num_warps)
     cross_entropy_backward_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
-        x, classes, dlosses, logsums, dx, strides(x)[0], strides(dx)[0], m, n, ignored, **shape
+        x, classes, dlosses, logsums, dx, x_row, dx_row, m, n, ignored, **shape
     )
     return dx
+
+
+def _vectors(x: Any) -> tuple[int, bool]:
+    """Elements that a thread has side by side, the most it may move at once, and whether rows begin or end within as many; on a CPU, whose
+    vectors begin anywhere, a thread has the whole block."""
+    if on_host(x):
+        return LONG, False
+    width = max(1, 16 // x.dtype.itemsize)
+    return width, bool(strides(x)[0] % width or x.shape[1] % width)
