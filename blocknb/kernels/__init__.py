@@ -8,7 +8,8 @@ from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
 from blocknb.kernels.matmul import matmul, matmul_kernel
-from blocknb.kernels.norms import layer_norm, layer_norm_backward, rms_norm, rms_norm_backward
+from blocknb.kernels.norm_gradients import layer_norm_backward, rms_norm_backward
+from blocknb.kernels.norms import layer_norm, rms_norm
 from blocknb.kernels.softmax import softmax, softmax_kernel
 from blocknb.kernels.sums import sum
 from blocknb.kernels.transpose import transpose

@@ -18,7 +18,7 @@ from blocknb.kernels.rows import matrix, tile, vector
 from blocknb.kernels.strides import on_host, strides
 
 IGNORED = -100
-LEAST: bl.constexpr = -3.4028234663852886e38  # of finite fp32
+LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32
 KEPT = 4096
 LONG = 2048  # of a long row that a program takes at once
 

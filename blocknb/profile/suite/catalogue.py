@@ -208,7 +208,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             by_n(NORM_N, GIB), _CPU_ROWS, over_rows,
         ),
         Benchmark(
-            "layer_norm_backward", "norms", _layer_norm_backward_arrays,
+            "layer_norm_backward", "norm_gradients", _layer_norm_backward_arrays,
             lambda k, a, **c: k.layer_norm_backward(
                 *(a[name] for name in ("x", "weight", "dy", "mean", "rstd", "dx", "dweight", "dbias")), **c
             ),
@@ -216,7 +216,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             by_n(BACKWARD_N), ((4096, 1024),), over_rows, {"fp32": (1e-4, 5e-4), "fp16": (2e-3, 5e-3)},
         ),
         Benchmark(
-            "rms_norm_backward", "norms", _rms_norm_backward_arrays,
+            "rms_norm_backward", "norm_gradients", _rms_norm_backward_arrays,
             lambda k, a, **c: k.rms_norm_backward(
                 *(a[name] for name in ("x", "weight", "dy", "rstd", "dx", "dweight")), **c
             ),

@@ -1,0 +1,208 @@
+"""The gradients of layer norm and RMS norm, in fp32 arithmetic, from the mean and rstd that the forward pass kept.
+
+With g = dy weight and z = (x - mean) rstd: dx = rstd (g - mean(g) - z mean(g z)), dweight = sum over rows of dy z, dbias = sum over
+rows of dy; RMS norm leaves mean(g) out.
+
+One kernel reads x and dy once: programs walk over the rows together, each keeps a row in registers and beside it what it has met of
+dweight and dbias, and one more kernel adds up what the programs have. A row that is too long for that is met twice: one kernel takes
+the two sums of each row, the next, whose programs have some columns of many rows, everything else. It begins with the rows that the
+first one ended with, which the L2 cache may still hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.rows import matrix, tile, vector
+from blocknb.kernels.strides import empty, on_host, strides
+
+SMS = 132  # of the GPUs this was measured on: programs that walk over all rows are a multiple of it
+KEPT = 8192  # elements of a row of layer norm that one program keeps with its two sums, of RMS norm twice as many
+LONG = 1024  # columns of a longer row that a program has
+HOST_PROGRAMS = 264  # on a CPU
+
+
+@blocknb.kernel
+def norm_backward_kernel(
+    x, weight, dy, mean, rstd, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
+    CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
+):  # fmt: skip
+    """Programs walk over the rows together; each leaves its part of dweight and dbias, (programs, N) in fp32."""
+    columns = bl.arange(0, BLOCK)
+    dweight = bl.zeros((ROWS, BLOCK), bl.float32)
+    dbias = bl.zeros((ROWS, BLOCK), bl.float32)
+    for first in range(bl.program_id(0) * ROWS, m, bl.num_programs(0) * ROWS):
+        rows = first + bl.arange(0, ROWS)
+        inside = (rows < m)[:, None] & (columns < n)[None, :]
+        at = rows[:, None].to(bl.int64)
+        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        given = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
+        if CENTRED:
+            z -= bl.load(mean + rows, mask=rows < m, other=0.0)[:, None]
+        z *= scale[:, None]  # columns beyond the row hold anything; there g is 0
+        g = given
+        if weight is not None:  # read again for each row: it is in the L1 cache, and registers are scarce
+            g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+        result = z * (bl.sum(g * z, axis=1) / n * scale)[:, None]
+        if CENTRED:
+            result += (bl.sum(g, axis=1) / n * scale)[:, None]
+        bl.store(dx + at * dx_row + columns[None, :], g * scale[:, None] - result, mask=inside)
+        dweight += given * z
+        dbias += given
+    if dweights is not None:
+        bl.store(dweights + bl.program_id(0) * n + columns, bl.sum(dweight, axis=0), mask=columns < n)
+    if dbiases is not None:
+        bl.store(dbiases + bl.program_id(0) * n + columns, bl.sum(dbias, axis=0), mask=columns < n)
+
+
+@blocknb.kernel
+def norm_sums_kernel(
+    x, weight, dy, mean, rstd, sums, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
+):
+    """sums[0, i] = mean(g z) of row i, sums[1, i] = mean(g)."""
+    rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
+    at = rows[:, None].to(bl.int64)
+    scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
+    centre = bl.zeros((ROWS,), bl.float32)
+    if CENTRED:
+        centre = bl.load(mean + rows, mask=rows < m, other=0.0)
+    products = bl.zeros((ROWS, BLOCK), bl.float32)
+    total = bl.zeros((ROWS, BLOCK), bl.float32)
+    for first in range(0, n, BLOCK):
+        columns = first + bl.arange(0, BLOCK)
+        inside = (rows < m)[:, None] & (columns < n)[None, :]
+        g = bl.load(dy + at * dy_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        z = bl.load(x + at * x_row + columns[None, :], mask=inside, other=0.0).to(bl.float32)
+        if weight is not None:
+            g *= bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
+        products += g * ((z - centre[:, None]) * scale[:, None])
+        total += g
+    bl.store(sums + rows, bl.sum(products, axis=1) / n, mask=rows < m)
+    if CENTRED:
+        bl.store(sums + m + rows, bl.sum(total, axis=1) / n, mask=rows < m)
+
+
+@blocknb.kernel
+def norm_columns_kernel(
+    x, weight, dy, mean, rstd, sums, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
+    CENTRED: bl.constexpr, BLOCK: bl.constexpr,
+):  # fmt: skip
+    """Programs (i, j) have the columns of block i; those with one i walk over the rows together, from the last to the first."""
+    columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    inside = columns < n
+    factor = bl.full((BLOCK,), 1.0, bl.float32)
+    if weight is not None:
+        factor = bl.load(weight + columns, mask=inside, other=0.0).to(bl.float32)
+    dweight = bl.zeros((BLOCK,), bl.float32)
+    dbias = bl.zeros((BLOCK,), bl.float32)
+    for back in range(bl.program_id(1), m, bl.num_programs(1)):
+        row = m - 1 - back
+        at = row.to(bl.int64)
+        z = bl.load(x + at * x_row + columns, mask=inside, other=0.0).to(bl.float32)
+        given = bl.load(dy + at * dy_row + columns, mask=inside, other=0.0).to(bl.float32)
+        scale = bl.load(rstd + row)
+        if CENTRED:
+            z -= bl.load(mean + row)
+        z *= scale
+        result = z * (bl.load(sums + row) * scale)
+        if CENTRED:
+            result += bl.load(sums + m + row) * scale
+        bl.store(dx + at * dx_row + columns, given * factor * scale - result, mask=inside)
+        dweight += given * z
+        dbias += given
+    if dweights is not None:
+        bl.store(dweights + bl.program_id(1) * n + columns, dweight, mask=inside)
+    if dbiases is not None:
+        bl.store(dbiases + bl.program_id(1) * n + columns, dbias, mask=inside)
+
+
+@blocknb.kernel
+def sum_columns_kernel(parts, first, second, programs, n, ROWS: bl.constexpr, BLOCK: bl.constexpr):
+    """first = the sums over programs of parts[0] (programs, N), second of parts[1], where it is not None."""
+    columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    begin = bl.program_id(1).to(bl.int64) * programs * n
+    total = bl.zeros((ROWS, BLOCK), bl.float32)
+    for done in range(0, programs, ROWS):
+        rows = done + bl.arange(0, ROWS)
+        inside = (rows < programs)[:, None] & (columns < n)[None, :]
+        total += bl.load(parts + begin + rows[:, None] * n + columns[None, :], mask=inside, other=0.0)
+    found = bl.sum(total, axis=0)
+    if second is None:
+        bl.store(first + columns, found, mask=columns < n)
+    else:
+        bl.store(first + columns, found, mask=(columns < n) & (bl.program_id(1) == 0))
+        bl.store(second + columns, found, mask=(columns < n) & (bl.program_id(1) == 1))
+
+
+def layer_norm_backward(
+    x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any = None, dbias: Any = None, *,
+    programs: int | None = None, num_warps: int | None = None,
+) -> Any:  # fmt: skip
+    """Writes dx (M, N), and dweight and dbias (N) where given, from dy (M, N) and what `layer_norm` kept; returns `dx`.
+
+    `programs` share the rows, and each needs scratch memory of N fp32 numbers for each of the two sums; None lets the row's length
+    say how many. Raises ValueError as `layer_norm` does.
+    """
+    _backward(x, weight, dy, mean, rstd, dx, dweight, dbias, programs, num_warps)
+    return dx
+
+
+def rms_norm_backward(
+    x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight: Any = None, *, programs: int | None = None,
+    num_warps: int | None = None,
+) -> Any:  # fmt: skip
+    """Writes dx (M, N), and dweight (N) where given, from dy (M, N) and what `rms_norm` kept; as `layer_norm_backward`."""
+    _backward(x, weight, dy, None, rstd, dx, dweight, None, programs, num_warps)
+    return dx
+
+
+def _backward(
+    x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, programs: int | None,
+    num_warps: int | None,
+) -> None:  # fmt: skip
+    m, n = matrix(x, "x")
+    matrix(dy, "dy", like=x)
+    matrix(dx, "dx", like=x)
+    for array, name, length in (
+        (weight, "weight", n), (mean, "mean", m), (rstd, "rstd", m), (dweight, "dweight", n), (dbias, "dbias", n),
+    ):  # fmt: skip
+        vector(array, name, length)
+    centred, host = mean is not None, on_host(x)
+    shape = tile(x, num_warps)
+    rows, block = shape["ROWS"], shape["BLOCK"]
+    if kept := host or block <= (KEPT if centred else 2 * KEPT):
+        most, groups = (
+            programs or (HOST_PROGRAMS if host else SMS * max(1, KEPT // (rows * block))),
+            blocknb.cdiv(m, rows),
+        )
+    else:
+        block = min(block, LONG)
+        most, groups = programs or blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block)), m
+    programs = max(1, min(most, groups))
+    wanted = [array for array in (dweight, dbias) if array is not None]
+    parts = empty(x, (len(wanted), programs, n), "float32") if wanted else None
+    dweights = parts[0] if dweight is not None else None
+    dbiases = parts[-1] if dbias is not None else None
+    steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
+    if kept:
+        norm_backward_kernel[(programs,)](
+            x, weight, dy, mean, rstd, dx, dweights, dbiases, *steps, m, n, CENTRED=centred, **shape
+        )
+    else:
+        sums = empty(x, (2, m), "float32")
+        norm_sums_kernel[(blocknb.cdiv(m, 2),)](
+            x, weight, dy, mean, rstd, sums, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024, num_warps=4
+        )
+        norm_columns_kernel[(blocknb.cdiv(n, block), programs)](
+            x, weight, dy, mean, rstd, sums, dx, dweights, dbiases, *steps, m, n,
+            CENTRED=centred, BLOCK=block, num_warps=num_warps or 4,
+        )  # fmt: skip
+    if wanted:
+        first, second = [*wanted, None][:2]
+        taken, wide = (32, 64) if host else (min(512, blocknb.next_power_of_2(programs)), 16)
+        sum_columns_kernel[(blocknb.cdiv(n, wide), len(wanted))](
+            parts, first, second, programs, n, ROWS=taken, BLOCK=wide, num_warps=4 if host else 8
+        )
