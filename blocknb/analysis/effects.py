@@ -53,13 +53,13 @@ def effects(op: Op) -> Effects:
 
 
 def global_operands(op: Op) -> tuple[Value, ...]:
-    """The operands of an access to an array, pointer first; without the buffer that an atomic leaves its result in."""
+    """The operands of an access to an array, pointer first; without the buffer of a copy, or that an atomic leaves its result in."""
     return op.args[1:] if isinstance(op.args[0].type, Buffer) else op.args
 
 
 def mask_of(op: Op) -> Value | None:
     """The mask of a load, store or atomic."""
-    position = {"load": 1, "store": 2, "atomic": 2, "atomic_cas": 3}.get(op.name)
+    position = {"load": 1, "copy_async": 1, "store": 2, "atomic": 2, "atomic_cas": 3}.get(op.name)
     args = global_operands(op)
     return args[position] if position is not None and len(args) > position else None
 

@@ -18,6 +18,7 @@ from typing import Any
 from blocknb.analysis import affine
 from blocknb.codegen import (
     gpu_assembly,
+    gpu_async,
     gpu_atomics,
     gpu_control,
     gpu_dot,
@@ -113,6 +114,7 @@ class Generator:
         self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
+        self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
         self.sites: list[Site] = []
         self.reports = False
         self.extents: dict[int, None] = {}  # arguments whose extents the code asks for
@@ -438,6 +440,8 @@ class Generator:
                 gpu_control.branch(self, op)
             case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
                 gpu_memory.emit(self, op)
+            case "slot" | "copy_async" | "commit" | "wait":
+                gpu_async.emit(self, op)
             case "atomic" | "atomic_cas":
                 gpu_atomics.emit(self, op)
             case name if name in REPORTS:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.effects import mask_of
+from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.codegen import gpu_stream
 from blocknb.codegen.gpu_math import ElementType, llvm_type
 from blocknb.errors import CompilerBug
@@ -160,8 +160,8 @@ def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str], value: Value
 
 
 def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
-    """The registers of each access of a load or store, as wide as layout, addresses and mask allow."""
-    pointer = op.args[0]
+    """The registers of each access of a load, store or copy, as wide as layout, addresses and mask allow."""
+    pointer = global_operands(op)[0]
     if not pointer.type.shape:
         return [(0,)]
     layout, width = pointer.type.layout, 1
@@ -383,7 +383,7 @@ class SharedAddress:
     """Addresses in a buffer for one layout: (thread part XOR constant) plus constant, the first XOR only where bits meet."""
 
     def __init__(self, g: Generator, buffer: Value, lane: Sequence[int], warp: Sequence[int]):
-        self.g, self.base = g, g.offsets[buffer]
+        self.g, self.base, self.slot = g, g.offsets[buffer], g.slots.get(buffer, "")
         self.shared, self.bytes = buffer.type.layout, memory_bits(buffer.type.dtype) // 8
         lane, warp = ([self.shared.offset(b) * self.bytes for b in bases] for bases in (lane, warp))
         self.reach = 0
@@ -400,8 +400,13 @@ class SharedAddress:
             with g.writing(g.entry, ""):
                 name = g.emit(f"xor i32 {self.thread}, {meet}") if meet else self.thread
                 g.memo[key] = g.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {name}")
-        constant = self.base + (offset & ~self.reach)
-        return g.emit(f"getelementptr i8, ptr addrspace(3) {g.memo[key]}, i32 {constant}") if constant else g.memo[key]
+        base, constant = g.memo[key], self.base + (offset & ~self.reach)
+        if self.slot:
+            key = ("slot", base, self.slot)
+            if key not in g.memo:
+                g.remember(g.memo, key, g.emit(f"getelementptr i8, ptr addrspace(3) {base}, i32 {self.slot}"))
+            base = g.memo[key]
+        return g.emit(f"getelementptr i8, ptr addrspace(3) {base}, i32 {constant}") if constant else base
 
 
 def local_store(g: Generator, op: Op) -> None:

@@ -27,7 +27,7 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
-MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "dot", "flip", "gather")
+MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "wait", "dot", "flip", "gather")
 
 
 def run(

@@ -6,6 +6,9 @@ also remembers who wrote and who read it since the last barrier. A race is an er
 bytes that nobody wrote, or that were last written through another buffer (their live ranges overlap). Shared memory starts as
 0xFF: NaN as a float of any width, -1 as an integer.
 
+An asynchronous copy is worth as little as hardware promises: from its issue its bytes are poison, and nobody may touch them; when its
+warp has waited for it they are written, as by a store at that moment. A program must not end before its copies have arrived.
+
 A store by several warps of the same value to the same place is what a replicated tile does, and no race. But hardware lets one
 of them do it, so that any other warp, replica or not, may read the value only after a barrier.
 """
@@ -30,6 +33,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts.linear import Layout
 
 POISON = 0xFF
+NOBODY, UNDER_WAY = -1, -2  # in place of the buffer through which a byte was written
 UNORDERED = ", with no barrier in between"
 
 
@@ -87,17 +91,32 @@ class Touches:
 
 
 class Memory:
-    """What the warps of one program share: the bytes of shared memory, and the account of who touched what."""
+    """What the warps of one program share: the bytes of shared memory, and the account of who touched what. `offsets`: of each buffer
+    by the id of its op, as far as these have no place yet."""
 
-    def __init__(self, size: int, check_races: bool):
+    def __init__(self, func: Func, check_races: bool):
+        self.offsets, size = _places(func)
         self.data = np.full(size, POISON, np.uint8)
-        self.owner = np.full(size, -1)  # the buffer through which a byte was written last
+        self.owner = np.full(size, NOBODY)  # the buffer through which a byte was written last
         self.touches = Touches(size)
         self.arrays: dict[int, Touches] = {}  # the same account for each array in global memory
         self.epoch, self.check_races = 1, check_races
 
+    def begin(self, warp: int, where: np.ndarray, buffer: Allocation) -> str:
+        """Begins a copy to bytes of shared memory; what is wrong with it, or ""."""
+        trouble = self.write(warp, where, np.full(len(where), POISON, np.uint8), buffer)
+        self.owner[where] = UNDER_WAY
+        return trouble
+
+    def land(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
+        """Ends a copy; what is wrong with it, or ""."""
+        self.owner[where] = NOBODY
+        return self.write(warp, where, data, buffer)
+
     def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
         """Writes bytes of shared memory; what is wrong with it, or ""."""
+        if (self.owner[where] == UNDER_WAY).any():
+            return "writes shared memory to which a copy is under way"
         changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
         trouble = self.touches.note_write(warp, self.epoch, where, changes)
         self.owner[where] = buffer.number
@@ -109,7 +128,9 @@ class Memory:
         trouble = self.touches.note_read(warp, self.epoch, where)
         if trouble and self.check_races:
             return self.data[where], f"reads shared memory that {trouble}{UNORDERED}"
-        if (self.owner[where] == -1).any():
+        if (self.owner[where] == UNDER_WAY).any():
+            return self.data[where], "reads shared memory to which a copy is under way"
+        if (self.owner[where] == NOBODY).any():
             return self.data[where], "reads shared memory that nothing has written"
         if (self.owner[where] != buffer.number).any():
             return self.data[where], "reads shared memory that another buffer has overwritten"
@@ -129,6 +150,9 @@ class Memory:
         return touches.note_write(warp, self.epoch, where, old[where] != new)
 
 
+Copy = tuple[np.ndarray, np.ndarray, Allocation]  # bytes of shared memory, what they will hold, the buffer
+
+
 class Warp(LaidMachine):
     """One warp of a program."""
 
@@ -136,6 +160,7 @@ class Warp(LaidMachine):
         super().__init__(func, space, sizes, program)
         self.number, self.memory = number, memory
         self.warps = slice(number, number + 1)
+        self.groups: list[list[Copy]] = [[]]  # of copies under way; the last is yet to be committed
 
     def step(self, op: Op, args: list) -> tuple:
         if op.name not in ACCESSES:
@@ -184,9 +209,24 @@ class Warp(LaidMachine):
         match op.name:
             case "alloc":
                 offset, type = op.attrs.get("offset"), op.attrs["type"]
+                offset = self.memory.offsets.get(op.id, offset)
                 if offset is None or offset + type.bytes > len(self.memory.data):
                     raise self.bug(op, "the buffer has no place in shared memory")
                 return (Allocation(offset, type, op.id),)
+            case "slot":
+                ring, index = args[0], int(args[1])
+                if not 0 <= index < ring.type.slots:
+                    raise self.bug(op, f"slot {index} of a ring of {ring.type.slots}")
+                return (Allocation(ring.offset + index * ring.type.slot.bytes, ring.type.slot, ring.number),)
+            case "copy_async":
+                self.copy(op, args)
+                return ()
+            case "commit":
+                self.groups.append([])
+                return ()
+            case "wait":
+                self.wait(op, op.attrs["pending"])
+                return ()
             case "local_store":
                 tile, held = self.gather(op, args[1], op.args[1].type)
                 self.keep(op, args[0], held, np.atleast_1d(tile[held]))
@@ -198,6 +238,24 @@ class Warp(LaidMachine):
                 tile = self.read(op, args[0], wanted.reshape(type.shape))
                 return (self.deal(op, tile, wanted, type),)
         return super().move(op, args)
+
+    def copy(self, op: Op, args: list) -> None:
+        """Begins an asynchronous copy of the elements that this warp is the one to copy."""
+        if not self.owns(op.args[1].type.layout):
+            return
+        tiles = [self.gather(op, x, arg.type) for x, arg in zip(args[1:], op.args[1:], strict=True)]
+        held = tiles[0][1]
+        pointers, *mask = (tile[held] for tile, _ in tiles)
+        dtype = op.args[0].type.dtype.numpy
+        values = self.space.load(op, self.program, pointers, dtype, mask[0] if mask else None, None)
+        where = self.bytes_of(args[0], np.flatnonzero(held)).reshape(-1)
+        self.complain(op, self.memory.begin(self.number, where, args[0]))
+        self.groups[-1].append((where, values.view(np.uint8), args[0]))
+
+    def wait(self, op: Op, pending: int) -> None:
+        while len(self.groups) - 1 > pending:
+            for where, data, buffer in self.groups.pop(0):
+                self.complain(op, self.memory.land(self.number, where, data, buffer))
 
     def bytes_of(self, buffer: Allocation, elements: np.ndarray) -> np.ndarray:
         """The addresses of the bytes of some elements (flat indices), [elements, bytes of one]."""
@@ -258,10 +316,10 @@ def run_warps(
     Raises CompilerBug when some warps wait at a barrier that others pass by, or wait at different ones.
     """
     count = func.attrs.get("num_warps", 4)
-    memory = Memory(_shared_bytes(func), check_races)
+    memory = Memory(func, check_races)
     walks: dict[int, Generator[Op, None, tuple]] = {}
-    for number in range(count):
-        warp = Warp(func, space, sizes, program, number, memory)
+    warps = [Warp(func, space, sizes, program, number, memory) for number in range(count)]
+    for number, warp in enumerate(warps):
         warp.implicit_barriers = implicit_barriers
         walks[number] = warp.execute(func.body, dict(env))
     while walks:
@@ -277,8 +335,16 @@ def run_warps(
             raise CompilerBug(f"{message} (program {program}){where}", op.loc)
         walks = {number: walks[number] for number in waiting}
         memory.epoch += 1
+    if any(any(warp.groups) for warp in warps):
+        raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
 
 
-def _shared_bytes(func: Func) -> int:
-    ends = [op.attrs.get("offset", 0) + op.attrs["type"].bytes for op in func.ops() if op.name == "alloc"]
-    return func.attrs.get("shared_bytes", max(ends, default=0))
+def _places(func: Func) -> tuple[dict[int, int], int]:
+    """A place for each buffer that has none, before `allocate` has run, by the id of its op; and the size of shared memory."""
+    allocs = [op for op in func.ops() if op.name == "alloc"]
+    size = max((op.attrs["offset"] + op.attrs["type"].bytes for op in allocs if "offset" in op.attrs), default=0)
+    found = {}
+    for op in allocs:
+        if "offset" not in op.attrs and "shared_bytes" not in func.attrs:
+            found[op.id], size = size, size + op.attrs["type"].bytes
+    return found, func.attrs.get("shared_bytes", size)

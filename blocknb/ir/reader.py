@@ -96,12 +96,11 @@ class _Reader(Tokens):
             return Tile(self.dtype(text))
         form, rest = text[:-1].split("<", 1)
         dims, _, layout = rest.partition(", ")
-        match = re.fullmatch(r"((?:\d+x)*)(.*)", dims)
+        match = re.fullmatch(r"(?:(\d+)\*)?((?:\d+x)*)(.*)", dims)
         assert match is not None
-        shape = tuple(int(n) for n in match[1].split("x")[:-1])
-        return (Tile if form == "tile" else Buffer)(
-            self.dtype(match[2]), shape, self.layout(layout) if layout else None
-        )
+        shape = tuple(int(n) for n in match[2].split("x")[:-1])
+        parts = self.dtype(match[3]), shape, self.layout(layout) if layout else None
+        return Tile(*parts) if form == "tile" else Buffer(*parts, int(match[1] or 1))
 
     def dtype(self, text: str) -> Any:
         if text.startswith("ptr<"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.language import assembly, meaning, rules
+from blocknb.language import assembly, meaning, rules, shared_memory
 from blocknb.language.meaning import PREDICATES
 from blocknb.language.rules import TypeRule, need
 
@@ -427,37 +427,11 @@ row(
     attrs=("layout",),
     levels=("laid", "memory"),
 )
-row(
-    "alloc",
-    "shared",
-    rules.alloc,
-    "A buffer in shared memory; `offset` (bytes) is set by the pass `shared`.",
-    attrs=("type", "offset"),
-    levels=("memory",),
-)
-row(
-    "local_store",
-    "shared",
-    rules.local_store,
-    "Writes a tile to a shared buffer.",
-    operands="buffer x",
-    writes="shared",
-    levels=("memory",),
-)
-row(
-    "local_load",
-    "shared",
-    rules.local_load,
-    "Reads a tile from a shared buffer.",
-    operands="buffer",
-    attrs=("layout",),
-    reads="shared",
-    levels=("memory",),
-)
+shared_memory.rows(row)
 
 TERMINATORS = ("yield", "condition")
 ATOMICS = ("atomic", "atomic_cas")
-ACCESSES = ("load", "store", *ATOMICS)  # what touches the arrays of the user
+ACCESSES = ("load", "store", "copy_async", *ATOMICS)  # what touches the arrays of the user
 
 
 def infer(name: str, types: tuple, attrs: dict) -> tuple:

@@ -280,12 +280,40 @@ def alloc(types, attrs):
     return (attrs["type"],)
 
 
+def one_buffer(type):
+    need(isinstance(type, Buffer), f"{type} is no shared buffer")
+    need(type.slots == 1, f"{type} is a ring; an access is to one of its slots")
+
+
+def slot(types, attrs):
+    ring, index = types
+    need(isinstance(ring, Buffer), f"{ring} is no shared buffer")
+    need(index == Tile(t.int32), f"a slot is numbered by an int32, not by {index}")
+    return (ring.slot,)
+
+
+def copy_async(types, attrs):
+    buffer, pointer = types[:2]
+    one_buffer(buffer)
+    need(pointer.is_pointer and pointer.shape != (), f"copies from {pointer}, which is no tile of pointers")
+    wanted = (pointer.dtype.element, pointer.shape)
+    need((buffer.dtype, buffer.shape) == wanted, f"copies elements of {pointer} to {buffer}")
+    if len(types) > 2:
+        check_mask(pointer.shape, pointer.layout, types[2:])
+    return ()
+
+
+def wait(types, attrs):
+    need(attrs["pending"] >= 0, f"waits until {attrs['pending']} groups are left")
+    return ()
+
+
 def local_load(types, attrs):
-    need(isinstance(types[0], Buffer), f"{types[0]} is no shared buffer")
+    one_buffer(types[0])
     return (Tile(types[0].dtype, types[0].shape, attrs["layout"]),)
 
 
 def local_store(types, attrs):
-    need(isinstance(types[0], Buffer), f"{types[0]} is no shared buffer")
+    one_buffer(types[0])
     need((types[0].dtype, types[0].shape) == (types[1].dtype, types[1].shape), f"stores {types[1]} to {types[0]}")
     return ()

@@ -368,20 +368,29 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tile in shared memory: `layout` is a layouts.SharedLayout that maps an element to its offset in the buffer."""
+    """A tile in shared memory: `layout` is a layouts.SharedLayout that maps an element to its offset in the buffer.
+
+    With more than one of the `slots` it is a ring: as many such tiles, one after another.
+    """
 
     dtype: Any
     shape: tuple[int, ...]
     layout: Any = None
+    slots: int = 1
 
     is_pointer = is_scalar = False
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.bytes
+        return self.slots * math.prod(self.shape) * self.dtype.bytes
+
+    @property
+    def slot(self) -> Buffer:
+        """The type of one slot of a ring."""
+        return replace(self, slots=1)
 
     def __str__(self) -> str:
-        dims = "".join(f"{n}x" for n in self.shape)
+        dims = f"{self.slots}*" * (self.slots > 1) + "".join(f"{n}x" for n in self.shape)
         return f"buffer<{dims}{self.dtype.short}{f', {self.layout}' if self.layout is not None else ''}>"
 
 

@@ -3,8 +3,10 @@
 A forward walk keeps the accesses that no barrier has settled yet. An op that touches the same bytes as a pending one, with a
 write on either side, gets a barrier before it, which settles everything. Loops are walked until what is pending at their end
 agrees with what was assumed at their start; since shared memory has its final addresses by now, reuse of bytes by another buffer
-is a hazard like any other. Global memory is treated alike, by the argument that a pointer comes from: a program that writes an
-array and reads it back must see its own writes, whichever thread made them. Two arguments are taken to be two arrays.
+is a hazard like any other. An asynchronous copy must not begin before others have done with the bytes, and it writes them when it is
+waited for: between a copy and its wait nobody may look there, and no barrier would help. Global memory is treated alike, by the
+argument that a pointer comes from: a program that writes an array and reads it back must see its own writes, whichever thread made
+them. Two arguments are taken to be two arrays.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Access:
     releases: bool = False
 
     def conflicts(self, other: Access) -> bool:
+        if self.op.name == "wait" or (other.op.name == "copy_async" and other.root is None):
+            return False  # the copy asked when it began; and until it is waited for nothing has been written
         if not (self.write or other.write) or (self.root is None) is not (other.root is None):
             return False
         if self.root is None:
@@ -77,6 +81,11 @@ class Placement:
         self.func, self.notes = func, notes
         self.facts = affine.analyze(func)
         self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
+        for op in func.ops():
+            if op.name == "slot":
+                self.offsets[op.result] = self.offsets[op.args[0]]  # which slot it is is not asked
+        copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
+        self.copied = {op.id: op.result for op in copied}.values()
         self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
         self.builder = Builder("barriers", func.next_id)
@@ -95,6 +104,10 @@ class Placement:
         match op.name:
             case "local_store" | "local_load":
                 return [self.shared_access(op, op.args[0], op.name == "local_store")]
+            case "copy_async":
+                return [self.array_access(op, op.args[1]), self.shared_access(op, op.args[0], True)]
+            case "wait":
+                return [self.shared_access(op, x, True) for x in self.copied]
             case "dot" | "flip" | "gather":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
@@ -111,7 +124,7 @@ class Placement:
     def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:
         own = pointer if pointer.type.shape and self.apart(pointer) else None
         root = self.facts.root(pointer) or ANYWHERE
-        return Access(op.name != "load", 0, 0, root, own, op, acquires, releases)
+        return Access(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases)
 
     def apart(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""

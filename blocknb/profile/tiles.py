@@ -58,7 +58,7 @@ def instructions(facts: Facts, op: Op, layout: Layout) -> list[tuple[int, ...]]:
 
 
 def owners(op: Op, layout: Layout) -> np.ndarray:
-    """The threads that take part, bool [warps, lanes]: all in a load, one for each element in what writes."""
+    """The threads that take part, bool [warps, lanes]: all in a load, one for each element in what writes (or copies)."""
     warps, lanes = np.arange(layout.num_warps)[:, None], np.arange(layout.num_lanes)[None, :]
     if op.name == "load":
         return (warps >= 0) & (lanes >= 0)

@@ -105,6 +105,7 @@ class Machine:
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
         self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
         self.active = np.ones(self.threads, bool)  # the threads that access memory now
+        self.copies: list[list[tuple]] = [[]]  # the groups of copies under way; the last is yet to be committed
 
     def barrier(self) -> None:
         self.memory.watch.barrier()

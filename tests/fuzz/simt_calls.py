@@ -123,6 +123,34 @@ def matrix(env: Env, match: re.Match, address: np.ndarray) -> Any:
     return results[0] if count == 1 else results
 
 
+def copy_async(env: Env, match: re.Match, target: np.ndarray, source: np.ndarray, read: Any = None) -> None:
+    """cp.async: the bytes are taken now and arrive when somebody waits; what lies there until then is of no use."""
+    begin_copy(env, match[0], target, source, int(match[1]), read, np.ones(len(target), bool))
+
+
+def begin_copy(
+    env: Env, text: str, target: np.ndarray, source: np.ndarray, size: int, read: np.ndarray | None, on: np.ndarray
+) -> None:
+    machine = env["@"]
+    data = np.zeros((len(target), size), np.uint8)
+    whole = on if read is None else on & (read > 0)
+    assert read is None or np.isin(read, (0, size)).all(), text
+    data[whole] = machine.memory.load(source[whole], size, size, text)
+    machine.shared.store(target[on], np.full((int(on.sum()), size), 0xA5, np.uint8), size, text)
+    machine.copies[-1].append((target[on], data[on], size, text))
+
+
+def commit(env: Env, match: re.Match) -> None:
+    env["@"].copies.append([])
+
+
+def wait(env: Env, match: re.Match, pending: np.ndarray) -> None:
+    machine = env["@"]
+    while len(machine.copies) - 1 > pending[0]:
+        for copied in machine.copies.pop(0):
+            machine.shared.store(*copied)
+
+
 def leading_zeros(env: Env, match: re.Match, x: np.ndarray, *_: Any) -> np.ndarray:
     return np.array([8 * x.itemsize - int(v).bit_length() for v in unsigned(x)], x.dtype)
 
@@ -145,6 +173,8 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
     r"llvm\.nvvm\.barrier.*": lambda env, match, *_: env["@"].barrier(),
+    r"llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(?:\.s)?": copy_async,
+    r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
     r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": matrix,
     r"llvm\.smin\..*": plain(np.minimum), r"llvm\.smax\..*": plain(np.maximum),
@@ -177,6 +207,9 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return lambda env: nearest_tf32(args[0](env))
     if text.startswith("fence."):
         return lambda env: None
+    if found := re.fullmatch(r"@\$3 cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (\d+), \$2;", text):
+        size = int(found[1])
+        return lambda env: begin_copy(env, text, args[0](env), args[1](env), size, args[2](env), args[3](env))
     if re.match(r"(@\$\d+ )?(red|atom)\.", text):
         return atomic(text, constraints, args, threads)
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)

@@ -264,6 +264,7 @@ ELSEWHERE = {
 #: Ops of the IR that no name of the language stands for alone.
 OPS = {
     **dict.fromkeys(("convert", "alloc", "local_store", "local_load"), "made by passes: the GPU code of every entry"),
+    **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_copies.py"),
     **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),

@@ -214,6 +214,7 @@ export function sectors(op: TileOp, access: TileAccess): Int32Array {
 const NAMES: Record<string, string> = {
   local_store: 'shared store',
   local_load: 'shared load',
+  copy_async: 'copy to shared',
   atomic_cas: 'atomic cas',
 };
 

@@ -1,0 +1,159 @@
+"""Asynchronous copies to shared memory: they land at their wait and not before, and whoever looks too early is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz import simt
+
+from blocknb.codegen import gpu, llvm
+from blocknb.errors import CompilerBug
+from blocknb.ir.build import rebuild
+from blocknb.ir.core import Func
+from blocknb.ir.interp import run
+from blocknb.ir.text import parse_func, print_func
+from blocknb.ir.verify import verify
+from blocknb.passes.barriers import barriers
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: Five strips of 128 numbers are added up through a ring of three slots; each thread reads what others copied.
+RING = """
+#quads = <128: reg 1,2 lane 4,8,16,32,64 warp 0,0>
+#turned = <128: reg - lane 64,32,16,8,4 warp 2,1>
+#line = <128: shared 1,2,4,8,16,32,64>
+
+func @strips(%x: ptr<f32> div 16, %y: ptr<f32> div 16, %n: i32 div 1) memory {num_warps=4, shared_bytes=1536} {
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %two = const 2 : i32
+  %strip = const 128 : i32
+  %ring = alloc {offset=0} : buffer<3*128xf32, #line>
+  %i = arange 0 128 : tile<128xi32, #quads>
+  %first = cmp lt %zero, %n
+  %second = cmp lt %one, %n
+  %x1 = ptradd %x, %strip
+  %px = splat %x : tile<128xptr<f32>, #quads>
+  %p0 = ptradd %px, %i
+  %m0 = splat %first : tile<128xi1, #quads>
+  %s0 = slot %ring, %zero
+  copy_async %s0, %p0, %m0 {vec=4}
+  commit
+  %px1 = splat %x1 : tile<128xptr<f32>, #quads>
+  %p1 = ptradd %px1, %i
+  %m1 = splat %second : tile<128xi1, #quads>
+  %s1 = slot %ring, %one
+  copy_async %s1, %p1, %m1 {vec=4}
+  commit
+  %nothing = const 0.0 : tile<128xf32, #turned>
+  %s, %rl, %wl = for %k = %zero to %n step %one iter(%acc = %nothing, %read = %zero, %write = %two) : tile<128xf32, #turned>, i32, i32 {
+    wait {pending=1}
+    %later = add %k, %two
+    %there = cmp lt %later, %n
+    %at = mul %later, %strip
+    %base = ptradd %x, %at
+    %pb = splat %base : tile<128xptr<f32>, #quads>
+    %p = ptradd %pb, %i
+    %m = splat %there : tile<128xi1, #quads>
+    %to = slot %ring, %write
+    copy_async %to, %p, %m {vec=4}
+    commit
+    %from = slot %ring, %read
+    %v = local_load %from : tile<128xf32, #turned>
+    %more = add %acc, %v
+    %r1 = add %read, %one
+    %r2 = cmp gt %r1, %two
+    %r3 = select %r2, %zero, %r1
+    %w1 = add %write, %one
+    %w2 = cmp gt %w1, %two
+    %w3 = select %w2, %zero, %w1
+    yield %more, %r3, %w3
+  }
+  wait {pending=0}
+  %j = arange 0 128 : tile<128xi32, #turned>
+  %py = splat %y : tile<128xptr<f32>, #turned>
+  %q = ptradd %py, %j
+  store %q, %s
+}
+"""
+SM80 = Target.parse("sm_80")
+
+
+def ring() -> Func:
+    func = parse_func(RING)
+    verify(func)
+    return barriers(func, SM80, Notes("barriers"))
+
+
+def strips(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(128 * count, dtype=np.float32) ** 2 % 97, np.full(128, np.nan, np.float32)
+
+
+def without(func: Func, *names: str) -> Func:
+    return rebuild(func, "test", lambda op, _: () if op.name in names else NotImplemented)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
+def test_a_ring_brings_every_strip_to_every_thread(count: int) -> None:
+    func = ring()
+    assert print_func(parse_func(print_func(func))) == print_func(func)
+    for seed in range(3):
+        x, y = strips(count)
+        run(func, [x, y, count], 1, seed=seed)
+        np.testing.assert_array_equal(y, x.reshape(-1, 128).sum(axis=0))
+    x, y = strips(count)
+    simt.run(gpu.generate(func, SM80), [x, y, count], (1,))
+    np.testing.assert_array_equal(y, x.reshape(-1, 128).sum(axis=0))
+
+
+def test_one_barrier_a_trip_is_enough_and_it_is_needed() -> None:
+    func = ring()
+    loop = next(op for op in func.ops() if op.name == "for")
+    assert [op.name for op in loop.blocks[0].ops].count("barrier") == 1
+    x, y = strips(5)
+    with pytest.raises(CompilerBug, match="another warp (reads|writes)|a copy is under way|nothing has written"):
+        run(without(func, "barrier"), [x, y, 5], 1)
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
+    func = rebuild(
+        ring(),
+        "test",
+        lambda op, r: (
+            (r.builder.op("wait", pending=late), ())[1]
+            if op.name == "wait" and op.attrs["pending"] == 1
+            else NotImplemented
+        ),
+    )
+    x, y = strips(5)
+    with pytest.raises(CompilerBug, match="reads shared memory to which a copy is under way"):
+        run(func, [x, y, 5], 1)
+
+
+def test_a_program_that_ends_before_its_copies_have_arrived_is_found() -> None:
+    func = rebuild(
+        ring(), "test", lambda op, _: () if op.name == "wait" and not op.attrs["pending"] else NotImplemented
+    )
+    x, y = strips(5)
+    with pytest.raises(CompilerBug, match="ends while copies to shared memory are under way"):
+        run(func, [x, y, 5], 1)
+
+
+def test_a_ring_is_accessed_by_slots_that_it_has() -> None:
+    with pytest.raises(CompilerBug, match="an access is to one of its slots"):
+        verify(parse_func(RING.replace("local_load %from", "local_load %ring")))
+    x, y = strips(5)
+    for old, new in (("%to = slot %ring", "%to = slot %s0"), ("slot %ring, %read", "slot %ring, %at")):
+        func = barriers(parse_func(RING.replace(old, new)), SM80, Notes("barriers"))
+        with pytest.raises(CompilerBug, match="slot 2 of a ring of 1|slot 256 of a ring of 3"):
+            run(func, [x, y, 5], 1)
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a"])
+def test_copies_become_cp_async(name: str) -> None:
+    target = Target.parse(name)
+    text = gpu.generate(ring(), target).text
+    job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": target.arch, "features": target.features, "text": text}
+    ptx = llvm.shared().submit(job).result()["ptx"]
+    assert ptx.count("cp.async.cg.shared.global") == 3 and ptx.count("cp.async.wait_group") == 2
