@@ -135,9 +135,10 @@ def begin_copy(
     data = np.zeros((len(target), size), np.uint8)
     whole = on if read is None else on & (read > 0)
     assert read is None or np.isin(read, (0, size)).all(), text
-    data[whole] = machine.memory.load(source[whole], size, size, text)
-    machine.shared.store(target[on], np.full((int(on.sum()), size), 0xA5, np.uint8), size, text)
-    machine.copies[-1].append((target[on], data[on], size, text))
+    data[whole] = machine.memory.load(source[whole], size, size, text, np.flatnonzero(whole))
+    who = np.flatnonzero(on)
+    machine.shared.store(target[on], np.full((len(who), size), 0xA5, np.uint8), size, text, who)
+    machine.copies[-1].append((target[on], data[on], size, text, who))
 
 
 def commit(env: Env, match: re.Match) -> None:
