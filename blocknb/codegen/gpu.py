@@ -438,7 +438,7 @@ class Generator:
                 gpu_control.loop_while(self, op)
             case "if":
                 gpu_control.branch(self, op)
-            case "load" | "store" | "alloc" | "local_load" | "local_store" | "barrier":
+            case "load" | "store" | "alloc" | "local_load" | "local_store" | "fence" | "barrier":
                 gpu_memory.emit(self, op)
             case "slot" | "copy_async" | "commit" | "wait":
                 gpu_async.emit(self, op)

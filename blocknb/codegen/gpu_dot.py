@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import gpu_math
-from blocknb.codegen.gpu_math import ElementType, llvm_type
+from blocknb.codegen import gpu_math, gpu_wgmma
+from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import SharedAddress, memory_bits, word
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.tables import MmaInstruction
 from blocknb.passes.tensorcore import instruction_named
@@ -28,7 +29,9 @@ UNROLL = 4  # steps along K in one trip of the plain product's loop
 
 
 def dot(g: Generator, op: Op) -> None:
-    if "instr" in op.attrs:
+    if wgmma.is_name(op.attrs.get("instr", "")):
+        gpu_wgmma.dot(g, op)
+    elif "instr" in op.attrs:
         tensor_core(g, op, instruction_named(op.attrs["instr"]))
     else:
         multiply_add(g, op)
@@ -78,14 +81,6 @@ def fragment(g: Generator, value: Value, start: int, size: int, per_word: int) -
     if value.type.dtype == t.float32:
         return [as_tf32(g, g.reg(value, start + i)) for i in range(size)]
     return [word(g, value, tuple(range(start + i, start + i + per_word))) for i in range(0, size, per_word)]
-
-
-def as_tf32(g: Generator, name: str) -> str:
-    """fp32 rounded to the nearest tf32, ties away from zero (PTX ISA, cvt.rna.tf32.f32)."""
-    key = ("tf32", name)
-    if key not in g.memo:
-        return g.remember(g.memo, key, g.emit(f'call i32 asm "cvt.rna.tf32.f32 $0, $1;", "=r,f"(float {name})'))
-    return g.memo[key]
 
 
 def mma_text(op: Op, instruction: MmaInstruction, sizes: list[int], per_word: int) -> str:

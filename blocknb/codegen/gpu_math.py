@@ -41,6 +41,14 @@ def llvm_type(dtype: ElementType) -> str:
     return "ptr addrspace(1)" if isinstance(dtype, Pointer) else scalar_type(dtype)
 
 
+def as_tf32(g: Generator, name: str) -> str:
+    """fp32 rounded to the nearest tf32, ties away from zero (PTX ISA, cvt.rna.tf32.f32)."""
+    key = ("tf32", name)
+    if key not in g.memo:
+        return g.remember(g.memo, key, g.emit(f'call i32 asm "cvt.rna.tf32.f32 $0, $1;", "=r,f"(float {name})'))
+    return g.memo[key]
+
+
 def constant(value: Any, dtype: ElementType) -> str:
     """A constant operand."""
     return "null" if isinstance(dtype, Pointer) else literal(value, dtype)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.codegen import gpu_stream
-from blocknb.codegen.gpu_math import ElementType, llvm_type
+from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -40,6 +40,8 @@ def emit(g: Generator, op: Op) -> None:
             local_store(g, op)
         case "local_load":
             local_load(g, op)
+        case "fence":
+            g.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"() #1')
         case "barrier":
             g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
 
@@ -415,7 +417,10 @@ def local_store(g: Generator, op: Op) -> None:
     where = SharedAddress(g, buffer, layout.lane, layout.warp)
     for registers in vector_access(layout, buffer.type.layout, bits).groups:
         pieces = split(registers, bits)
-        words = [word(g, value, piece) for piece in pieces]
+        if op.attrs.get("tf32"):
+            words = [as_tf32(g, g.reg(value, r)) for r in registers]
+        else:
+            words = [word(g, value, piece) for piece in pieces]
         plain_store(g, where.pointer(layout.register_indices[registers[0]]), 3, words, bits * len(pieces[0]))
 
 

@@ -30,6 +30,7 @@ from blocknb.ir.interp_laid import LaidMachine
 from blocknb.ir.text import print_op
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.language.types import Buffer
+from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 
 POISON = 0xFF
@@ -98,6 +99,8 @@ class Memory:
         self.offsets, size = _places(func)
         self.data = np.full(size, POISON, np.uint8)
         self.owner = np.full(size, NOBODY)  # the buffer through which a byte was written last
+        self.writer = np.full(size, -1)  # the warp that did it
+        self.fenced: np.ndarray = np.zeros(size, np.int64)  # the epoch in which that warp fenced it, 0: not yet
         self.touches = Touches(size)
         self.arrays: dict[int, Touches] = {}  # the same account for each array in global memory
         self.epoch, self.check_races = 1, check_races
@@ -119,7 +122,7 @@ class Memory:
             return "writes shared memory to which a copy is under way"
         changes = (self.data[where] != data) | (self.owner[where] != buffer.number)
         trouble = self.touches.note_write(warp, self.epoch, where, changes)
-        self.owner[where] = buffer.number
+        self.owner[where], self.writer[where], self.fenced[where] = buffer.number, warp, 0
         self.data[where] = data
         return f"writes shared memory that {trouble}{UNORDERED}" if trouble and self.check_races else ""
 
@@ -135,6 +138,19 @@ class Memory:
         if (self.owner[where] != buffer.number).any():
             return self.data[where], "reads shared memory that another buffer has overwritten"
         return self.data[where], ""
+
+    def fence(self, warp: int) -> None:
+        """What a warp has written may be read by wgmma, after the next barrier."""
+        self.fenced[(self.writer == warp) & (self.fenced == 0)] = self.epoch
+
+    def unfenced(self, warp: int, where: np.ndarray) -> str:
+        """What is wrong with a read by wgmma, or ""."""
+        if not self.check_races:
+            return ""
+        if (self.fenced[where] == 0).any():
+            return "reads by wgmma what was stored without a fence"
+        late = (self.fenced[where] == self.epoch) & (self.writer[where] != warp)
+        return f"reads by wgmma what another warp has fenced{UNORDERED}" if late.any() else ""
 
     def touch(
         self, warp: int, number: int, where: np.ndarray, old: np.ndarray, new: np.ndarray | None, atomic: bool = False
@@ -229,7 +245,11 @@ class Warp(LaidMachine):
                 return ()
             case "local_store":
                 tile, held = self.gather(op, args[1], op.args[1].type)
-                self.keep(op, args[0], held, np.atleast_1d(tile[held]))
+                values = interp.round_to_tf32(tile[held]) if op.attrs.get("tf32") else tile[held]
+                self.keep(op, args[0], held, np.atleast_1d(values))
+                return ()
+            case "fence":
+                self.memory.fence(self.number)
                 return ()
             case "local_load":
                 type = op.result.type
@@ -273,14 +293,20 @@ class Warp(LaidMachine):
         return tile
 
     def operand(self, op: Op, i: int, value: Any) -> tuple[np.ndarray, np.ndarray]:
-        """From registers what this warp holds; from a buffer the rows or columns that its part of the result needs."""
+        """From registers what this warp holds; from a buffer the rows or columns that its part of the result needs, or (wgmma) that
+        of the warps it works together with."""
         if not isinstance(value, Allocation):
             return super().operand(op, i, value)
         result = op.result.type
         needed = np.zeros(result.size, bool)
-        needed[self.places(op, result.layout)] = True
+        group = wgmma.GROUP if wgmma.is_name(op.attrs.get("instr", "")) else 1
+        first = self.number // group * group
+        needed[result.layout.indices()[first : first + group]] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
         wanted = np.broadcast_to(lines, value.type.shape)
+        if group > 1:
+            where = self.bytes_of(value, np.flatnonzero(wanted)).reshape(-1)
+            self.complain(op, self.memory.unfenced(self.number, where))
         return self.read(op, value, wanted), wanted
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.ops import OPS, TERMINATORS
 from blocknb.language.types import Buffer, Tile
-from blocknb.layouts import gf2
+from blocknb.layouts import gf2, wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
 
@@ -220,15 +220,30 @@ class _Verifier:
                 self.require(near, op, "a flip between warps is left at the memory level")
             case "gather":
                 self.require(isinstance(op.args[0].type, Buffer), op, "a gather is from a shared buffer")
+            case "dot" if wgmma.is_name(op.attrs.get("instr", "")):
+                self.warpgroup(op)
             case "alloc":
                 total, offset, type = self.func.attrs.get("shared_bytes"), op.attrs.get("offset"), op.attrs["type"]
                 if total is None and offset is None:
                     return  # before the pass `allocate`
                 self.require(isinstance(offset, int) and offset >= 0, op, "a buffer without an offset")
                 self.require(offset % type.dtype.bytes == 0, op, f"the offset {offset} is not aligned to {type.dtype}")
+                align = op.attrs.get("align", 1)
+                self.require(offset % align == 0, op, f"the offset {offset} is not a multiple of {align}")
                 self.require(isinstance(total, int), op, "the function does not say its shared_bytes")
                 inside = offset + type.bytes <= total
                 self.require(inside, op, f"bytes {offset} to {offset + type.bytes} of {total} of shared memory")
+
+    def warpgroup(self, op: Op) -> None:
+        """wgmma reads buffers that a descriptor can name, and B is one."""
+        for side, value in enumerate(op.args[:2]):
+            type = value.type
+            if not isinstance(type, Buffer):
+                self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is in no shared buffer")
+                continue
+            part = wgmma.part(type.shape[side], side, op.attrs["warps"])
+            found = wgmma.describe(type.layout, type.dtype.bits, side, part)
+            self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
 
 def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:

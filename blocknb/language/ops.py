@@ -294,9 +294,10 @@ row(
     "dot",
     "dot",
     rules.dot,
-    "a @ b + c. `precision` (fp32 operands): tf32 or ieee; `instr` the tensor-core instruction, chosen by a pass.",
+    "a @ b + c. `precision` (fp32 operands): tf32 or ieee; `instr` the tensor-core instruction, chosen by a pass, `warps` how many split "
+    "the rows and columns of the result; `registers`: a wgmma whose A is in registers, not in a shared buffer.",
     operands="a b c",
-    attrs=("precision", "instr", "layout", "warps"),
+    attrs=("precision", "instr", "layout", "warps", "registers"),
 )
 row(
     "reduce",

@@ -13,16 +13,25 @@ def rows(row: Callable) -> None:
         "alloc",
         "shared",
         rules.alloc,
-        "A buffer in shared memory; `offset` (bytes) is set by the pass `shared`.",
-        attrs=("type", "offset"),
+        "A buffer in shared memory; `offset` (bytes) is set by the pass `shared`, a multiple of `align`.",
+        attrs=("type", "offset", "align"),
         levels=("memory",),
     )
     row(
         "local_store",
         "shared",
         rules.local_store,
-        "Writes a tile to a shared buffer.",
+        "Writes a tile to a shared buffer; `tf32`: rounded to that many digits.",
         operands="buffer x",
+        attrs=("tf32",),
+        writes="shared",
+        levels=("memory",),
+    )
+    row(
+        "fence",
+        "shared",
+        rules.nothing,
+        "What this warp has written to shared memory may, after the next barrier, be read by wgmma.",
         writes="shared",
         levels=("memory",),
     )

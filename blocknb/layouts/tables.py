@@ -114,7 +114,7 @@ def within_warp(layout: Layout, axis: int) -> Layout:
 
 @dataclass(frozen=True)
 class MmaInstruction:
-    """A row of the table: D[m, n] = A[m, k] B[k, n] + C[m, n] by one warp.
+    """A row of the table: D[m, n] = A[m, k] B[k, n] + C[m, n] by one warp, or by as many as `warps` says.
 
     `operands`, `accumulators`: element types of A and B, and of C and D. `a`, `b`, `c`: the steps that deal a fragment,
     axes 0 and 1 being (M, K), (K, N) and (M, N). `arch`: the lowest compute capability, as in sm_80.
@@ -130,6 +130,7 @@ class MmaInstruction:
     a: tuple[Step, ...]
     b: tuple[Step, ...]
     c: tuple[Step, ...]
+    warps: int = 1
 
     def fragment_registers(self, operand: str) -> int:
         """Elements of one fragment of "a", "b" or "c" that a thread holds."""
@@ -241,7 +242,7 @@ def _fragments(
     deal = _Deal(shape)
     for where, axis, count in steps:
         deal.take(where, axis, count)
-    warp: list[int] = []
+    warp = list(deal.hands["warp"])
     for axis, warps in enumerate(warps_per_cta):
         deal.hands["warp"] = []
         if axis != shared_axis:

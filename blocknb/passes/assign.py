@@ -329,7 +329,8 @@ class Assignment:
 
     def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
         if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs
-            return (*operand_layouts(op), op.attrs["layout"])
+            a, b = operand_layouts(op)
+            return a or self.natural(op.args[0]), b or self.natural(op.args[1]), op.attrs["layout"]
         # Plain multiply-adds read both operands from shared memory, so that any layout will do.
         return self.natural(op.args[0]), self.natural(op.args[1]), self.layout_of(op.result)
 

@@ -20,6 +20,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, vector_access
+from blocknb.passes.operands import Operands, from_shared
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -104,6 +105,7 @@ class Lowering(Rebuild):
         self.has_ldmatrix, self.notes = target.capability >= 75, notes
         self.waiting: list[dict[Value, Op]] = [{}]
         self.used = uses(func)
+        self.operands = Operands(self.builder, self.store)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -112,14 +114,18 @@ class Lowering(Rebuild):
         if self.waiting[-1]:
             used = used_in(op)
             self.flush([v for v in self.waiting[-1] if v in used])
+        if op.name in ("for", "while"):
+            self.operands.before_loop(op, self.get)
         super().one(op)
 
     def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
         self.waiting.append({})
+        self.operands.open()
         try:
             return super().block(block, args)
         finally:
             self.waiting.pop()
+            self.operands.close()
 
     def ops(self, ops: Sequence[Op]) -> None:
         super().ops(ops)
@@ -145,6 +151,9 @@ class Lowering(Rebuild):
     def lower(self, op: Op, _: Rebuild) -> Any:
         if op.name == "convert" and op.args[0].type.layout == op.attrs["layout"]:
             return op.args
+        if from_shared(op):
+            self.builder.append(op.replace(args=self.operands.lower(op)))
+            return op.results
         if op.name == "dot" and "instr" not in op.attrs:
             buffers = [
                 self.store(x, row_major(x.type.shape), f"dot operand {name}")
@@ -202,13 +211,15 @@ class Lowering(Rebuild):
             self.notes(loaded, f"{name}: read as {how}, {ways(access.wavefronts / access.ideal)}")
         return loaded.result
 
-    def store(self, value: Value, layout: SharedLayout, what: str) -> Value:
-        """A new buffer that holds `value`."""
+    def store(self, value: Value, layout: SharedLayout, what: str, align: int = 0, tf32: bool = False) -> Value:
+        """A new buffer that holds `value`, rounded to `tf32` if asked for; it starts at a multiple of `align` bytes."""
         b = self.builder
         kind = Buffer(value.type.dtype, value.type.shape, layout)
-        buffer = b.value("alloc", type=kind)
+        aligned: dict[str, Any] = {"align": align} if align else {}
+        rounded: dict[str, Any] = {"tf32": True} if tf32 else {}
+        buffer = b.value("alloc", type=kind, **aligned)
         buffer.name = value.name
-        stored = b.op("local_store", buffer, value)
+        stored = b.op("local_store", buffer, value, **rounded)
         bits = max(8, value.type.dtype.bits)
         access = vector_access(value.type.layout, layout, bits)
         how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
@@ -241,6 +252,7 @@ class Live:
     size: int
     first: int
     last: int
+    align: int = ALIGNMENT
     offset: int = 0
 
 
@@ -260,7 +272,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
     for live in sorted(small, key=lambda x: (-x.size, x.first)):
         if len(here) == OWN_PLACES:
             break
-        live.offset = -(-end // ALIGNMENT) * ALIGNMENT
+        live.offset = -(-end // live.align) * live.align
         end = live.offset + live.size
         here.append(live)
     rest = sorted(set(small) - set(here), key=lambda x: x.first)
@@ -289,7 +301,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
     if total:
         separate = 0
         for live in placed:
-            separate = -(-separate // ALIGNMENT) * ALIGNMENT + live.size
+            separate = -(-separate // live.align) * live.align + live.size
         reuse = f"; {separate - total} bytes saved by reuse" if separate > total else ""
         notes(None, f"{total} bytes for {len(placed)} buffer{'s' if len(placed) > 1 else ''}{reuse}")
     return rebuild(func, "shared", visit).with_attrs(shared_bytes=total)
@@ -306,11 +318,11 @@ def too_big(live: Live, target: Target) -> str:
 
 def first_fit(live: Live, start: int, others: Sequence[Live]) -> None:
     """The lowest offset from `start` at which a buffer does not touch the others."""
-    live.offset = -(-start // ALIGNMENT) * ALIGNMENT
+    live.offset = -(-start // live.align) * live.align
     for low, high in sorted((other.offset, other.offset + other.size) for other in others):
         if live.offset + live.size <= low:
             break
-        live.offset = max(live.offset, -(-high // ALIGNMENT) * ALIGNMENT)
+        live.offset = max(live.offset, -(-high // live.align) * live.align)
 
 
 def live_ranges(func: Func) -> list[Live]:
@@ -341,5 +353,6 @@ def live_ranges(func: Func) -> list[Live]:
                 points.append(at[user.id])
                 deeper = loops[user.id][2][len(own_loops) :]
                 points += [loops[loop][1] for loop in deeper[:1]]
-            found.append(Live(op, op.attrs["type"].bytes, min(points), max(points)))
+            align = op.attrs.get("align", ALIGNMENT)
+            found.append(Live(op, op.attrs["type"].bytes, min(points), max(points), align))
     return found

@@ -15,6 +15,7 @@ import numpy as np
 
 from blocknb.language import meaning
 from blocknb.language.types import from_numpy
+from fuzz import simt_wgmma
 from fuzz.simt import Env, Get, pieces, typed, unsigned
 
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -204,6 +205,8 @@ INTRINSICS: dict[str, Callable] = {
 def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     if text.startswith("mma.sync"):
         return multiply(text, args)
+    if "wgmma." in text:
+        return simt_wgmma.block(text, constraints, args, threads)
     if text.startswith("cvt.rna.tf32.f32"):
         return lambda env: nearest_tf32(args[0](env))
     if text.startswith("fence."):

@@ -1,0 +1,155 @@
+"""wgmma of the GPU code generator: a whole product, all steps along K, as one piece of inline PTX.
+
+The accumulators are operands tied to results, so that they stay where they are from trip to trip of a loop: ptxas moves none as long
+as nothing uses them between the first instruction and the wait. Operands in shared memory are matrix descriptors (`layouts.wgmma`);
+the part of one that depends on the warp is computed once, at the head of the kernel, and a step along K or M adds a constant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.gpu_math import as_tf32, llvm_type
+from blocknb.codegen.gpu_memory import word
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Buffer
+from blocknb.layouts import wgmma
+from blocknb.layouts.tables import MmaInstruction, log2
+from blocknb.passes.tensorcore import instruction_of
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "int8": "s8", "fp8e4nv": "e4m3", "fp8e5": "e5m2"}
+ACCUMULATORS = {"fp32": "f32", "int32": "s32"}
+ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
+
+
+def dot(g: Generator, op: Op) -> None:
+    Product(g, op).emit()
+
+
+class Product:
+    """The text of one dot: operands are numbered accumulators out, accumulators in, A, B."""
+
+    def __init__(self, g: Generator, op: Op):
+        self.g, self.op = g, op
+        self.instruction: MmaInstruction = instruction_of(op)
+        self.a, self.b, self.c = op.args
+        self.registers = self.c.type.layout.num_registers
+        self.each = wgmma.ROWS * self.instruction.n // 128  # accumulators of an instruction
+        self.fresh = self.is_zero(self.c)
+        self.lines: list[str] = []
+        self.constraints: list[str] = []
+        self.operands: list[str] = []
+
+    def is_zero(self, value: Value) -> bool:
+        made = self.g.defs.get(value)
+        return made is not None and made.name == "const" and not made.attrs["value"]
+
+    def emit(self) -> None:
+        g, kind = self.g, llvm_type(self.c.type.dtype)
+        letter = "f" if kind == "float" else "r"
+        self.constraints = [f"={letter}"] * self.registers
+        if not self.fresh:
+            for i, name in enumerate(g.regs(self.c)):
+                self.operand(str(i), f"{kind} {name}")
+        a = self.words() if self.op.attrs["registers"] else self.descriptor(self.a, 0)
+        b = self.descriptor(self.b, 1)
+        self.write(a, b)
+        self.constraints.append("~{memory}")
+        aggregate = "{" + ", ".join([kind] * self.registers) + "}"
+        text = " ".join(["{", *self.lines, "}"])
+        got = g.emit(
+            f'call {aggregate} asm sideeffect "{text}", "{",".join(self.constraints)}"({", ".join(self.operands)}) #1'
+        )
+        g.set(self.op.result, [g.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(self.registers)])
+
+    def operand(self, constraint: str, text: str) -> int:
+        """Adds an operand; its number in the text."""
+        self.constraints.append(constraint)
+        self.operands.append(text)
+        return len(self.constraints) - 1
+
+    # -- operands
+
+    def words(self) -> list[int]:
+        """The numbers of the 32-bit words of an A in registers, in the order of the instructions that take them."""
+        g, value = self.g, self.a
+        count, per = value.type.layout.num_registers, 32 // value.type.dtype.bits
+        if value.type.dtype == t.float32:
+            names = [as_tf32(g, name) for name in g.regs(value)]
+        else:
+            names = [word(g, value, tuple(range(i, i + per))) for i in range(0, count, per)]
+        return [self.operand("r", f"i32 {name}") for name in names]
+
+    def descriptor(self, value: Value, side: int) -> int:
+        """The number of the operand that says where a warpgroup's part of a buffer starts and how it lies."""
+        g, type = self.g, value.type
+        warps = self.op.attrs["warps"]
+        part = wgmma.part(type.shape[side], side, warps)
+        lies = wgmma.describe(type.layout, type.dtype.bits, side, part)
+        assert lies is not None, "the verifier has seen the descriptor"
+        split = [log2(warps[0] // wgmma.GROUP), log2(warps[1])]
+        bits = [0] * 2 + [0] * sum(split)
+        for i in range(split[side]):
+            bits[2 + i + (split[0] if side else 0)] = self.place(type, side, part << i, 0)
+        key = ("descriptor", g.offsets[value], tuple(bits), lies.fields)
+        if key not in g.memo:
+            with g.writing(g.entry, ""):
+                base = g.emit("ptrtoint ptr addrspace(3) @shared to i32")
+                start = g.emit(f"add i32 {base}, {g.offsets[value]}")
+                if any(bits):
+                    start = g.emit(f"add i32 {start}, {g.xor_bits(('%warp', bits))}")
+                start = g.emit(f"lshr i32 {g.emit(f'and i32 {start}, {ADDRESSES}')}, 4")
+                g.memo[key] = g.emit(f"or i64 {g.emit(f'zext i32 {start} to i64')}, {lies.fields}")
+        return self.operand("l", f"i64 {g.memo[key]}")
+
+    def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
+        """Bytes from the start of a buffer."""
+        return wgmma.place(type.layout, side, mn, k) * type.dtype.bytes
+
+    # -- text
+
+    def write(self, a: list[int] | int, b: int) -> None:
+        row, lines = self.instruction, self.lines
+        depth, blocks = self.b.type.shape[0] // row.k, self.registers // self.each
+        lines += [".reg .pred on, off;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;", "setp.ne.s32 off, 0, 0;"]
+        lines.append("wgmma.fence.sync.aligned;")
+        for step in range(depth):
+            second = self.moved("y", b, self.place(self.b.type, 1, 0, step * row.k))
+            for block in range(blocks):
+                if isinstance(a, int):
+                    first = self.moved("x", a, self.place(self.a.type, 0, block * wgmma.ROWS, step * row.k))
+                else:
+                    start = 4 * (block * depth + step)
+                    first = "{" + ",".join(f"${n}" for n in a[start : start + 4]) + "}"
+                self.issue(block, first, second, "off" if self.fresh and step == 0 else "on")
+        lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
+
+    def moved(self, register: str, base: int, distance: int) -> str:
+        """A descriptor whose address is `distance` bytes further."""
+        if not distance:
+            return f"${base}"
+        self.lines.append(f"add.s64 {register}, ${base}, {distance >> 4};")
+        return register
+
+    def issue(self, block: int, first: str, second: str, scale: str) -> None:
+        row, kinds = self.instruction, [PTX_TYPES[x.type.dtype.name] for x in (self.a, self.b)]
+        result = ACCUMULATORS[self.c.type.dtype.name]
+        held = "{" + ",".join(f"${block * self.each + i}" for i in range(self.each)) + "}"
+        more = [] if result == "s32" else ["1", "1"]
+        if self.a.type.dtype in (t.float16, t.bfloat16):
+            sides = [(x, side) for side, x in enumerate((self.a, self.b)) if isinstance(x.type, Buffer)]
+            more += ["1" if self.is_mn_major(x.type, side) else "0" for x, side in sides]
+        shape = row.name.removeprefix("wgmma.")
+        self.lines.append(
+            f"wgmma.mma_async.sync.aligned.{shape}.{result}.{kinds[0]}.{kinds[1]} {held}, {', '.join([first, second, scale, *more])};"
+        )
+
+    def is_mn_major(self, type: Buffer, side: int) -> bool:
+        part = wgmma.part(type.shape[side], side, self.op.attrs["warps"])
+        found = wgmma.describe(type.layout, type.dtype.bits, side, part)
+        assert found is not None
+        return found.mn_major

@@ -1,0 +1,173 @@
+"""Hopper's matrix instruction, wgmma, as data: four warps multiply, and one operand or both come straight from shared memory.
+
+An instruction multiplies 64 rows of A by up to 256 columns of B, 32 bytes along K. B, and A where it is not in registers, are named by
+a *matrix descriptor*: where the part starts, how far it is from eight rows to the next eight, and which swizzle the bytes are under
+(PTX ISA, "Asynchronous warpgroup level matrix"). The swizzles are those of `shared.swizzled`, so a buffer is made by that function and
+its descriptor is read off its layout: a buffer that `describe` does not know is one that the instruction cannot read.
+
+An operand is K-major when neighbours along K are neighbours in memory; 16-bit elements may lie the other way, MN-major.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import SharedLayout, swizzled
+from blocknb.layouts.tables import MMA_TABLE, MmaInstruction, Step, accumulator, log2, operand_a
+
+GROUP = 4  # warps that issue an instruction together
+ROWS = 64  # of A, an instruction
+LEAST_COLUMNS, MOST_COLUMNS = 8, 256
+STEP_BYTES = 32  # along K, an instruction
+ALIGNMENT = 1024  # bytes: the pattern of the widest swizzle repeats after that, and addresses count from zero
+MOST_ACCUMULATORS = 128  # registers of a thread: more leave no room for anything else
+SWIZZLE = {128: 1, 64: 2, 32: 3, 16: 0}  # bytes of a swizzled row -> its number in a descriptor
+
+_FRAGMENTS = {row.k: row for row in MMA_TABLE if row.arch == 80}
+_ROWS: tuple[Step, ...] = (("warp", 0, 2),)  # the four warps have 16 rows each
+
+
+def _row(operands: tuple[str, ...], accumulators: tuple[str, ...], k: int) -> MmaInstruction:
+    like = _FRAGMENTS[k]
+    return MmaInstruction(
+        f"wgmma.m{ROWS}n{LEAST_COLUMNS}k{k}", ROWS, LEAST_COLUMNS, k, operands, accumulators, 90,
+        like.a + _ROWS, (), like.c + _ROWS, GROUP,
+    )  # fmt: skip
+
+
+#: Each row for the fewest columns; `columns` makes the instruction for more.
+WGMMA_TABLE = (
+    _row(("fp16",), ("fp32",), 16),
+    _row(("bf16",), ("fp32",), 16),
+    _row(("tf32",), ("fp32",), 8),
+    _row(("int8",), ("int32",), 32),
+    _row(("fp8e4nv", "fp8e5"), ("fp32",), 32),
+)
+
+
+def find(a: str, b: str, accumulator: str) -> MmaInstruction | None:
+    """The row for operands of these types ("tf32": fp32, rounded)."""
+    found = (row for row in WGMMA_TABLE if {a, b} <= set(row.operands) and accumulator in row.accumulators)
+    return next(found, None)
+
+
+def columns(row: MmaInstruction, n: int) -> MmaInstruction:
+    """The instruction of a row for n columns of B."""
+    return replace(row, n=n, name=f"wgmma.m{ROWS}n{n}k{row.k}")
+
+
+def named(name: str, a: str, b: str, accumulator: str) -> MmaInstruction:
+    """The instruction that a dot of these types has by name. Raises KeyError."""
+    row, match = find(a, b, accumulator), re.fullmatch(r"wgmma\.m64n(\d+)k(\d+)", name)
+    if row is None or match is None or int(match[2]) != row.k:
+        raise KeyError(name)
+    return columns(row, int(match[1]))
+
+
+def is_name(name: str) -> bool:
+    """Whether an instruction of that name is one of these."""
+    return name.startswith("wgmma.")
+
+
+def part(extent: int, side: int, warps: tuple[int, int]) -> int:
+    """The rows of A (side 0) or columns of B (side 1) that one warpgroup reads, of `extent`; `warps` split the result."""
+    return extent // (warps[0] // GROUP, warps[1])[side]
+
+
+def split(shape: Sequence[int], num_warps: int) -> tuple[int, int]:
+    """How many warpgroups divide M, and how many N: rows first, since every group reads all of its columns of B."""
+    groups = max(1, num_warps // GROUP)
+    along_m = max(1, min(groups, shape[0] // ROWS))
+    return along_m, groups // along_m
+
+
+def refusal(row: MmaInstruction, m: int, n: int, k: int, num_warps: int) -> str:
+    """Why a product of these extents cannot use the instruction, as a phrase for a note; "" when it can."""
+    if num_warps % GROUP:
+        return f"it takes {GROUP} warps together, and the program has {num_warps}"
+    if m < ROWS:
+        return f"M = {m} is smaller than {ROWS}"
+    _, along_n = split((m, n), num_warps)
+    if n // along_n < LEAST_COLUMNS:
+        return f"N = {n} gives {along_n} groups of {GROUP} warps fewer than {LEAST_COLUMNS} columns each"
+    if k < row.k:
+        return f"K = {k} is smaller than {row.k}"
+    registers = m * n // (num_warps * 32)
+    if registers > MOST_ACCUMULATORS:
+        return f"the accumulator takes {registers} registers of a thread, and {MOST_ACCUMULATORS} are the most"
+    return ""
+
+
+def result_layout(shape: Sequence[int], instruction: MmaInstruction, groups: tuple[int, int]) -> Layout:
+    """The layout of the accumulator: per 64 rows its registers stand in the order in which the instruction names them."""
+    found = accumulator(shape, instruction, groups)
+    assert found is not None, "the tile is smaller than the instruction"
+    return found
+
+
+def register_layout(shape: Sequence[int], instruction: MmaInstruction, groups: tuple[int, int]) -> Layout:
+    """The layout of an A that comes from registers."""
+    found = operand_a(shape, instruction, groups)
+    assert found is not None, "the tile is smaller than the instruction"
+    return found
+
+
+# -- operands in shared memory
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an operand lies in its buffer: neighbours along K or not, and the bytes of a row under the swizzle."""
+
+    mn_major: bool
+    width: int
+    k: int  # the tile's extent along K
+    element_bytes: int
+
+    @property
+    def fields(self) -> int:
+        """The descriptor without its address: the offsets in 16-byte units, and the swizzle.
+
+        K-major: from eight rows to the next. MN-major: rows are of K, and panels of `width` bytes stand one after another; without a
+        swizzle the two offsets change places.
+        """
+        eight = 8 * self.width  # bytes from eight rows to the next eight
+        leading, stride = STEP_BYTES // 2, eight
+        if self.mn_major:
+            panel = self.k * self.width
+            leading, stride = (panel, eight) if self.width > 16 else (eight, panel)
+        return (leading >> 4 & 0x3FFF) << 16 | (stride >> 4 & 0x3FFF) << 32 | SWIZZLE[self.width] << 62
+
+
+def buffer(shape: Sequence[int], element_bits: int, side: int, mn_major: bool, part: int) -> SharedLayout:
+    """The layout of a buffer for operand A (side 0) or B (side 1), of which a warpgroup reads `part` rows of A or columns of B."""
+    axis = side if mn_major else 1 - side
+    limit = min(128, part * element_bits // 8) if mn_major else 128
+    return swizzled(shape, element_bits, (axis, 1 - axis), limit)
+
+
+def buffers(shape: Sequence[int], element_bits: int, side: int, part: int) -> list[SharedLayout]:
+    """The layouts among which a buffer's may be chosen, K-major first."""
+    return [buffer(shape, element_bits, side, major, part) for major in (False, True)[: 2 if element_bits == 16 else 1]]
+
+
+@cache
+def describe(layout: SharedLayout, element_bits: int, side: int, part: int) -> Operand | None:
+    """What a descriptor says of a buffer with this layout; None if no instruction reads it."""
+    size = element_bits // 8
+    for mn_major, found in enumerate(buffers(layout.shape, element_bits, side, part)):
+        if found == layout:
+            k = layout.shape[1 - side]
+            row = part if mn_major else k
+            return Operand(bool(mn_major), min(128, row * size), k, size)
+    return None
+
+
+def place(layout: SharedLayout, side: int, mn: int, k: int) -> int:
+    """The offset, in elements, at which the part of an operand that starts at row (of A) or column (of B) `mn`, and at `k`, begins."""
+    row, column = (mn, k) if side == 0 else (k, mn)
+    return layout.offset(row << log2(layout.shape[1]) | column)
