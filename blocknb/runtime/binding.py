@@ -7,11 +7,12 @@ wrong with the names of a call is found when its Binding is made, and named in o
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -45,27 +46,38 @@ ACCEPTED = frozenset(
         "interpret",
     }
 )
+#: What stands for an argument that a call does not give.
+LEFT_OUT = object()
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 @dataclass(eq=False)
 class Binding:
-    """One way of calling: `names` are the parameters or options in the order of the values, `fixed` says which values are
-    constants, `unspecialized` which are never taken for a constant 1 or a multiple of 16; `defaults` are the values of the
-    parameters left out; `plans` are the launch plans by the kinds of the values, `ways` how to see that a launch is like
-    another one with the same plan (a Repeated; None for a plan that was launched only once), and `repeated` the one to try first."""
+    """One way of calling the kernel of a source: `names` are the parameters or options in the order of the values, the first
+    `positional` of which are given without their names, then `keywords`; `fixed` says which values are constants, `unspecialized`
+    which are never taken for a constant 1 or a multiple of 16; `defaults` are the values of the parameters left out; `plans` are the
+    launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
+    Python types (a Repeated; None after one launch, or where it cannot be seen)."""
 
+    source: Source
+    positional: int
+    keywords: tuple[str, ...]
     names: tuple[str, ...]
     fixed: tuple[bool, ...]
     unspecialized: tuple[bool, ...]
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     ways: dict[Any, Any] = field(default_factory=dict)
-    repeated: Any = None
+    attempts: tuple[Callable[..., Any], ...] = ()
 
-    def bound(self, kernel: str, values: tuple[Any, ...]) -> Arguments:
-        """Every argument by name, for the grid's function of a kernel."""
-        return Arguments("the grid's function", kernel, zip(self.names, values, strict=True))
+    @functools.cached_property
+    def arguments(self) -> type[Arguments]:
+        """What makes of a dict of every argument by name what the grid's function sees."""
+        return arguments("the grid's function", self.source.name)
+
+    def bound(self, values: tuple[Any, ...]) -> Arguments:
+        """Every argument by name, for the grid's function."""
+        return self.arguments(zip(self.names, values, strict=True))
 
 
 class UnknownArgument(LaunchError, KeyError):
@@ -76,15 +88,20 @@ class Arguments(dict[str, Any]):
     """The arguments of a launch by name, as the functions of grids and heuristics (`reader`) see them. A name that is not there is
     an error at the line that asks for it."""
 
-    def __init__(self, reader: str, kernel: str, pairs: Any):
-        super().__init__(pairs)
-        self.reader, self.kernel = reader, kernel
+    reader: str
+    kernel: str
 
     def __missing__(self, name: Any) -> Any:
         message = f"{self.reader} asks for `{name}`, which is no argument of the kernel {self.kernel}"
         names = [n for n in self if n not in ("grid", "warmup")]
         hint = similar([str(name)], names) or f"its arguments are {', '.join(names)}"
         raise UnknownArgument(message, caller(), hint)
+
+
+@functools.cache
+def arguments(reader: str, kernel: str) -> type[Arguments]:
+    """The class of Arguments for a reader and the kernel of that name, made once: to call it is quick."""
+    return type("Arguments", (Arguments,), {"reader": reader, "kernel": kernel})
 
 
 def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
@@ -119,7 +136,8 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
         )
     order = (*given, *keywords, *(p.name for p in left_out))
     fixed = tuple(n not in by_name or by_name[n].constexpr for n in order)
-    return Binding(order, fixed, tuple(n in unspecialized for n in order), tuple(p.default for p in left_out))
+    plain, defaults = tuple(n in unspecialized for n in order), tuple(p.default for p in left_out)
+    return Binding(source, positional, keywords, order, fixed, plain, defaults)
 
 
 def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:

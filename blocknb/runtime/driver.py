@@ -1,7 +1,7 @@
 """The GPU side of a launch: loads machine code with CuPy's driver bindings and starts it on the stream the arrays live on.
 
 Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream, so that neither library has to
-wait for the other. The one trick is in `starter`: the arguments' slots, their addresses and the launch configuration are laid out
+wait for the other. The one trick is in `Launcher`: the arguments' slots, their addresses and the launch configuration are laid out
 once per plan, so that a launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
 comes next and takes the context with it; the message therefore names the kernel launched last, and those before it.
 """
@@ -15,7 +15,6 @@ import importlib
 import math
 import re
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-_GRID_X, _GRID_YZ = 2**31 - 1, 65535
+MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _STATIC_SHARED_LIMIT = 48 * 1024  # what a kernel may use without asking
 _FORMATS = {
@@ -47,6 +46,9 @@ _FORMATS = {
     "f32": "f",
     "f64": "d",
 }
+
+#: Where values of a launch are packed, the address of the table of its slots, and that table, which must outlive the plain address.
+Slots = tuple[memoryview, int, ctypes.Array]
 
 _recent: collections.deque[str] = collections.deque(maxlen=3)
 
@@ -108,62 +110,79 @@ def wait_for(stream: int | None) -> None:
             cupy().cuda.runtime.streamWaitEvent(current, event.ptr)
 
 
-def stream_of(device: int, library: str) -> Callable[[], int]:
-    """A function that gives the current stream (its handle) of CuPy, or of torch where torch's tensors take part."""
+def current_stream(library: str) -> Callable[[int], Any]:
+    """A function of a device's number that gives its current stream: CuPy's Stream, or torch's handle where torch's tensors take part."""
     if library == "torch":
         import torch
 
-        return functools.partial(torch._C._cuda_getCurrentRawStream, device)
-    current = cupy().cuda.get_current_stream
-    return lambda: current().ptr
+        return torch._C._cuda_getCurrentRawStream
+    return cupy().cuda.get_current_stream
 
 
-def starter(
-    compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0
-) -> Callable[[tuple[int, int, int], Sequence[Any], Sequence[Any]], None]:
-    """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie, the last
-    `hidden` of which are addresses and sizes behind its own."""
-    function = _load(compiled, device)
-    address = int(function.ptr)
-    slots, buffer, addresses = _argument_slots([*(kind for _, kind in compiled.parameters), *[uint64] * hidden])
-    pointer_table, pack_into = ctypes.addressof(addresses), slots.pack_into
-    stream, launch, threads, shared = (
-        stream_of(device, library),
-        _api().launchKernel,
-        compiled.code.threads,
-        compiled.code.shared_bytes,
-    )
-    if compiled.code.programs > 1:
-        launch = packed(launch, compiled.code.programs, cupy().cuda.Device(device).attributes["MultiProcessorCount"])
-    current_device, lock, name = cupy().cuda.runtime.getDevice, threading.Lock(), compiled.name
-    convert = _converters(compiled)
+def stream_of(device: int, library: str) -> Callable[[], int]:
+    """A function that gives the current stream (its handle) of CuPy, or of torch where torch's tensors take part."""
+    current = current_stream(library)
+    return functools.partial(current, device) if library == "torch" else lambda: current(device).ptr
 
-    def start(grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False) -> None:
-        if current_device() != device:
-            with cupy().cuda.Device(device):
-                start(grid, raws, values)
+
+class Launcher:
+    """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` says where in raws the kernel's parameters
+    lie, the last `hidden` of which are addresses and sizes behind its own.
+
+    The driver copies arguments during the call, from slots that nobody else may write meanwhile: whoever launches takes some from
+    `slots` and puts them back. The further attributes are for functions that do the same by themselves (see `repeated`), which they may
+    where a launcher is `plain`: its arguments are packed as they come.
+    """
+
+    def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
+        self.function, self.device, self.positions, self.library = _load(compiled, device), device, positions, library
+        self.address, self.name = int(self.function.ptr), compiled.name
+        self.threads, self.shared = compiled.code.threads, compiled.code.shared_bytes
+        self._types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden]
+        self.pack_into, self.slots = _packer(self._types), [_slots(len(self._types))]
+        self.current, self.launch, self.note = current_stream(library), _api().launchKernel, _recent.append
+        if compiled.code.programs > 1:
+            sms = cupy().cuda.Device(device).attributes["MultiProcessorCount"]
+            self.launch = packed(self.launch, compiled.code.programs, sms)
+        runtime = cupy().cuda.runtime
+        self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
+        self._convert = _converters(compiled)
+        self.plain = not self._convert and not hidden
+
+    def fresh(self) -> Slots:
+        """Further slots, for a launch while all others are taken."""
+        return _slots(len(self._types))
+
+    def __call__(
+        self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False
+    ) -> None:
+        if self.current_device() != self.device:
+            with cupy().cuda.Device(self.device):
+                self(grid, raws, values)
             return
-        packed = [raws[i] for i in positions]
-        for i, to_bits in convert:
+        packed = [raws[i] for i in self.positions]
+        for i, to_bits in self._convert:
             packed[i] = to_bits(packed[i])
-        if grid[0] > _GRID_X or grid[1] > _GRID_YZ or grid[2] > _GRID_YZ:
-            raise _too_large(grid, name)
+        if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
+            raise _too_large(grid, self.name)
         try:
-            with lock:  # the buffer is shared, and the driver copies it during the call
-                pack_into(buffer, 0, *packed)
-                launch(address, *grid, threads, 1, 1, shared, stream(), pointer_table, 0)
+            slots = self.slots.pop()
+        except IndexError:
+            slots = self.fresh()
+        try:
+            stream = self.current(self.device)
+            handle = stream if self.library == "torch" else stream.ptr
+            self.pack_into(slots[0], 0, *packed)
+            self.launch(self.address, *grid, self.threads, 1, 1, self.shared, handle, slots[1], 0)
         except OverflowError:  # a number beyond fp32 is infinite there
-            start(grid, [_as_single(raw) for raw in raws], values)
+            self(grid, [_as_single(raw) for raw in raws], values)
         except Exception as error:
             if again or "INVALID_CONTEXT" not in str(error):
-                raise explain(error, name) from error
+                raise explain(error, self.name) from error
             cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
-            start(grid, raws, values, again=True)
-        _recent.append(name)
-
-    # The address table must outlive the closure's use of its plain address.
-    start.keep = (function, addresses, buffer)  # type: ignore[attr-defined]
-    return start
+            self(grid, raws, values, again=True)
+        self.slots.append(slots)
+        self.note(self.name)
 
 
 def _as_single(value: Any) -> Any:
@@ -171,20 +190,25 @@ def _as_single(value: Any) -> Any:
 
 
 def _too_large(grid: tuple[int, int, int], name: str) -> LaunchError:
-    limits = f"a GPU takes at most {_GRID_X} programs along the first axis and {_GRID_YZ} along the others"
+    limits = f"a GPU takes at most {MAX_GRID[0]} programs along the first axis and {MAX_GRID[1]} along the others"
     return LaunchError(f"the grid {grid} of {name} is too large: {limits}", hint="put the longest axis first")
 
 
-def _argument_slots(types: Sequence[Any]) -> tuple[struct.Struct, ctypes.Array, ctypes.Array]:
-    """(how values are packed, the buffer they go to, the addresses of its slots): one slot of eight bytes a parameter."""
-    layout = ""
+def _packer(types: Sequence[Any]) -> Callable[..., None]:
+    """How values are packed, each into a slot of eight bytes: `pack_into(buffer, 0, *values)`."""
+    layout = "<"
     for type_ in types:
         code = "Q" if isinstance(type_, Pointer) else _FORMATS.get(type_.short, "H")
         layout += f"{code}{8 - struct.calcsize('<' + code)}x"
-    buffer = ctypes.create_string_buffer(max(8 * len(types), 8))
+    return struct.Struct(layout).pack_into
+
+
+def _slots(count: int) -> Slots:
+    """Slots for the values of as many parameters."""
+    buffer = ctypes.create_string_buffer(max(8 * count, 8))
     base = ctypes.addressof(buffer)
-    addresses = (ctypes.c_void_p * max(len(types), 1))(*(base + 8 * i for i in range(len(types))))
-    return struct.Struct("<" + layout), buffer, addresses
+    table = (ctypes.c_void_p * max(count, 1))(*(base + 8 * i for i in range(count)))
+    return memoryview(buffer).cast("B"), ctypes.addressof(table), table
 
 
 def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:

@@ -40,7 +40,7 @@ def launcher(
     def launch(*args: Any, **kwargs: Any) -> Run:
         binding, values = kernel._called(args, kwargs)
         kinds, raws = kernel._describe(binding, values)
-        sizes = normal_grid(kernel.source, grid, binding.bound(kernel.__name__, values) if callable(grid) else {})
+        sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
         found = run(kernel, binding, kinds, raws, values, sizes, programs, watch, record)
         if recent.interpreted is not None:
             recent.interpreted[kernel.__name__] += 1

@@ -1,8 +1,9 @@
 """The decorator `@kernel` and what it makes: `kernel[grid](*args, BLOCK=..., num_warps=...)` specialises, compiles and launches.
 
 A launch describes its arguments (`arguments.describe`), looks up the plan for exactly these kinds and constants, and starts it;
-everything else happens once per plan. The trick is that nothing in a repeated launch compares names or types: the way of calling
-is a key (see `binding`), and kinds are interned, so a plan is found by a tuple of identities. Each launch may be observed:
+everything else happens once per plan. Nothing compares names: the way of calling is a key (see `binding`), and kinds are interned, so
+a plan is found by a tuple of identities. The trick is that a launch in a loop does none of this: a plan that is used again has a
+function written for it (see `repeated`), which is what `kernel[grid]` calls first. Each launch may be observed:
 functions in `observers` receive a `Launch` after it, with times and a summary of the arguments, and cost nothing when there are
 none. Errors of a launch point at the parameter they concern and name the line that launched.
 """
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, MappingProxyType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import LaunchError
@@ -28,6 +29,7 @@ from blocknb.runtime import arguments, many
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.arguments import DESCRIBE, HOST, Kind, flat, spelled
 from blocknb.runtime.binding import (
+    LEFT_OUT,
     OPTIONS,
     Binding,
     bind,
@@ -40,7 +42,7 @@ from blocknb.runtime.binding import (
 )
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
-from blocknb.runtime.recent import recent, wanted_by_environment
+from blocknb.runtime.recent import attended, recent, wanted_by_environment
 from blocknb.runtime.reports import asserting
 from blocknb.target import Target
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
     from blocknb.trace import Trace
 
+_TRIED = 8  # ways of launching that are tried before the general one
+_NEVER = object()  # in the place of a Repeated for arguments that are not recognised at a glance
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {
@@ -154,6 +158,8 @@ class Kernel(KernelInterface):
         self._do_not_specialize = options.get("do_not_specialize")
         self.rename: Callable[[Any], Any] | None = options.get("repr")
         self._bindings: dict[Any, Binding] = {}
+        #: What launches: a function that knows the launch it was made for, and leaves others to `_general`.
+        self._launch: Callable[..., Compiled] = self._first
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -161,7 +167,7 @@ class Kernel(KernelInterface):
 
     def __getitem__(self, grid: Any) -> Callable[..., Compiled]:
         """`kernel[grid]`: an int, up to three ints, or a function of the bound arguments."""
-        return functools.partial(self.launch, grid)
+        return MethodType(self._launch, (None,) if grid is None else grid)  # the cheapest way to bind one argument
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if (run := running.get()) is not None:
@@ -196,6 +202,7 @@ class Kernel(KernelInterface):
         """Another text for the kernel, for libraries that write kernels; it sees what the old one saw."""
         self.source = Source(written(text, self.source.function))
         self._bindings.clear()
+        self._launch = self._first
 
     def _unsafe_update_src(self, text: str) -> None:
         """`kernel.src = text`, as newer Tritons have it."""
@@ -203,47 +210,11 @@ class Kernel(KernelInterface):
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Compiled:
         """`kernel[grid](*args, **kwargs)` in the form that wrappers call; with `warmup` it compiles and launches nothing."""
-        return self.warmup(*args, **kwargs) if warmup else self.launch(grid, *args, **kwargs)
+        return self.warmup(*args, **kwargs) if warmup else self._launch(grid, *args, **kwargs)
 
     def launch(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
         """Launches the kernel on a grid and returns what was compiled for it (interpreted: the Run). Raises KernelError."""
-        if self.interpreted or recent.interprets or "interpret" in kwargs:
-            wanted = self.interprets(kwargs)
-            how = kwargs.pop("interpret", None)
-            if wanted:
-                return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
-        if enforced:
-            kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
-        binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
-        values = (*args, *kwargs.values(), *binding.defaults)
-        like = binding.repeated
-        raws = None if like is None else like.raws(values)
-        if raws is not None:
-            plan = like.plan
-        else:
-            kinds, raws = self._describe(binding, values)
-            plan = binding.plans.get(kinds)
-        asked = grid
-        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
-            grid = (grid[0], 1, 1)
-        else:
-            grid = normal_grid(self.source, grid, binding.bound(self.__name__, values) if callable(grid) else {})
-        if plan is None or plan.compiled.stale():
-            plan = self._plan(binding, kinds if plan is None else plan.kinds, values)
-        if like is None or like.plan is not plan:
-            self._repeat(binding, plan, values)
-        self.latest, recent.device = plan.compiled, plan.device
-        if 0 in grid:
-            return plan.compiled
-        try:
-            if observers and not recent.unobserved:
-                self._observed(plan, binding, grid, raws, values, asked)
-            else:
-                plan.start(grid, raws, values)
-        except LaunchError as error:  # a limit of the device, which knows no places
-            error.loc = error.loc or place(self.source)
-            raise
-        return plan.compiled
+        return self._launch(grid, *args, **kwargs)
 
     def interpret(
         self,
@@ -318,6 +289,55 @@ class Kernel(KernelInterface):
         # The notebook's room lies above this one, which does without it until somebody asks.
         return importlib.import_module("blocknb.notebook.export").export_html(self, path)
 
+    # ---- launching -------------------------------------------------------------------------------------------------------
+
+    def _first(self, grid: Any, /, *args: Any, **kwargs: Any) -> Compiled:
+        """A launch of which nothing is known, in the form of `launch`."""
+        return self._general(grid, args, kwargs)
+
+    def _general(
+        self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
+    ) -> Compiled:
+        """A launch from its arguments, some of which may be LEFT_OUT. It is not like those that a Binding `tried`."""
+        if any(value is LEFT_OUT for value in (*args, *kwargs.values())):
+            args = tuple(value for value in args if value is not LEFT_OUT)
+            kwargs = {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
+        if self.interpreted or recent.interprets or "interpret" in kwargs:
+            wanted = self.interprets(kwargs)
+            how = kwargs.pop("interpret", None)
+            if wanted:
+                return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
+        if enforced:
+            kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
+        binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
+        values = (*args, *kwargs.values(), *binding.defaults)
+        if binding is not tried and not (observers or attended):
+            for attempt in binding.attempts:
+                if (found := attempt(grid, *args, *kwargs.values())) is not None:
+                    return found
+        kinds, raws = self._describe(binding, values)
+        asked = grid
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            grid = (grid[0], 1, 1)
+        else:
+            grid = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+        plan = binding.plans.get(kinds)
+        if plan is None or plan.compiled.stale():
+            plan = self._plan(binding, kinds, values)
+        self._repeat(binding, plan, values)
+        self.latest, recent.device = plan.compiled, plan.device
+        if 0 in grid:
+            return plan.compiled
+        try:
+            if observers and not recent.unobserved:
+                self._observed(plan, binding, grid, raws, values, asked)
+            else:
+                plan.start(grid, raws, values)
+        except LaunchError as error:  # a limit of the device, which knows no places
+            error.loc = error.loc or place(self.source)
+            raise
+        return plan.compiled
+
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
@@ -363,20 +383,27 @@ class Kernel(KernelInterface):
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
                 binding.ways.clear()
-            binding.ways.pop(binding.plans.get(kinds), None)  # of a plan that is stale
+            if (stale := binding.plans.get(kinds)) is not None:
+                binding.ways = {key: way for key, way in binding.ways.items() if key[0] is not stale}
+                binding.attempts, self._launch = (), self._first
             binding.plans[kinds] = plan
             return plan
 
     def _repeat(self, binding: Binding, plan: Plan, values: tuple[Any, ...]) -> None:
         """Prepares for further launches with a plan, when it is launched for the second time."""
-        if plan not in binding.ways:
-            binding.ways[plan] = None
-        else:
-            if binding.ways[plan] is None:
-                from blocknb.runtime.repeated import repeated
+        key = plan, *map(type, values)
+        if key not in binding.ways:
+            binding.ways[key] = None
+            return
+        if (way := binding.ways[key]) is None:
+            from blocknb.runtime.repeated import repeated
 
-                binding.ways[plan] = repeated(plan, values, binding.fixed)
-            binding.repeated = binding.ways[plan]
+            binding.ways[key] = way = repeated(self, binding, plan, values) or _NEVER
+        if way is not _NEVER:
+            others = [attempt for attempt in binding.attempts if attempt is not way.attempt]
+            binding.attempts = (way.attempt, *others)[:_TRIED]
+            if self.source is binding.source:
+                self._launch = way.launch
 
     def _compile(
         self,

@@ -140,7 +140,7 @@ def starter(compiled: Compiled, binding: Binding, kinds: tuple[Kind, ...], devic
         if compiled.code.reports:
             start = reports.starter(compiled, device, positions, library(kinds), len(fields))
         else:
-            start = driver.starter(compiled, device, positions, library(kinds))
+            start = driver.Launcher(compiled, device, positions, library(kinds))
     shapes = [_shape(kind) for kind in kinds]
     return start if shapes.count(None) == len(kinds) else _flattened(start, shapes)
 

@@ -13,7 +13,7 @@ from blocknb.runtime.reports import muted
 
 
 class _Recent(threading.local):
-    """Of this thread: the device of the last launch (None: no launch since somebody cleared it), whether its launches are kept
+    """Of this thread: the device of the last launch while that is `noticed` (None: no launch there), whether its launches are kept
     from the observers, whether they are interpreted, where interpreted launches are counted by kernel, and who gets launches instead
     of the device (`kernel.captured`)."""
 
@@ -25,6 +25,26 @@ class _Recent(threading.local):
 
 
 recent = _Recent()
+#: Not empty while some thread's launches are no usual ones, or are looked at: all launches then go the general way, which looks at
+#: `recent`, and notes their device there.
+attended: list[None] = []
+
+
+@contextlib.contextmanager
+def _attending() -> Iterator[None]:
+    attended.append(None)
+    try:
+        yield
+    finally:
+        attended.pop()
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[None]:
+    """Inside, `recent.device` is told of this thread's launches."""
+    recent.device = None
+    with _attending():
+        yield
 
 
 @contextlib.contextmanager
@@ -44,7 +64,8 @@ def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
     before = recent.interprets, recent.interpreted
     recent.interprets, recent.interpreted = wanted or recent.interprets, Counter()
     try:
-        yield recent.interpreted
+        with _attending() if recent.interprets else contextlib.nullcontext():
+            yield recent.interpreted
     finally:
         recent.interprets, recent.interpreted = before
 

@@ -1,112 +1,289 @@
-"""What a launch does when it is like the one before: one function, written for these kinds, looks at the arguments.
+"""What a launch does when it is like one before: one function, written for this way of calling and these kinds, that looks and starts.
 
 Describing an argument means to look up how its type is described, and a key out of all Kinds then finds the plan. A launch in a loop
 has the same Kinds every time, and to see that they are the same is less work than to find out what they are: for each argument one
-test, written out. A function of all the tests is made when a plan is used for the second time; where it says no, the launch goes
-the general way, so that nothing depends on it but time. It must never say yes where `arguments.describe` gives another Kind.
+test, written out. The function has a parameter for each value of the call, so that Python itself sorts them; kernels of a GPU that
+say nothing are started from it, too, by packing numbers into a buffer and making one call. It is made when a plan is used for the
+second time. Where it says no, the launch goes the general way, so that nothing depends on it but time. It must never say yes where
+`arguments.describe` gives another Kind, nor for a plan that is stale, nor while somebody wants to see launches.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
+from blocknb.errors import LaunchError
+from blocknb.frontend.source import MISSING
 from blocknb.language.types import DType, Pointer
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import HOST, NONE, ONE, Kind
+from blocknb.runtime.binding import LEFT_OUT, Binding, place
+from blocknb.runtime.driver import MAX_GRID, Launcher
 from blocknb.runtime.plan import Plan
+from blocknb.runtime.recent import attended
 
-Raws = Sequence[Any]
+if TYPE_CHECKING:
+    from blocknb.runtime.kernel import Kernel
+
+Launch = Callable[..., Any]
+_FILE = os.path.join(
+    os.path.dirname(__file__), "<a repeated launch>"
+)  # in this package: messages name the caller's line
+_INT32, _INT64 = "-0x80000000 <= {0} <= 0x7FFFFFFF", "-0x8000000000000000 <= {0} <= 0x7FFFFFFFFFFFFFFF"
+_IMMUTABLE = (int, float, bool, str, type(None))
 
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """`raws(values)` gives the raw values of arguments whose Kinds are those of the plan, None where one has another (or
-    may have: the general way decides)."""
+    """Launches of one plan called in one way. `launch(grid, *args, **kwargs)` launches what it recognises, and leaves the rest to
+    others; `attempt(grid, *values)`, with the values that a call gives in the binding's order, returns None for what it does not
+    recognise, and else makes `launch` what the kernel tries first. Both return the plan's Compiled."""
 
     plan: Plan
-    raws: Callable[[tuple[Any, ...]], Raws | None]
+    launch: Callable[..., Any]
+    attempt: Callable[..., Any]
 
 
-def nothing(values: tuple[Any, ...]) -> None:
-    """The `raws` of a plan with an argument whose Kind is not seen at a glance."""
+def repeated(kernel: Kernel, binding: Binding, plan: Plan, values: Sequence[Any]) -> Repeated | None:
+    """The Repeated of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
+    writer = _Writer(kernel, binding, plan, values)
+    if not writer.recognised:
+        return None
+    make = _compiled(writer.text(), tuple(writer.names))
+    return Repeated(plan, *make(*writer.names.values()))
 
 
-def repeated(plan: Plan, values: tuple[Any, ...], fixed: Sequence[bool]) -> Repeated:
-    """The Repeated of a plan, from values that have its Kinds; `fixed` says which of them are constants."""
-    names = {"read": arguments._read_address}
-    tests, raws = [], []
-    for i, (value, kind, constant) in enumerate(zip(values, plan.kinds, fixed, strict=True)):
-        found = _constant(f"v{i}", value, names) if constant else _test(f"v{i}", value, kind, names)
-        if found is None:
-            return Repeated(plan, nothing)
-        tests.append(found[0])
-        raws.append(found[1])
-    lines = [
-        "def raws(values):",
-        f"    [{', '.join(f'v{i}' for i in range(len(values)))}] = values",
-        "    try:",
-        f"        return [{', '.join(raws)}] if {' and '.join(tests) or True} else None",
-        "    except RuntimeError:  # a tensor without memory: the general way says so",
-        "        return None",
-    ]
-    exec("\n".join(lines), names)
-    return Repeated(plan, names["raws"])  # type: ignore[arg-type]
+@functools.lru_cache(512)
+def _compiled(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """What takes objects by these names and gives what the text returns; kernels that are called alike share its code."""
+    space: dict[str, Any] = {}
+    exec(compile(f"def make({', '.join(names)}):\n{text}", _FILE, "exec"), space)
+    return space["make"]
 
 
-def _named(value: Any, names: dict[str, Any]) -> str:
-    """The name under which the function finds an object."""
-    name = f"c{len(names)}"
-    names[name] = value
-    return name
+class _Writer:
+    """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
+    of the call begins with."""
 
+    def __init__(self, kernel: Kernel, binding: Binding, plan: Plan, values: Sequence[Any]):
+        self.kernel, self.binding, self.plan = kernel, binding, plan
+        self.mark = "_"
+        while any(name.startswith(self.mark) for name in binding.keywords):
+            self.mark += "_"
+        self.names: dict[str, Any] = {}
+        for name, known in (("type", type), ("len", len), ("int", int), ("tuple", tuple), ("left", LEFT_OUT)):
+            self.name(known, name)
+        self.name(kernel, "kernel")
+        self.name(plan.compiled, "compiled")
+        given = [f"{self.mark}{i}" for i in range(binding.positional)] + list(binding.keywords)
+        defaults = [self.name(value) for value in values[len(given) :]]
+        self.given, self.values = given, [*given, *defaults]
+        self.tests: list[str] = []
+        self.raws: list[str] = []
+        self.recognised = True
+        for name, value, kind, fixed in zip(self.values, values, plan.kinds, binding.fixed, strict=True):
+            found = self.constant(name, value) if fixed else self.argument(name, value, kind)
+            if name in defaults and (fixed or type(value) in _IMMUTABLE):
+                found = "", name  # nobody gave it, and nobody can have changed it
+            if found is None:
+                self.recognised = False
+                return
+            self.tests += filter(None, found[:1])
+            self.raws.append(found[1])
 
-def _constant(name: str, value: Any, names: dict[str, Any]) -> tuple[str, str] | None:
-    """(the test whether an argument is the same constant, its raw value)."""
-    if value is None or isinstance(value, DType):
-        return f"{name} is {_named(value, names)}", "None"
-    # Floats that are equal may differ in the sign of a zero, and a NaN is not equal to itself.
-    if type(value) in (int, str, bool) or (type(value) is float and value and value == value):
-        return f"type({name}) is {_named(type(value), names)} and {name} == {_named(value, names)}", "None"
-    return None
+    def name(self, value: Any, name: str = "") -> str:
+        """The name under which the function finds an object."""
+        name = f"{self.mark}{name or f'c{len(self.names)}'}"
+        self.names[name] = value
+        return name
 
+    # ---- what is looked at -----------------------------------------------------------------------------------------------
 
-def _test(name: str, value: Any, kind: Kind, names: dict[str, Any]) -> tuple[str, str] | None:
-    """(the test whether an argument has the same Kind, its raw value)."""
-    if kind is NONE:
-        return f"{name} is None", "None"
-    type_ = _named(type(value), names)
-    same = f"type({name}) is {type_}"
-    if kind is ONE:
-        return (f"{same} and {name} == 1", name) if type(value) is int else None
-    if isinstance(kind.type, Pointer):
-        return _array(name, value, kind, names, same)
-    if type(value) is float or type(value) is bool:
-        return same, name
-    if type(value) is int and kind.type.name == "int32":
-        multiple = f"not {name} & 15" if kind.divisibility == 16 else f"{name} & 15 and {name} != 1"
-        return f"{same} and -2147483648 <= {name} < 2147483648 and {multiple}", name
-    return None
+    def is_a(self, name: str, type_: type) -> str:
+        return f"{self.mark}type({name}) is {self.name(type_)}"
 
+    def constant(self, name: str, value: Any) -> tuple[str, str] | None:
+        """(the test whether an argument is the same constant, its raw value)."""
+        same = f"{name} is {self.name(value)}"
+        empty = type(value) is tuple and not value
+        if value is None or empty or isinstance(value, (DType, FunctionType, type(self.kernel))):
+            return same, "None"
+        # Floats that are equal may differ in the sign of a zero, and a NaN is not equal to itself.
+        if type(value) in (int, str, bool) or (type(value) is float and value and value == value):
+            return f"({same} or {self.is_a(name, type(value))} and {name} == {self.name(value)})", "None"
+        return (same, "None") if type(value) is float else None
 
-def _array(name: str, value: Any, kind: Kind, names: dict[str, Any], same: str) -> tuple[str, str] | None:
-    address, mask = f"a{name}", kind.type.element.bytes - 1
-    match arguments.DESCRIBE.get(type(value)):
-        case arguments._numpy if not kind.readonly and arguments.numpy_address is arguments._quickly:
-            where = f"{name}.flags.writeable"
-            read = f"read(id({name}) + {arguments._ADDRESS_AT}).value or 0"
-        case arguments._cupy:
-            where = f"(m{name} := {name}.data).device_id == {kind.device}"
-            read = f"m{name}.ptr"
-        case arguments._torch:
-            where = (
-                f"{name}.is_cpu" if kind.device == HOST else f"{name}.is_cuda and {name}.get_device() == {kind.device}"
-            )
-            where += f" and not {name}.is_neg()"
-            read = f"{name}.data_ptr()"
-        case _:
+    def argument(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
+        """(the test whether an argument has the same Kind, its raw value)."""
+        if kind is NONE:
+            return f"{name} is None", "None"
+        if isinstance(kind.type, Pointer):
+            return self.array(name, value, kind)
+        if type(value) not in (int, float, bool):
+            found = self.constant(name, value) if kind.constant else None
+            return found and (found[0], name)
+        same = self.is_a(name, type(value))
+        if type(value) is not int:
+            return same, name
+        if kind is ONE:
+            return f"{same} and {name} == 1", name
+        multiple = f"not {name} & 15" if kind.divisibility == 16 else f"{name} & 15"
+        if kind.type.name == "int32":
+            return f"{same} and {_INT32.format(name)} and {multiple} and {name} != 1", name
+        wide = kind.type.name == "int64"
+        return (
+            (f"{same} and {_INT64.format(name)} and not {_INT32.format(name)} and {multiple}", name) if wide else None
+        )
+
+    def array(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
+        address = f"{self.mark}a{len(self.raws)}"
+        mask = kind.type.element.bytes - 1
+        match arguments.DESCRIBE.get(type(value)):
+            case arguments._numpy if not kind.readonly and arguments.numpy_address is arguments._quickly:
+                where = f"{name}.flags.writeable"
+                place = f"{self.name(id)}({name}) + {arguments._ADDRESS_AT}"
+                read = f"{self.name(arguments._read_address)}({place}).value or 0"
+            case arguments._cupy:
+                memory = f"{self.mark}m"
+                where, read = f"({memory} := {name}.data).device_id == {kind.device}", f"{memory}.ptr"
+            case arguments._torch if kind.device == HOST:
+                where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
+            case arguments._torch:
+                there = "" if getattr(self.plan.start, "alone", False) else f" and {name}.get_device() == {kind.device}"
+                where = f"{name}.is_cuda{there} and not {name}.is_neg()"
+                read = f"{name}.data_ptr()"
+            case _:
+                return None
+        dtype = f"{name}.dtype is {self.name(value.dtype)}"
+        found = f"({address} := {read})"
+        aligned = f"not {found} & 15" if kind.divisibility == 16 else f"{found} & 15 and not {address} & {mask}"
+        return f"{self.is_a(name, type(value))} and {dtype} and {where} and {aligned}", address
+
+    def current(self) -> list[str]:
+        """The tests whether the source still means what it did."""
+        reached = self.plan.compiled.reached
+        tests = [f"{self.mark}kernel.source is {self.name(self.binding.source)}"]
+        for where, name, found in {(id(p), n): (p, n, f) for each in reached for p, n, f in each.places}.values():
+            tests.append(f"{self.name(where.get)}({self.name(name)}, {self.name(MISSING)}) is {self.name(found)}")
+        if any(each.readers for each in reached):
+            tests.append(f"not {self.name(self.plan.compiled.stale)}()")
+        return tests
+
+    # ---- what is done ----------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """Both functions. They look at the arguments, find the size of the grid, and start the kernel."""
+        from blocknb.runtime import kernel as kernels
+
+        _, binding, module = self.mark, self.name(self.binding), self.name(kernels)
+        positional, keywords = self.given[: self.binding.positional], self.binding.keywords
+        parameters = [f"{_}grid", *(f"{name}={_}left" for name in positional), "/", f"*{_}rest"]
+        parameters += [*(f"{name}={_}left" for name in keywords), f"**{_}more"]
+        args = "".join(f"{name}, " for name in positional)
+        kwargs = "".join(f"{name!r}: {name}, " for name in keywords)
+        general = f"{_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}}, {binding})"
+        given = ", ".join([f"{_}grid", *self.given])
+        look, start = self.look(), self.start()
+        return f"""
+    def {_}launch({", ".join(parameters)}):
+        if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(attended)} or {_}kernel.interpreted:
+            return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
+{look}
+        if not {_}same:
+            for {_}attempt in {binding}.attempts:
+                if ({_}found := {_}attempt({given})) is not None:
+                    return {_}found
+            return {general}
+{start.format(general=general)}
+    def {_}attempt({given}):
+{look}
+        if not {_}same:
             return None
-    found = f"({address} := {read})"
-    aligned = f"not {found} & 15" if kind.divisibility == 16 else f"{found} & 15 and not {address} & {mask}"
-    return f"{same} and {name}.dtype is {_named(value.dtype, names)} and {where} and {aligned}", address
+        {_}kernel._launch = {_}launch
+{start.format(general=f"{_}kernel._general({_}grid, ({args}), {{{kwargs}}}, {binding})")}
+    return {_}launch, {_}attempt
+"""
+
+    def look(self) -> str:
+        tests = " and ".join([*self.tests, *self.current()])
+        return f"""\
+        try:
+            {self.mark}same = {tests}
+        except RuntimeError:  # a tensor without memory: the general way says so
+            {self.mark}same = False"""
+
+    def start(self) -> str:
+        """From the grid to the end. Whatever is out of the ordinary goes the general way, which says what is wrong."""
+        _ = self.mark
+        bound = ", ".join(f"{key!r}: {name}" for key, name in zip(self.binding.names, self.values, strict=True))
+        largest, second, third = MAX_GRID
+        start = self.plan.start
+        return f"""\
+        {_}kind = {_}type({_}grid)
+        if {_}kind is not {_}tuple and {_}kind is not {_}int and {self.name(callable)}({_}grid):
+            {_}grid = {_}grid({self.name(self.binding.arguments)}({{{{{bound}}}}}))
+            {_}kind = {_}type({_}grid)
+        {_}axes = {_}len({_}grid) if {_}kind is {_}tuple else 0
+        {_}y = {_}z = 1
+        if {_}axes == 1:
+            ({_}x,) = {_}grid
+        elif {_}axes == 2:
+            {_}x, {_}y = {_}grid
+        elif {_}axes == 3:
+            {_}x, {_}y, {_}z = {_}grid
+        else:
+            {_}x = {_}grid
+        if {_}type({_}x) is not {_}int or not 0 < {_}x <= {largest}:
+            return {{general}}
+        if {_}axes > 1 and not (
+            {_}type({_}y) is {_}type({_}z) is {_}int and 0 < {_}y <= {second} and 0 < {_}z <= {third}
+        ):
+            return {{general}}
+        {_}kernel.latest = {_}compiled
+{self.direct(start) if isinstance(start, Launcher) and start.plain else self.through()}
+        return {_}compiled
+"""
+
+    def direct(self, start: Launcher) -> str:
+        """Packs the arguments and calls the driver."""
+        slots, packed = f"{self.mark}slots", "".join(f", {self.raws[i]}" for i in start.positions)
+        grid = ", ".join(self.mark + axis for axis in "xyz")
+        append, pop, fresh = (self.name(x) for x in (start.slots.append, start.slots.pop, start.fresh))
+        fixed = ", ".join(self.name(x) for x in (start.threads, 1, 1, start.shared))
+        stream = f"{self.name(start.current)}({start.device}){'.ptr' if start.library != 'torch' else ''}"
+        here = (
+            ""
+            if start.alone
+            else f"""\
+        if {self.name(start.current_device)}() != {start.device}:
+            return {{general}}
+"""
+        )
+        return f"""{here}\
+        try:
+            try:
+                {slots} = {pop}()
+            except IndexError:
+                {slots} = {fresh}()
+            {self.name(start.pack_into)}({slots}[0], 0{packed})
+            {self.name(start.launch)}({self.name(start.address)}, {grid}, {fixed}, {stream}, {slots}[1], 0)
+        except Exception:
+            return {{general}}
+        {append}({slots})
+        {self.name(start.note)}({self.name(start.name)})"""
+
+    def through(self) -> str:
+        """Calls the plan's starter."""
+        _, error = self.mark, f"{self.mark}error"
+        raws, values = ", ".join(self.raws), "".join(f"{name}, " for name in self.values)
+        return f"""\
+        try:
+            {self.name(self.plan.start)}(({_}x, {_}y, {_}z), [{raws}], ({values}))
+        except {self.name(LaunchError)} as {error}:  # a limit of the device, which knows no places
+            {error}.loc = {error}.loc or {self.name(functools.partial(place, self.binding.source))}()
+            raise"""

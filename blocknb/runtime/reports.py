@@ -1,6 +1,6 @@
 """Launches of GPU kernels that have something to say: a report to write into, read when the kernel has ended.
 
-Kernels without prints, assertions and checks are launched by `driver.starter` alone and never come here. The others get one block of
+Kernels without prints, assertions and checks are launched by a `driver.Launcher` alone and never come here. The others get one block of
 memory a stream, kept for the next launch; only its counters are zeroed, and only records that are there are copied back.
 """
 
@@ -111,7 +111,7 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
 
     code, parameters = compiled.code, compiled.parameters
     more = code.reports + 2 * len(code.extents)
-    launch = driver.starter(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
+    launch = driver.Launcher(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
     stream_of, cuda = driver.stream_of(device, library), driver.cupy().cuda
     pointers = {i: positions[i] for i in code.extents}
     sizes = {i: parameters[i][1].element.bytes for i in code.extents}

@@ -18,7 +18,7 @@ import numpy as np
 from blocknb.errors import LaunchError
 from blocknb.runtime import machine
 from blocknb.runtime.arguments import HOST
-from blocknb.runtime.recent import recent, unobserved
+from blocknb.runtime.recent import noticed, recent, unobserved
 
 FLUSH_BYTES = 256 << 20  # as Triton; more than four times the L2 cache of an H200
 MODES = ("min", "max", "mean", "median", "all")
@@ -94,8 +94,8 @@ def _check_mode(mode: str) -> None:
 
 def _first_run(fn: Callable[[], Any]) -> _HostClock | _GpuClock:
     """Runs the call once and chooses the clock."""
-    recent.device = None
-    result = fn()
+    with noticed():
+        result = fn()
     return _GpuClock() if machine.has_gpu() and _on_gpu(recent.device, result) else _HostClock()
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from blocknb.runtime.binding import Arguments
+from blocknb.runtime.binding import arguments
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kernel import Kernel
 from blocknb.tune.wrapper import Wrapper
@@ -26,7 +26,7 @@ class Heuristics(Wrapper):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         named = {**self.defaults, **dict(zip(self.arg_names, args, strict=False))}
         for name, compute in self.values.items():
-            kwargs[name] = compute(Arguments(f"the heuristic of `{name}`", self.__name__, {**named, **kwargs}))
+            kwargs[name] = compute(arguments(f"the heuristic of `{name}`", self.__name__)({**named, **kwargs}))
         return self.fn.run(*args, **kwargs)
 
 
