@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING
 from blocknb.language.types import DType, Pointer
@@ -124,21 +126,24 @@ class _Writer:
             return f"{name} is None", "None"
         if isinstance(kind.type, Pointer):
             return self.array(name, value, kind)
+        raw, same = name, self.is_a(name, type(value))
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            value, raw = value.item(), f"{self.mark}a{len(self.raws)}"
+            same += f" and (({raw} := {name}.item()) or True)"
         if type(value) not in (int, float, bool):
             found = self.constant(name, value) if kind.constant else None
             return found and (found[0], name)
-        same = self.is_a(name, type(value))
         if type(value) is not int:
-            return same, name
+            return same, raw
         if kind is ONE:
-            return f"{same} and {name} == 1", name
-        multiple = f"not {name} & 15" if kind.divisibility == 16 else f"{name} & 15"
+            return f"{same} and {raw} == 1", raw
+        same += f" and {raw} != 1 and " + (f"not {raw} & 15" if kind.divisibility == 16 else f"{raw} & 15")
+        if raw != name:  # a number of NumPy's, whose type says how many bits it has
+            return same, raw
         if kind.type.name == "int32":
-            return f"{same} and {_INT32.format(name)} and {multiple} and {name} != 1", name
+            return f"{same} and {_INT32.format(name)}", raw
         wide = kind.type.name == "int64"
-        return (
-            (f"{same} and {_INT64.format(name)} and not {_INT32.format(name)} and {multiple}", name) if wide else None
-        )
+        return (f"{same} and {_INT64.format(name)} and not {_INT32.format(name)}", raw) if wide else None
 
     def array(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
         address = f"{self.mark}a{len(self.raws)}"

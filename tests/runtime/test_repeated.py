@@ -50,11 +50,23 @@ VALUES = [
     *(0, 1, 2, 16, 32, -16, -1, 2**31 - 16, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**63, 2**40),
     *(0.0, -0.0, 1.0, 2.5, float("nan"), float("inf")),
     *(True, False, None, Mode.A, "text", t.float16, t.float32, ()),
-    *(np.int32(16), np.int64(5), np.float32(1.5), np.float64(1.5), np.bool_(True)),
+    *(np.int32(16), np.int64(5), np.float32(1.5), np.float64(1.5), np.bool_(True), np.bool_(False)),
+    *(np.int32(1), np.int64(1), np.int32(5), np.int64(-16), np.uint64(2**63), np.float16(1.5), np.float64("nan")),
+    *(np.uint8(16), np.longlong(5), np.float32(-0.0)),
     (1, 2),
     (placed(np.float32, 0), 3),
 ]
-SEEN = (int, float, bool, type(None), np.ndarray)  # types that are recognised, where the Kind allows it
+SEEN = (
+    int,
+    float,
+    bool,
+    type(None),
+    np.ndarray,
+    np.int32,
+    np.float32,
+    np.bool_,
+    np.uint64,
+)  # types that are recognised, where the Kind allows it
 
 
 @blocknb.kernel

@@ -1,0 +1,156 @@
+"""GPUs that are not there: a driver that writes down what it is asked to launch, and arrays on addresses that nobody reads.
+
+Kernels are really compiled. A launch is checked as the driver checks it (the current device is the function's, the thread has a
+context), takes its time, and is written down with its arguments as they lie in the slots when it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from blocknb.language.types import Pointer
+from blocknb.runtime import driver
+from blocknb.runtime.compile import Compiled
+from blocknb.target import Target
+
+_FORMATS = {"fp32": "f", "fp64": "d", "int32": "i", "int64": "q", "int1": "?"}
+_addresses = itertools.count(1 << 40, 4096)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that the driver got: `arguments` by the names of the kernel's run-time parameters."""
+
+    compiled: Compiled
+    device: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    stream: int
+    arguments: dict[str, Any]
+
+
+class CupyArray:
+    """What a launch sees of CuPy's arrays."""
+
+    def __init__(self, dtype: Any = np.float32, offset: int = 0, device: int = 0):
+        self.dtype, self.data = np.dtype(dtype), SimpleNamespace(ptr=next(_addresses) + offset, device_id=device)
+        self.shape, self.strides, self.size = (64,), (self.dtype.itemsize,), 64
+
+    @property
+    def address(self) -> int:
+        return self.data.ptr
+
+
+CupyArray.__module__, CupyArray.__name__ = "cupy", "ndarray"
+
+
+class TorchTensor:
+    """What a launch sees of torch's tensors. `negated`: a view whose elements are negated when they are read."""
+
+    def __init__(self, dtype: Any = np.float32, offset: int = 0, device: int = 0, negated: bool = False):
+        self.dtype, self.address, self._device, self.negated = (
+            np.dtype(dtype),
+            next(_addresses) + offset,
+            device,
+            negated,
+        )
+        self.is_cuda, self.is_cpu, self.device, self.shape = True, False, f"cuda:{device}", (64,)
+
+    def get_device(self) -> int:
+        return self._device
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+    def data_ptr(self) -> int:
+        if self.address < 0:
+            raise RuntimeError("cannot access data pointer of a tensor that doesn't have storage")
+        return self.address
+
+
+TorchTensor.__module__, TorchTensor.__name__ = "torch", "Tensor"
+
+
+class _Thread(threading.local):
+    device, context = 0, True
+
+
+class PretendGpu:
+    """`launches` in the order of their ends. `streams` are the current ones by library, which a test may change; `failures` are raised
+    instead of the next launches; `calls` counts what launches ask of the driver."""
+
+    def __init__(self, count: int):
+        self.count, self.launches, self.failures = count, list[Launched](), list[Exception]()
+        self.streams = {"": 7, "torch": 9}
+        self.functions: list[tuple[Compiled, int]] = []
+        self.calls = {"getDevice": 0, "free": 0}
+        self.thread, self.seconds = _Thread(), 0.0
+        runtime = SimpleNamespace(getDevice=self.get_device, getDeviceCount=lambda: count, free=self.free)
+        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.on))
+
+    @contextlib.contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        before, self.thread.device = self.thread.device, device
+        try:
+            yield
+        finally:
+            self.thread.device = before
+
+    def get_device(self) -> int:
+        self.calls["getDevice"] += 1
+        return self.thread.device
+
+    def free(self, address: int) -> None:
+        self.calls["free"] += 1
+        self.thread.context = True
+
+    def load(self, compiled: Compiled, device: int) -> Any:
+        self.functions.append((compiled, device))
+        return SimpleNamespace(ptr=len(self.functions) - 1)
+
+    def current_stream(self, library: str) -> Any:
+        if library == "torch":
+            return lambda device: self.streams["torch"] + 100 * device
+        return lambda device: SimpleNamespace(ptr=self.streams[""] + 100 * device)
+
+    def launch(self, function: int, x: int, y: int, z: int, *rest: int) -> None:
+        *block, shared, stream, table, extra = rest
+        if self.failures:
+            raise self.failures.pop(0)
+        compiled, device = self.functions[function]
+        if not self.thread.context:
+            raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+        if self.thread.device != device:
+            raise RuntimeError("CUDA_ERROR_INVALID_HANDLE: invalid resource handle")
+        assert extra == 0
+        if self.seconds:
+            time.sleep(self.seconds)  # other threads run, as during the driver's call
+        arguments = {}
+        for i, (name, type_) in enumerate(compiled.parameters):
+            slot = ctypes.string_at(ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[i], 8)
+            form = "Q" if isinstance(type_, Pointer) else _FORMATS[type_.name]
+            (arguments[name],) = struct.unpack_from(f"<{form}", slot)
+        self.launches.append(Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments))
+
+
+def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
+    """As many GPUs, until the test is over."""
+    gpu = PretendGpu(count)
+    monkeypatch.setattr(driver, "cupy", lambda: gpu.cupy)
+    monkeypatch.setattr(driver, "_api", lambda: SimpleNamespace(launchKernel=gpu.launch))
+    monkeypatch.setattr(driver, "_load", gpu.load)
+    monkeypatch.setattr(driver, "current_stream", gpu.current_stream)
+    monkeypatch.setattr(driver, "target", lambda device: Target.parse("sm_90a"))
+    return gpu
