@@ -130,6 +130,103 @@ def test_repeated_launches_see_each_change_of_their_arguments(library: str) -> N
     assert add._launch.__name__ == "_launch"  # written for these launches
 
 
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_repeated_launches_are_captured_with_the_arguments_of_each(library: str) -> None:
+    source = cupy if library == "cupy" else pytest.importorskip("torch")
+    place = {} if library == "cupy" else {"device": "cuda"}
+    x, y, *outs = (source.ones(64, dtype=source.float32, **place) for _ in range(6))
+
+    def launches() -> None:
+        for out, n in zip(outs, (7, 64, 1, 33), strict=True):
+            add[(1,)](x, y, out, n, BLOCK=64)
+
+    for _ in range(3):
+        launches()
+    if library == "cupy":
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.Device().synchronize()
+        with stream:
+            stream.begin_capture()
+            launches()
+            graph = stream.end_capture()
+        replay, wait = (lambda: graph.launch(stream)), stream.synchronize
+    else:
+        graph = source.cuda.CUDAGraph()
+        with source.cuda.graph(graph):
+            launches()
+        replay, wait = graph.replay, source.cuda.synchronize
+    for number in range(3):
+        x[:] = number
+        for out in outs:
+            out[:] = -1
+        cupy.cuda.Device().synchronize()
+        replay()
+        wait()
+        for out, n in zip(outs, (7, 64, 1, 33), strict=True):
+            assert out.tolist() == [number + 1] * n + [-1] * (64 - n)
+
+
+def test_repeated_launches_join_the_stream_that_is_current_at_each() -> None:
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+    arrays = [random(1) for _ in streams]
+    cupy.cuda.Device().synchronize()
+    for number in range(5):
+        for stream, x in zip(streams, arrays, strict=True):
+            with stream:
+                slow_double[1,](x, 50_000)
+                keep[1,](x, float(number))
+    for stream, x in zip(streams, arrays, strict=True):
+        stream.synchronize()
+        assert float(x.get()[0]) == 4.0
+
+
+def test_threads_that_launch_one_kernel_at_once_get_their_own_results() -> None:
+    wrong: list[Any] = []
+
+    def work(number: int) -> None:
+        try:
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                x, y = (cupy.full(256, value, np.float32) for value in (number, 1))
+                for i in range(200):
+                    out, n = cupy.zeros(256, np.float32), 16 * (i % 16 + 1)
+                    add[(1,)](x, y, out, n, BLOCK=256)
+                    stream.synchronize()
+                    if out.get().tolist() != [number + 1] * n + [0] * (256 - n):
+                        wrong.append((number, i))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_launches_run_where_their_arrays_lie_whichever_device_is_current() -> None:
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    for number in range(12):
+        with cupy.cuda.Device(number % 2):
+            x, out = random(64), cupy.zeros(64, np.float32)
+            cupy.cuda.Device().synchronize()
+        with cupy.cuda.Device(number // 2 % 2):
+            add[(1,)](x, x, out, 64, BLOCK=64)
+            assert cupy.cuda.runtime.getDevice() == number // 2 % 2
+        with cupy.cuda.Device(number % 2):
+            np.testing.assert_array_equal(out.get(), 2 * x.get())
+
+
+def test_a_negated_view_among_repeated_launches_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.rand(64, device="cuda")
+    for _ in range(3):
+        add[(1,)](x, x, x, 64, BLOCK=64)
+    with pytest.raises(LaunchError, match="negated"):
+        add[(1,)](x, torch.complex(x, x).conj().imag, x, 64, BLOCK=64)
+
+
 def test_a_launch_joins_the_current_cupy_stream() -> None:
     x = random(1)
     before = float(x.get()[0])

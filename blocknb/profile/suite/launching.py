@@ -2,12 +2,14 @@
 
 A measurement is a batch of launches between two readings of the clock, with a wait for the GPU before and behind it, so that its queue
 never fills and no launch waits for the GPU. The bare driver call is the same kernel with its arguments laid out beforehand: what
-remains of a launch when Python has nothing to do.
+remains of a launch when Python has nothing to do. Of ours and Triton's there are two further rows: the grid as a function of the
+arguments, as it is mostly written, and launches of two kinds in turn, none of which is like the one before.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -109,9 +111,24 @@ def _wait() -> None:
     cupy.cuda.runtime.deviceSynchronize()
 
 
-def _launcher(kernel: Any, arrays: tuple[Any, ...]) -> Call:
+def _launcher(kernel: Any, arrays: tuple[Any, ...], grid: Any = (1,), block: int = N) -> Call:
     x, y, out = arrays
-    return lambda: kernel[(1,)](x, y, out, N, 3, BLOCK=N, num_warps=1)
+    return lambda: kernel[grid](x, y, out, N, 3, BLOCK=block, num_warps=1)
+
+
+def _ways(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> dict[str, Callable[[], Call]]:
+    """The rows of a kernel, which `make` returns with its arrays."""
+
+    def in_turn() -> Call:
+        kernel, arrays = make()
+        turns = itertools.cycle([_launcher(kernel, arrays, block=block) for block in (N, 2 * N)])
+        return lambda: next(turns)()
+
+    return {
+        name: lambda: _launcher(*make()),
+        f"{name}, grid a function": lambda: _launcher(*make(), grid=lambda given: (-(-N // given["BLOCK"]),)),
+        f"{name}, two kinds in turn": in_turn,
+    }
 
 
 def _gpu_calls() -> dict[str, Callable[[], Call]]:
@@ -151,16 +168,16 @@ def _gpu_calls() -> dict[str, Callable[[], Call]]:
         x, y, out = tensors()
         return lambda: torch.add(x, y, alpha=3, out=out)
 
-    def ours() -> Call:
+    def ours() -> tuple[Any, tuple[Any, ...]]:
         try:
-            return _launcher(five_arguments, tensors())
+            return five_arguments, tensors()
         except ImportError:
-            return _launcher(five_arguments, own)
+            return five_arguments, own
 
     return {
-        OURS: ours,
+        **_ways(OURS, ours),
         f"{OURS}, CuPy arrays": lambda: _launcher(five_arguments, own),
-        "Triton": lambda: _launcher(kernel_for_triton(five_arguments), tensors()),
+        **_ways("Triton", lambda: (kernel_for_triton(five_arguments), tensors())),
         "CuPy RawKernel": raw_kernel,
         "torch.add": torch_add,
         "the driver's call alone": driver,
