@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects, global_operands
@@ -242,11 +242,25 @@ def has_equal_pieces(g: Generator, op: Op) -> bool:
 @contextmanager
 def loop(g: Generator, op: Op, first: int, carried: Sequence[tuple[str, str]]) -> Iterator[Loop]:
     """A loop over the pieces of `op` from number `first`. `carried` are the types and initial values of what goes through the loop."""
-    made = Loop(g, _made_for(op, g.defs_of_streamed), first, carried)
-    with forgetting(g):
+    values = _made_for(op, g.defs_of_streamed)
+    made = Loop(g, values, first, carried)
+    with anew(g, values), forgetting(g):
         made.begin()
         yield made
         made.end()
+
+
+@contextmanager
+def anew(g: Generator, made: set[Value]) -> Iterator[None]:
+    """What is known of streamed values before is not known inside: a load that is held asked for addresses that others make in pieces."""
+    tables: tuple[dict[Value, Any], ...] = (g.registers, g.words)
+    known = [table[value] for value in made for table in tables if value in table]
+    before = [dict(names) for names in known]
+    for names in known:
+        names.clear()
+    yield
+    for names, old in zip(known, before, strict=True):
+        names.update(old)
 
 
 class Loop:

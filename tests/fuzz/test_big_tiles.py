@@ -105,9 +105,13 @@ def square(x_ptr, out_ptr, BLOCK: bl.constexpr):
     bl.store(out_ptr + i, x + bl.sum(x, 1)[:, None])
 
 
-def test_a_tile_may_be_streamed_back_to_where_it_came_from(monkeypatch):
+@pytest.fixture
+def few_registers(monkeypatch):
     monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
     monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 4)
+
+
+def test_a_tile_may_be_streamed_back_to_where_it_came_from(few_registers):
     func = lowered(in_place, BLOCK=2048)
     assert "piece" in gpu.generate(func, SM90A).text
     x = np.random.default_rng(2).standard_normal(2048).astype(np.float32)
@@ -116,7 +120,65 @@ def test_a_tile_may_be_streamed_back_to_where_it_came_from(monkeypatch):
     np.testing.assert_allclose(got, np.exp(x - x.max()), rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [shifted, twice, flagged, counted])
+@blocknb.kernel
+def old_and_new(x_ptr, y_ptr, out_ptr, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x, y = bl.load(x_ptr + i), bl.load(y_ptr + i)
+    bl.store(x_ptr + i, x + y)
+    bl.store(out_ptr + i, x)
+
+
+@blocknb.kernel
+def exchanged(x_ptr, y_ptr, x_too_ptr, y_too_ptr, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x, y = bl.load(x_ptr + i), bl.load(y_ptr + i)
+    bl.store(x_too_ptr + i, y)
+    bl.store(y_too_ptr + i, x)
+
+
+@blocknb.kernel
+def turned(x_ptr, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i)
+    bl.store(x_ptr + i, bl.reshape(bl.trans(bl.reshape(x, (2, 2, BLOCK // 4)), 1, 0, 2), (BLOCK,)))
+
+
+@blocknb.kernel
+def after_a_barrier(x_ptr, out_ptr, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    x = bl.load(x_ptr + i)
+    bl.debug_barrier()
+    bl.store(out_ptr + i, x)
+
+
+def test_what_was_loaded_is_what_was_there_before_a_store(few_registers):
+    func = lowered(old_and_new, BLOCK=2048)
+    assert gpu_stream.streamed(func, gpu.affine.analyze(func))  # y, not x
+    x, y = np.random.default_rng(5).standard_normal((2, 2048)).astype(np.float32)
+    new, out = x.copy(), np.full_like(x, np.nan)
+    reports.run(func, {"x_ptr": new, "y_ptr": y, "out_ptr": out, "n": 2048}, (1, 1, 1))
+    np.testing.assert_array_equal(new, x + y)
+    np.testing.assert_array_equal(out, x)
+
+
+def test_two_arguments_may_be_one_array(few_registers):
+    func = lowered(exchanged, BLOCK=2048)
+    x, y = np.random.default_rng(6).standard_normal((2, 2048)).astype(np.float32)
+    a, b = x.copy(), y.copy()
+    reports.run(func, {"x_ptr": a, "y_ptr": b, "x_too_ptr": a, "y_too_ptr": b}, (1, 1, 1))
+    np.testing.assert_array_equal(a, y)
+    np.testing.assert_array_equal(b, x)
+
+
+def test_a_tile_that_is_permuted_goes_back_whole(few_registers):
+    func = lowered(turned, warps=1, BLOCK=2048)
+    x = np.random.default_rng(7).standard_normal(2048).astype(np.float32)
+    got = x.copy()
+    reports.run(func, {"x_ptr": got}, (1, 1, 1))
+    np.testing.assert_array_equal(got, x.reshape(2, 2, -1).transpose(1, 0, 2).ravel())
+
+
+@pytest.mark.parametrize("kernel", [shifted, twice, flagged, counted, after_a_barrier])
 def test_a_load_stays_in_front_of_what_may_concern_it(kernel):
     assert "piece" not in gpu.generate(lowered(kernel, BLOCK=1 << 16), SM90A).text
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from fuzz.generator import generate
 from fuzz.loops import generate as generate_loop
+from fuzz.places import generate as generate_places
 from fuzz.program import Program, check_gpu
 
 from blocknb.errors import AccessError
@@ -59,6 +60,11 @@ def test_random_kernels_give_the_same_numbers_on_the_gpu():
 
 def test_random_loops_that_load_ahead_give_the_same_numbers_on_the_gpu():
     run([int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)], SECONDS, generate_loop)
+
+
+def test_random_accesses_of_big_tiles_keep_their_order_on_the_gpu():
+    seeds = [int(seed) for seed in np.random.default_rng().integers(1 << 31, size=COUNT)]
+    run(seeds, SECONDS, lambda seed: generate_places(seed, 8192))
 
 
 @pytest.mark.full

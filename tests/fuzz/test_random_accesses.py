@@ -1,0 +1,86 @@
+"""Random orders of loads, stores and atomics: GPU code keeps them, also where tiles are streamed, and has barriers where they matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from blocknb.analysis import affine
+from blocknb.codegen import gpu_stream
+from blocknb.passes import barriers
+from fuzz.places import generate
+from fuzz.program import Program, check_passes, check_simt, checked, read
+from fuzz.races import Race
+
+SAMPLE = range(100, 124)
+MANY = range(1000, 3000)
+
+
+@pytest.fixture
+def few_registers(monkeypatch):
+    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
+    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 4)
+
+
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_accesses_keep_their_order_when_tiles_are_streamed(seed, few_registers):
+    checked(generate(seed), check_simt)
+
+
+@pytest.mark.parametrize("seed", SAMPLE[:6])
+def test_accesses_keep_their_order_after_every_pass(seed):
+    checked(generate(seed), lambda program: check_passes(program, "sm_90a"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", MANY[::100])
+def test_many_accesses_keep_their_order_when_tiles_are_streamed(start, few_registers):
+    for seed in range(start, start + 100):
+        checked(generate(seed), check_simt)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("start", range(0, 60, 10))
+def test_accesses_of_tiles_beyond_the_registers_keep_their_order(start):
+    for seed in range(start, start + 10):
+        checked(generate(seed, 8192), check_simt)
+
+
+def test_the_sample_streams_some_tiles_and_holds_others(few_registers):
+    found = []
+    for seed in SAMPLE:
+        func = check_passes(generate(seed), "sm_90a")
+        found.append(bool(gpu_stream.streamed(func, affine.analyze(func))))
+    assert 3 <= sum(found) <= len(found) - 3
+
+
+def test_a_barrier_that_is_missing_is_a_race(monkeypatch):
+    monkeypatch.setattr(barriers, "barriers", lambda func, target, notes: func)
+    assert sum(races(generate(seed)) for seed in SAMPLE) > 3
+
+
+MEETING = """
+# seed 1: grid 2, 1 warps
+def random_1(a, b):
+    pid = bl.program_id(0)
+    at = bl.arange(0, 32)
+    x = bl.load(a + at)
+    bl.store(b + pid * 0 + at, x + {what})
+
+# a: 32 x i32, whole, shifted by 0, within 0.0
+# b: 32 x i32, poison, shifted by 0, within 0.0
+"""
+
+
+@pytest.mark.parametrize(("what", "race"), [("pid", True), ("1", False)])
+def test_programs_that_write_different_values_to_one_place_race(what, race):
+    assert races(read(MEETING.format(what=what))) == race
+
+
+def races(program: Program) -> bool:
+    try:
+        check_simt(program)
+    except Race:
+        return True
+    except AssertionError:
+        return False
+    return False
