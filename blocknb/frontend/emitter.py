@@ -52,7 +52,7 @@ class Emitter(Builder):
 
     def __init__(self, target: Target | None = None, options: Mapping[str, Any] | None = None) -> None:
         super().__init__("parse")
-        self.target, self.options = target, options or {}  # what the kernel may ask for
+        self.target, self.options = target, dict(options or {})  # what the kernel may ask for
         self.known: dict[Value, Any] = {}
         self.printed: list[str] = []
         self.elements = 0  # how many functions on elements (of a reduction, a scan, a map) are being visited

@@ -48,7 +48,9 @@ def current_target(frame: Frame) -> CurrentTarget:
 
 @emits("num_warps")
 def num_warps(frame: Frame) -> int:
-    return int(frame.emit.options.get("num_warps", 4))
+    options = frame.emit.options
+    options["num_warps"] = options.get("num_warps") or 4  # who asks before the compiler chooses has chosen
+    return int(options["num_warps"])
 
 
 @emits("num_threads")

@@ -93,7 +93,7 @@ def parse(
         tuple(params),
         body,
         "tile",
-        MappingProxyType(dict(options or {})),
+        MappingProxyType(emit.options),
         tuple(hints),
         source.loc(source.node),
     )

@@ -40,7 +40,7 @@ def offered(made: Specialisation) -> dict[str, Any]:
     off, why = set(options["without"]), why_not(made)
     return {
         "constants": constants,
-        "num_warps": {"value": options["num_warps"], "choices": list(WARPS)},
+        "num_warps": {"value": trace.options["num_warps"], "choices": list(WARPS)},
         "num_stages": {"value": _stages(options), "choices": list(STAGES)},
         "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
         "runs": why == "",
@@ -87,7 +87,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
     options = dict(made.compiled.options)
-    if "num_warps" in wanted:
+    if "num_warps" in wanted and int(wanted["num_warps"]) != made.compiled.trace.options["num_warps"]:
         options["num_warps"] = int(wanted["num_warps"])
     if "num_stages" in wanted and int(wanted["num_stages"]) != _stages(options):
         options["num_stages"] = int(wanted["num_stages"])

@@ -63,7 +63,7 @@ def place(target: Target, device: int = -1) -> str:
 def width(compiled: Compiled) -> str:
     """How many share the work: "4 warps a program", on the CPU "2 threads (znver4)"."""
     if compiled.target.is_gpu:
-        return f"{plural(int(compiled.options['num_warps']), 'warp')} a program"
+        return f"{plural(int(compiled.trace.options['num_warps']), 'warp')} a program"
     return f"{plural(thread_count(), 'thread')} ({compiled.target.arch})"
 
 

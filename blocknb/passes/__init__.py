@@ -47,6 +47,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         simplify,
         tensorcore,
         unroll,
+        warps,
     )
 
     common = (
@@ -62,6 +63,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         return common  # the CPU leaves at the tile level
     return (
         *common,
+        Pass("warps", warps.warps, applies=warps.applies),  # before those that know of threads
         Pass("floats", floats.floats, optional=True),
         Pass(  # when addresses are final, and before layouts, for which early loads are as any others
             "pipeline", prefetch.pipeline, optional=True, applies=prefetch.applies

@@ -20,11 +20,11 @@ from typing import Any
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 
-#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`); `num_stages`
-#: for: nobody names a number (see `passes.STAGES`).
+#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`); `num_warps`
+#: and `num_stages` for: nobody names a number (see `passes.warps` and `passes.STAGES`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
     {
-        "num_warps": 4,
+        "num_warps": None,
         "num_stages": None,
         "checked": None,
         "debug": None,

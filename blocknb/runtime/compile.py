@@ -33,6 +33,7 @@ _MEMORY_LIMIT = 512
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
 _BINARY = ("cubin", "object")
+NOMINAL_WARPS = 4  # on a CPU, which has none
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +122,7 @@ class Compiled:
     @property
     def metadata(self) -> readback.Metadata:
         shared = max(self.code.shared_bytes, readback.LEAST_SHARED)
-        warps, stages = self.options["num_warps"], self.options["num_stages"]
+        warps, stages = self.trace.options["num_warps"], self.options["num_stages"]
         return readback.Metadata(
             self.title, machine.describe(self.target), shared, warps, readback.STAGES if stages is None else stages
         )
@@ -330,6 +331,9 @@ class Request:
         return llvm.shared().wait(sass.disassemble(cubin, self.target))
 
     def compiled(self, code: Code, trace: Trace) -> Compiled:
+        if trace.options["num_warps"] is None:
+            warps = code.threads // self.target.warp_size if self.target.is_gpu else NOMINAL_WARPS
+            trace.options = {**trace.options, "num_warps": warps}
         return Compiled(self.source, self.kinds, self.options, self.target, code, trace, self.reached)
 
     # ---- the disk cache ----

@@ -441,7 +441,7 @@ class Kernel(KernelInterface):
 
     def _check_options(self, options: dict[str, Any]) -> None:
         warps, stages = options["num_warps"], options["num_stages"]
-        if type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32):
+        if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
             raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
         for name in ("checked", "debug", "experimental"):
             if options[name] not in (None, True, False):
@@ -481,12 +481,12 @@ class Kernel(KernelInterface):
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
-    Options are the defaults of launch options: `num_warps`; `num_stages`, of loops for which `range` names none (on a GPU loads are
-    issued ahead, see the pass `pipeline`); `checked`, whether accesses outside of arrays are found (on the CPU unless False; on a GPU
-    if True, and every launch then waits for its end); `debug`, whether assertions are tested (on the CPU unless False; on a GPU if
-    True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 when the kernel is compiled); `fast_math`, the GPU's
-    approximations for fp32 division, roots, logarithms, sines and cosines; `experimental`, optimisations for GPUs that wait for their
-    measurement (see `ir.core.experimental`); `without`, passes to leave out. `do_not_specialize` is Triton's; others of Triton's are
+    Options are the defaults of launch options: `num_warps`, which the compiler chooses if nobody does; `num_stages`, of loops for which
+    `range` names none (on a GPU loads are issued ahead, see the pass `pipeline`); `checked`, whether accesses outside of arrays are found
+    (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`, whether assertions are tested (on the CPU
+    unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 when the kernel is compiled); `fast_math`,
+    the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `experimental`, optimisations for GPUs that wait for
+    their measurement (see `ir.core.experimental`); `without`, passes to leave out. `do_not_specialize` is Triton's; others of Triton's are
     accepted and change nothing.
     """
     if function is None:

@@ -10,6 +10,7 @@ from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
 PASSES = ("narrow", "coalesce", "tensorcore", "assign", "shared", "barriers")
+USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
     "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
     "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
@@ -23,7 +24,7 @@ SAMPLES = {
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
 def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden):
     case = CASES[sample]
-    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | case.options))
     stage = next(stage for stage in stages if stage.name == name)
     golden(f"{name}/{sample}.ir", report(stage))
 
@@ -31,7 +32,7 @@ def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden
 @pytest.mark.parametrize(("sample", "options"), [("gather", {"checked": True}), ("careful_add", {})])
 def test_checks_make_of_a_kernel_what_their_golden_file_says(sample, options, golden):
     case = CASES[sample]
-    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **options)
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | options))
     golden(f"checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "checks")))
 
 
@@ -74,7 +75,7 @@ def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
 
     def conversions(sample):
         case = CASES[sample]
-        _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
+        _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | case.options))
         return count(next(s for s in stages if s.name == "assign").after, "convert")
 
     assert conversions("softmax_781") == 0

@@ -1,0 +1,111 @@
+"""The number of warps where nobody names one: what a kernel loads and keeps decides, and whoever names a number has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.norms import norm_kernel
+from blocknb.kernels.softmax import softmax_kernel
+
+ALIGNED = {"x": "*fp16:16", "y": "*fp16:16", "x_stride": "i32:16", "y_stride": "i32:16", "n": "i32:16"}
+
+
+@blocknb.kernel
+def add(x, out, BLOCK: bl.constexpr):
+    at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
+    bl.store(out + at, bl.load(x + at) + 1)
+
+
+@blocknb.kernel
+def total(x, out, n, BLOCK: bl.constexpr):
+    acc = bl.zeros((BLOCK,), bl.float32)
+    for start in range(0, n, BLOCK):
+        acc += bl.load(x + start + bl.arange(0, BLOCK))
+    bl.store(out, bl.sum(acc, 0))
+
+
+@blocknb.kernel
+def product(x, y, out):
+    i, j = bl.arange(0, 32)[:, None], bl.arange(0, 32)[None, :]
+    bl.store(out + i * 32 + j, bl.dot(bl.load(x + i * 32 + j), bl.load(y + i * 32 + j)))
+
+
+@blocknb.kernel
+def asked(out, BLOCK: bl.constexpr):
+    at = bl.arange(0, BLOCK)
+    bl.store(out + at, bl.sum(bl.load(out + at), 0) + bl.extra.cuda.num_warps())
+
+
+def chosen(kernel, **given) -> tuple[int, str]:
+    """The number of warps, and the note."""
+    compiled = kernel.compile(**given)
+    (note,) = next(stage.notes for stage in compiled.trace.stages if stage.name == "warps")
+    warps = compiled.code.threads // 32
+    assert compiled.trace.options["num_warps"] == compiled.metadata.num_warps == warps
+    assert note.text.startswith(f"num_warps: {warps}, ") and note.text.endswith("; nobody named it")
+    return warps, note.text
+
+
+@pytest.mark.parametrize(
+    ("block", "warps"), [(64, 1), (512, 1), (1024, 2), (2048, 4), (8192, 4), (16384, 8), (32768, 16), (65536, 16)]
+)
+def test_a_row_has_the_warps_that_were_fastest(block, warps):
+    assert chosen(softmax_kernel, **ALIGNED, BLOCK=block)[0] == warps
+
+
+@pytest.mark.parametrize(("block", "warps"), [(256, 1), (1024, 4), (2048, 4), (4096, 8), (8192, 8), (32768, 16)])
+def test_rows_with_weights_have_more(block, warps):
+    arrays = dict.fromkeys(("x", "weight", "bias", "y"), "*fp32:16")
+    rest = {"mean": None, "rstd": None, "x_row": "i32:16", "y_row": "i32:16", "m": "i32", "n": "i32:16", "eps": "fp32"}
+    found, _ = chosen(norm_kernel, **arrays, **rest, CENTRED=True, ROWS=1, BLOCK=block)
+    assert found == warps
+
+
+def test_what_was_not_measured_has_four():
+    ragged, why = chosen(softmax_kernel, **(ALIGNED | {"n": "i32", "x_stride": "i32"}), BLOCK=512)
+    assert ragged == 4 and "one at a time" in why
+    for kernel, given, word in (
+        (add, {"x": "*fp32:16", "out": "*fp32:16", "BLOCK": 256}, "without a reduction"),
+        (total, {"x": "*fp32:16", "out": "*fp32", "n": "i32:16", "BLOCK": 256}, "a loop"),
+        (product, {"x": "*fp16:16", "y": "*fp16:16", "out": "*fp32:16"}, "products"),
+    ):
+        warps, why = chosen(kernel, **given)
+        assert warps == 4 and word in why
+    assert chosen(add, x="*fp32:16", out="*fp32:16", BLOCK=16384)[0] == 8
+
+
+def test_whoever_names_a_number_has_it():
+    compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, num_warps=4)
+    assert compiled.code.threads == 128 and "warps" not in [stage.name for stage in compiled.trace.stages]
+    eight = blocknb.kernel(softmax_kernel.fn, num_warps=8)
+    assert eight.compile(**ALIGNED, BLOCK=512).code.threads == 256
+    assert softmax_kernel.compile(**ALIGNED, BLOCK=512).code.threads == 32  # another entry of the cache
+    tuned = blocknb.autotune([blocknb.Config({"BLOCK": 512})], key=["n"])(blocknb.kernel(softmax_kernel.fn))
+    x = np.ones((2, 300), np.float16)
+    assert tuned[2,](x, np.empty_like(x), 300, 300, 300).options["num_warps"] == 4  # a Config's own, as in Triton
+    assert softmax_kernel[2,](x, np.empty_like(x), 300, 300, 300, BLOCK=512).options["num_warps"] is None
+
+
+def test_a_kernel_that_asks_while_compiling_is_told_the_truth():
+    compiled = asked.compile("*i32:16", BLOCK=512)
+    assert compiled.code.threads == 128
+    assert compiled.trace.options["num_warps"] == 4
+
+
+def test_a_cpu_has_no_warps():
+    compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, target="cpu")
+    assert compiled.trace.options["num_warps"] == 4
+    assert "warps" not in [stage.name for stage in compiled.trace.stages]
+
+
+def test_what_comes_from_the_disk_cache_tells_its_warps():
+    first = add.compile(x="*fp32:16", out="*fp32:16", BLOCK=32768)
+    from blocknb.runtime import compile as compiler
+
+    compiler.forget()
+    again = add.compile(x="*fp32:16", out="*fp32:16", BLOCK=32768)
+    assert again is not first and again.trace.from_cache
+    assert again.trace.options["num_warps"] == 16 == again.code.threads // 32
