@@ -10,11 +10,14 @@ import blocknb.language as bl
 from blocknb.kernels.rows import matrix
 from blocknb.kernels.strides import strides
 
+MOST = 1 << 30  # elements of a row, whose places are counted in 32 bits
+
 
 @blocknb.kernel
-def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, BLOCK: bl.constexpr):
-    row = bl.program_id(0).to(bl.int64)
-    columns = bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, blocks, BLOCK: bl.constexpr):
+    """A block of a row a program, `blocks` a row: neighbouring programs have neighbouring addresses."""
+    row = (bl.program_id(0) // blocks).to(bl.int64)
+    columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
     g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
     u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
@@ -23,10 +26,10 @@ def swiglu_kernel(gate, up, out, gate_row, up_row, out_row, n, BLOCK: bl.constex
 
 @blocknb.kernel
 def swiglu_backward_kernel(
-    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, BLOCK: bl.constexpr
+    gate, up, dout, dgate, dup, gate_row, up_row, dout_row, dgate_row, dup_row, n, blocks, BLOCK: bl.constexpr
 ):
-    row = bl.program_id(0).to(bl.int64)
-    columns = bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+    row = (bl.program_id(0) // blocks).to(bl.int64)
+    columns = bl.program_id(0) % blocks * BLOCK + bl.arange(0, BLOCK)
     inside = columns < n
     g = bl.load(gate + row * gate_row + columns, mask=inside, other=0.0).to(bl.float32)
     u = bl.load(up + row * up_row + columns, mask=inside, other=0.0).to(bl.float32)
@@ -78,8 +81,9 @@ def swiglu(gate: Any, up: Any, out: Any, *, block: int = 1024, num_warps: int = 
     Raises ValueError for other shapes and strides.
     """
     m, n = _alike(gate=gate, up=up, out=out)
-    swiglu_kernel[(m, blocknb.cdiv(n, block))](
-        gate, up, out, strides(gate)[0], strides(up)[0], strides(out)[0], n, BLOCK=block, num_warps=num_warps
+    blocks = blocknb.cdiv(n, block)
+    swiglu_kernel[(m * blocks,)](
+        gate, up, out, strides(gate)[0], strides(up)[0], strides(out)[0], n, blocks, BLOCK=block, num_warps=num_warps
     )
     return out
 
@@ -90,8 +94,9 @@ def swiglu_backward(
     """Writes the gradients dgate and dup (M, N) from dout (M, N); returns both. Raises as `swiglu` does."""
     arrays = {"gate": gate, "up": up, "dout": dout, "dgate": dgate, "dup": dup}
     m, n = _alike(**arrays)
-    swiglu_backward_kernel[(m, blocknb.cdiv(n, block))](
-        *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, BLOCK=block, num_warps=num_warps
+    blocks = blocknb.cdiv(n, block)
+    swiglu_backward_kernel[(m * blocks,)](
+        *arrays.values(), *(strides(a)[0] for a in arrays.values()), n, blocks, BLOCK=block, num_warps=num_warps
     )
     return dgate, dup
 
@@ -141,8 +146,10 @@ def dropout(x: Any, out: Any, p: float, seed: int, *, block: int = 1024, num_war
 
 
 def _alike(**arrays: Any) -> tuple[int, int]:
+    """The shape that the matrices have; one row of everything where no row lies apart from the next."""
     (first, like), *others = arrays.items()
-    shape = matrix(like, first)
+    m, n = matrix(like, first)
     for name, array in others:
         matrix(array, name, like=like)
-    return shape
+    together = m * n <= MOST and all(m <= 1 or strides(array)[0] == n for array in arrays.values())
+    return (1, m * n) if together else (m, n)

@@ -43,6 +43,8 @@ def norm_backward_kernel(
         if CENTRED:
             z -= bl.load(mean + rows, mask=rows < m, other=0.0)[:, None]
         z *= scale[:, None]  # columns beyond the row hold anything; there g is 0
+        dweight += given * z
+        dbias += given
         g = given
         if weight is not None:  # read again for each row: it is in the L1 cache, and registers are scarce
             g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
@@ -50,8 +52,6 @@ def norm_backward_kernel(
         if CENTRED:
             result += (bl.sum(g, axis=1) / n * scale)[:, None]
         bl.store(dx + at * dx_row + columns[None, :], g * scale[:, None] - result, mask=inside)
-        dweight += given * z
-        dbias += given
     if dweights is not None:
         bl.store(dweights + bl.program_id(0) * n + columns, bl.sum(dweight, axis=0), mask=columns < n)
     if dbiases is not None:
@@ -172,6 +172,8 @@ def _backward(
         vector(array, name, length)
     centred, host = mean is not None, on_host(x)
     shape = tile(x, num_warps)
+    if shape["BLOCK"] > KEPT:
+        shape["num_warps"] = num_warps or 32
     rows, block = shape["ROWS"], shape["BLOCK"]
     if kept := host or block <= (KEPT if centred else 2 * KEPT):
         most, groups = (

@@ -1,0 +1,74 @@
+"""What the wrappers of the ready-made kernels choose for a GPU fits its registers: assembled for it, nothing is spilled."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from blocknb import kernels as ready
+from blocknb.runtime.kernel import Launch, captured
+
+MODULES = ("rows", "cross_entropy", "norm_gradients")
+DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+M = 1500  # rows: enough for any number of programs; the matrices are views that repeat one row
+Call = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+
+
+def empty(*shape: int) -> np.ndarray:
+    return np.empty(shape, np.float32)
+
+
+CALLS: dict[str, Call] = {
+    "layer_norm_backward": lambda x, w, out: ready.layer_norm_backward(
+        x, w, x, empty(M), empty(M), out, empty(w.size), empty(w.size)
+    ),
+    "rms_norm_backward": lambda x, w, out: ready.rms_norm_backward(x, w, x, empty(M), out, empty(w.size)),
+    "cross_entropy": lambda x, w, out: ready.cross_entropy(x, np.zeros(M, np.int64), empty(M), empty(M)),
+    "cross_entropy_backward": lambda x, w, out: ready.cross_entropy_backward(
+        x, np.zeros(M, np.int64), empty(M), empty(M), out
+    ),
+    "swiglu": lambda x, w, out: ready.swiglu(x, x, out),
+}
+#: Lengths of rows: those of the fuller run take a minute.
+LENGTHS = {"layer_norm_backward": (1024, 8192, 16384), "rms_norm_backward": (16384,), "cross_entropy": (50257,)}
+LENGTHS |= {"cross_entropy_backward": (50257,), "swiglu": (11008,)}
+ALL = (1, 200, 1000, 2048, 4096, 5000, 8192, 12672, 16384, 32768, 50257, 65536)
+
+
+def launches(call: Call, n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """What the wrapper would launch on a GPU."""
+    for name in MODULES:
+        monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "on_host", lambda array: False)
+    matrix = np.zeros((M, n), dtype)
+    found: list[Launch] = []
+    with captured(found.append):
+        call(matrix, np.zeros(n, dtype), np.empty_like(matrix))
+    return found
+
+
+def check(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = launches(CALLS[name], n, DTYPES[dtype], monkeypatch)
+    assert found
+    for launch in found:
+        used = launch.retarget("sm_90a").resources
+        print(name, n, dtype, launch.kernel.__name__, launch.grid, used)
+        assert used.spill_bytes == 0, f"{launch.kernel.__name__} for {n} x {dtype}: {used}"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize(("name", "n"), [(name, n) for name, lengths in LENGTHS.items() for n in lengths])
+def test_nothing_is_spilled(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(name, n, dtype, monkeypatch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("n", ALL)
+@pytest.mark.parametrize("name", list(CALLS))
+def test_nothing_is_spilled_for_any_length(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(name, n, dtype, monkeypatch)
