@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,19 @@ def poison(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.full(shape, np.nan, dtype)
 
 
+@pytest.fixture(params=["host", "gpu", "gpu, long"])
+def chosen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels and tiles as wrappers choose them for a CPU, for a GPU, and for a GPU and rows of more than 16 elements that are long;
+    the CPU runs them all."""
+    for name in ("rows", "cross_entropy", "norm_gradients"):
+        module = importlib.import_module(f"blocknb.kernels.{name}")
+        if request.param != "host":
+            monkeypatch.setattr(module, "on_host", lambda array: False)
+        if request.param == "gpu, long" and name != "rows":
+            monkeypatch.setattr(module, "KEPT", 16)
+            monkeypatch.setattr(module, "LONG", 32)
+
+
 def strided(m: int, n: int) -> np.ndarray:
     """A matrix whose rows lie apart and begin at odd places."""
     return (2 * random(m, n + 3) + 1)[:, 1 : n + 1]
@@ -34,6 +48,7 @@ def normed(x: np.ndarray, eps: float, centred: bool) -> tuple[np.ndarray, np.nda
     return (wide - mean) * rstd, mean, rstd
 
 
+@pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_layer_norm_and_its_gradients(m: int, n: int) -> None:
     x, weight, bias, dy = strided(m, n), random(n), random(n), random(m, n)
@@ -52,6 +67,7 @@ def test_layer_norm_and_its_gradients(m: int, n: int) -> None:
     np.testing.assert_allclose(dbias, dy.astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_rms_norm_and_its_gradients(m: int, n: int) -> None:
     x, weight, dy = strided(m, n), random(n), random(m, n)
@@ -76,7 +92,8 @@ def test_norms_without_weights_in_half_precision_pass_over_what_is_not_finite() 
     assert np.isnan(out[1:3]).all()
 
 
-@pytest.mark.parametrize(("m", "n"), SHAPES)
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize(("m", "n"), [*SHAPES, (9, 17), (9, 20), (2, 4099)])
 def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
     x, dlosses = strided(m, n), random(m)
     classes = np.random.default_rng().integers(0, n, m)
@@ -99,6 +116,36 @@ def test_cross_entropy_of_large_logits_neither_overflows_nor_minds_masked_classe
     losses, logsums = poison(2), poison(2)
     ready.cross_entropy(x, np.array([1, 1]), losses, logsums)
     np.testing.assert_allclose(losses, [1 + np.log1p(np.exp(-1)), 0], rtol=1e-3)
+
+
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("n", [5, 35])
+def test_cross_entropy_of_rows_that_hold_what_is_not_finite_or_are_ignored(n: int) -> None:
+    x = random(5, n)
+    x[0], x[1, 2], x[2, 3], x[3, :-1] = -np.inf, np.nan, np.inf, -np.inf
+    x[4, 0], x[4, n - 1] = -np.inf, 3e38
+    classes, losses, logsums, dx = np.array([1, -100, 1, n - 1, n - 1]), poison(5), poison(5), poison(5, n)
+    ready.cross_entropy(x, classes, losses, logsums)
+    assert np.isnan(losses[[0, 2]]).all()
+    assert np.isnan(logsums[[1, 2]]).all()
+    np.testing.assert_array_equal(losses[[1, 3, 4]], 0)
+    np.testing.assert_array_equal(logsums[3:], x[3:, -1])
+    ready.cross_entropy_backward(x, classes, np.ones(5, np.float32), logsums, dx)
+    assert np.isnan(dx[[0, 2]]).all()
+    np.testing.assert_array_equal(dx[[1, 3, 4]], 0)
+
+
+@pytest.mark.usefixtures("chosen")
+@pytest.mark.parametrize("apart", [0, 3])
+def test_the_gradient_of_cross_entropy_into_the_logits_themselves_and_into_rows_of_another_stride(apart: int) -> None:
+    x, classes, ones = random(4, 37), np.array([0, 36, 5, -100]), np.ones(4, np.float32)
+    losses, logsums, dx = poison(4), poison(4), poison(4, 37 + apart)[:, :37]
+    ready.cross_entropy(x, classes, losses, logsums)
+    ready.cross_entropy_backward(x, classes, ones, logsums, dx)
+    ready.cross_entropy_backward(x, classes, ones, logsums, x)
+    np.testing.assert_array_equal(dx, x)
+    np.testing.assert_allclose(dx.sum(1), 0, atol=1e-6)
+    assert (dx[[0, 1, 2], classes[:3]] < 0).all()
 
 
 @pytest.mark.parametrize(("m", "n"), SHAPES)
