@@ -25,6 +25,11 @@ HOST_PROGRAMS = 264  # on a CPU
 
 
 @blocknb.kernel
+def both(a, b, c, d):  # sums of pairs: two reductions that wait for the other warps once
+    return a + c, b + d
+
+
+@blocknb.kernel
 def norm_backward_kernel(
     x, weight, dy, mean, rstd, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
     CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr,
@@ -48,9 +53,11 @@ def norm_backward_kernel(
         g = given
         if weight is not None:  # read again for each row: it is in the L1 cache, and registers are scarce
             g = given * bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
-        result = z * (bl.sum(g * z, axis=1) / n * scale)[:, None]
         if CENTRED:
-            result += (bl.sum(g, axis=1) / n * scale)[:, None]
+            product, total = bl.reduce((g * z, g), 1, both)
+            result = z * (product / n * scale)[:, None] + (total / n * scale)[:, None]
+        else:
+            result = z * (bl.sum(g * z, axis=1) / n * scale)[:, None]
         bl.store(dx + at * dx_row + columns[None, :], g * scale[:, None] - result, mask=inside)
     if dweights is not None:
         bl.store(dweights + bl.program_id(0) * n + columns, bl.sum(dweight, axis=0), mask=columns < n)

@@ -8,7 +8,7 @@ import pytest
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.norms import norm_backward_kernel, sum_columns_kernel
+from blocknb.kernels.norm_gradients import norm_backward_kernel, sum_columns_kernel
 from blocknb.trace import Trace
 
 TARGETS = ["sm_80", "sm_90a", "sm_120a"]
@@ -106,5 +106,5 @@ def test_nothing_is_spilled_for_what_is_loaded_ahead(block, warps, target, stage
         num_warps=warps, num_stages=stages, target=target,
     )  # fmt: skip
     assert trace.resources.spill_bytes == 0
-    trace = sum_columns_kernel.trace(sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, target=target)
+    trace = sum_columns_kernel.trace(sums, sums, sums, "i32", row, ROWS=32, BLOCK=64, num_stages=stages, target=target)
     assert trace.resources.spill_bytes == 0
