@@ -178,9 +178,7 @@ def _backward(
     ):  # fmt: skip
         vector(array, name, length)
     centred, host = mean is not None, on_host(x)
-    shape = tile(x, num_warps)
-    if shape["BLOCK"] > KEPT:
-        shape["num_warps"] = num_warps or 32
+    shape = tile(x, num_warps or (32 if n > KEPT else None))
     rows, block = shape["ROWS"], shape["BLOCK"]
     if kept := host or block <= (KEPT if centred else 2 * KEPT):
         most, groups = (
