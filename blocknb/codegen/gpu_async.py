@@ -9,18 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blocknb.analysis.affine import Facts
+from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
 from blocknb.codegen import gpu_memory
 from blocknb.ir.core import Op
-from blocknb.language.types import Buffer
-from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import SharedLayout
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
-
-SIZES = (4, 8, 16)  # bytes that one copy moves for a thread (PTX ISA, cp.async)
 
 
 def emit(g: Generator, op: Op) -> None:
@@ -41,46 +36,13 @@ def slot(g: Generator, op: Op) -> None:
     g.slots[op.result] = g.emit(f"mul i32 {g.reg(index)}, {ring.type.slot.bytes}")
 
 
-def copies(facts: Facts, op: Op) -> list[tuple[int, ...]] | None:
-    """The registers of each copy of a thread, or None if one would move fewer than 4 bytes."""
-    pointer, buffer = op.args[1].type, op.args[0].type
-    return groups(gpu_memory.accesses(facts, op), pointer.layout, buffer)
-
-
-def groups(accesses: list[tuple[int, ...]], layout: Layout, buffer: Buffer) -> list[tuple[int, ...]] | None:
-    """Accesses to global memory cut to what lies side by side in the buffer, too."""
-    size = buffer.dtype.bytes
-    width = min(len(accesses[0]), side_by_side(layout, buffer.layout, accesses[0]))
-    if width * size not in SIZES:
-        return None
-    return [access[i : i + width] for access in accesses for i in range(0, len(access), width)]
-
-
-def side_by_side(layout: Layout, shared: SharedLayout, registers: tuple[int, ...]) -> int:
-    """How many registers, counted from the first, lie one after another in the buffer, at a multiple of that."""
-    width = len(registers)
-    threads = 0
-    for basis in (*layout.lane, *layout.warp):
-        threads |= shared.offset(basis)
-    places = [shared.offset(basis) for basis in layout.reg]
-    while width > 1:
-        low = [place for place in places if place & (width - 1)]
-        first = [places[i] for i in range(width.bit_length() - 1)]
-        if not threads & (width - 1) and low == first == [1 << i for i in range(len(first))]:
-            break
-        width //= 2
-    return width
-
-
 def copy(g: Generator, op: Op) -> None:
     buffer, pointer = op.args[:2]
     layout, mask, owner = pointer.type.layout, mask_of(op), g.owner(pointer.type.layout)
-    accesses = copies(g.facts, op)
-    assert accesses is not None, "the pass `pipeline` makes no copy of fewer than 4 bytes"
-    size = buffer.type.dtype.bytes * len(accesses[0])
+    size = buffer.type.dtype.bytes * op.attrs["vec"]
     where = gpu_memory.SharedAddress(g, buffer, layout.lane, layout.warp)
     name = f"llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
-    for registers in accesses:
+    for registers in accesses(g.facts, op):
         g.accesses += 1
         target = where.pointer(layout.register_indices[registers[0]])
         base, distance = gpu_memory.address(g, pointer, registers[0])

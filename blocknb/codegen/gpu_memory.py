@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.analysis.affine import Facts
-from blocknb.analysis.effects import global_operands, mask_of
+from blocknb.analysis.accesses import accesses
+from blocknb.analysis.effects import mask_of
 from blocknb.codegen import gpu_stream
 from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.errors import CompilerBug
@@ -159,28 +159,6 @@ def arrive(g: Generator, op: Op, words: dict[tuple[int, ...], str], value: Value
 
 
 # -- global memory
-
-
-def accesses(facts: Facts, op: Op) -> list[tuple[int, ...]]:
-    """The registers of each access of a load, store or copy, as wide as layout, addresses and mask allow."""
-    pointer = global_operands(op)[0]
-    if not pointer.type.shape:
-        return [(0,)]
-    layout, width = pointer.type.layout, 1
-    if op.attrs.get("vec", 1) > 1 and layout.reg:
-        axis = next((a for a in range(len(layout.shape)) if layout.reg[0] & layout.dim_mask(a)), 0)
-        bytes = pointer.type.dtype.element.bytes
-        width = min(
-            layout.contiguous_registers(axis),
-            facts.contiguity(pointer, axis),
-            facts.divisibility(pointer, axis) // bytes,
-            16 // bytes,
-        )
-        mask = mask_of(op)
-        if mask is not None:
-            width = min(width, facts.constancy(mask, axis))
-        width = max(1, width)
-    return [tuple(range(start, start + width)) for start in range(0, layout.num_registers, width)]
 
 
 def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:

@@ -298,6 +298,7 @@ def copy_async(types, attrs):
     need(pointer.is_pointer and pointer.shape != (), f"copies from {pointer}, which is no tile of pointers")
     wanted = (pointer.dtype.element, pointer.shape)
     need((buffer.dtype, buffer.shape) == wanted, f"copies elements of {pointer} to {buffer}")
+    need(attrs["vec"] * buffer.dtype.bytes in (4, 8, 16), f"copies {attrs['vec']} x {buffer.dtype} at once")
     if len(types) > 2:
         check_mask(pointer.shape, pointer.layout, types[2:])
     return ()

@@ -59,7 +59,8 @@ def rows(row: Callable) -> None:
         "shared",
         rules.copy_async,
         "Copies elements from memory to a shared buffer, zeros where the mask is off, while the program goes on. They are there for the "
-        "thread that copied them after a `wait` for their group, and for others after a barrier behind that.",
+        "thread that copied them after a `wait` for their group, and for others after a barrier behind that. `vec`: elements that one "
+        "instruction copies.",
         operands="buffer pointer [mask]",
         attrs=("cache", "evict", "vec"),
         reads="global",

@@ -33,6 +33,7 @@ class Pass:
 def pipeline(target: Target) -> tuple[Pass, ...]:
     """The passes for a target, in order. The order matters where a comment says so."""
     from blocknb.passes import (
+        allocate,
         assign,
         barriers,
         checks,
@@ -42,6 +43,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         pack,
         pointers,
         prefetch,
+        rings,
         scans,
         shared,
         simplify,
@@ -66,23 +68,29 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("warps", warps.warps, applies=warps.applies),  # before those that know of threads
         Pass("floats", floats.floats, optional=True),
         Pass(  # when addresses are final, and before layouts, for which early loads are as any others
-            "pipeline", prefetch.pipeline, optional=True, applies=prefetch.applies
+            "prefetch", prefetch.prefetch, optional=True, applies=prefetch.applies
         ),
         Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
         Pass("coalesce", coalesce.coalesce, optional=True),
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
-        Pass("shared", shared.shared),  # conversions that cross warps become explicit, then memory is allocated
+        Pass("shared", shared.shared),  # conversions that cross warps become explicit
+        Pass(  # when it is known what is stored to shared memory, and in which layout
+            "pipeline", rings.pipeline, optional=True, applies=rings.applies
+        ),
+        Pass("allocate", allocate.allocate),
         Pass("barriers", barriers.barriers),  # when every access to shared memory is there
         Pass("pack", pack.pack, optional=True, applies=pack.applies),  # last: it asks for what threads do together
     )
 
 
-#: The stages of a loop (see `pipeline`) for which neither the launch nor `tl.range` names a number: 1 is none beside the trip itself.
+#: The stages of a loop for which neither the launch nor `tl.range` names a number: 1 is none beside the trip itself (see `prefetch`),
 STAGES = 1
+#: and those of a loop with products (see `pipeline`), as in Triton.
+DOT_STAGES = 3
 
 #: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = ("simplify", "unroll", "pointers", "floats", "pipeline", "coalesce", "tensorcore", "pack")
+OPTIONAL = ("simplify", "unroll", "pointers", "floats", "prefetch", "coalesce", "tensorcore", "pipeline", "pack")
 
 
 def run(

@@ -205,6 +205,15 @@ class Placement:
                 made = self.builder.op("barrier")
             self.notes(made, f"barrier: {what} the {atomic.name} ({atomic.attrs['sem']})")
             return
+        if earlier.op.name == "wait":
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("barrier")
+            self.notes(
+                made,
+                f"barrier: copies to shared bytes {later.low} to {later.high} are there for all, and all have read what is "
+                "overwritten next",
+            )
+            return
         kinds = {
             (True, False): "read after write",
             (False, True): "write after read",

@@ -47,13 +47,20 @@ def _shape(op: Op, rewriter: Rewriter) -> Value | None:
         return None
     match inner.name, kind:
         case "splat", _:
-            return rewriter.make("splat", inner.args[0], shape=type.shape)
-        case ("reshape", "reshape") | ("broadcast", "broadcast"):
+            return rewriter.make("splat", inner.args[0], **_form(type))
+        case "reshape", "reshape":
             return rewriter.make(kind, inner.args[0], shape=type.shape)
+        case "broadcast", "broadcast":
+            return rewriter.make(kind, inner.args[0], **_form(type))
         case "trans", "trans":
             perm = tuple(inner.attrs["perm"][i] for i in op.attrs["perm"])
             return rewriter.make("trans", inner.args[0], perm=perm)
     return None
+
+
+def _form(type: Tile) -> dict[str, Any]:
+    """What a splat or broadcast to a type is told."""
+    return {"shape": type.shape} if type.layout is None else {"shape": type.shape, "layout": type.layout}
 
 
 def _before_repeating(op: Op, rewriter: Rewriter) -> Value | None:
@@ -64,7 +71,7 @@ def _before_repeating(op: Op, rewriter: Rewriter) -> Value | None:
     lead = next((m for m in makers if m is not None and m.name in ("broadcast", "expand_dims")), None)
     if lead is not None and any(name in lead.attrs for name in PROMISES):
         return None
-    shape = () if lead is None else lead.args[0].type.shape
+    repeated = Tile(op.result.type.dtype) if lead is None else lead.args[0].type
     inner = []
     for arg, maker in zip(op.args, makers, strict=True):
         if maker is None:
@@ -73,19 +80,19 @@ def _before_repeating(op: Op, rewriter: Rewriter) -> Value | None:
             lead is not None
             and maker.name == lead.name
             and maker.attrs == lead.attrs
-            and maker.args[0].type.shape == shape
+            and maker.args[0].type == repeated.with_dtype(arg.type.dtype)
         ):
             inner.append(maker.args[0])
         elif maker.name == "splat":
-            inner.append(maker.args[0] if not shape else rewriter.make("splat", maker.args[0], shape=shape))
+            inner.append(rewriter.make("splat", maker.args[0], **_form(repeated)) if repeated.shape else maker.args[0])
         elif maker.name == "const":
-            inner.append(rewriter.const(maker.attrs["value"], Tile(arg.type.dtype, shape)))
+            inner.append(rewriter.const(maker.attrs["value"], repeated.with_dtype(arg.type.dtype)))
         else:
             return None
     value = rewriter.make(op.name, *inner, **op.attrs)
     rewriter.count("before", op.name)
     if lead is None:
-        return rewriter.make("splat", value, shape=op.result.type.shape)
+        return rewriter.make("splat", value, **_form(op.result.type))
     return rewriter.make(lead.name, value, **lead.attrs)
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands
-from blocknb.codegen.gpu_memory import accesses, matrix_access, memory_bits
+from blocknb.codegen.gpu_memory import matrix_access, memory_bits
 from blocknb.ir.core import Op
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer

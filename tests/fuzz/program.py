@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from kernels.base import Case, copied, poison
+from support import UNPLACED
 
 from blocknb import passes
 from blocknb.codegen import gpu, llvm, toolchain
@@ -208,7 +209,7 @@ def check_passes(program: Program, target: str, without: Iterable[str] = (), **o
         text = print_func(stage.after, locs=True)
         assert print_func(parse_func(text), locs=True) == text, f"{stage.name}: the text form reads back differently"
         for seed in (0, 1) if stage.name == "barriers" else (0,):
-            found = program.interpret(stage.after, seed=seed, implicit_barriers=stage.name == "shared")
+            found = program.interpret(stage.after, seed=seed, implicit_barriers=stage.name in UNPLACED)
             program.check(found, f"after {stage.name} for {target}")
     return func
 

@@ -40,7 +40,7 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
     told: Counter[str] = Counter()
     for seed in SAMPLE:
         _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
-        notes = [note for stage in stages if stage.name == "pipeline" for note in stage.notes]
+        notes = [note for stage in stages if stage.name == "prefetch" for note in stage.notes]
         told.update(
             {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
         )

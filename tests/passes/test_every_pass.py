@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernels import CASES
+from support import UNPLACED
 
 from blocknb import passes
 from blocknb.errors import CompilerBug
@@ -26,14 +27,13 @@ def test_the_interpreter_agrees_before_and_after_every_pass(name):
         _, stages = passes.run(func, Target.parse(target))
         changed = [s for s in stages if s.after is not s.before or s.name == "barriers"]
         for after, done in [(func, "parse"), *((stage.after, stage.name) for stage in changed)]:
-            # Between `shared` and `barriers` the barriers are yet to come; the interpreter then takes them for granted.
-            key = print_func(after), done == "shared"
+            key = print_func(after), done in UNPLACED
             if key in seen:
                 continue
             seen.add(key)
             verify(after)
             try:
-                case.interpret(after, arguments, implicit_barriers=done == "shared")
+                case.interpret(after, arguments, implicit_barriers=done in UNPLACED)
             except AssertionError as error:
                 raise AssertionError(f"after {done} for {target}: {error}") from error
 

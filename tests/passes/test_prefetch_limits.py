@@ -1,4 +1,4 @@
-"""pipeline: what a load may not pass, how many registers loads may take, and who gets any."""
+"""prefetch: what a load may not pass, how many registers loads may take, and who gets any."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_nobody_who_names_no_stages_gets_any():
     sm = Target.parse("sm_90a")
     for options in ({}, {"num_stages": 1}, {"num_stages": 0}):
         assert not prefetch.applies(parsed(shared_rows, arguments, **options), sm)
-        assert "pipeline" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
+        assert "prefetch" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
     assert prefetch.applies(parsed(shared_rows, arguments, num_stages=2), sm)
     configured = blocknb.Config({"B": 64}).launched(shared_rows.arg_names)
     assert "num_stages" not in configured
@@ -188,12 +188,12 @@ def test_one_line_has_all_loops_load_ahead(monkeypatch):
 
 def test_switched_off_it_changes_nothing():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
-    without, stages = passes.run(func, Target.parse("sm_90a"), without={"pipeline"})
-    assert next(s for s in stages if s.name == "pipeline").skipped
+    without, stages = passes.run(func, Target.parse("sm_90a"), without={"prefetch"})
+    assert next(s for s in stages if s.name == "prefetch").skipped
     assert loads(loops(without)[0]) == 1 and sum(op.name == "load" for op in without.ops()) == 1
     assert sum(op.name == "load" for op in passes.run(func, Target.parse("sm_90a"))[0].ops()) == 2
 
 
 def test_a_cpu_loads_when_it_needs():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
-    assert "pipeline" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]
+    assert "prefetch" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]

@@ -1,0 +1,262 @@
+"""Software pipelining: operands of products are copied to shared memory trips ahead, while the present trip multiplies.
+
+A loop over K loads two tiles, stores them to shared memory, waits for everybody, and multiplies; the tensor cores do nothing in the
+meantime. So the loop is sliced: its loads and their addresses run `num_stages - 1` trips ahead as asynchronous copies (cp.async, past
+the registers), each into the next slot of a ring of `num_stages` buffers; what is left reads the slot of its own trip. A trip begins
+with a wait for its own copies, then copies into the slot that the trip before it has read. So one barrier a trip, between the two,
+is enough: it shows everybody's copies to all, and says that all have read.
+
+What may be copied is told by what stands between a load and shared memory: nothing but another view of the tile. A mask is free, a copy
+writes zeros where it is off. That is also what happens where there is no such trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from blocknb import passes
+from blocknb.analysis import affine, ranges
+from blocknb.analysis.accesses import COPY_BYTES, copy_width
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Block, Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.passes.ahead import COPIES_FROM, Obstacles, Trips, counted
+from blocknb.passes.allocate import place
+from blocknb.passes.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+VIEWS = ("trans", "reshape", "expand_dims")  # under which a load's tile may be stored
+
+
+def stages(func: Func, loop: Op) -> int:
+    """The number of stages of a loop with products: its own, that of the launch, or what such loops have where nobody names one."""
+    named = loop.attrs.get("num_stages", func.attrs.get("num_stages"))
+    return passes.DOT_STAGES if named is None else int(named)
+
+
+def multiplies(loop: Op) -> bool:
+    """Whether a loop makes a product in each trip, and not in a loop within it."""
+    return any(op.name == "dot" or (op.name == "if" and multiplies(op)) for block in loop.blocks for op in block.ops)
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a loop with products has more than one stage, and the target can copy asynchronously."""
+    loops = (op for op in func.ops() if op.name == "for")
+    return target.capability >= COPIES_FROM and any(multiplies(op) and stages(func, op) > 1 for op in loops)
+
+
+def pipeline(func: Func, target: Target, notes: Notes) -> Func:
+    """Copies the operands of products to shared memory before the trips that use them
+
+    In loops with products, what is loaded and stored to shared memory is copied there asynchronously (cp.async), k - 1 trips ahead, into
+    a ring of k = `num_stages` buffers, of the launch or of `tl.range`; 0 and 1 switch that off, and where nobody names a number it is 3,
+    or what shared memory has room for. A load stays where it is when something is computed on its way to shared memory, such as
+    another dtype, when fewer than 4 bytes lie side by side, when `other` is not zero, or when its address was loaded in the loop or its
+    array is written there (two arguments are taken to be two arrays).
+    """
+    planner = Planner(func, notes)
+    planner.block(func.body)
+    plans = planner.plans
+    while plans:
+        made = tidy(Rotation(func, plans).run(), "pipeline")
+        if place(made)[1] <= target.max_shared:
+            planner.explain(plans)
+            return made
+        largest = max(plans.values(), key=lambda plan: plan.bytes)
+        if largest.ahead > 1:
+            plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
+        else:
+            planner.refuse(plans.pop(largest.loop.id).copies, "shared memory has no room for two of its tiles")
+    return func
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A load that becomes a copy, the views between it and the buffer that it is stored to, and how many elements each copy moves."""
+
+    load: Op
+    views: tuple[Op, ...]
+    store: Op
+    vec: int
+
+    @property
+    def buffer(self) -> Value:
+        return self.store.args[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A loop, what is copied in it, by how many trips ahead, and by how many it was to be."""
+
+    loop: Op
+    copies: tuple[Copy, ...]
+    ahead: int
+    wanted: int
+
+    @property
+    def bytes(self) -> int:
+        return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
+
+
+class Planner(Obstacles):
+    """Decides and says so: `plans` by the id of the loop."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func)
+        self.func, self.notes, self.defs = func, notes, definitions(func)
+        self.plans: dict[int, Plan] = {}
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            for nested in op.blocks:
+                self.block(nested)
+            if op.name == "for" and multiplies(op) and stages(self.func, op) > 1:
+                self.loop(op)
+
+    def loop(self, loop: Op) -> None:
+        stored = list(self.stored(loop))
+        why = self.against_loop(loop) if stored else ""
+        copies = []
+        for load, store in stored:
+            if found := why or self.against(load, loop) or self.against_copy(load, store):
+                self.notes(load, f"not copied ahead: {found}", "missed")
+                continue
+            views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
+            copies.append(Copy(load, views, store, vec))
+        wanted = stages(self.func, loop) - 1
+        if copies:
+            ahead = min(wanted, max(1, ranges.trips(self.facts, loop)[1] - 1))
+            self.plans[loop.id] = Plan(loop, tuple(copies), ahead, wanted)
+
+    def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
+        """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
+        own, seen = set(loop.blocks[0].ops), set()
+        for store in loop.blocks[0].ops:
+            if store.name != "local_store":
+                continue
+            todo = [store.args[1]]
+            while todo:
+                op = self.defs.get(todo.pop())
+                if op in own and op.name == "load" and op.id not in seen and op.result.type.shape:
+                    seen.add(op.id)
+                    yield op, store
+                elif op in own and op.name in ("cast", "bitcast", "convert", *VIEWS):
+                    todo += op.args
+
+    def views(self, load: Op, store: Op) -> tuple[Op, ...]:
+        """What makes the tile that is stored from the one that is loaded, in order."""
+        found, value = [], store.args[1]
+        while value is not load.result:
+            op = self.defs[value]
+            found.append(op)
+            value = op.args[0]
+        return tuple(reversed(found))
+
+    def against_copy(self, load: Op, store: Op) -> str:
+        """Why a load is not to become a copy to the buffer of that store; "" if it may."""
+        between = self.views(load, store)
+        if changed := next((op for op in between if op.name not in VIEWS), None):
+            kind = changed.result.type.dtype
+            return (
+                f"it becomes {kind} on its way"
+                if changed.name != "convert"
+                else "its elements change threads on their way"
+            )
+        if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
+            return "it is used in registers, too"
+        if len(load.args) > 2 and not self.is_zero(load.args[2]):
+            return "where its mask is off it is not zero"
+        if not copy_width(self.facts, load, *store.args):
+            return f"fewer than {COPY_BYTES[0]} bytes lie side by side in memory and in the buffer"
+        return ""
+
+    def is_zero(self, value: Value) -> bool:
+        op = self.defs.get(value)
+        while op is not None and op.name in ("splat", "broadcast", *VIEWS):
+            op = self.defs.get(op.args[0])
+        return op is not None and op.name == "const" and op.attrs["value"] == 0
+
+    def refuse(self, copies: tuple[Copy, ...], why: str) -> None:
+        for copy in copies:
+            self.notes(copy.load, f"not copied ahead: {why}", "missed")
+
+    def explain(self, plans: dict[int, Plan]) -> None:
+        for plan in plans.values():
+            for copy in plan.copies:
+                kind = copy.buffer.type
+                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.ahead + 1} slots of "
+                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes a copy"
+                if plan.ahead < plan.wanted:
+                    trips = ranges.trips(self.facts, plan.loop)[1]
+                    reason = (
+                        f"the loop makes {counted(trips, 'trip')}"
+                        if trips <= plan.wanted
+                        else "for want of shared memory"
+                    )
+                    text += f" (not {plan.wanted + 1}: {reason})"
+                self.notes(copy.load, text)
+
+
+# -- the rotation ----------------------------------------------------------------------------------------------------------
+
+
+class Rotation(Rebuild):
+    """The rebuilding walk, which does as the plans say."""
+
+    def __init__(self, func: Func, plans: dict[int, Plan]):
+        super().__init__(func, "pipeline", lambda op, _: self.rotate(op))
+        self.plans, self.facts, self.defs = plans, affine.analyze(func), definitions(func)
+
+    def rotate(self, op: Op) -> object:
+        """The loop that copies for a later trip, behind the copies for its first ones."""
+        plan = self.plans.get(op.id)
+        if plan is None:
+            return NotImplemented
+        builder, body, ahead = self.builder, op.blocks[0], plan.ahead
+        rings = [self.ring(copy, ahead + 1) for copy in plan.copies]
+        before = Trips(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        least = ranges.trips(self.facts, plan.loop)[0]
+        for trip in range(ahead):
+            self.group(plan, rings, builder.const(trip, t.int32), before, trip, trip < least)
+        first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
+        read, write = Value(first.type, "read"), Value(first.type, "write")
+        with builder.block((*body.args, read, write)) as opened:
+            builder.op("wait", pending=ahead - 1)
+            now = Trips(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            self.group(plan, rings, write, now, ahead)
+            gone: set[Op] = set()
+            for copy, ring in zip(plan.copies, rings, strict=True):
+                gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
+                self.mapping[copy.buffer] = slot = builder.value("slot", ring, read)
+                slot.name = copy.buffer.name
+            self.ops([x for x in body.ops[:-1] if x not in gone])
+            at_end = builder.value("cmp", read, last, pred="ge")
+            following = builder.value("select", at_end, first, builder.value("add", read, builder.const(1, t.int32)))
+            end = body.terminator
+            builder.append(end.replace(args=(*map(self.get, end.args), following, read)))
+        carried = (Value(first.type), Value(first.type))
+        builder.append(op.replace(args=(*op.args, first, last), results=(*op.results, *carried), blocks=(opened.done,)))
+        builder.op("wait", pending=0)
+        return op.results
+
+    def ring(self, copy: Copy, slots: int) -> Value:
+        with self.builder.at(self.defs[copy.buffer]):
+            ring = self.builder.value("alloc", type=replace(copy.buffer.type, slots=slots))
+        ring.name = copy.buffer.name
+        return ring
+
+    def group(
+        self, plan: Plan, rings: list[Value], number: Value, trips: Trips, trip: int, exists: bool = False
+    ) -> None:
+        """The copies of one trip, to the slot of that number."""
+        for copy, ring in zip(plan.copies, rings, strict=True):
+            with self.builder.at(copy.load):
+                operands = trips.operands(copy.load, trip, exists)[:2]
+                for view in copy.views:
+                    operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
+                slot = self.builder.value("slot", ring, number)
+                slot.name = ring.name
+                self.builder.op("copy_async", slot, *operands, vec=copy.vec)
+        self.builder.op("commit")
