@@ -19,7 +19,7 @@ from blocknb import passes
 from blocknb.analysis import affine, ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.language import types as t
 from blocknb.passes.ahead import COPIES_FROM, Obstacles, Trips, counted
 from blocknb.passes.allocate import place
@@ -41,10 +41,32 @@ def multiplies(loop: Op) -> bool:
     return any(op.name == "dot" or (op.name == "if" and multiplies(op)) for block in loop.blocks for op in block.ops)
 
 
+def staged(func: Func, target: Target) -> list[Op]:
+    """The loops with products that have more than one stage, if the target can copy asynchronously."""
+    loops = [op for op in func.ops() if op.name == "for" and multiplies(op) and stages(func, op) > 1]
+    return loops if target.capability >= COPIES_FROM else []
+
+
 def applies(func: Func, target: Target) -> bool:
-    """Whether a loop with products has more than one stage, and the target can copy asynchronously."""
-    loops = (op for op in func.ops() if op.name == "for")
-    return target.capability >= COPIES_FROM and any(multiplies(op) and stages(func, op) > 1 for op in loops)
+    return bool(staged(func, target))
+
+
+def early_loads(func: Func, target: Target) -> set[Value]:
+    """The tiles that become operands of products in another layout, and are loaded in loops in which that may be done ahead."""
+    users, found = uses(func), set()
+
+    def only_for(value: Value, names: tuple[str, ...]) -> Value | None:
+        """The value itself or a view of it, if nothing but ops of these names uses it."""
+        while len(users[value]) == 1 and users[value][0][0].name in VIEWS:
+            value = users[value][0][0].result
+        return value if {op.name for op, _ in users[value]} <= set(names) else None
+
+    for loop in staged(func, target):
+        for op in loop.blocks[0].ops:
+            tile = only_for(op.result, ("convert",)) if op.name == "load" and op.result.type.shape else None
+            if tile is not None and all(only_for(user.result, ("dot",)) is not None for user, _ in users[tile]):
+                found.add(tile)
+    return found
 
 
 def pipeline(func: Func, target: Target, notes: Notes) -> Func:
@@ -56,7 +78,7 @@ def pipeline(func: Func, target: Target, notes: Notes) -> Func:
     another dtype, when fewer than 4 bytes lie side by side, when `other` is not zero, or when its address was loaded in the loop or its
     array is written there (two arguments are taken to be two arrays).
     """
-    planner = Planner(func, notes)
+    planner = Planner(func, target, notes)
     planner.block(func.body)
     plans = planner.plans
     while plans:
@@ -103,16 +125,16 @@ class Plan:
 class Planner(Obstacles):
     """Decides and says so: `plans` by the id of the loop."""
 
-    def __init__(self, func: Func, notes: Notes):
+    def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func)
         self.func, self.notes, self.defs = func, notes, definitions(func)
-        self.plans: dict[int, Plan] = {}
+        self.loops, self.plans = staged(func, target), dict[int, Plan]()
 
     def block(self, block: Block) -> None:
         for op in block.ops:
             for nested in op.blocks:
                 self.block(nested)
-            if op.name == "for" and multiplies(op) and stages(self.func, op) > 1:
+            if op in self.loops:
                 self.loop(op)
 
     def loop(self, loop: Op) -> None:
@@ -191,7 +213,7 @@ class Planner(Obstacles):
                 if plan.ahead < plan.wanted:
                     trips = ranges.trips(self.facts, plan.loop)[1]
                     reason = (
-                        f"the loop makes {counted(trips, 'trip')}"
+                        f"the loop makes {counted(trips, 'trip')} at most"
                         if trips <= plan.wanted
                         else "for want of shared memory"
                     )

@@ -18,6 +18,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, vector_access
+from blocknb.passes import rings
 from blocknb.passes.operands import Operands, from_shared
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -98,6 +99,7 @@ class Lowering(Rebuild):
         self.waiting: list[dict[Value, Op]] = [{}]
         self.used = uses(func)
         self.operands = Operands(self.builder, self.store)
+        self.early = rings.early_loads(func, target)
 
     def one(self, op: Op) -> None:
         if op.name == "convert" and self.through_shared(op):
@@ -124,7 +126,10 @@ class Lowering(Rebuild):
         assert not self.waiting[-1], "a conversion without a use"
 
     def through_shared(self, op: Op) -> bool:
+        """Whether a conversion goes through shared memory: where shuffles do not serve, and where `pipeline` may copy what is converted."""
         source, target = op.args[0].type.layout, op.attrs["layout"]
+        if op.args[0] in self.early:
+            return source != target
         return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
 
     def flush(self, values: list[Value]) -> None:

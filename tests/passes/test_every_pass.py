@@ -54,13 +54,13 @@ def test_checked_mode_changes_no_result(name):
 @pytest.mark.parametrize(
     "name", ["softmax_781", "matmul_float16", "matmul_ieee", "attention", "reductions_64x32_float32"]
 )
-def test_removing_any_one_barrier_is_noticed(name):
+def test_removing_any_one_barrier_or_wait_is_noticed(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
     func, _ = case.lower(arguments, "sm_90a")
-    barriers = [op.id for op in func.ops() if op.name == "barrier"]
-    assert barriers
-    for removed in barriers:
+    needed = [op.id for op in func.ops() if op.name in ("barrier", "wait", "commit")]
+    assert needed
+    for removed in needed:
         with pytest.raises((CompilerBug, AssertionError)):
             for seed in range(4):
                 case.interpret(without(func, removed), arguments, seed=seed)

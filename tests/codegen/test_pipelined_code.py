@@ -1,0 +1,55 @@
+"""Machine code of pipelined products: copies past the registers, fragments read while the tensor cores work, nothing moved or spilled."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from codegen.test_prefetched_code import loops
+
+from blocknb.kernels.matmul import matmul_kernel
+from blocknb.trace import Trace
+
+SIZES = dict.fromkeys(("m", "n", "k", "a_row", "b_row", "c_row"), "i32:16")
+
+
+def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "fp16", **options: object) -> Trace:
+    blocks = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True))
+    arrays = {"a": f"*{dtype}:16", "b": f"*{dtype}:16", "c": "*fp32:16"}
+    columns = dict.fromkeys(("a_column", "b_column", "c_column"), 1)
+    return matmul_kernel.trace(
+        **arrays, **SIZES, **columns, **blocks, GROUP=8, num_warps=warps, target=target, **options
+    )
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("tile", [(128, 128, 32), (128, 128, 64)])
+def test_a_trip_copies_ahead_and_multiplies_and_does_little_else(tile, warps, target):
+    trace = product(target, tile, warps)
+    assert trace.resources.spill_bytes == 0 and not [n for n in trace.notes if n.kind == "warning"]
+    trip = next(codes for codes in loops(trace) if "HMMA" in codes)
+    count, (m, n, k) = Counter(trip), tile
+    assert count["LDGSTS"] == (m + n) * k * 2 // (16 * 32 * warps)
+    assert count["HMMA"] == m * n * k // (16 * 8 * 16 * warps)
+    assert count["LDG"] == count["STS"] == 0 and count["BAR"] == count["LDGDEPBAR"] == 1
+    # The accumulators stay where they are, and addresses of slots are part of the instructions.
+    assert count["MOV"] + count["CS2R"] <= 2
+    others = sum(count.values()) - count["HMMA"] - count["LDSM"] - count["LDGSTS"]
+    assert others <= 40 + 2 * count["LDGSTS"]
+    # Where there are more of them than registers, fragments are read while others are multiplied.
+    half = [i for i, code in enumerate(trip) if code == "HMMA"][count["HMMA"] // 2]
+    first = trip.index("HMMA")
+    assert k < 64 or "LDSM" in trip[first:half]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+def test_without_it_tiles_go_through_registers(dtype):
+    codes = {
+        without: Counter(
+            code for codes in loops(product("sm_80", (64, 64, 32), 4, dtype, without=without)) for code in codes
+        )
+        for without in ((), ("pipeline",))
+    }
+    assert codes[()]["LDGSTS"] and not codes[()]["LDG"]
+    assert codes[("pipeline",)]["LDG"] and not codes[("pipeline",)]["LDGSTS"]

@@ -1,0 +1,390 @@
+"""pipeline: operands are copied to shared memory trips ahead, in rings, and the sums are what they were.
+
+The interpreter runs memory-level IR with its races, waits and barriers; `simt` runs the code that is made of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fuzz import reports
+from kernels.base import Case, parameters
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.ir import interp
+from blocknb.ir.core import Func, Op
+from blocknb.ir.verify import verify
+from blocknb.target import Target
+from blocknb.trace import Stage
+
+kernel = blocknb.kernel(do_not_specialize=("m", "n", "k"))  # one trip is as good as two
+HALF = np.float16
+
+
+@kernel
+def product(
+    a, b, c, m, n, k, a_row: bl.constexpr, a_column: bl.constexpr, b_row: bl.constexpr, b_column: bl.constexpr,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, STAGES: bl.constexpr, WHOLE: bl.constexpr, UNIT: bl.constexpr,
+):  # fmt: skip
+    """m, n and k are given in units, of which sizes are thereby known to be multiples."""
+    m, n, k = m * UNIT, n * UNIT, k * UNIT
+    rows = bl.program_id(0) * BM + bl.arange(0, BM)
+    columns = bl.program_id(1) * BN + bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.int32 if a.dtype.element_ty == bl.int8 else bl.float32)
+    for start in bl.range(0, k, BK, num_stages=STAGES):
+        inner = start + bl.arange(0, BK)
+        at_a = a + rows[:, None] * a_row + inner[None, :] * a_column
+        at_b = b + inner[:, None] * b_row + columns[None, :] * b_column
+        if WHOLE:
+            x, y = bl.load(at_a), bl.load(at_b)
+        else:
+            x = bl.load(at_a, mask=(rows[:, None] < m) & (inner[None, :] < k))
+            y = bl.load(at_b, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0)
+        total = bl.dot(x, y, total, input_precision="ieee")
+    bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+def numbers(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    rng = np.random.default_rng(sum(shape))
+    return rng.integers(-4, 5, shape).astype(dtype)
+
+
+def empty(*shape: int) -> np.ndarray:
+    return np.full(shape, np.nan, np.float32)
+
+
+def operands(m: int, n: int, k: int, dtype: Any = HALF, order: str = "nn", pad: int = 0, **more: Any) -> dict[str, Any]:
+    """Arguments of `product`; rows (columns in an order "t") are `pad` elements longer than they look."""
+    arrays = {}
+    for name, shape, transposed in (("a", (m, k), order[0] == "t"), ("b", (k, n), order[1] == "t")):
+        stored = shape[::-1] if transposed else shape
+        whole = numbers((stored[0] + 1, stored[1] + pad), dtype)
+        array = whole[: stored[0], : stored[1]]
+        arrays[name] = array.T if transposed else array
+    c = np.full((m, n), 77, np.int32 if dtype == np.int8 else np.float32)
+    strides = {}
+    for name, x in arrays.items():
+        strides |= {f"{name}_row": x.strides[0] // x.itemsize, f"{name}_column": x.strides[1] // x.itemsize}
+    unit = 1 if any(size % 8 for size in (m, n, k)) else 8
+    sizes = {"m": m // unit, "n": n // unit, "k": k // unit, "UNIT": unit}
+    tile = {"BM": 16, "BN": 16, "BK": 16, "STAGES": 3, "WHOLE": False}
+    return arrays | {"c": c} | sizes | strides | tile | more
+
+
+def lowered(
+    kernel: Any, arguments: dict[str, Any], target: str = "sm_80", without: tuple = (), **options: Any
+) -> tuple[Func, Stage | None]:
+    """The memory IR and the pass's stage."""
+    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 2} | options))
+    func, stages = passes.run(func, Target.parse(target), without)
+    return func, next((stage for stage in stages if stage.name == "pipeline"), None)
+
+
+def copied(func: Func) -> int:
+    """How many copies a trip of a loop with products makes."""
+    blocks = (loop.blocks[0].ops for loop in loops(func))
+    return sum(op.name == "copy_async" for ops in blocks if any(x.name == "dot" for x in ops) for op in ops)
+
+
+def loops(func: Func) -> list[Op]:
+    return [op for op in func.ops() if op.name == "for"]
+
+
+def texts(stage: Stage | None, kind: str = "info") -> list[str]:
+    assert stage is not None and all(note.loc is not None for note in stage.notes)
+    return [note.text for note in stage.notes if note.kind == kind]
+
+
+def runs(
+    func: Func, arguments: dict[str, Any], grid: tuple[int, ...], interpreted: bool = True
+) -> list[dict[str, Any]]:
+    """The arguments after runs by the interpreter and of the GPU code."""
+    verify(func)
+    found = []
+    for seed in (0, 1) if interpreted else ():
+        got = {
+            name: x.copy(order="K") if isinstance(x, np.ndarray) and name == "c" else x for name, x in arguments.items()
+        }
+        interp.run(func, parameters(func, got), grid, seed=seed)
+        found.append(got)
+    got = {name: x.copy(order="K") if isinstance(x, np.ndarray) and name == "c" else x for name, x in arguments.items()}
+    reports.run(func, got, grid, "sm_80")
+    return [*found, got]
+
+
+def check(arguments: dict[str, Any], copies: int = 2, interpreted: bool = True, **options: Any) -> Stage | None:
+    """The product of `arguments` is right, with so many operands copied ahead."""
+    func, stage = lowered(product, arguments, **options)
+    assert copied(func) == copies, stage and stage.notes
+    m, n = arguments["c"].shape
+    grid = (-(-m // arguments["BM"]), -(-n // arguments["BN"]))
+    expected = arguments["a"].astype(np.float64) @ arguments["b"].astype(np.float64)
+    for got in runs(func, arguments, grid, interpreted):
+        np.testing.assert_array_equal(got["c"], expected)
+    return stage
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("k", [0, 8, 16, 24, 32, 40, 64, 88, 128])
+def test_any_number_of_trips_with_any_number_of_stages(k: int, stages: int) -> None:
+    """None, fewer than stages, ragged at the end. Rows are 16 bytes longer, so that what a mask lets by would show."""
+    check(operands(16, 16, k, pad=8, STAGES=stages), interpreted=k in (0, 16, 88))
+
+
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("sizes", [(16, 16, 48), (24, 40, 40), (1, 8, 72), (8, 1, 16), (9, 24, 30)])
+def test_ragged_tiles_in_every_order(sizes: tuple[int, int, int], order: str) -> None:
+    """Where addresses or masks allow fewer than 4 bytes, an operand stays where it is, and the numbers are the same."""
+    arguments = operands(*sizes, order=order, pad=8)
+    func, stage = lowered(product, arguments)
+    check(arguments, copies=copied(func), interpreted=order == "nt")
+    narrow = [text for text in texts(stage, "missed") if "fewer than 4 bytes" in text]
+    assert copied(func) + len(narrow) == 2
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bytes"),
+    [(HALF, 2), (ml_dtypes.bfloat16, 2), (np.float32, 4), (np.int8, 1)],
+    ids=["fp16", "bf16", "fp32", "int8"],
+)
+def test_every_dtype_that_products_take(dtype: Any, bytes: int) -> None:
+    """fp32 in ieee precision is multiplied from the ring itself, int8 has tensor cores only in one order of B."""
+    arguments = operands(32, 32, 96, dtype, order="nt", BM=32, BN=32, BK=32, WHOLE=True)
+    stage = check(arguments)
+    assert all("copied to shared memory 2 trips ahead" in text for text in texts(stage))
+
+
+def test_one_barrier_a_trip_and_slots_that_follow_one_another() -> None:
+    func, stage = lowered(product, operands(16, 16, 64))
+    (loop,) = loops(func)
+    names = [op.name for op in loop.blocks[0].ops]
+    assert names.count("barrier") == names.count("wait") == names.count("commit") == 1
+    assert names.index("wait") < names.index("barrier") < names.index("copy_async") < names.index("local_load")
+    rings = [op.attrs["type"] for op in func.ops() if op.name == "alloc" and op.attrs["type"].slots > 1]
+    assert [ring.slots for ring in rings] == [3, 3]
+    assert (
+        texts(stage)
+        == ["copied to shared memory 2 trips ahead, past the registers: 3 slots of 512 bytes, 8 bytes a copy"] * 2
+    )
+
+
+def test_who_gets_any() -> None:
+    """Three stages where nobody names a number, of loops with products only, from sm_80 on."""
+
+    @kernel
+    def unnamed(a, b, c, k, BK: bl.constexpr):
+        row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+        total = bl.zeros((16, 16), bl.float32)
+        for start in range(0, k, BK):
+            inner = start + bl.arange(0, BK)
+            total = bl.dot(bl.load(a + row * 64 + inner[None, :]), bl.load(b + inner[:, None] * 16 + column), total)
+        bl.store(c + row * 16 + column, total)
+
+    arguments = {
+        "a": numbers((16, 64), HALF),
+        "b": numbers((64, 16), HALF),
+        "c": np.zeros((16, 16), np.float32),
+        "k": 64,
+        "BK": 16,
+    }
+    assert [text.partition("registers: ")[2] for text in texts(lowered(unnamed, arguments)[1])] == [
+        "3 slots of 512 bytes, 8 bytes a copy"
+    ] * 2
+    assert "4 slots" in texts(lowered(unnamed, arguments, num_stages=4)[1])[0]
+    for options in ({"num_stages": 1}, {"num_stages": 0}, {"target": "sm_75"}, {"target": "sm_70"}):
+        func, stage = lowered(unnamed, arguments, **options)
+        assert stage is None and copied(func) == 0
+    func, stage = lowered(unnamed, arguments, without=("pipeline",))
+    assert stage is not None and stage.skipped and copied(func) == 0
+
+
+@kernel
+def short(a, b, c, k, STAGES: bl.constexpr):
+    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+    total = bl.zeros((16, 16), bl.float32)
+    for start in bl.range(0, min(k, 32), 16, num_stages=STAGES):
+        inner = start + bl.arange(0, 16)
+        total = bl.dot(bl.load(a + row * 32 + inner[None, :]), bl.load(b + inner[:, None] * 16 + column), total)
+    bl.store(c + row * 16 + column, total)
+
+
+def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
+    arguments = {"a": numbers((16, 32), HALF), "b": numbers((32, 16), HALF), "c": empty(16, 16), "k": 32, "STAGES": 4}
+    few = "2 slots of 512 bytes, 8 bytes a copy (not 4: the loop makes 2 trips at most)"
+    assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
+    big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
+    for target, slots in (("sm_80", 2), ("sm_90a", 3)):
+        stage = lowered(product, big, target, num_warps=8)[1]
+        assert [text.partition("registers: ")[2] for text in texts(stage)] == [
+            f"{slots} slots of 32768 bytes, 16 bytes a copy (not 4: for want of shared memory)"
+        ] * 2
+    huge = lowered(product, big | {"STAGES": 2}, "sm_86", num_warps=8)
+    assert copied(huge[0]) == 0 and "no room for two" in texts(huge[1], "missed")[0]
+
+
+@kernel
+def scaled(a, b, c, k, SCALE: bl.constexpr):
+    """int8 weights, which become fp16 in registers."""
+    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+    total = bl.zeros((16, 16), bl.float32)
+    for start in range(0, k, 16):
+        inner = start + bl.arange(0, 16)
+        x = bl.load(a + row * 80 + inner[None, :])
+        y = bl.load(b + inner[:, None] * 16 + column)
+        total = bl.dot(x, y.to(bl.float16), total)
+    bl.store(c + row * 16 + column, total * SCALE)
+
+
+def test_what_is_computed_on_its_way_stays_in_registers() -> None:
+    arguments = {
+        "a": numbers((16, 80), HALF),
+        "b": numbers((80, 16), np.int8),
+        "c": np.zeros((16, 16), np.float32),
+        "k": 80,
+        "SCALE": 2,
+    }
+    func, stage = lowered(scaled, arguments)
+    assert copied(func) == 1 and texts(stage, "missed") == ["not copied ahead: it becomes fp16 on its way"]
+    expected = 2 * arguments["a"].astype(float) @ arguments["b"].astype(float)
+    for got in runs(func, arguments, (1,)):
+        np.testing.assert_array_equal(got["c"], expected)
+
+
+@kernel
+def various(a, b, c, table, k, WAY: bl.constexpr):
+    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+    total = bl.zeros((16, 16), bl.float32)
+    for start in range(0, k, 16):
+        inner = start + bl.arange(0, 16)
+        at = a + row * 80 + inner[None, :]
+        if WAY == "other":
+            x = bl.load(at, mask=inner[None, :] < k - 8, other=1)
+        elif WAY == "table":
+            x = bl.load(a + row * 80 + (bl.load(table + start // 16) * 16 + bl.arange(0, 16))[None, :])
+        elif WAY == "same":
+            x = bl.load(a + row * 80 + bl.arange(0, 16)[None, :], volatile=False)
+        elif WAY == "twice":
+            x = bl.load(at)
+            total += x.to(bl.float32)
+        else:
+            x = bl.load(at)
+            bl.store(at, x * 0)
+        total = bl.dot(x, bl.load(b + inner[:, None] * 16 + column), total)
+    bl.store(c + row * 16 + column, total)
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("other", "where its mask is off it is not zero"),
+        ("table", "its address was loaded in the loop"),
+        ("twice", "it is used in registers, too"),
+        ("written", "the loop also writes a, at line"),
+    ],
+)
+def test_what_cannot_be_copied_ahead_says_why(way: str, why: str) -> None:
+    table = np.array([3, 1, 0, 2, 4], np.int32)
+    arguments = {
+        "a": numbers((16, 80), HALF),
+        "b": numbers((80, 16), HALF),
+        "c": np.zeros((16, 16), np.float32),
+        "table": table,
+        "k": 80,
+        "WAY": way,
+    }
+    func, stage = lowered(various, arguments)
+    assert [text for text in texts(stage, "missed") if why in text], texts(stage, "missed")
+    assert copied(func) == 1
+    a, b = arguments["a"].astype(float), arguments["b"].astype(float)
+    if way == "other":
+        a[:, 72:] = 1
+    if way == "table":
+        a = a.reshape(16, 5, 16)[:, table].reshape(16, 80)
+    expected = a @ b + (a.reshape(16, 5, 16).sum(axis=1) if way == "twice" else 0)
+    for got in runs(func, arguments | {"a": arguments["a"].copy()}, (1,), interpreted=way != "written"):
+        np.testing.assert_array_equal(got["c"], expected)
+
+
+@kernel
+def attend(q, keys, values, c, n, CAUSAL: bl.constexpr, D: bl.constexpr, B: bl.constexpr):
+    """Two products a trip, one with a tile of the other's results; keys are loaded as they lie and transposed."""
+    rows, inner = bl.arange(0, 16), bl.arange(0, D)
+    queries = bl.load(q + rows[:, None] * D + inner[None, :])
+    most, weight = bl.full((16,), -float("inf"), bl.float32), bl.zeros((16,), bl.float32)
+    total = bl.zeros((16, D), bl.float32)
+    for start in range(0, n, B):
+        at = start + bl.arange(0, B)
+        k = bl.load(keys + at[:, None] * D + inner[None, :], mask=at[:, None] < n, other=0.0)
+        v = bl.load(values + at[:, None] * D + inner[None, :], mask=at[:, None] < n, other=0.0)
+        scores = bl.dot(queries, bl.trans(k))
+        scores = bl.where(at[None, :] < n, scores, -float("inf"))
+        if CAUSAL:
+            scores = bl.where(rows[:, None] >= at[None, :], scores, -float("inf"))
+        higher = bl.maximum(most, bl.max(scores, 1))
+        power = bl.exp(scores - higher[:, None])
+        fade = bl.exp(most - higher)
+        weight = weight * fade + bl.sum(power, 1)
+        total = bl.dot(power.to(bl.float16), v, total * fade[:, None])
+        most = higher
+    bl.store(c + rows[:, None] * D + inner[None, :], total / weight[:, None])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [16, 40, 96])
+def test_several_products_in_a_loop(n: int, causal: bool) -> None:
+    rng = np.random.default_rng(n)
+    q, k, v = (rng.standard_normal((rows, 32)).astype(HALF) for rows in (16, n, n))
+    arguments = {
+        "q": q,
+        "keys": k,
+        "values": v,
+        "c": np.zeros((16, 32), np.float32),
+        "n": n,
+        "CAUSAL": causal,
+        "D": 32,
+        "B": 16,
+    }
+    func, stage = lowered(attend, arguments, num_warps=1)
+    assert copied(func) == 2 and texts(stage, "missed") == []
+    scores = q.astype(float) @ k.astype(float).T
+    if causal:
+        scores[np.arange(16)[:, None] < np.arange(n)] = -np.inf
+    power = np.exp(scores - scores.max(axis=1, keepdims=True))
+    expected = power @ v.astype(float) / power.sum(axis=1, keepdims=True)
+    for got in runs(func, arguments, (1,), interpreted=n == 40):
+        np.testing.assert_allclose(got["c"], expected, rtol=0, atol=4e-3)
+
+
+@kernel
+def persistent(a, b, c, tiles, depth, first, BK: bl.constexpr):
+    """A loop of products in a loop over tiles, downwards."""
+    row, column = bl.arange(0, 16)[:, None], bl.arange(0, 16)[None, :]
+    for tile in range(first, tiles):
+        total = bl.zeros((16, 16), bl.float32)
+        for start in range(depth - BK, -1, -BK):
+            inner = start + bl.arange(0, BK)
+            x = bl.load(a + (tile * 16 + row) * depth + inner[None, :])
+            total = bl.dot(x, bl.load(b + inner[:, None] * 16 + column), total)
+        bl.store(c + (tile * 16 + row) * 16 + column, total)
+
+
+@pytest.mark.parametrize("k", [16, 32, 96])
+def test_a_loop_in_a_loop_over_tiles_and_downwards(k: int) -> None:
+    arguments = {
+        "a": numbers((48, k), HALF),
+        "b": numbers((k, 16), HALF),
+        "c": np.zeros((48, 16), np.float32),
+        "tiles": 3,
+        "depth": k,
+        "first": 0,
+        "BK": 16,
+    }
+    func, _ = lowered(persistent, arguments)
+    assert copied(func) == 2
+    for got in runs(func, arguments, (1,)):
+        np.testing.assert_array_equal(got["c"], arguments["a"].astype(float) @ arguments["b"].astype(float))
