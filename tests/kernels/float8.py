@@ -228,7 +228,7 @@ def product(a, b, c, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, LEFT: bl
     bl.store(c + m[:, None] * N + n[None, :], total)
 
 
-def product_case(left, right, m=32, n=16, k=64):
+def product_case(left, right, m=32, n=16, k=64, prefix="", rtol=2e-6, atol=2e-5, **rest):
     def make(rng):
         a = nearest(rng.standard_normal((m, k)), left.name)
         b = nearest(rng.standard_normal((k, n)), right.name)
@@ -238,7 +238,7 @@ def product_case(left, right, m=32, n=16, k=64):
     def reference(x):
         return {"c": patterns(left.name)[x["a"]] @ patterns(right.name)[x["b"]] + 0.5}
 
-    case(f"product_{left.name}_{right.name}", product, make, reference, rtol=2e-6, atol=2e-5)
+    case(f"{prefix}product_{left.name}_{right.name}", product, make, reference, rtol=rtol, atol=atol, **rest)
 
 
 for _left, _right in (*zip(FLOAT8, FLOAT8, strict=True), (FLOAT8[0], FLOAT8[1]), (FLOAT8[2], FLOAT8[1])):

@@ -62,9 +62,9 @@ def matmul(
 
 
 def matmul_case(
-    name, operand, result, m, n, k, tile, *, order="nn", leaky=False, precision="tf32", rtol=1e-5, num_warps=4
+    name, operand, result, m, n, k, tile, *, order="nn", leaky=False, precision="tf32", rtol=1e-5, **options
 ):
-    """C = A @ B, `order` n or t for each operand: t is stored column by column."""
+    """C = A @ B, `order` n or t for each operand: t is stored column by column. `options` of the launch."""
 
     def operand_array(rng, shape, transposed):
         x = (
@@ -100,8 +100,8 @@ def matmul_case(
         c = wide(x["a"]) @ wide(x["b"])
         return {"c": np.where(c >= 0, c, 0.01 * c) if leaky else c}
 
-    programs = -(-m // tile[0]) * -(-n // tile[1])
-    case(name, matmul, make, reference, grid=(programs,), rtol=rtol, atol=rtol * 10, options={"num_warps": num_warps})
+    programs, options = -(-m // tile[0]) * -(-n // tile[1]), {"num_warps": 4, **options}
+    case(name, matmul, make, reference, grid=(programs,), rtol=rtol, atol=rtol * 10, options=options)
 
 
 matmul_case("matmul_float16", np.float16, np.float32, 100, 72, 80, (64, 64, 32), rtol=1e-4)
@@ -145,7 +145,7 @@ def attention(q, k, v, out, n, scale, ROWS: bl.constexpr, COLUMNS: bl.constexpr,
         factor = bl.exp(top - new_top)
         total = total * factor + bl.sum(p, axis=1)
         tv = bl.load(v + j[:, None] * HEAD + head[None, :], mask=j[:, None] < n, other=0.0)
-        acc = bl.dot(p.to(bl.float16), tv, acc * factor[:, None])
+        acc = bl.dot(p.to(tv.dtype), tv, acc * factor[:, None])
         top = new_top
     bl.store(out + rows[:, None] * HEAD + head[None, :], acc / total[:, None], mask=rows[:, None] < n)
 
@@ -157,9 +157,13 @@ def _attention_reference(a):
     return {"out": e / e.sum(1, keepdims=True) @ v}
 
 
-case(
-    "attention", attention,
-    lambda rng: {x: normal(rng, (100, 32), np.float16) for x in "qkv"}
-    | {"out": poison((100, 32), np.float32), "n": 100, "scale": 32**-0.5, "ROWS": 64, "COLUMNS": 32, "HEAD": 32},
-    _attention_reference, grid=(2,), rtol=5e-3, atol=5e-3,
-)  # fmt: skip
+def attention_case(name, rows=64, columns=32, head=32, n=100, dtype=np.float16, **options):
+    def make(rng):
+        sizes = {"n": n, "scale": head**-0.5, "ROWS": rows, "COLUMNS": columns, "HEAD": head}
+        return {x: normal(rng, (n, head), dtype) for x in "qkv"} | {"out": poison((n, head), np.float32)} | sizes
+
+    programs = -(-n // rows)
+    case(name, attention, make, _attention_reference, grid=(programs,), options=options, rtol=5e-3, atol=5e-3)
+
+
+attention_case("attention")

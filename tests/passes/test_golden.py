@@ -14,11 +14,11 @@ USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
     "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
     "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
-    "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
+    "tensorcore": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
     "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32"),
-    "pipeline": ("matmul_float16", "matmul_ieee", "attention"),
-    "barriers": ("softmax_781", "matmul_float16", "attention"),
+    "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention"),
+    "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
 }
 
 

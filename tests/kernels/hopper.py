@@ -1,0 +1,70 @@
+"""Products whose tiles wgmma takes on sm_90a (elsewhere they are as others): every dtype, order and way to split them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+import blocknb
+import blocknb.language as bl
+from kernels.base import case, normal, poison, wide
+from kernels.float8 import product_case
+from kernels.products import attention_case, matmul_case
+
+
+def wgmma_case(name, *args, **options):
+    matmul_case(f"wgmma_{name}", *args, experimental=True, **options)
+
+
+wgmma_case("fp16", np.float16, np.float16, 100, 72, 80, (64, 64, 32), order="nt", rtol=2e-3)
+wgmma_case("fp16_nn", np.float16, np.float32, 72, 100, 40, (64, 128, 16), num_warps=8, rtol=1e-4)
+wgmma_case(
+    "fp16_tn_leaky", np.float16, np.float16, 130, 60, 70, (128, 64, 64), order="tn", leaky=True, num_warps=8, rtol=2e-3
+)
+wgmma_case("bf16_tt", ml_dtypes.bfloat16, np.float32, 64, 40, 150, (64, 32, 128), order="tt", num_warps=8, rtol=1e-4)
+wgmma_case("bf16_narrow", ml_dtypes.bfloat16, np.float32, 120, 9, 64, (128, 8, 64), rtol=1e-4)
+wgmma_case("fp16_narrow_nn", np.float16, np.float32, 60, 16, 80, (64, 16, 64), num_warps=8, rtol=1e-4)
+wgmma_case("tf32", np.float32, np.float32, 64, 72, 48, (64, 64, 32), order="nt", rtol=5e-3)
+wgmma_case("tf32_tn", np.float32, np.float32, 64, 20, 80, (64, 32, 64), order="tn", num_warps=4, rtol=5e-3)
+wgmma_case("int8", np.int8, np.int32, 64, 64, 96, (64, 64, 64), order="nt")
+wgmma_case("int8_nn", np.int8, np.int32, 100, 40, 96, (128, 64, 32), num_warps=8)
+attention_case("wgmma_attention", experimental=True)
+attention_case("wgmma_attention_wide", 128, 64, 64, 130, ml_dtypes.bfloat16, experimental=True, num_warps=8)
+# wgmma adds products of 8-bit floats with fewer bits than an fp32 has.
+product_case(bl.float8e4nv, bl.float8e4nv, 64, 32, 64, "wgmma_", rtol=2e-3, atol=2e-2, options={"experimental": True})
+product_case(bl.float8e4nv, bl.float8e5, 128, 16, 128, "wgmma_", rtol=2e-3, atol=2e-2, options={"experimental": True})
+
+
+@blocknb.kernel
+def chain(a, b, c, out, M: bl.constexpr, K: bl.constexpr, N: bl.constexpr):
+    """(a @ b, rounded) @ c + that: A from registers, from shared memory in two layouts, and an operand twice."""
+    m, k, n = bl.arange(0, M), bl.arange(0, K), bl.arange(0, N)
+    ta, tb = bl.load(a + m[:, None] * K + k[None, :]), bl.load(b + k[:, None] * K + k[None, :])
+    first = bl.dot(ta, tb)
+    second = bl.dot((first * 0.25).to(a.dtype.element_ty), tb, first)
+    tc = bl.load(c + k[:, None] * N + n[None, :])
+    for _ in range(2):
+        if bl.program_id(0) == 0:
+            second = bl.dot(ta, tb, second)
+    bl.store(out + m[:, None] * N + n[None, :], bl.dot(second.to(a.dtype.element_ty), tc))
+
+
+def chain_case(name, dtype, m, k, n, num_warps, rtol):
+    def make(rng):
+        arrays = {"a": normal(rng, (m, k)), "b": normal(rng, (k, k)), "c": normal(rng, (k, n))}
+        arrays = {x: (value / 4).astype(dtype) for x, value in arrays.items()}
+        return arrays | {"out": poison((m, n), np.float32), "M": m, "K": k, "N": n}
+
+    def reference(x):
+        a, b, c = (wide(x[name]) for name in "abc")
+        first = a @ b
+        second = wide((first * 0.25).astype(dtype)) @ b + first + 2 * (a @ b)
+        return {"out": wide(second.astype(dtype)) @ c}
+
+    options = {"experimental": True, "num_warps": num_warps}
+    case(f"wgmma_chain_{name}", chain, make, reference, rtol=rtol, atol=rtol * 20, options=options)
+
+
+chain_case("fp16", np.float16, 64, 64, 32, 4, 4e-3)
+chain_case("fp16_split", np.float16, 64, 64, 128, 8, 4e-3)
+chain_case("tf32", np.float32, 128, 32, 16, 8, 5e-3)

@@ -1,0 +1,137 @@
+"""When wgmma is chosen, what the notes say where it is not, and what the passes behind make of its operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.ir.text import parse_func, print_func
+from blocknb.ir.verify import verify
+from blocknb.language.types import Buffer
+from blocknb.target import Target
+
+HOPPER = Target.parse("sm_90a")
+
+
+def lowered(name: str, target: str = "sm_90a", **options):
+    case = CASES[name]
+    return case.lower(case.make(np.random.default_rng(0)), target, **options)
+
+
+def instructions(func: Func) -> list[str]:
+    return [op.attrs.get("instr", "") for op in func.ops() if op.name == "dot"]
+
+
+def notes(stages, name: str) -> list[str]:
+    return [note.text for stage in stages if stage.name == name for note in stage.notes]
+
+
+def edited(func: Func, change) -> Func:
+    """The function with every op replaced by what `change` makes of it; None takes it away."""
+
+    def block(old: Block) -> Block:
+        new = [change(op.replace(blocks=tuple(map(block, op.blocks))) if op.blocks else op) for op in old.ops]
+        return Block(old.args, tuple(op for op in new if op is not None))
+
+    return func.replace(body=block(func.body))
+
+
+@pytest.mark.parametrize(
+    ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"experimental": False})]
+)
+def test_others_have_mma_sync(target, options):
+    func, _ = lowered("wgmma_fp16", target, **options)
+    assert instructions(func) == ["m16n8k16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("matmul_float16", {"num_warps": 2}, "it takes 4 warps together, and the program has 2"),
+        ("matmul_tf32_tt", {}, "M = 32 is smaller than 64"),
+        ("wgmma_bf16_narrow", {"num_warps": 16}, "N = 8 gives 2 groups of 4 warps fewer than 8 columns each"),
+    ],
+)
+def test_a_note_says_why_not(name, options, why):
+    func, stages = lowered(name, **{"experimental": True, **options})
+    assert not any("wgmma" in x for x in instructions(func))
+    assert any(why in text for text in notes(stages, "tensorcore"))
+
+
+def test_8_bit_floats_are_multiplied_as_such():
+    func, _ = lowered("wgmma_product_fp8e4nv_fp8e5")
+    dot = next(op for op in func.ops() if op.name == "dot")
+    assert [x.type.dtype.name for x in dot.args[:2]] == ["fp8e4nv", "fp8e5"]
+
+
+def test_p_of_attention_stays_in_registers_and_q_is_stored_before_the_loop():
+    func, stages = lowered("wgmma_attention_wide")
+    loop = next(op for op in func.ops() if op.name == "for")
+    first, second = (op for op in walk(loop.blocks[0]) if op.name == "dot")
+    assert isinstance(first.args[0].type, Buffer) and second.attrs["registers"]
+    assert not isinstance(second.args[0].type, Buffer)
+    inside = [op.args[0] for op in walk(loop.blocks[0]) if op.name == "local_store"]
+    assert first.args[0] not in inside and first.args[1] in inside
+    made = next(stage.after for stage in stages if stage.name == "assign")
+    assert not [op for op in made.ops() if op.name == "convert" and op.args[0].name.startswith("p")]
+
+
+def test_an_operand_of_two_products_is_stored_once():
+    func, _ = lowered("wgmma_chain_fp16")
+    stores = [op for op in func.ops() if op.name == "local_store" and op.args[0].name.startswith("tb")]
+    assert len(stores) == 1
+
+
+@pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_attention", "wgmma_fp16_narrow_nn", "wgmma_chain_fp16_split"])
+def test_removing_any_one_barrier_or_fence_is_noticed(name):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(5))
+    func, _ = case.lower(arguments, "sm_90a")
+    assert {"fence", "barrier"} <= {op.name for op in func.ops()}
+    # What is fenced before a loop is fenced again with what is stored in its first trip.
+    loops = [op for op in func.ops() if op.name == "for"]
+    fences = [
+        op.id for block in [loop.blocks[0] for loop in loops] or [func.body] for op in walk(block) if op.name == "fence"
+    ]
+    for removed in [*fences, *(op.id for op in func.ops() if op.name == "barrier")]:
+        without = edited(func, lambda op, removed=removed: None if op.id == removed else op)
+        with pytest.raises((CompilerBug, AssertionError)):
+            for seed in range(4):
+                case.interpret(without, arguments, seed=seed)
+
+
+def test_a_fence_behind_the_barrier_is_too_late():
+    case = CASES["wgmma_fp16"]
+    arguments = case.make(np.random.default_rng(5))
+    func, _ = case.lower(arguments, "sm_90a")
+    block = next(op for op in func.ops() if op.name == "for").blocks[0]
+    position = next(i for i, op in enumerate(block.ops) if op.name == "fence")
+    assert block.ops[position + 1].name == "barrier"
+    fence, barrier = block.ops[position : position + 2]
+
+    def swap(op: Op) -> Op:
+        return {fence.id: barrier, barrier.id: fence}.get(op.id, op)
+
+    with pytest.raises(CompilerBug, match="fence"):
+        case.interpret(edited(func, swap), arguments)
+
+
+def test_the_verifier_wants_buffers_that_a_descriptor_can_name():
+    func, _ = lowered("wgmma_fp16")
+
+    def plain(op: Op) -> Op:
+        if op.name == "alloc" and "align" in op.attrs:
+            return op.replace(attrs={**op.attrs, "offset": op.attrs["offset"] + 128})
+        return op
+
+    with pytest.raises(CompilerBug, match="is not a multiple of 1024"):
+        verify(edited(func, plain))
+    text = print_func(func)
+    assert print_func(parse_func(text)) == text
+    swizzle = next(op.result.type.layout for op in func.ops() if op.name == "alloc" and "align" in op.attrs)
+    spoilt = text.replace(str(swizzle), str(swizzle).replace("72,144", "64,128"))
+    with pytest.raises(CompilerBug, match="no matrix descriptor for operand"):
+        verify(parse_func(spoilt))
