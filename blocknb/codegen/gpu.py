@@ -452,7 +452,7 @@ class Generator:
                 gpu_scan.scan(self, op)
             case "flip" | "gather":
                 gpu_moves.emit(self, op)
-            case "dot":
+            case "dot" | "dot_wait":
                 gpu_dot.dot(self, op)
             case "asm":
                 gpu_assembly.emit(self, op)

@@ -29,7 +29,9 @@ UNROLL = 4  # steps along K in one trip of the plain product's loop
 
 
 def dot(g: Generator, op: Op) -> None:
-    if wgmma.is_name(op.attrs.get("instr", "")):
+    if op.name == "dot_wait":
+        gpu_wgmma.wait(g, op)
+    elif wgmma.is_name(op.attrs.get("instr", "")):
         gpu_wgmma.dot(g, op)
     elif "instr" in op.attrs:
         tensor_core(g, op, instruction_named(op.attrs["instr"]))

@@ -30,6 +30,18 @@ def dot(g: Generator, op: Op) -> None:
     Product(g, op).emit()
 
 
+def wait(g: Generator, op: Op) -> None:
+    """Accumulators go through the wait, so that nothing uses them before it: it is no dependency that LLVM could see."""
+    for value, result in zip(op.args, op.results, strict=True):
+        names, kind = g.regs(value), llvm_type(value.type.dtype)
+        count, letter = len(names), "f" if kind == "float" else "r"
+        constraints = ",".join([*[f"={letter}"] * count, *map(str, range(count)), "~{memory}"])
+        aggregate, operands = "{" + ", ".join([kind] * count) + "}", ", ".join(f"{kind} {name}" for name in names)
+        text = "wgmma.wait_group.sync.aligned 0;"
+        got = g.emit(f'call {aggregate} asm sideeffect "{text}", "{constraints}"({operands}) #1')
+        g.set(result, [g.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(count)])
+
+
 class Product:
     """The text of one dot: operands are numbered accumulators out, accumulators in, A, B."""
 
@@ -104,7 +116,11 @@ class Product:
                     start = g.emit(f"add i32 {start}, {g.xor_bits(('%warp', bits))}")
                 start = g.emit(f"lshr i32 {g.emit(f'and i32 {start}, {ADDRESSES}')}, 4")
                 g.memo[key] = g.emit(f"or i64 {g.emit(f'zext i32 {start} to i64')}, {lies.fields}")
-        return self.operand("l", f"i64 {g.memo[key]}")
+        name = g.memo[key]
+        if slot := g.slots.get(value):
+            distance = g.emit(f"lshr i32 {slot}, 4")
+            name = g.emit(f"add i64 {name}, {g.emit(f'zext i32 {distance} to i64')}")
+        return self.operand("l", f"i64 {name}")
 
     def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
         """Bytes from the start of a buffer."""
@@ -126,7 +142,8 @@ class Product:
                     start = 4 * (block * depth + step)
                     first = "{" + ",".join(f"${n}" for n in a[start : start + 4]) + "}"
                 self.issue(block, first, second, "off" if self.fresh and step == 0 else "on")
-        lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0;"]
+        pending = self.op.attrs.get("pending", 0)
+        lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {pending};"]
 
     def moved(self, register: str, base: int, distance: int) -> str:
         """A descriptor whose address is `distance` bytes further."""

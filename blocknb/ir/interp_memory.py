@@ -47,6 +47,15 @@ class Allocation:
     number: int
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a wgmma reads of a buffer, and what it found when it began."""
+
+    buffer: Allocation
+    wanted: np.ndarray
+    found: np.ndarray
+
+
 class Touches:
     """Which warps have read and written each byte of a memory in this epoch, the time between two barriers."""
 
@@ -177,6 +186,7 @@ class Warp(LaidMachine):
         self.number, self.memory = number, memory
         self.warps = slice(number, number + 1)
         self.groups: list[list[Copy]] = [[]]  # of copies under way; the last is yet to be committed
+        self.products: list[list[Reading]] = []  # of wgmma under way: what they read
 
     def step(self, op: Op, args: list) -> tuple:
         if op.name not in ACCESSES:
@@ -248,6 +258,9 @@ class Warp(LaidMachine):
                 values = interp.round_to_tf32(tile[held]) if op.attrs.get("tf32") else tile[held]
                 self.keep(op, args[0], held, np.atleast_1d(values))
                 return ()
+            case "dot_wait":
+                self.arrive(op, 0)
+                return tuple(args)
             case "fence":
                 self.memory.fence(self.number)
                 return ()
@@ -307,7 +320,27 @@ class Warp(LaidMachine):
         if group > 1:
             where = self.bytes_of(value, np.flatnonzero(wanted)).reshape(-1)
             self.complain(op, self.memory.unfenced(self.number, where))
-        return self.read(op, value, wanted), wanted
+        found = self.read(op, value, wanted)
+        if group > 1:
+            self.products[-1].append(Reading(value, wanted, found))
+        return found, wanted
+
+    def dot(self, op: Op, args: list) -> np.ndarray:
+        """With wgmma operands may be read until it has been waited for."""
+        if not wgmma.is_name(op.attrs.get("instr", "")):
+            return super().dot(op, args)
+        self.products.append([])
+        result = super().dot(op, args)
+        self.arrive(op, op.attrs.get("pending", 0))
+        return result
+
+    def arrive(self, op: Op, pending: int) -> None:
+        """Waits until no more wgmma than that are under way. What the others have read must be there still."""
+        while len(self.products) > pending:
+            for reading in self.products.pop(0):
+                now = self.read(op, reading.buffer, reading.wanted)
+                if now.tobytes() != reading.found.tobytes():
+                    self.complain(op, "waits for a product whose operand is overwritten already")
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
         """Of a buffer the elements that this warp's part of the result is taken from."""
@@ -361,6 +394,8 @@ def run_warps(
             raise CompilerBug(f"{message} (program {program}){where}", op.loc)
         walks = {number: walks[number] for number in waiting}
         memory.epoch += 1
+    if any(warp.products for warp in warps):
+        raise CompilerBug(f"the program {program} ends while products are under way", func.loc)
     if any(any(warp.groups) for warp in warps):
         raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
 

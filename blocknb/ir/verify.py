@@ -47,6 +47,7 @@ class _Verifier:
             if not isinstance(param.type, Tile) or not param.type.is_scalar:
                 self.fail(None, f"the parameter {param.name} is {param.type}; parameters are scalars")
         self.ops(func.body, set(func.params), nested=False)
+        self.under_way()
 
     def fail(self, op: Op | None, message: str) -> NoReturn:
         where = f"\n    {print_op(self.func, op)}" if op is not None else ""
@@ -244,6 +245,23 @@ class _Verifier:
             part = wgmma.part(type.shape[side], side, op.attrs["warps"])
             found = wgmma.describe(type.layout, type.dtype.bits, side, part)
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
+
+    def under_way(self) -> None:
+        """The result of a wgmma that has not been waited for may be carried and added to, and no more."""
+        flying = {op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("pending")}
+        count = -1
+        while len(flying) > count and flying:
+            count = len(flying)
+            for op in self.func.ops():
+                if op.name == "for":
+                    (block,) = op.blocks
+                    for value, *names in zip(block.terminator.args, block.args[1:], op.results, strict=True):
+                        flying.update(names if value in flying else ())
+        for op in self.func.ops() if flying else ():
+            for i, value in enumerate(op.args):
+                adds = op.name == "dot" and i == 2 and wgmma.is_name(op.attrs.get("instr", ""))
+                fine = value not in flying or adds or op.name in ("yield", "for", "dot_wait")
+                self.require(fine, op, f"%{value.name} is the result of a product that may be under way")
 
 
 def _reaches(own: Iterable[int], source: Layout, target: Layout) -> bool:

@@ -264,6 +264,10 @@ def branch(types, attrs):
     return structured(types, attrs)
 
 
+def each(types, attrs):
+    return tuple(types)
+
+
 def nothing(types, attrs):
     return ()
 

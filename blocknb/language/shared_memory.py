@@ -36,6 +36,15 @@ def rows(row: Callable) -> None:
         levels=("memory",),
     )
     row(
+        "dot_wait",
+        "shared",
+        rules.each,
+        "Waits for all wgmma that are under way; what they add up is then there to be used.",
+        operands="x...",
+        reads="shared",
+        levels=("memory",),
+    )
+    row(
         "local_load",
         "shared",
         rules.local_load,

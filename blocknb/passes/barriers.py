@@ -86,6 +86,8 @@ class Placement:
                 self.offsets[op.result] = self.offsets[op.args[0]]  # which slot it is is not asked
         copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
         self.copied = {op.id: op.result for op in copied}.values()
+        late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("pending")]
+        self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
         self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
         self.builder = Builder("barriers", func.next_id)
@@ -108,6 +110,8 @@ class Placement:
                 return [self.array_access(op, op.args[1]), self.shared_access(op, op.args[0], True)]
             case "wait":
                 return [self.shared_access(op, x, True) for x in self.copied]
+            case "dot_wait":
+                return [self.shared_access(op, x, False) for x in self.multiplied]
             case "dot" | "flip" | "gather":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":

@@ -31,6 +31,8 @@ MULTIPLY = re.compile(
 
 def block(text: str, constraints: str, args: list[Get], threads: int) -> Get:
     """An asm block with wgmma: operands are the accumulators, which are results and may be operands, too, and others."""
+    if text == "wgmma.wait_group.sync.aligned 0;":
+        return lambda env: [a(env) for a in args]
     parts = [p for p in constraints.split(",") if not p.startswith("~")]
     outputs = sum(p.startswith("=") for p in parts)
     lines = [line.strip() for line in text.strip("{ }").split(";") if line.strip()]
@@ -67,7 +69,9 @@ class Block:
             self.fenced = True
         elif line == "wgmma.commit_group.sync.aligned":
             self.committed = True
-        elif line == "wgmma.wait_group.sync.aligned 0":
+        elif re.fullmatch(
+            r"wgmma\.wait_group\.sync\.aligned [01]", line
+        ):  # when it reads is the interpreter's business
             self.waited = self.committed
         elif found := re.fullmatch(r"setp\.(eq|ne)\.s32 (\w+), (\d+), (\d+)", line):
             self.values[found[2]] = (int(found[3]) == int(found[4])) == (found[1] == "eq")
