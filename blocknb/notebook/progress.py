@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-INTERVAL = 0.1  # seconds between two drawings: a server takes so many messages
-PATIENCE = 0.3  # seconds for which nobody asks what goes on
+from blocknb.runtime.progress import INTERVAL, PATIENCE, Line
 
 
 class Progress:
@@ -21,7 +20,8 @@ class Progress:
 
     def __init__(self, total: int, label: str, stream: Any = None, patience: float = 0.0):
         self.total, self.label, self.stream, self.patience = total, label, stream, patience
-        self.done, self.drawn, self.width = -1, 0.0, 0
+        self.done, self.drawn = -1, 0.0
+        self.line: Line | None = None
         self.bar: Any = None
         self.shown: Any = None
 
@@ -58,20 +58,16 @@ class Progress:
         if self.bar is not None:
             self.bar.value, self.bar.description = max(self.done, 0), f"{self.label}: {what}"
         elif self.stream is not None and self.stream.isatty():
-            self._line(f"{self.label}: {max(self.done, 0)} of {self.total}, {what}")
+            self.line = self.line or Line(self.stream)
+            self.line.say(f"{self.label}: {max(self.done, 0)} of {self.total}, {what}")
 
     def __exit__(self, *error: Any) -> None:
         if self.bar is not None:
             # A saved notebook would keep a bar that is no more, and a page without a kernel would miss its model.
             self.shown.update({"text/plain": ""}, raw=True)
             self.bar.close()
-        elif self.width:
-            self._line("")
-
-    def _line(self, text: str) -> None:
-        self.stream.write("\r" + text.ljust(self.width) + ("\r" if not text else ""))
-        self.stream.flush()
-        self.width = len(text)
+        elif self.line is not None:
+            self.line.clear()
 
 
 @contextlib.contextmanager

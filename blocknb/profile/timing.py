@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,26 +48,33 @@ def interleaved(
     rounds: int = 30,
     warmup: int = 3,
     seconds: float | None = None,
+    warmup_seconds: float | None = None,
     cold: bool = True,
     clock: Callable[[Callable[[], Any]], float] | None = None,
+    going: Callable[[Mapping[str, Sequence[float]]], Collection[str]] | None = None,
 ) -> Timings:
     """Times each candidate once a round, in turn. Returns a Timing by name, in milliseconds.
 
-    `seconds` bounds warming up and measuring, each; the round in which that time is over is the last. With `cold`
-    off the caches are left as the call before left them. `clock(call)` gives other times than the device's, in milliseconds.
-    Nothing that is launched reaches the observers.
+    `seconds` bounds warming up (unless `warmup_seconds` does) and measuring, each; the round in which that time is over is the last.
+    With `cold` off the caches are left as the call before left them. `clock(call)` gives other times than the device's, in
+    milliseconds (a clock that does more around the call finds the device's in `clock_of`). `going(times)` is asked before each round
+    which candidates take part in it, given the times so far; when none does, that is the end. Nothing that is launched reaches the
+    observers.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     found = Timings()
     with unobserved():
         try:
-            measure = clock or (_Gpu(cold) if gpu else _Cpu(cold))
-            for _ in _turns(warmup, seconds, 1):
+            measure = clock or clock_of(gpu, cold)
+            for _ in _turns(warmup, seconds if warmup_seconds is None else warmup_seconds, 1):
                 for call in candidates.values():
                     call()
             for _ in _turns(rounds, seconds, LEAST_ROUNDS):
-                for name, call in candidates.items():
-                    times[name].append(measure(call))
+                names = candidates if going is None else going(times)
+                if not names:
+                    break
+                for name in names:
+                    times[name].append(measure(candidates[name]))
         except KeyboardInterrupt:
             found.cancelled = True
     found.update((name, summary(values)) for name, values in times.items() if values)
@@ -80,6 +87,11 @@ def _turns(most: int, seconds: float | None, least: int) -> Iterator[int]:
         yield turn
         if seconds is not None and turn + 1 >= least and time.perf_counter() - begin > seconds:
             return
+
+
+def clock_of(gpu: bool, cold: bool = True) -> Callable[[Callable[[], Any]], float]:
+    """The device's clock: milliseconds of one call, which lives as long as the clock does (what is learnt of it is kept by its id)."""
+    return _Gpu(cold) if gpu else _Cpu(cold)
 
 
 def summary(values: list[float]) -> Timing:

@@ -16,21 +16,15 @@ from typing import TYPE_CHECKING
 from blocknb.errors import KernelError
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.compile import Compiled, Request
+from blocknb.runtime.progress import on_terminal
 
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
 
 #: Called for long work with the number of its steps and a label; the context manager gives a function that is told of each step that
-#: begins. The notebook puts its own in, which shows a bar; nothing is shown elsewhere.
+#: begins. The notebook puts its own in, which shows a bar; a terminal gets a line, anything else nothing.
 Shows = Callable[[int, str], contextlib.AbstractContextManager[Callable[[str], None]]]
-
-
-@contextlib.contextmanager
-def _nothing(total: int, label: str) -> Iterator[Callable[[str], None]]:
-    yield lambda what: None
-
-
-shows: Shows = _nothing
+shows: Shows = on_terminal
 
 
 class _Gathering(threading.local):

@@ -1,36 +1,42 @@
 """`autotune`: a kernel that is tried in several configurations when its arguments are of a new kind, and launched in the fastest.
 
 What "a new kind" is, the `key` says: the values of the arguments it names, and the dtypes of all arrays. Configurations are compiled
-together, on all cores, and measured one after another with the launch's own arguments. A trial therefore really runs the kernel, many
-times: arrays that it updates in place belong into `restore_value` (saved before each run and put back after it) or `reset_to_zero` (set
-to zero before each run, and once more before the launch itself); None, for an array that this launch does without, may stand in either.
-Trials are kept from the observers of launches. A configuration that the target has not the resources for, or that a `static_assert`
-refuses, is out of the race; if all are, the launch raises what the last one raised.
+together, on all cores, and raced against each other with the launch's own arguments (`race`): the hopeless are stopped early. A trial
+therefore really runs the kernel, many times: arrays that it updates in place belong into `restore_value` (saved before each run and put
+back after it) or `reset_to_zero` (set to zero before each run, and once more before the launch itself); None, for an array that this
+launch does without, may stand in either. Trials are kept from the observers of launches.
+
+A configuration that cannot be compiled, for which the device has not the resources, or that spills heavily, is left out, and `tuning`
+says why; if none is left, the launch raises what the last one raised. An interrupt ends the launch; what was measured stays, and the next
+launch of that kind goes on from there. What was chosen is kept on disk (`store`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from blocknb.errors import KernelError, OutOfResources, StaticAssertionFailed, Unsupported
-from blocknb.runtime import many
+from blocknb.errors import KernelError
+from blocknb.runtime import machine, many
 from blocknb.runtime.arguments import HOST
+from blocknb.runtime.compile import Compiled
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.recent import unobserved
 from blocknb.tune import store
 from blocknb.tune.config import Config
+from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
+from blocknb.tune.tuning import MEASURED, Trial, Tuning
 from blocknb.tune.wrapper import Wrapper
 
 Hook = Callable[..., Any]
-QUANTILES = (0.5, 0.2, 0.8)
+WARMUP, REP = 25, 100  # milliseconds a configuration
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
-_OUT = (OutOfResources, StaticAssertionFailed, Unsupported)
 
 
 class AutotunerError(KernelError):
@@ -40,8 +46,9 @@ class AutotunerError(KernelError):
 
 
 class Autotuner(Wrapper):
-    """A kernel with its configurations. Read after a launch: `best_config`, `cache` (the best one by tuning key), `configs_timings` and
-    `bench_time` (seconds) of the last tuning. Libraries subclass it, so names and the order of arguments are Triton's."""
+    """A kernel with its configurations. Read after a launch: `best_config`, `cache` (the best one by tuning key; clearing it tunes anew,
+    unless the choice is found on disk), and of the last tuning `configs_timings`, `bench_time` (seconds) and `tuning`, a table of all that
+    was tried and why it lost. Libraries subclass it, so names and the order of arguments are Triton's."""
 
     def __init__(
         self,
@@ -58,7 +65,7 @@ class Autotuner(Wrapper):
         rep: float | None = None,
         use_cuda_graph: bool = False,
         do_bench: Callable[..., Any] | None = None,
-        cache_results: bool = False,
+        cache_results: bool | None = None,
     ):
         super().__init__(fn, arg_names)
         self.configs = list(configs) or [Config({})]
@@ -67,6 +74,7 @@ class Autotuner(Wrapper):
         self.best_config: Config | None = None
         self.configs_timings: dict[Config, Any] = {}
         self.bench_time = 0.0
+        self.tuning: Tuning | None = None
         self.nargs: dict[str, Any] = {}
         self.cache_results = cache_results
         self.reset_to_zero, self.restore_value = list(reset_to_zero or ()), list(restore_value or ())
@@ -80,7 +88,8 @@ class Autotuner(Wrapper):
         self.configs_top_k: int | float = prune.get("top_k", 1.0)
         self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
         self._do_bench = do_bench
-        self._failure: KernelError | None = None
+        self._refused: KernelError | None = None
+        self._begun: dict[tuple[Any, ...], Race] = {}
         self._tuning = threading.RLock()
 
     # ---- launching ----
@@ -108,7 +117,7 @@ class Autotuner(Wrapper):
             self._describe(config, args, kwargs)
             try:
                 made.append(self.fn.warmup(*args, **kwargs, **config.launched(self.arg_names)))
-            except _OUT as error:
+            except REFUSALS as error:
                 failure = error
         if failure is not None and not made:
             raise failure
@@ -120,17 +129,25 @@ class Autotuner(Wrapper):
         if config.pre_hook is not None and any(isinstance(v, TensorDescriptor) for v in store.elements(named.values())):
             config.pre_hook({**named, **config.all_kwargs()})
 
-    def _compile_ahead(self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Compiles configurations at the same time. What goes wrong is said when they are tried, one by one."""
+    def _compile_ahead(
+        self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[Config, Compiled | KernelError]:
+        """Compiles configurations at the same time, and returns what became of them, as far as that is known now: what else goes wrong is
+        said when they are tried, one by one."""
         if len(configs) < 2:
-            return
+            return {}
         given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", "interpret")}
+        places: dict[Config, int] = {}
         with many.gathered() as requests:
             for config in configs:
+                before = len(requests)
                 with contextlib.suppress(KernelError):
                     self._describe(config, args, kwargs)
                     self.fn.warmup(*args, **{**given, **config.launched(self.arg_names)})
-        many.compile_all(requests, f"{self.__name__}: compiling configurations")
+                if len(requests) == before + 1:
+                    places[config] = before
+        made = many.compile_all(requests, f"{self.__name__}: compiling configurations")
+        return {config: made[place] for config, place in places.items()}
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
         return {**self.defaults, **dict(zip(self.arg_names, args, strict=False))}
@@ -154,39 +171,99 @@ class Autotuner(Wrapper):
 
     def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         configs, place = self.prune_configs(kwargs), None
-        if self.cache_results and not any(c.pre_hook for c in configs):
+        if store.wanted(self.cache_results, self._own_clock):
             place = store.Place.of(self.kernel, self.arg_names, args, kwargs, configs, key)
-            if place is not None and (timings := place.read()) is not None:
-                self.configs_timings = timings
-                self.cache[key] = min(timings, key=timings.__getitem__)
-                return self.cache[key]
-        begin, self._failure = time.perf_counter(), None
-        with unobserved():
-            timings = self._measured(configs, args, kwargs)
-        self.bench_time, self.configs_timings = time.perf_counter() - begin, timings
-        best = min(timings, key=timings.__getitem__)
-        if self._failure is not None and _median(timings[best]) == math.inf:
-            raise self._failure
-        self.cache[key] = best
-        self.pre_hook({**self._named(args), **kwargs, **best.all_kwargs()}, reset_only=True)
-        if place is not None:
-            place.write(timings)
-        return best
+        named = self._named_key(key)
+        if place is not None and (found := place.read()) is not None:
+            tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)
+        else:
+            tuning = Tuning(self.__name__, named, *self._measured(key, named, configs, args, kwargs))
+            self.pre_hook({**self._named(args), **kwargs, **_best_of(tuning).all_kwargs()}, reset_only=True)
+            if place is not None:
+                place.write(tuning)
+        self._tell(tuning)
+        self.cache[key] = _best_of(tuning)
+        return self.cache[key]
 
-    def _measured(self, configs: Sequence[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[Config, Any]:
-        """The times of all; on the CPU one measurement serves configurations that differ in warps and stages only, which it has not."""
+    def _tell(self, tuning: Tuning) -> None:
+        self.tuning, self.configs_timings, self.bench_time = tuning, tuning.timings, tuning.seconds
+        with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
+            vars(self.kernel)["tuning"] = tuning  # for the kernel's card
+        if any(os.environ.get(name, "0") != "0" for name in ("BLOCKNB_PRINT_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")):
+            print(tuning)
+
+    def _named_key(self, key: tuple[Any, ...]) -> dict[str, Any]:
+        """A tuning key for a reader."""
+        known = [name for name in self.keys if name in self.arg_names]
+        dtypes = ", ".join(dict.fromkeys(key[len(known) :]))
+        return dict(zip(known, key, strict=False)) | ({"dtype": dtypes} if dtypes else {})
+
+    def _measured(
+        self,
+        key: tuple[Any, ...],
+        named: Mapping[str, Any],
+        configs: Sequence[Config],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Trial, ...], Config, float]:
+        """The trials of all, the best, and the seconds that it took; on the CPU one measurement serves configurations that differ in warps
+        and stages only, which it has not. After an interrupt `tuning` has what there is, and the next call for this key goes on."""
         alike = HOST in store.devices(self.arg_names, args, kwargs) and not OPTIONS & set(self.arg_names)
         same = {c: (*sorted(c.kwargs.items()), c.pre_hook) if alike else c for c in configs}
         tried: dict[Any, Config] = {}
         for config in configs:
             tried.setdefault(same[config], config)
-        self._compile_ahead(list(tried.values()), args, kwargs)
-        known: dict[Any, Any] = {}
-        with many.shows(len(tried), f"{self.__name__}: measuring configurations") as step:
-            for which, config in tried.items():
-                step(f"{len(known) + 1} of {len(tried)}")
-                known[which] = self._bench(*args, config=config, **kwargs)
-        return {config: known[same[config]] for config in configs}
+        race = self._begun.setdefault(key, Race(self.__name__))
+
+        def trials() -> tuple[Trial, ...]:
+            return tuple(replace(race.trial(tried[same[config]]), config=config) for config in configs)
+
+        try:
+            with unobserved(), stopwatch(race):
+                self._race(race, list(tried.values()), args, kwargs)
+        except KeyboardInterrupt:
+            self._tell(Tuning(self.__name__, named, trials(), None, race.seconds))
+            raise
+        except BaseException:
+            del self._begun[key]
+            raise
+        del self._begun[key]
+        finished = [trial for trial in trials() if trial.fate == MEASURED]
+        if not finished:
+            assert race.failure is not None
+            self._tell(Tuning(self.__name__, named, trials(), None, race.seconds))
+            raise race.failure
+        return trials(), min(finished, key=lambda trial: trial.median).config, race.seconds
+
+    def _race(self, race: Race, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Compiles and measures all that are not known yet: together by our own clock, one by one by any other."""
+        made = self._compile_ahead(configs, args, kwargs)
+        for config, answer in made.items():
+            if isinstance(answer, REFUSALS):
+                race.refuse(config, answer)
+        spilled = {c: a.trace.resources.spill_bytes for c, a in made.items() if isinstance(a, Compiled)}
+        race.refuse_spilling({config: count for config, count in spilled.items() if count is not None})
+        configs = [config for config in configs if config not in race.out and config not in race.answers]
+        label = f"{self.__name__}: measuring configurations"
+        if self._own_clock:
+            with many.shows(len(configs) + ROUNDS, label) as step:
+                race.run(
+                    [self._entrant(config, args, kwargs) for config in configs],
+                    gpu=store.gpu_of(self.arg_names, args, kwargs),
+                    warmup=WARMUP if self.num_warmups is None else self.num_warmups,
+                    rep=REP if self.num_reps is None else self.num_reps,
+                    step=step,
+                )
+            return
+        with many.shows(len(configs), label) as step:
+            for number, config in enumerate(configs, 1):
+                step(f"{number} of {len(configs)}")
+                self._refused = None
+                answer = self._bench(*args, config=config, **kwargs)
+                if self._refused is None:
+                    race.answers[config] = answer
+                else:
+                    race.refuse(config, self._refused)
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The configurations worth measuring for these arguments. Raises AutotunerError when pruning leaves none."""
@@ -208,42 +285,47 @@ class Autotuner(Wrapper):
 
     # ---- measuring ----
 
-    def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
-        """(median, 20 %, 80 %) of milliseconds in this configuration; infinities when it cannot run."""
-        if clash := sorted(meta.keys() & config.kwargs.keys()):
+    @property
+    def _own_clock(self) -> bool:
+        """Whether nobody brings another way to measure: a `do_bench`, graphs, a subclass's own methods."""
+        theirs = type(self)._bench is not Autotuner._bench or type(self).do_bench is not Autotuner.do_bench
+        return self._do_bench is None and not theirs and not (self.use_cuda_graph and machine.has_gpu())
+
+    def _entrant(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entrant:
+        """A configuration as the race runs it. Raises AutotunerError for a launch that gives what is tuned."""
+        if clash := sorted(kwargs.keys() & config.kwargs.keys()):
             message = f"{', '.join(clash)} of {self.__name__} is chosen by the autotuner, and the launch gives it, too"
             raise AutotunerError(message, hint="leave it out of the launch")
-        current = {**meta, **config.launched(self.arg_names)}
-        named = {**self._named(args), **meta, **config.all_kwargs()}
+        current = {**kwargs, **config.launched(self.arg_names)}
+        named = {**self._named(args), **kwargs, **config.all_kwargs()}
 
-        def call() -> None:
+        def launch() -> None:
             if config.pre_hook is not None:
                 config.pre_hook(named)
-            self.pre_hook(named)
-            try:
-                self.fn.run(*args, **current)
-            except Exception as error:
-                self.post_hook(named, exception=error)
-                raise
-            self.post_hook(named, exception=None)
+            self.fn.run(*args, **current)
 
+        return Entrant(
+            config, lambda: self.pre_hook(named), launch, lambda error: self.post_hook(named, exception=error)
+        )
+
+    def _bench(self, *args: Any, config: Config, **meta: Any) -> Any:
+        """(median, 20 %, 80 %) of milliseconds in this configuration, by `do_bench`; infinities when it cannot run."""
         try:
-            return self.do_bench(call, quantiles=QUANTILES)
-        except _OUT as error:
-            self._failure = error
+            return self.do_bench(self._entrant(config, args, meta), quantiles=QUANTILES)
+        except REFUSALS as error:
+            self._refused = error
             return [math.inf] * 3
 
     def do_bench(self, call: Callable[[], Any], quantiles: Sequence[float]) -> Any:
-        """Times a call, by the function given to the autotuner or by blocknb.testing's."""
+        """Times a call by itself, by the function given to the autotuner or by blocknb.testing's."""
         from blocknb import testing
-        from blocknb.runtime import machine
 
         if self._do_bench is not None:
             return self._do_bench(call, quantiles=quantiles)
-        repeat = 100 if self.num_reps is None else self.num_reps
+        repeat = REP if self.num_reps is None else self.num_reps
         if self.use_cuda_graph and machine.has_gpu():
             return testing.do_bench_cudagraph(call, rep=repeat, quantiles=quantiles)
-        budget = 25 if self.num_warmups is None else self.num_warmups
+        budget = WARMUP if self.num_warmups is None else self.num_warmups
         return testing.do_bench(call, warmup=budget, rep=repeat, quantiles=quantiles)
 
     def _prepare(self, arguments: dict[str, Any], reset_only: bool = False) -> None:
@@ -260,8 +342,9 @@ class Autotuner(Wrapper):
         self.restore_copies = {}
 
 
-def _median(timing: Any) -> float:
-    return timing[0] if isinstance(timing, (list, tuple)) else timing
+def _best_of(tuning: Tuning) -> Config:
+    assert tuning.best is not None
+    return tuning.best
 
 
 def _array(value: Any) -> Any:
@@ -295,7 +378,7 @@ def autotune(
     rep: float | None = None,
     use_cuda_graph: bool = False,
     do_bench: Callable[..., Any] | None = None,
-    cache_results: bool = False,
+    cache_results: bool | None = None,
 ) -> Callable[[Kernel | Wrapper], Autotuner]:
     """Decorates a kernel (or heuristics around one): launches choose the fastest of `configs`, measured anew when an argument named in
     `key` has a new value or an array a new dtype.
@@ -305,8 +388,14 @@ def autotune(
     `prune_configs_by` may hold "early_config_prune" (a function (configs, arguments, **keywords) -> configs), and "perf_model" (a function
     of all arguments by name -> estimated time) with "top_k" (how many to measure, or a share). `reset_to_zero` and `restore_value` name
     arrays that the kernel updates. `pre_hook(arguments, reset_only)` and `post_hook(arguments, exception)` stand in place of those
-    two. `warmup` and `rep` are milliseconds a configuration (25, 100), `use_cuda_graph` measures replays of a graph (on a GPU),
-    `do_bench(call, quantiles)` measures in its own way. `cache_results` keeps the times on disk.
+    two. `warmup` and `rep` are milliseconds a configuration at most (25, 100). Configurations take turns, with cold caches, and those that
+    cannot win any more are stopped early; `use_cuda_graph` measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in its
+    own way, one configuration after another.
+
+    `cache_results` says whether what was chosen is kept on disk, for the same kernel, configurations, key, device and versions. True keeps
+    it, as in Triton. Left out, it is kept unless there is a `do_bench`, which may measure anything; False, or BLOCKNB_CACHE_AUTOTUNING=0
+    (or TRITON_CACHE_AUTOTUNING) in the environment where nothing is said here, measures anew in each process, and =1 keeps all.
+    Configurations with hooks are never kept. BLOCKNB_PRINT_AUTOTUNING=1 (or TRITON_PRINT_AUTOTUNING) prints `tuning` after each choice.
     """
 
     def decorate(fn: Kernel | Wrapper) -> Autotuner:

@@ -1,0 +1,58 @@
+"""What long work says on a terminal: one line of standard error that is drawn over, and gone when the work is.
+
+Nothing is said where standard error is no terminal (a file, a pipe, a test), nor by other threads than the main one, nor of work that
+is soon done. The notebook draws a bar instead (`notebook.progress`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+INTERVAL = 0.1  # seconds between two drawings
+PATIENCE = 0.3  # seconds for which nobody asks what goes on
+
+
+class Line:
+    """A line of a terminal that is written again and again."""
+
+    def __init__(self, stream: TextIO):
+        self.stream, self.width = stream, 0
+
+    def say(self, text: str) -> None:
+        text = text[: shutil.get_terminal_size().columns - 1]  # a line that is broken could not be drawn over
+        self.stream.write("\r" + text.ljust(self.width))
+        self.stream.flush()
+        self.width = len(text)
+
+    def clear(self) -> None:
+        if self.width:
+            self.stream.write("\r" + " " * self.width + "\r")
+            self.stream.flush()
+            self.width = 0
+
+
+@contextlib.contextmanager
+def on_terminal(total: int, label: str) -> Iterator[Callable[[str], None]]:
+    """Tells a terminal of `total` steps; the function that is given is called with what comes now, as each begins."""
+    if threading.current_thread() is not threading.main_thread() or not sys.stderr or not sys.stderr.isatty():
+        yield lambda what: None
+        return
+    line, done, due = Line(sys.stderr), -1, time.monotonic() + PATIENCE
+
+    def step(what: str) -> None:
+        nonlocal done, due
+        done, now = done + 1, time.monotonic()
+        if now >= due:
+            due = now + INTERVAL
+            line.say(f"{label}: {done} of {total}, {what}")
+
+    try:
+        yield step
+    finally:
+        line.clear()

@@ -1,0 +1,185 @@
+"""The race of an autotuner's configurations: short rounds in turn, and those that are hopeless get no further ones.
+
+Times are those of `profile.timing`: in each round every configuration that is still running is launched once, with cold caches, and
+medians are compared. What each launch does counts, so a configuration's own hook is inside of what is timed; what only trials do
+(restoring and resetting arrays, the tuner's hooks) is not. A configuration is hopeless when even its least time lies above the upper
+quarter point of the best by a factor, which gets stricter as more is known (`LIMITS`); noise only adds to times. A Race survives an
+interrupt with all that was measured, and goes on from there when it is run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from blocknb.errors import (
+    CompilationError,
+    CompilerBug,
+    KernelError,
+    OutOfResources,
+    StaticAssertionFailed,
+    Unsupported,
+)
+from blocknb.profile.timing import clock_of, interleaved, summary
+from blocknb.tune.config import Config
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, spelled
+
+ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
+LEAST = 4  # rounds of one that runs alone
+#: After so many rounds, so many times the best one's time are hopeless.
+LIMITS = ((2, 3.0), (4, 1.25), (10, 1.1))
+#: Bytes of spills a thread, in loads and stores, beyond which a configuration is not even tried: as much as its registers hold.
+SPILLS = 1024
+QUANTILES = (0.5, 0.2, 0.8)
+#: What takes one configuration out of the race, and not the launch with it.
+REFUSALS = (CompilationError, OutOfResources, CompilerBug)
+#: Of these, what a list of configurations brings with it; of the others a warning tells, too.
+EXPECTED = (OutOfResources, StaticAssertionFailed, Unsupported)
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, eq=False)
+class Entrant:
+    """A configuration that can be run: `launch` is what is timed, between `before()` and `after(error)`, which is called whatever
+    happens, an interrupt too."""
+
+    config: Config
+    before: Callable[[], Any]
+    launch: Callable[[], Any]
+    after: Callable[[BaseException | None], Any]
+
+    def timed(self, clock: Callable[[Callable[[], Any]], Any]) -> Any:
+        self.before()
+        try:
+            found = clock(self.launch)
+        except BaseException as error:
+            self.after(error)
+            raise
+        self.after(None)
+        return found
+
+    def __call__(self) -> Any:
+        return self.timed(lambda launch: launch())
+
+
+@dataclass
+class Race:
+    """What is known of configurations so far: milliseconds of each round, or the answers of a `do_bench`; and which are out, why."""
+
+    kernel: str
+    values: dict[Config, list[float]] = field(default_factory=dict)
+    answers: dict[Config, Any] = field(default_factory=dict)
+    out: dict[Config, tuple[str, str]] = field(default_factory=dict)
+    failure: KernelError | None = None
+    seconds: float = 0.0
+
+    def refuse(self, config: Config, error: KernelError) -> None:
+        """Leaves a configuration out that cannot run."""
+        self.out[config] = LEFT_OUT, f"{error.title}: {error.message}".split("\n")[0]
+        self.failure = error
+        if not isinstance(error, EXPECTED):
+            message = f"autotuning {self.kernel} leaves out {spelled(config)}: {self.out[config][1]}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
+        """Leaves out what spills heavily (bytes by configuration), unless everything does."""
+        heavy = {config: count for config, count in spilled.items() if count > SPILLS}
+        if len(heavy) < len(spilled):
+            for config, count in heavy.items():
+                self.out[config] = LEFT_OUT, f"{count} bytes of spills a thread"
+
+    def run(
+        self, entrants: Sequence[Entrant], *, gpu: int | None, warmup: float, rep: float, step: Callable[[str], None]
+    ) -> None:
+        """Runs all that are not out. `warmup` and `rep` are milliseconds a configuration; `step` is told what begins. Raises
+        KeyboardInterrupt, and whatever a launch raises that is no refusal."""
+        running = [e for e in entrants if e.config not in self.out]
+        for number, entrant in enumerate(running, 1):
+            step(f"first run of {number} of {len(running)}")
+            try:
+                entrant()  # loads the code; what the device has no room for shows here
+            except REFUSALS as error:
+                self.refuse(entrant.config, error)
+        named = {str(i): e for i, e in enumerate(running) if e.config not in self.out}
+        before = {name: self.values.get(e.config, []) for name, e in named.items()}
+
+        def going(times: Mapping[str, Sequence[float]]) -> list[str]:
+            known = {n: [*before[n], *times[n]] for n, e in named.items() if e.config not in self.out}
+            rounds = min(map(len, known.values()), default=0)
+            for name, ratio in hopeless(known).items():
+                self.out[named[name].config] = STOPPED, f"{ratio:.3g} times the best after {rounds} rounds"
+                del known[name]
+            if len(known) <= 1 and rounds >= LEAST:
+                return []
+            step(f"round {rounds + 1}, {len(known)} of {len(named)} left")
+            return list(known)
+
+        if not named:
+            return
+        with _on(gpu):
+            device = clock_of(gpu is not None)
+            found = interleaved(
+                named,
+                gpu=gpu is not None,
+                rounds=ROUNDS,
+                warmup=WARMUPS,
+                seconds=rep * len(named) / 1e3,
+                warmup_seconds=warmup * len(named) / 1e3,
+                clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
+                going=going,
+            )
+        for name, timing in found.items():
+            self.values[named[name].config] = [*before[name], *timing.values]
+        if found.cancelled:
+            raise KeyboardInterrupt
+
+    def trial(self, config: Config) -> Trial:
+        """What is known of a configuration."""
+        values = self.values.get(config, [])
+        fate, reason = self.out.get(config, (MEASURED if values or config in self.answers else WAITING, ""))
+        times = tuple(np.quantile(values, QUANTILES).tolist()) if values else self.answers.get(config, (math.inf,) * 3)
+        return Trial(config, times, len(values), fate, reason)
+
+
+def hopeless(times: Mapping[K, Sequence[float]]) -> dict[K, float]:
+    """Which of these (milliseconds by round) cannot win any more, with their times as multiples of the best."""
+    rounds = min(map(len, times.values()), default=0)
+    factor = next((factor for least, factor in reversed(LIMITS) if rounds >= least), math.inf)
+    if factor == math.inf:
+        return {}
+    found = {name: summary(list(values)) for name, values in times.items()}
+    best = min(found.values(), key=lambda timing: timing.median)
+    limit = factor * best.high
+    return {n: found[n].median / best.median for n, v in times.items() if best.median and min(v) > limit}
+
+
+@contextlib.contextmanager
+def _on(gpu: int | None) -> Iterator[None]:
+    """Makes a GPU the current one, and the stream that launches go to CuPy's current one, where the clock puts its events."""
+    if gpu is None:
+        yield
+        return
+    import cupy
+
+    from blocknb.testing.benching import current_stream
+
+    with cupy.cuda.Device(gpu), cupy.cuda.ExternalStream(current_stream()):
+        yield
+
+
+@contextlib.contextmanager
+def stopwatch(race: Race) -> Iterator[None]:
+    """Adds the seconds that are spent inside to the race's, an interrupt's too."""
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        race.seconds += time.perf_counter() - begin
