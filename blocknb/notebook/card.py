@@ -89,6 +89,9 @@ class Card:
             found.append(("launch", f"{count}grid {numbers.grid(made.grid)}, {numbers.width(made.compiled)}"))
             speed = numbers.rate(made)
             found.append(("time", numbers.launches(made) + (f", {speed.text}" if speed else "")))
+        tuned = vars(self.record.kernel).get("tuning")
+        if tuned is not None and tuned.best is not None and _holds(made, tuned.best.kwargs):
+            found.append(("tuned", f"{tuned.headline}: `{self.name}.tuning`"))
         for view in self.views:
             if view.trace is None:
                 found.append((view.label, view.error))
@@ -209,6 +212,12 @@ class Card:
 
 def _bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode())
+
+
+def _holds(made: Specialisation, constants: Mapping[str, Any]) -> bool:
+    """Whether a launch had these constants, as far as they are the kernel's."""
+    had = made.compiled.trace.constants
+    return all(had[name] == value for name, value in constants.items() if name in had)
 
 
 def _launched(made: Specialisation) -> dict[str, Any]:

@@ -31,6 +31,8 @@ font-size:var(--jp-ui-font-size1,13px);line-height:1.45}
 line-height:inherit}
 & th{font-weight:normal;color:var(--jp-content-font-color2,inherit);white-space:nowrap}
 & .bn-rows tr{border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.3))}
+& .bn-figures td:not(:last-child),& .bn-figures th:not(:last-child){text-align:right;font-variant-numeric:tabular-nums}
+& .bn-figures tr.bn-first{font-weight:600}
 & .bn-group{margin:.5em 0 .1em;font-weight:600;color:var(--jp-content-font-color2,inherit)}
 & details{margin:0}
 & summary{cursor:pointer;padding:.02em 0}
@@ -78,6 +80,14 @@ def render(
         state = " open" if section.key in opened or "all" in opened else ""
         parts.append(f"<details{state}><summary>{summary}</summary>{_body(section, lines, level)}</details>")
     return "\n".join([*parts, foot])
+
+
+def figures(headline: tuple[str, str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers in the look of a card, whose last column is words; `rows` begin with the head, and the first one stands out."""
+    name, about = headline
+    title = f"<div class=bn-head><b>{escape(_clipped(name))}</b> &nbsp;{escape(_clipped(about))}</div>"
+    table = _table(rows, '"bn-rows bn-figures"', head=True).replace("<tr><td", "<tr class=bn-first><td", 1)
+    return f'<div class="blocknb-card"><style>{STYLE}</style>\n{title}\n{table}\n</div>'
 
 
 def _size(text: str) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import beside, completion, errors, extension, lines, progress
+from blocknb.notebook import beside, completion, errors, extension, html, lines, progress
 from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
 from blocknb.runtime import many
 
 if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
+
+SHOWN_TRIALS = 100
 
 
 def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -22,6 +24,15 @@ def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dic
 def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
     """The same for an autotuner or heuristics: the card of the kernel inside."""
     return show_kernel(wrapper.kernel)
+
+
+def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+    """What an autotuner tried, as a table."""
+    rows = tuning.rows()
+    if len(rows) > SHOWN_TRIALS:
+        rest = f"and {len(rows) - SHOWN_TRIALS} more: print(...) has all"
+        rows = [*rows[:SHOWN_TRIALS], [*[""] * (len(rows[0]) - 1), rest]]
+    return {"text/plain": tuning.text(), "text/html": html.figures((tuning.title, tuning.headline), rows)}
 
 
 def register(shell: Any) -> None:
@@ -40,6 +51,7 @@ def register(shell: Any) -> None:
     formatter.for_type_by_name("blocknb.runtime.kernel", "Kernel", show_kernel)
     for module, name in (("autotuner", "Autotuner"), ("derived", "Heuristics")):
         formatter.for_type_by_name(f"blocknb.tune.{module}", name, show_tuned)
+    formatter.for_type_by_name("blocknb.tune.tuning", "Tuning", show_tuning)
     lines.register(shell)
     completion.install(shell)
     errors.install(shell)

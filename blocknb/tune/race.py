@@ -2,15 +2,17 @@
 
 Times are those of `profile.timing`: in each round every configuration that is still running is launched once, with cold caches, and
 medians are compared. What each launch does counts, so a configuration's own hook is inside of what is timed; what only trials do
-(restoring and resetting arrays, the tuner's hooks) is not. A configuration is hopeless when even its least time lies above the upper
-quarter point of the best by a factor, which gets stricter as more is known (`LIMITS`); noise only adds to times. A Race survives an
-interrupt with all that was measured, and goes on from there when it is run again.
+(restoring and resetting arrays, the tuner's hooks) is not. Times of one round have met the same noise, and that is the spread that a
+hopeless configuration must be beyond: it was slower than the best in every round (now and then a round may be spoilt), by a factor that
+gets stricter as more is known (`LIMITS`). A Race survives an interrupt with all that was measured, and goes on from there when it is
+run again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -27,14 +29,17 @@ from blocknb.errors import (
     StaticAssertionFailed,
     Unsupported,
 )
-from blocknb.profile.timing import clock_of, interleaved, summary
+from blocknb.profile.timing import clock_of, interleaved
+from blocknb.runtime.binding import caller
 from blocknb.tune.config import Config
 from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, spelled
 
 ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
 LEAST = 4  # rounds of one that runs alone
-#: After so many rounds, so many times the best one's time are hopeless.
-LIMITS = ((2, 3.0), (4, 1.25), (10, 1.1))
+#: After so many rounds, what is hopeless: so many times the best one's time, and so many milliseconds more (what is slower by less costs
+#: little to measure further, and a busy host adds as much to a launch).
+LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
+SPOILT = 8  # one round in so many may say otherwise
 #: Bytes of spills a thread, in loads and stores, beyond which a configuration is not even tried: as much as its registers hold.
 SPILLS = 1024
 QUANTILES = (0.5, 0.2, 0.8)
@@ -87,7 +92,8 @@ class Race:
         self.failure = error
         if not isinstance(error, EXPECTED):
             message = f"autotuning {self.kernel} leaves out {spelled(config)}: {self.out[config][1]}"
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
+            place = caller()
+            warnings.warn_explicit(message, RuntimeWarning, place.file if place else "", place.line if place else 0)
 
     def refuse_spilling(self, spilled: Mapping[Config, int]) -> None:
         """Leaves out what spills heavily (bytes by configuration), unless everything does."""
@@ -109,7 +115,10 @@ class Race:
             except REFUSALS as error:
                 self.refuse(entrant.config, error)
         named = {str(i): e for i, e in enumerate(running) if e.config not in self.out}
-        before = {name: self.values.get(e.config, []) for name, e in named.items()}
+        whole = min(
+            (len(self.values.get(e.config, ())) for e in named.values()), default=0
+        )  # of rounds before an interrupt
+        before = {name: self.values.get(e.config, [])[:whole] for name, e in named.items()}
 
         def going(times: Mapping[str, Sequence[float]]) -> list[str]:
             known = {n: [*before[n], *times[n]] for n, e in named.items() if e.config not in self.out}
@@ -150,15 +159,23 @@ class Race:
 
 
 def hopeless(times: Mapping[K, Sequence[float]]) -> dict[K, float]:
-    """Which of these (milliseconds by round) cannot win any more, with their times as multiples of the best."""
+    """Which of these (milliseconds by round) cannot win any more, with their medians as multiples of the best."""
     rounds = min(map(len, times.values()), default=0)
-    factor = next((factor for least, factor in reversed(LIMITS) if rounds >= least), math.inf)
-    if factor == math.inf:
+    limits = [limit for limit in LIMITS if rounds >= limit[0]]
+    if not limits:
         return {}
-    found = {name: summary(list(values)) for name, values in times.items()}
-    best = min(found.values(), key=lambda timing: timing.median)
-    limit = factor * best.high
-    return {n: found[n].median / best.median for n, v in times.items() if best.median and min(v) > limit}
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    best = min(medians, key=medians.__getitem__)
+
+    def lost(values: Sequence[float], factor: float, more: float) -> bool:
+        slower = sum(v > max(factor * b, b + more) for v, b in zip(values, times[best], strict=False))
+        return slower >= rounds - rounds // SPOILT
+
+    return {
+        n: medians[n] / (medians[best] or math.inf)
+        for n, v in times.items()
+        if any(lost(v, *limit) for _, *limit in limits)
+    }
 
 
 @contextlib.contextmanager

@@ -69,13 +69,14 @@ class Tuning:
         return "; ".join([chosen, *rest])
 
     def rows(self) -> list[list[str]]:
-        """The table with its head, the fastest first."""
+        """The table with its head: those measured to the end, the fastest first, then the others."""
         names = list(dict.fromkeys(name for trial in self.trials for name in trial.config.all_kwargs()))
         values = [trial.config.all_kwargs() for trial in self.trials]
         shown = [n for n in names if any(v.get(n) != values[0].get(n) for v in values)] or names
         table = [[*shown, "ms", "20 %", "80 %", "to the best", "rounds", ""]]
-        least = min((trial.median for trial in self.trials), default=math.inf)
-        for trial in sorted(self.trials, key=lambda trial: (FATES.index(trial.fate) > 1, trial.median)):
+        medians = [t.median for t in self.trials if t.fate == MEASURED or t.config is self.best]
+        least = min(medians, default=math.inf)
+        for trial in sorted(self.trials, key=lambda trial: (FATES.index(trial.fate), trial.median)):
             given, known = trial.config.all_kwargs(), math.isfinite(trial.median)
             spread = trial.times[1:3] if known and isinstance(trial.times, (list, tuple)) else ()
             figures = [f"{time:.4g}" for time in ((trial.median, *spread) if known else ())]
@@ -85,7 +86,7 @@ class Tuning:
             table.append([
                 *(str(given.get(name, "")) for name in shown),
                 *(figures + [""] * 3)[:3],
-                f"{trial.median / least:.2f}" if known and least else "",
+                f"{trial.median / least:.2f}" if known and 0 < least < math.inf else "",
                 str(trial.rounds or ""),
                 remark or ("" if trial.fate == MEASURED else trial.fate),
             ])  # fmt: skip
@@ -108,9 +109,6 @@ class Tuning:
 
     def __repr__(self) -> str:
         return f"<Tuning of {self.title}: {self.headline}>"
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(self.text())
 
 
 def spelled(config: Config) -> str:
