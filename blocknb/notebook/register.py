@@ -29,9 +29,9 @@ def show_tuned(wrapper: Any, include: Any = None, exclude: Any = None) -> dict[s
 def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
     """What an autotuner tried, as a table."""
     rows = tuning.rows()
-    if len(rows) > SHOWN_TRIALS:
-        rest = f"and {len(rows) - SHOWN_TRIALS} more: print(...) has all"
-        rows = [*rows[:SHOWN_TRIALS], [*[""] * (len(rows[0]) - 1), rest]]
+    if (more := len(rows) - 1 - SHOWN_TRIALS) > 0:
+        rest = f"and {more} more: print(...) has all"
+        rows = [*rows[:-more], [*[""] * (len(rows[0]) - 1), rest]]
     return {"text/plain": tuning.text(), "text/html": html.figures((tuning.title, tuning.headline), rows)}
 
 

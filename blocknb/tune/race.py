@@ -32,7 +32,7 @@ from blocknb.errors import (
 from blocknb.profile.timing import clock_of, interleaved
 from blocknb.runtime.binding import caller
 from blocknb.tune.config import Config
-from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, spelled
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, NO_TIMES, STOPPED, WAITING, Trial, spelled
 
 ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
 LEAST = 4  # rounds of one that runs alone
@@ -138,7 +138,7 @@ class Race:
             found = interleaved(
                 named,
                 gpu=gpu is not None,
-                rounds=ROUNDS,
+                rounds=max(ROUNDS - whole, 1),
                 warmup=WARMUPS,
                 seconds=rep * len(named) / 1e3,
                 warmup_seconds=warmup * len(named) / 1e3,
@@ -154,7 +154,8 @@ class Race:
         """What is known of a configuration."""
         values = self.values.get(config, [])
         fate, reason = self.out.get(config, (MEASURED if values or config in self.answers else WAITING, ""))
-        times = tuple(np.quantile(values, QUANTILES).tolist()) if values else self.answers.get(config, (math.inf,) * 3)
+        times = np.quantile(values, QUANTILES).tolist() if values else self.answers.get(config, NO_TIMES)
+        times = tuple(times) if isinstance(times, (list, tuple)) else times
         return Trial(config, times, len(values), fate, reason)
 
 

@@ -80,7 +80,7 @@ class Place:
 
 
 def _numbers(times: Any) -> Any:
-    return [float(t) for t in times] if isinstance(times, (list, tuple)) else float(times)
+    return tuple(float(t) for t in times) if isinstance(times, (list, tuple)) else float(times)
 
 
 def _trial(config: Config, times: Any, rounds: Any, fate: Any, reason: Any) -> Trial:

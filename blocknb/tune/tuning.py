@@ -14,7 +14,7 @@ from blocknb.tune.config import Config
 
 #: What became of a configuration: it was measured to the end; it was stopped early, being hopeless; it was left out, because it cannot
 #: run or should not; nobody got to it before an interrupt.
-MEASURED, STOPPED, LEFT_OUT, WAITING = "measured", "stopped", "left out", "not measured"
+MEASURED, STOPPED, LEFT_OUT, WAITING = "measured", "stopped early", "left out", "not measured"
 FATES = (MEASURED, STOPPED, LEFT_OUT, WAITING)
 NO_TIMES = (math.inf,) * 3
 

@@ -85,6 +85,25 @@ def test_the_autotuner_measures_on_the_gpu_and_restores_what_trials_changed(grap
     assert kernel.best_config is not None and len(kernel.configs_timings) == 2
 
 
+def test_the_race_on_the_gpu_stops_the_hopeless_on_whatever_stream_and_finds_its_choice_again(tmp_path, monkeypatch) -> None:
+    found = cache.Cache(tmp_path)
+    monkeypatch.setattr(cache, "shared", lambda: found)
+    configs = [Config({"BLOCK": 16}, num_warps=1), Config({"BLOCK": 1024}), Config({"BLOCK": 2048}, num_warps=8)]
+    x, stream = cupy.zeros(1 << 24, cupy.float32), cupy.cuda.Stream(non_blocking=True)
+    choices = []
+    for launches in (1, 2):
+        kernel = blocknb.autotune(configs, key=["n"], restore_value=["x"])(increment)
+        with stream:
+            kernel[grid](x, x.size)
+        stream.synchronize()
+        assert float(x.min()) == float(x.max()) == launches
+        choices.append(kernel.tuning)
+    slow, *quick = choices[0].trials
+    assert slow.fate == "stopped early" and slow.rounds < 10 and all(0.03 < t.median < 1 for t in quick)
+    assert choices[1].from_disk and choices[1].best == choices[0].best != configs[0]
+    assert choices[0].seconds < 5
+
+
 def test_a_configuration_that_needs_too_much_shared_memory_is_out_of_the_race() -> None:
     @blocknb.kernel
     def product(a, b, c, BLOCK: tl.constexpr):

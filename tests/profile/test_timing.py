@@ -58,6 +58,26 @@ def test_a_budget_of_seconds_ends_it_after_a_whole_round() -> None:
     assert found["a"].runs == found["b"].runs < 10**6
 
 
+def test_who_goes_on_is_asked_before_each_round_and_nobody_is_the_end() -> None:
+    asked: list[dict[str, list[float]]] = []
+
+    def going(times: dict[str, list[float]]) -> list[str]:
+        asked.append({name: list(values) for name, values in times.items()})
+        return [["a", "b"], ["b"], []][len(asked) - 1]
+
+    ticks = iter([1.0, 2.0, 3.0])
+    calls = {"a": lambda: None, "b": lambda: None}
+    found = interleaved(calls, gpu=False, warmup=0, clock=lambda call: next(ticks), going=going)
+    assert asked == [{"a": [], "b": []}, {"a": [1.0], "b": [2.0]}, {"a": [1.0], "b": [2.0, 3.0]}]
+    assert (found["a"].values, found["b"].values) == ((1.0,), (2.0, 3.0)) and not found.cancelled
+
+
+def test_warming_up_may_have_a_budget_of_its_own() -> None:
+    calls: list[int] = []
+    found = interleaved({"a": lambda: calls.append(0)}, gpu=False, rounds=9, warmup=50, warmup_seconds=0, cold=False)
+    assert found["a"].runs == 9 and len(calls) == 10
+
+
 def test_the_buffer_that_cools_a_cpu_is_larger_than_its_last_cache() -> None:
     from blocknb.profile.timing import _Cpu
 

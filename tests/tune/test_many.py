@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ import blocknb.language as tl
 from blocknb import Config
 from blocknb.codegen import llvm
 from blocknb.errors import KernelError, StaticAssertionFailed
-from blocknb.runtime import cache, job, many
+from blocknb.runtime import cache, job, many, progress
 from blocknb.runtime import compile as compiler
 
 X = np.arange(1000, dtype=np.float32)
@@ -133,6 +137,50 @@ def test_progress_is_told_to_whoever_shows_it_and_printed_nowhere(begun, monkeyp
     assert told == [(2, "compiling"), "1 of 2", "2 of 2"]
     many.compile_all(requests(kernel, 64, 256, 512), "nothing to do")
     assert len(told) == 3
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_one_line_that_is_gone_afterwards_and_short_work_none(monkeypatch):
+    now, lines = [100.0], Terminal()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr(sys, "stderr", lines)
+    for seconds, said in ((0.01, []), (0.2, ["2 of 4, three", "3 of 4, four, of which there is much"])):
+        lines.truncate(0)
+        with pytest.raises(KeyboardInterrupt), progress.on_terminal(4, "k") as step:
+            for what in ("one", "two", "three", "four, of which there is much to say"):
+                step(what)
+                now[0] += seconds
+            raise KeyboardInterrupt
+        written = lines.getvalue().lstrip("\0").split("\r")
+        assert [text.strip() for text in written if text.strip()] == [f"k: {text}" for text in said]
+        assert written[-1] == "" and all(len(text) < 40 for text in written)
+
+
+def test_other_threads_and_what_is_no_terminal_are_told_nothing(monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0)
+
+    def work() -> None:
+        with progress.on_terminal(2, "k") as step:
+            step("one")
+
+    for stream, run in ((Terminal(), in_a_thread), (io.StringIO(), lambda call: call())):
+        monkeypatch.setattr(sys, "stderr", stream)
+        run(work)
+        assert stream.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    work()
+    assert "k: 0 of 2, one" in sys.stderr.getvalue()
+
+
+def in_a_thread(call: Any) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
 
 
 def test_an_autotuner_compiles_all_before_its_first_trial(begun):

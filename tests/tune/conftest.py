@@ -1,0 +1,20 @@
+"""What measures here measures in little time, and is told nothing by the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from blocknb.profile import timing
+
+
+@pytest.fixture(autouse=True)
+def quick_and_alone() -> Iterator[None]:
+    """A CPU that seems to have little to cool before each timed call (on some, that is half a gigabyte), and no word from outside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "llc_bytes", lambda: 1 << 20)
+        for name in ("CACHE_AUTOTUNING", "PRINT_AUTOTUNING"):
+            patch.delenv(f"BLOCKNB_{name}", raising=False)
+            patch.delenv(f"TRITON_{name}", raising=False)
+        yield

@@ -1,0 +1,349 @@
+"""The race of configurations: who is stopped when, what is timed of a trial, what an interrupt leaves, and what the table says."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb import Config
+from blocknb.errors import OutOfResources, StaticAssertionFailed
+from blocknb.runtime import job
+from blocknb.tune import Autotuner, race
+from blocknb.tune.race import LEAST, ROUNDS, Entrant, Race, hopeless
+from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, Tuning
+
+X = np.arange(1000, dtype=np.float32)
+
+
+# ---- who is hopeless
+
+
+def test_what_was_slower_by_a_quarter_in_each_of_four_rounds_is_hopeless() -> None:
+    best, slow, near = [1.0, 1.1, 0.9, 1.0], [1.4, 1.5, 1.3, 1.3], [1.2, 1.3, 1.1, 1.2]
+    assert hopeless({"best": best, "slow": slow, "near": near}) == {"slow": pytest.approx(1.35)}
+    assert hopeless({"best": best[:3], "slow": slow[:3]}) == {}
+    assert hopeless({"best": best, "slow": [*slow[:3], 1.2]}) == {}, "one round said otherwise"
+
+
+def test_noise_that_a_round_has_for_all_is_no_reason_and_one_spoilt_round_in_eight_changes_nothing() -> None:
+    quiet, busy = [1.0] * 8, [1.0] * 7 + [9.0]
+    assert hopeless({"a": [1.0, 5.0, 1.0, 5.0], "b": [1.1, 5.2, 1.1, 5.2]}) == {}
+    assert set(hopeless({"best": busy, "slow": [1.5] * 8})) == {"slow"}
+    assert hopeless({"best": [1.0] * 6 + [9.0] * 2, "slow": [1.5] * 8}) == {}
+    assert hopeless({"a": quiet, "b": quiet}) == {}
+
+
+def test_a_tenth_is_enough_after_ten_rounds() -> None:
+    times = {"best": [1.0] * 10, "near": [1.15] * 10, "nearer": [1.05] * 10}
+    assert set(hopeless(times)) == {"near"}
+    assert hopeless({name: values[:9] for name, values in times.items()}) == {}
+
+
+def test_two_rounds_are_enough_for_what_takes_very_much_longer() -> None:
+    assert hopeless({"best": [1.0] * 2, "slow": [60.0] * 2, "slower": [20.0] * 2}) == {"slow": 60.0}
+    assert hopeless({"best": [1.0], "slow": [1e6]}) == {}
+    assert hopeless({"best": [40.0] * 2, "slow": [100.0] * 2}) == {}, "slower by 60 ms, and not by a factor of three"
+
+
+def test_nobody_can_be_hopeless_alone_or_without_times() -> None:
+    assert hopeless({}) == {} == hopeless({"a": []}) == hopeless({"a": [1.0] * 20})
+
+
+# ---- the race
+
+
+class Track:
+    """Entrants whose launches take the milliseconds that `speeds` says, without waiting for them; `log` has what happened."""
+
+    def __init__(self, speeds: dict[int, float], monkeypatch: pytest.MonkeyPatch):
+        self.speeds, self.log = speeds, []
+        self.now: float = 0.0
+        monkeypatch.setattr(race, "clock_of", lambda gpu: self.clock)
+
+    def clock(self, launch: Callable[[], Any]) -> float:
+        launch()
+        self.log.append("timed")
+        return self.now
+
+    def launch(self, block: int) -> None:
+        self.log.append(block)
+        self.now = self.speeds[block]
+
+    def entrants(self) -> list[Entrant]:
+        return [
+            Entrant(
+                Config({"BLOCK": block}),
+                lambda: self.log.append("before"),
+                lambda block=block: self.launch(block),
+                lambda error: self.log.append("after" if error is None else type(error).__name__),
+            )
+            for block in self.speeds
+        ]
+
+    def run(self, found: Race, rep: float = 1e6) -> list[str]:
+        told: list[str] = []
+        found.run(self.entrants(), gpu=None, warmup=0, rep=rep, step=told.append)
+        return told
+
+    def launched(self, block: int) -> int:
+        return self.log.count(block)
+
+
+def test_the_hopeless_get_no_further_rounds_and_say_why(monkeypatch) -> None:
+    track, found = Track({64: 1.05, 128: 1.0, 256: 2.0, 512: 90.0}, monkeypatch), Race("k")
+    told = track.run(found)
+    extra = 2  # the first run, and a round to warm up
+    assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 4, 2]
+    assert found.trial(Config({"BLOCK": 512})).reason == "90 times the best after 2 rounds"
+    trials = [found.trial(entrant.config) for entrant in track.entrants()]
+    assert [t.fate for t in trials] == [MEASURED, MEASURED, STOPPED, STOPPED]
+    assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 4
+    assert told[0] == "first run of 1 of 4" and told[4:7] == [
+        "round 1, 4 of 4 left",
+        "round 2, 4 of 4 left",
+        "round 3, 3 of 4 left",
+    ]
+
+
+def test_they_take_turns_and_only_the_launch_is_timed(monkeypatch) -> None:
+    track = Track({1: 1.0, 2: 1.0}, monkeypatch)
+    track.run(Race("k"))
+    rounds = track.log[track.log.index("timed") - 2 :]
+    assert rounds[:8] == ["before", 1, "timed", "after", "before", 2, "timed", "after"]
+
+
+def test_the_last_one_need_not_run_on_and_a_budget_ends_it_all(monkeypatch) -> None:
+    track, found = Track({1: 1.0, 2: 3.0}, monkeypatch), Race("k")
+    track.run(found)
+    assert found.trial(Config({"BLOCK": 1})).rounds == LEAST
+    found = Race("k")
+    Track({1: 1.0, 2: 1.0}, monkeypatch).run(found, rep=0)
+    assert found.trial(Config({"BLOCK": 1})).rounds == 3, "fewer have no spread"
+
+
+def test_what_cannot_run_is_left_out_at_its_first_run(monkeypatch) -> None:
+    track, found = Track({1: 1.0, 2: 1.0}, monkeypatch), Race("k")
+    first, second = track.entrants()
+
+    def refused() -> None:
+        raise OutOfResources("it needs 300000 bytes\n of shared memory")
+
+    found.run([first, replace(second, launch=refused)], gpu=None, warmup=0, rep=1e6, step=lambda what: None)
+    assert found.trial(second.config) == Trial(
+        second.config, fate=LEFT_OUT, reason="out of resources: it needs 300000 bytes"
+    )
+    assert "OutOfResources" in track.log and isinstance(found.failure, OutOfResources)
+
+
+def test_what_spills_more_than_its_registers_hold_is_left_out_unless_all_do() -> None:
+    a, b, c = (Config({"BLOCK": block}) for block in (1, 2, 3))
+    found = Race("k")
+    found.refuse_spilling({a: 0, b: 4000, c: 200})
+    assert found.out == {b: (LEFT_OUT, "4000 bytes of spills a thread")}
+    found = Race("k")
+    found.refuse_spilling({b: 4000, c: 5000})
+    assert found.out == {}
+
+
+def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeypatch) -> None:
+    track, found = Track({1: 1.0, 2: 1.05, 3: 2.0}, monkeypatch), Race("k")
+    normal, count = track.launch, 0
+
+    def interrupted(block: int) -> None:
+        nonlocal count
+        count += block == 2
+        if count == 9:
+            raise KeyboardInterrupt
+        normal(block)
+
+    monkeypatch.setattr(track, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        track.run(found)
+    configs = [entrant.config for entrant in track.entrants()]
+    assert [found.trial(c).rounds for c in configs] == [7, 6, 4] and track.log[-1] == "KeyboardInterrupt"
+    assert found.trial(configs[2]).fate == STOPPED
+    monkeypatch.setattr(track, "launch", normal)
+    track.log.clear()
+    told = track.run(found)
+    assert track.launched(3) == 0 and told[2] == "round 7, 2 of 2 left"
+    assert [found.trial(c).rounds for c in configs] == [ROUNDS, ROUNDS, 4]
+
+
+# ---- in an autotuner
+
+
+def increment(x, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK <= 512, "too long")
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+
+def grid(meta: dict[str, Any]) -> tuple[int]:
+    return (blocknb.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+def tuned(*blocks: int, **options: Any) -> Autotuner:
+    given = {"key": ["n"], "restore_value": ["x"], "warmup": 0, "rep": 1, "cache_results": False, **options}
+    return blocknb.autotune([Config({"BLOCK": b}) for b in blocks], **given)(blocknb.kernel(increment))
+
+
+@pytest.fixture
+def begun(monkeypatch) -> list[int]:
+    """The BLOCKs of all compilations that are begun."""
+    seen, real = [], job.Job.begin
+
+    def begin(one: job.Job) -> None:
+        seen.append(one.request.kinds["BLOCK"].constant[0])
+        real(one)
+
+    monkeypatch.setattr(job.Job, "begin", begin)
+    return seen
+
+
+def test_what_does_not_compile_is_left_out_with_its_reason_and_a_warning_if_it_was_not_to_be_expected(begun) -> None:
+    kernel, x = tuned(64, 100, 1024), X.copy()
+    with pytest.warns(RuntimeWarning, match="autotuning increment leaves out BLOCK=100: type mismatch") as told:
+        kernel[grid](x, 1000)
+    assert len(told) == 1 and told[0].filename == __file__
+    np.testing.assert_array_equal(x, X + 1)
+    first, broken, long = kernel.tuning.trials
+    assert (first.fate, broken.fate, long.fate) == (MEASURED, LEFT_OUT, LEFT_OUT)
+    assert "not a power of two" in broken.reason and "too long" in long.reason
+    assert kernel.configs_timings[kernel.configs[1]] == [math.inf] * 3
+    assert kernel.best_config is kernel.configs[0]
+    assert begun.count(100) == begun.count(1024) == 1, "nobody tries again what cannot be compiled"
+
+
+def test_when_nothing_can_run_the_launch_raises_and_the_table_says_why() -> None:
+    kernel = tuned(1024, 2048)
+    with pytest.raises(StaticAssertionFailed, match="too long"):
+        kernel[grid](X.copy(), 1000)
+    assert [t.fate for t in kernel.tuning.trials] == [LEFT_OUT] * 2 and kernel.tuning.best is None
+    assert "too long" in kernel.tuning.text()
+
+
+def test_what_spills_heavily_is_not_tried(monkeypatch) -> None:
+    real = Autotuner._compile_ahead
+
+    def compiled(self: Autotuner, *args: Any) -> Any:
+        made = real(self, *args)
+        for config, one in made.items():
+            one.trace.resources = replace(one.trace.resources, spill_bytes=8 * config.kwargs["BLOCK"])
+        return made
+
+    monkeypatch.setattr(Autotuner, "_compile_ahead", compiled)
+    kernel = tuned(32, 64, 512)
+    kernel[grid](X.copy(), 1000)
+    assert [t.fate == LEFT_OUT for t in kernel.tuning.trials] == [False, False, True]
+    assert kernel.tuning.trials[2].reason == "4096 bytes of spills a thread"
+
+
+def test_an_interrupt_puts_arrays_back_keeps_the_times_and_the_next_launch_goes_on() -> None:
+    x, calls = X.copy(), []
+
+    def interrupting(call: Callable[[], Any], quantiles: Any) -> list[float]:
+        call()
+        calls.append(0)
+        if len(calls) == 2:
+            x[:] = 7  # as a kernel that is interrupted half way
+            raise KeyboardInterrupt
+        return [1.0 + len(calls)] * 3
+
+    kernel = tuned(64, 128, 256, do_bench=interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        kernel[grid](x, 1000)
+    assert [t.fate for t in kernel.tuning.trials] == [MEASURED, WAITING, WAITING] and kernel.tuning.best is None
+    assert "interrupted, 1 of 3 measured" in kernel.tuning.text() and kernel.cache == {}
+    assert kernel.configs_timings[kernel.configs[0]] == [2.0] * 3
+    kernel[grid](x, 1000)
+    assert len(calls) == 4 and [t.median for t in kernel.tuning.trials] == [2, 4, 5]
+    assert kernel.best_config is kernel.configs[0]
+
+
+def test_an_interrupted_launch_leaves_restored_arrays_as_they_were() -> None:
+    x, runs = X.copy(), []
+
+    def hook(arguments: dict[str, Any]) -> None:
+        arguments["x"][:5] = -1  # what the configuration does counts as the kernel's
+        runs.append(0)
+        if len(runs) == 3:
+            raise KeyboardInterrupt
+
+    kernel = tuned(64, 128)
+    kernel.configs = [Config({"BLOCK": b}, pre_hook=hook) for b in (64, 128)]
+    with pytest.raises(KeyboardInterrupt):
+        kernel[grid](x, 1000)
+    np.testing.assert_array_equal(x, X)
+
+
+def test_a_subclass_that_measures_itself_is_asked() -> None:
+    class Mine(Autotuner):
+        def _bench(self, *args: Any, config: Config, **meta: Any) -> list[float]:
+            return [abs(config.kwargs["BLOCK"] - 128) + 1.0] * 3
+
+    kernel = blocknb.kernel(increment)
+    configs = [Config({"BLOCK": b}) for b in (64, 128, 256)]
+    mine = Mine(kernel, kernel.arg_names, configs, ["n"])
+    mine[grid](X.copy(), 1000)
+    assert mine.best_config is configs[1] and mine.configs_timings[configs[0]] == [65.0] * 3
+
+
+def test_rounds_are_bounded_by_the_budget_and_each_configuration_has_its_times() -> None:
+    kernel = tuned(64, 128, 256)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel[grid](X.copy(), 1000)
+    for trial in kernel.tuning.trials:
+        median, low, high = trial.times
+        assert 0 < low <= median <= high and 3 <= trial.rounds <= ROUNDS
+    assert kernel.bench_time == kernel.tuning.seconds > 0
+
+
+# ---- the table
+
+
+def test_the_table_has_the_fastest_first_and_a_reason_for_each_that_lost() -> None:
+    a, b, c, d = (
+        Config({"BLOCK": block, "EVEN": True}, num_warps=w) for block, w in ((64, 4), (128, 8), (256, 4), (512, 4))
+    )
+    trials = (
+        Trial(a, (2.0, 1.9, 2.2), 30),
+        Trial(b, (1.0, 0.9, 1.25), 30),
+        Trial(c, (9.0, 8.0, 10.0), 4, STOPPED, "9 times the best after 4 rounds"),
+        Trial(d, fate=LEFT_OUT, reason="out of resources: too much"),
+    )
+    made = Tuning("add", {"n": 1000, "dtype": "float32"}, trials, b, 1.25)
+    assert str(made).splitlines() == [
+        "add, n = 1000, dtype = float32: BLOCK=128, EVEN=True, num_warps=8 (1 ms), the best of 4; 1 stopped early; 1 left out; 1.2 s",
+        "  BLOCK  num_warps  ms  20 %  80 %  to the best  rounds",
+        "    128          8   1   0.9  1.25         1.00      30  the best",
+        "     64          4   2   1.9   2.2         2.00      30",
+        "    256          4   9     8    10         9.00       4  stopped early: 9 times the best after 4 rounds",
+        "    512          4                                       left out: out of resources: too much",
+    ]
+    assert made.timings[a] == [2.0, 1.9, 2.2] and made.timings[d] == [math.inf] * 3
+    assert "from disk" in replace(made, from_disk=True).headline
+
+
+def test_times_of_a_benchmark_that_gives_one_number_are_shown() -> None:
+    config = Config({}, num_warps=8)
+    made = Tuning("add", {}, (Trial(config, 0.5),), config, 0.1)
+    assert "num_warps=8 (0.5 ms), the best of 1" in made.headline and made.rows()[1][-2:] == ["", "the best"]
+    assert made.timings == {config: 0.5}
+
+
+def test_the_environment_asks_for_the_table(monkeypatch, capsys) -> None:
+    kernel = tuned(64, 128, do_bench=lambda call, quantiles: [1.0] * 3)
+    kernel[grid](X.copy(), 1000)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+    kernel[grid](X.copy(), 999)
+    assert capsys.readouterr().out == f"{kernel.tuning.text()}\n"
