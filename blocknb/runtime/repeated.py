@@ -11,6 +11,7 @@ second time. Where it says no, the launch goes the general way, so that nothing 
 from __future__ import annotations
 
 import functools
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class _Writer:
         defaults = [self.name(value) for value in values[len(given) :]]
         self.given, self.values = given, [*given, *defaults]
         self.tests: list[str] = []
+        tests: list[tuple[bool, bool, str]] = []
         self.raws: list[str] = []
         self.recognised = True
         for name, value, kind, fixed in zip(self.values, values, plan.kinds, binding.fixed, strict=True):
@@ -95,8 +97,10 @@ class _Writer:
             if found is None:
                 self.recognised = False
                 return
-            self.tests += filter(None, found[:1])
+            tests.append((fixed, not isinstance(kind.type, Pointer), found[0]))
             self.raws.append(found[1])
+        # First what most often tells launches apart, and what costs least.
+        self.tests = [test for *_, test in sorted(tests, key=operator.itemgetter(0, 1), reverse=True) if test]
 
     def name(self, value: Any, name: str = "") -> str:
         """The name under which the function finds an object."""
@@ -200,8 +204,8 @@ class _Writer:
             return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
 {look}
         if not {_}same:
-            for {_}attempt in {binding}.attempts:
-                if ({_}found := {_}attempt({given})) is not None:
+            for {_}other in {binding}.attempts:
+                if {_}other is not {_}attempt and ({_}found := {_}other({given})) is not None:
                     return {_}found
             return {general}
 {start.format(general=general)}
