@@ -14,6 +14,7 @@ launch of that kind goes on from there. What was chosen is kept on disk (`store`
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import threading
@@ -37,6 +38,10 @@ from blocknb.tune.wrapper import Wrapper
 Hook = Callable[..., Any]
 WARMUP, REP = 25, 100  # milliseconds a configuration
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+
+
+#: A dtype's text: to write NumPy's anew at each launch takes longer than the launch.
+_spelled = functools.lru_cache(typed=True)(str)
 
 
 class AutotunerError(KernelError):
@@ -159,7 +164,10 @@ class Autotuner(Wrapper):
         named = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         given = {name: value for name, value in named.items() if name in self.arg_names}
         values = [given[name] for name in self.keys if name in given]
-        return (*values, *(str(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")))
+        return (
+            *values,
+            *(_spelled(value.dtype) for value in store.elements(given.values()) if hasattr(value, "dtype")),
+        )
 
     def _best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         key = self.tuning_key(args, kwargs)
