@@ -195,7 +195,6 @@ class _Writer:
         parameters += [*(f"{name}={_}left" for name in keywords), f"**{_}more"]
         args = "".join(f"{name}, " for name in positional)
         kwargs = "".join(f"{name!r}: {name}, " for name in keywords)
-        general = f"{_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}}, {binding})"
         given = ", ".join([f"{_}grid", *self.given])
         look, start = self.look(), self.start()
         return f"""
@@ -203,18 +202,21 @@ class _Writer:
         if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(attended)} or {_}kernel.interpreted:
             return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
 {look}
-        if not {_}same:
+        if {_}same:
+{start}
+        else:
             for {_}other in {binding}.attempts:
                 if {_}other is not {_}attempt and ({_}found := {_}other({given})) is not None:
                     return {_}found
-            return {general}
-{start.format(general=general)}
+        return {_}kernel._general({_}grid, ({args}), {{{kwargs}}}, {binding})
     def {_}attempt({given}):
 {look}
         if not {_}same:
             return None
         {_}kernel._launch = {_}launch
-{start.format(general=f"{_}kernel._general({_}grid, ({args}), {{{kwargs}}}, {binding})")}
+        if True:
+{start}
+        return {_}kernel._general({_}grid, ({args}), {{{kwargs}}}, {binding})
     return {_}launch, {_}attempt
 """
 
@@ -227,36 +229,37 @@ class _Writer:
             {self.mark}same = False"""
 
     def start(self) -> str:
-        """From the grid to the end. Whatever is out of the ordinary goes the general way, which says what is wrong."""
+        """From the grid to the end. Whatever is out of the ordinary is left to the general way, which says what is wrong."""
         _ = self.mark
         bound = ", ".join(f"{key!r}: {name}" for key, name in zip(self.binding.names, self.values, strict=True))
         largest, second, third = MAX_GRID
         start = self.plan.start
+        here, ending = "", ""
+        if isinstance(start, Launcher) and start.plain:
+            ending = self.direct(start)
+            if not start.alone:
+                here = f" and {self.name(start.current_device)}() == {start.device}"
         return f"""\
-        {_}kind = {_}type({_}grid)
-        if {_}kind is not {_}tuple and {_}kind is not {_}int and {self.name(callable)}({_}grid):
-            {_}grid = {_}grid({self.name(self.binding.arguments)}({{{{{bound}}}}}))
             {_}kind = {_}type({_}grid)
-        {_}axes = {_}len({_}grid) if {_}kind is {_}tuple else 0
-        {_}y = {_}z = 1
-        if {_}axes == 1:
-            ({_}x,) = {_}grid
-        elif {_}axes == 2:
-            {_}x, {_}y = {_}grid
-        elif {_}axes == 3:
-            {_}x, {_}y, {_}z = {_}grid
-        else:
-            {_}x = {_}grid
-        if {_}type({_}x) is not {_}int or not 0 < {_}x <= {largest}:
-            return {{general}}
-        if {_}axes > 1 and not (
-            {_}type({_}y) is {_}type({_}z) is {_}int and 0 < {_}y <= {second} and 0 < {_}z <= {third}
-        ):
-            return {{general}}
-        {_}kernel.latest = {_}compiled
-{self.direct(start) if isinstance(start, Launcher) and start.plain else self.through()}
-        return {_}compiled
-"""
+            if {_}kind is not {_}tuple and {_}kind is not {_}int and {self.name(callable)}({_}grid):
+                {_}grid = {_}grid({self.name(self.binding.arguments)}({{{bound}}}))
+                {_}kind = {_}type({_}grid)
+            {_}axes = {_}len({_}grid) if {_}kind is {_}tuple else 0
+            {_}y = {_}z = 1
+            if {_}axes == 1:
+                ({_}x,) = {_}grid
+            elif {_}axes == 2:
+                {_}x, {_}y = {_}grid
+            elif {_}axes == 3:
+                {_}x, {_}y, {_}z = {_}grid
+            else:
+                {_}x = {_}grid
+            if {_}type({_}x) is {_}int and 0 < {_}x <= {largest} and (
+                {_}axes < 2 or {_}type({_}y) is {_}type({_}z) is {_}int and 0 < {_}y <= {second} and 0 < {_}z <= {third}
+            ){here}:
+                {_}kernel.latest = {_}compiled
+{ending or self.through()}
+                    return {_}compiled"""
 
     def direct(self, start: Launcher) -> str:
         """Packs the arguments and calls the driver."""
@@ -265,34 +268,28 @@ class _Writer:
         append, pop, fresh = (self.name(x) for x in (start.slots.append, start.slots.pop, start.fresh))
         fixed = ", ".join(self.name(x) for x in (start.threads, 1, 1, start.shared))
         stream = f"{self.name(start.current)}({start.device}){'.ptr' if start.library != 'torch' else ''}"
-        here = (
-            ""
-            if start.alone
-            else f"""\
-        if {self.name(start.current_device)}() != {start.device}:
-            return {{general}}
-"""
-        )
-        return f"""{here}\
-        try:
-            try:
-                {slots} = {pop}()
-            except IndexError:
-                {slots} = {fresh}()
-            {self.name(start.pack_into)}({slots}[0], 0{packed})
-            {self.name(start.launch)}({self.name(start.address)}, {grid}, {fixed}, {stream}, {slots}[1], 0)
-        except Exception:
-            return {{general}}
-        {append}({slots})
-        {self.name(start.note)}({self.name(start.name)})"""
+        return f"""\
+                try:
+                    try:
+                        {slots} = {pop}()
+                    except IndexError:
+                        {slots} = {fresh}()
+                    {self.name(start.pack_into)}({slots}[0], 0{packed})
+                    {self.name(start.launch)}({self.name(start.address)}, {grid}, {fixed}, {stream}, {slots}[1], 0)
+                except Exception:
+                    pass
+                else:
+                    {append}({slots})
+                    {self.name(start.note)}({self.name(start.name)})"""
 
     def through(self) -> str:
         """Calls the plan's starter."""
         _, error = self.mark, f"{self.mark}error"
         raws, values = ", ".join(self.raws), "".join(f"{name}, " for name in self.values)
         return f"""\
-        try:
-            {self.name(self.plan.start)}(({_}x, {_}y, {_}z), [{raws}], ({values}))
-        except {self.name(LaunchError)} as {error}:  # a limit of the device, which knows no places
-            {error}.loc = {error}.loc or {self.name(functools.partial(place, self.binding.source))}()
-            raise"""
+                try:
+                    {self.name(self.plan.start)}(({_}x, {_}y, {_}z), [{raws}], ({values}))
+                except {self.name(LaunchError)} as {error}:  # a limit of the device, which knows no places
+                    {error}.loc = {error}.loc or {self.name(functools.partial(place, self.binding.source))}()
+                    raise
+                else:"""

@@ -166,8 +166,9 @@ def test_an_error_of_the_driver_is_explained_and_the_next_launch_is_well(gpu, sc
     warm(scale, x, x, 64, 2.0, 64)
     before = len(gpu.launches)
     gpu.failures = [RuntimeError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many")] * 2
-    with pytest.raises(KernelError, match="refuses to launch body"):
+    with pytest.raises(KernelError, match="refuses to launch body") as caught:
         scale[(1,)](x, x, 64, 2.0, 64)
+    assert caught.value.__context__.__context__ is None, "the driver's error is told once"
     gpu.failures.clear()
     for n in (32, 48):
         scale[(1,)](x, x, n, 2.0, 64)
