@@ -23,6 +23,10 @@ from blocknb.passes.operands import Operands, from_shared
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+#: Partial results of warps that every thread reads; where there are more, each lane reads a part of them:
+FEW_PARTIALS = 8
+READ_TOGETHER = 4  # so many, one access of 16 bytes
+
 
 def shared(func: Func, target: Target, notes: Notes) -> Func:
     """Puts what crosses warps through shared memory.
@@ -63,7 +67,11 @@ def split_reductions(num_warps: int) -> Callable:
 
 
 def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
-    """The partial results with the axis, shrunk to `keep`, in registers, and the rest as the reduction's result wants it."""
+    """The partial results with the axis, shrunk to `keep`, in registers, and the rest as the reduction's result wants it.
+
+    Where a thread would hold many of them, lanes that hold the same rest share the axis: some shuffles cost less than all those
+    registers and sums in each thread, and of 16 warps or more the registers decide how many programs fit on a multiprocessor.
+    """
     shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
     bits, log_keep = layout.dim_bits(axis), keep.bit_length() - 1
 
@@ -73,13 +81,13 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
             return 0
         return (basis >> bits.stop << bits.start + log_keep) | (basis & ((1 << bits.start) - 1))
 
-    along = tuple(1 << bits.start + bit for bit in range(log_keep))
-    return Layout(
-        shape,
-        (*along, *filter(None, map(move, layout.reg))),
-        tuple(map(move, layout.lane)),
-        tuple(map(move, layout.warp)),
-    )
+    along = [1 << bits.start + bit for bit in range(log_keep)]
+    rest, lane = tuple(filter(None, map(move, layout.reg))), list(map(move, layout.lane))
+    free = [bit for bit, basis in enumerate(lane) if not basis]
+    if 1 << len(along) + len(rest) > FEW_PARTIALS:
+        while free and 1 << len(along) > READ_TOGETHER:
+            lane[free.pop()] = along.pop()
+    return Layout(shape, (*along, *rest), tuple(lane), tuple(map(move, layout.warp)))
 
 
 # -- conversions
