@@ -103,15 +103,20 @@ class Magnitudes:
 
     def is_number(self, value: Value) -> bool:
         """Whether a value is surely no NaN."""
-        while (op := self.facts.definition.get(value)) is not None:
-            if op.name == "const":
-                return not math.isnan(op.attrs["value"])
+        op = self.facts.definition.get(self._uncast(value))
+        return self.is_whole(value) or (op is not None and op.name == "const" and not math.isnan(op.attrs["value"]))
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether a value is surely an integer that became a float: zero, or a number from 1 to 2^64 or from -1 to -2^63."""
+        return not self._uncast(value).type.dtype.is_float
+
+    def _uncast(self, value: Value) -> Value:
+        """What a float is the same as, but for its type: an integer if it was made of one."""
+        while value.type.dtype.is_float and (op := self.facts.definition.get(value)) is not None:
             if op.name not in (*SAME, "cast"):
-                return False
+                break
             value = op.args[0]
-            if not value.type.dtype.is_float:
-                return True
-        return False
+        return value
 
     def _reduced(self, op: Op) -> Interval:
         if len(op.args) != 1 or (combine := _single(op)) not in ("min", "max", "add"):

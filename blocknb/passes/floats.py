@@ -24,7 +24,8 @@ SAFE = (2.0**-120, 2.0**120)  # divisors far from the ends, so that rounding on 
 def floats(func: Func, target: Target, notes: Notes) -> Func:
     """Leaves out the scaling of divisions and exponentials that cannot need it
 
-    A quotient whose divisor is proved to be neither huge nor tiny is a product with one reciprocal, and an exponential whose tiny results
+    A quotient whose divisor is proved to be neither huge nor tiny is a product with one reciprocal (that of zero is infinite, and
+    products with it are what quotients by zero are), and an exponential whose tiny results
     (below 2^-126) cannot change anything that is stored is a single instruction. Softmax has both: the largest element is
     taken off, so the sum of the exponentials is at least 1.
     """
@@ -39,10 +40,12 @@ def floats(func: Func, target: Target, notes: Notes) -> Func:
             if op.attrs.get("nearest"):
                 return NotImplemented
             low, high = magnitudes.bounds(old.args[1])
-            if not (SAFE[0] <= low and high <= SAFE[1]) and not (-SAFE[1] <= low and high <= -SAFE[0]):
+            apart = (SAFE[0] <= low and high <= SAFE[1]) or (-SAFE[1] <= low and high <= -SAFE[0])
+            if not apart and not magnitudes.is_whole(old.args[1]):
                 return NotImplemented
             new = op.replace(attrs={**op.attrs, "normal": True}, origin="floats")
-            text = f"the divisor lies between {low:g} and {high:g}: its reciprocal, and a product for each element"
+            what = f"lies between {low:g} and {high:g}" if apart else "is a whole number"
+            text = f"the divisor {what}: its reciprocal, and a product for each element"
         else:
             least = magnitudes.invisible(old.result)
             if least < TINY:
