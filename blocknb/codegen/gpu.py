@@ -23,6 +23,7 @@ from blocknb.codegen import (
     gpu_control,
     gpu_dot,
     gpu_float8,
+    gpu_late,
     gpu_math,
     gpu_memory,
     gpu_moves,
@@ -90,6 +91,7 @@ class Generator:
         self.programs = func.attrs.get("programs", 1)  # that a CTA may have
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
+        self.late, self.masks = gpu_late.late(func, self.facts, self.streamed)
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
@@ -462,6 +464,8 @@ class Generator:
                 plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle"
             ):
                 gpu_warp.shuffle(self, op)
+            case _ if op.results and op.results[0] in self.late:
+                self.lazy[op.result] = (op, None, self.dbg)
             case _ if OPS[op.name].pure:
                 chunk = self.sink if self.sink is self.chunks[-1] and not self.sink else self.open_chunk()
                 self.lazy[op.result] = (op, chunk, self.dbg)

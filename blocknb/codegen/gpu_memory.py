@@ -215,7 +215,7 @@ def load(g: Generator, op: Op) -> None:
 
 def read(g: Generator, op: Op, registers: tuple[int, ...]) -> dict[tuple[int, ...], str]:
     """One access of a load: the words that it brings."""
-    dtype, mask = op.result.type.dtype, mask_of(op)
+    dtype, mask = op.result.type.dtype, g.masks.get(op, mask_of(op))
     other = op.args[2] if len(op.args) > 2 else None
     g.accesses += 1
     name, distance = address(g, op.args[0], registers[0])
@@ -321,7 +321,10 @@ def store(g: Generator, op: Op) -> None:
             else:
                 plain_store(g, offset_pointer(g, name, distance, 1), 1, words, wide)
 
-    gpu_stream.in_pieces(g, op, accesses(g.facts, op), write)
+    if value in g.late:
+        write(accesses(g.facts, op))
+    else:
+        gpu_stream.in_pieces(g, op, accesses(g.facts, op), write)
 
 
 def both(g: Generator, a: str, b: str) -> str:

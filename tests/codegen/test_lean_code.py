@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 from fuzz import reports
 from kernels.base import Case
 
@@ -50,6 +51,64 @@ def test_what_is_joined_is_computed_where_it_will_be_stored():
 def test_a_mask_is_computed_once_for_all_elements_that_share_it():
     trace = norm_kernel.trace(**NORM, ROWS=1, BLOCK=4096, num_warps=8)
     assert instructions(trace, "setp") == 4  # the first row, the row, two vectors of columns
+
+
+def test_a_long_row_and_its_weights_leave_registers_for_a_second_program():
+    kinds = {**NORM, **dict.fromkeys(("x", "weight", "bias", "y"), "*fp32:16"), "mean": None, "rstd": None}
+    trace = norm_kernel.trace(**kinds, ROWS=1, BLOCK=16384, num_warps=16)
+    assert trace.resources.registers <= 64 and trace.resources.spill_bytes == 0
+    assert instructions(trace, "setp") == 1 + 8  # the row, eight vectors of columns: none for the weights alone
+    assert instructions(trace, "ld.shared.v4") == 2 and instructions(trace, r"shfl\.") == 2 * (5 + 2)
+    assert (instructions(trace, r"rcp\."), instructions(trace, r"div\.")) == (1, 0)
+    stores, loads = (trace.ptx.rindex(what) for what in ("ld.global", "st.global"))
+    assert stores < loads and len(re.findall(r"fma\.rn\.f32", trace.ptx[trace.ptx.index("rsqrt") :])) == 32
+
+
+@blocknb.kernel
+def leftovers(x, weight, out, least, m, n, B: bl.constexpr):
+    row, at = bl.program_id(0), bl.arange(0, B)
+    inside = (at < n) & (row < m)
+    values = bl.load(x + row * n + at, mask=inside, other=0.0)
+    total = bl.sum(values, axis=0)
+    factor = bl.load(weight + at, mask=at < n, other=7.0)
+    bl.store(least + row * B + at, factor * 2.0)  # what lies behind the row is seen here,
+    again = bl.load(weight + at, mask=at < n, other=9.0)
+    bl.store(out + row * n + at, values * total * (again + row), mask=inside)  # and not here
+
+
+@pytest.mark.parametrize("warps", [1, 16, 32])
+def test_a_load_takes_the_mask_of_the_store_that_alone_needs_it(warps):
+    m, n, B = 2, 700, 1024
+    rng = np.random.default_rng()
+    x, weight = rng.integers(-3, 4, (m, n)).astype(np.float32), rng.integers(1, 5, n).astype(np.float32)
+    out, least = np.full((m + 1, n), 5.0, np.float32), np.zeros((m + 1, B), np.float32)
+    arguments = {"x": x, "weight": weight, "out": out, "least": least, "m": m, "n": n, "B": B}
+    case = Case("leftovers", leftovers, lambda rng: arguments, None, (m + 1, 1, 1))
+    func, _ = case.lower(arguments, "sm_90a", num_warps=warps)
+    reports.run(func, arguments, case.grid)
+    expected = x * x.sum(axis=1, keepdims=True) * (weight + np.arange(m)[:, None])
+    np.testing.assert_array_equal(out, [*expected, np.full(n, 5.0)])
+    np.testing.assert_array_equal(least, np.tile([*(weight * 2), *[14.0] * (B - n)], (m + 1, 1)))
+
+
+@blocknb.kernel
+def across_many_warps(x, sums, places, R: bl.constexpr, B: bl.constexpr):
+    rows, at = bl.arange(0, R), bl.arange(0, B)
+    values = bl.load(x + rows[:, None] * B + at[None, :])
+    bl.store(sums + rows, bl.sum(values, axis=1))
+    bl.store(places + rows, bl.argmax(values, axis=1))
+
+
+@pytest.mark.parametrize(("warps", "rows"), [(16, 1), (16, 4), (32, 1), (32, 2), (8, 4)])
+def test_lanes_share_the_partial_results_of_many_warps(warps, rows):
+    x = np.random.default_rng().integers(-9, 10, (rows, 4096)).astype(np.float32)
+    sums, places = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
+    arguments = {"x": x, "sums": sums, "places": places, "R": rows, "B": 4096}
+    case = Case("across_many_warps", across_many_warps, lambda rng: arguments, None, (1, 1, 1))
+    func, _ = case.lower(arguments, "sm_90a", num_warps=warps)
+    reports.run(func, arguments, case.grid)
+    np.testing.assert_array_equal(sums, x.sum(axis=1))
+    np.testing.assert_array_equal(places, x.argmax(axis=1))
 
 
 def test_softmax_of_fp16_scales_no_exponential_and_divides_once_a_row():
