@@ -66,10 +66,22 @@ def norm_backward_kernel(
 
 
 @blocknb.kernel
-def norm_sums_kernel(
-    x, weight, dy, mean, rstd, sums, x_row, dy_row, m, n, CENTRED: bl.constexpr, ROWS: bl.constexpr, BLOCK: bl.constexpr
+def norm_means_kernel(
+    x,
+    weight,
+    dy,
+    mean,
+    rstd,
+    means,
+    x_row,
+    dy_row,
+    m,
+    n,
+    CENTRED: bl.constexpr,
+    ROWS: bl.constexpr,
+    BLOCK: bl.constexpr,
 ):
-    """sums[0, i] = mean(g z) of row i, sums[1, i] = mean(g)."""
+    """means[0, i] = mean(g z) of row i, means[1, i] = mean(g)."""
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     at = rows[:, None].to(bl.int64)
     scale = bl.load(rstd + rows, mask=rows < m, other=0.0)
@@ -87,14 +99,14 @@ def norm_sums_kernel(
             g *= bl.load(weight + columns, mask=columns < n, other=0.0).to(bl.float32)[None, :]
         products += g * ((z - centre[:, None]) * scale[:, None])
         total += g
-    bl.store(sums + rows, bl.sum(products, axis=1) / n, mask=rows < m)
+    bl.store(means + rows, bl.sum(products, axis=1) / n, mask=rows < m)
     if CENTRED:
-        bl.store(sums + m + rows, bl.sum(total, axis=1) / n, mask=rows < m)
+        bl.store(means + m + rows, bl.sum(total, axis=1) / n, mask=rows < m)
 
 
 @blocknb.kernel
 def norm_columns_kernel(
-    x, weight, dy, mean, rstd, sums, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
+    x, weight, dy, mean, rstd, means, dx, dweights, dbiases, x_row, dy_row, dx_row, m, n,
     CENTRED: bl.constexpr, BLOCK: bl.constexpr,
 ):  # fmt: skip
     """Programs (i, j) have the columns of block i; those with one i walk over the rows together, from the last to the first."""
@@ -114,9 +126,9 @@ def norm_columns_kernel(
         if CENTRED:
             z -= bl.load(mean + row)
         z *= scale
-        result = z * (bl.load(sums + row) * scale)
+        result = z * (bl.load(means + row) * scale)
         if CENTRED:
-            result += bl.load(sums + m + row) * scale
+            result += bl.load(means + m + row) * scale
         bl.store(dx + at * dx_row + columns, given * factor * scale - result, mask=inside)
         dweight += given * z
         dbias += given
@@ -177,39 +189,47 @@ def _backward(
         (weight, "weight", n), (mean, "mean", m), (rstd, "rstd", m), (dweight, "dweight", n), (dbias, "dbias", n),
     ):  # fmt: skip
         vector(array, name, length)
-    centred, host = mean is not None, on_host(x)
-    shape = tile(x, num_warps or (32 if n > KEPT else None))
+    centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
     rows, block = shape["ROWS"], shape["BLOCK"]
-    if kept := host or block <= (KEPT if centred else 2 * KEPT):
-        most, groups = (
-            programs or (HOST_PROGRAMS if host else SMS * max(1, KEPT // (rows * block))),
-            blocknb.cdiv(m, rows),
-        )
+    kept, stages = on_host(x) or block <= (KEPT if centred else 2 * KEPT), 1
+    if on_host(x):
+        most = HOST_PROGRAMS
+    elif (
+        kept
+    ):  # as many as run at once; where one has a multiprocessor for itself, it loads the next row while it computes
+        most = min(1024, SMS * max(1, KEPT // (rows * block)))
+        stages = 2 if most == SMS else 1
     else:
-        block = min(block, LONG)
-        most, groups = programs or blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block)), m
-    programs = max(1, min(most, groups))
+        rows, block = 1, min(block, LONG)
+        most = blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block))
+    programs = max(1, min(programs or most, blocknb.cdiv(m, rows)))
     wanted = [array for array in (dweight, dbias) if array is not None]
     parts = empty(x, (len(wanted), programs, n), "float32") if wanted else None
-    dweights = parts[0] if dweight is not None else None
-    dbiases = parts[-1] if dbias is not None else None
+    sums = parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None
     steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
     if kept:
         norm_backward_kernel[(programs,)](
-            x, weight, dy, mean, rstd, dx, dweights, dbiases, *steps, m, n, CENTRED=centred, **shape
+            x, weight, dy, mean, rstd, dx, *sums, *steps, m, n, CENTRED=centred, num_stages=stages, **shape
         )
     else:
-        sums = empty(x, (2, m), "float32")
-        norm_sums_kernel[(blocknb.cdiv(m, 2),)](
-            x, weight, dy, mean, rstd, sums, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024, num_warps=4
+        means = empty(x, (2, m), "float32")
+        norm_means_kernel[(blocknb.cdiv(m, 2),)](
+            x, weight, dy, mean, rstd, means, *steps[:2], m, n, CENTRED=centred, ROWS=2, BLOCK=1024, num_warps=4
         )
         norm_columns_kernel[(blocknb.cdiv(n, block), programs)](
-            x, weight, dy, mean, rstd, sums, dx, dweights, dbiases, *steps, m, n,
+            x, weight, dy, mean, rstd, means, dx, *sums, *steps, m, n,
             CENTRED=centred, BLOCK=block, num_warps=num_warps or 4,
         )  # fmt: skip
     if wanted:
-        first, second = [*wanted, None][:2]
-        taken, wide = (32, 64) if host else (min(512, blocknb.next_power_of_2(programs)), 16)
-        sum_columns_kernel[(blocknb.cdiv(n, wide), len(wanted))](
-            parts, first, second, programs, n, ROWS=taken, BLOCK=wide, num_warps=4 if host else 8
-        )
+        _add_up(parts, wanted[0], wanted[1] if len(wanted) > 1 else None, programs, n)
+
+
+def _add_up(parts: Any, first: Any, second: Any, programs: int, n: int) -> None:
+    """first = parts[0] and, unless it is None, second = parts[1], summed over the programs."""
+    if on_host(parts):
+        rows, block, num_warps = 32, 64, 4
+    else:  # few columns and many rows a program: what there is to wait for is the cache
+        rows, block, num_warps = min(512, blocknb.next_power_of_2(programs)), 16, 8
+    sum_columns_kernel[(blocknb.cdiv(n, block), 1 if second is None else 2)](
+        parts, first, second, programs, n, ROWS=rows, BLOCK=block, num_warps=num_warps
+    )

@@ -26,7 +26,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 REGISTERS = 64  # that a thread may hold of what is to come; of fewer than 256 a quarter
-ROOM = 48  # registers for addresses, scalars, masks, and what is half computed
+ROOM = 24  # registers for addresses, scalars and masks; a loop is at its peak for few of its lines
 
 
 def stages(func: Func, loop: Op) -> int:
