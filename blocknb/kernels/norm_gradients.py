@@ -194,9 +194,7 @@ def _backward(
     kept, stages = on_host(x) or block <= (KEPT if centred else 2 * KEPT), 1
     if on_host(x):
         most = HOST_PROGRAMS
-    elif (
-        kept
-    ):  # as many as run at once; where one has a multiprocessor for itself, it loads the next row while it computes
+    elif kept:  # as many as run at once; one that has a multiprocessor for itself loads the next row while it computes
         most = min(1024, SMS * max(1, KEPT // (rows * block)))
         stages = 2 if most == SMS else 1
     else:
