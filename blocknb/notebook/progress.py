@@ -38,6 +38,7 @@ class Progress:
 
             self.bar = ipywidgets.FloatProgress(min=0, max=max(1, self.total), description=self.label)
             self.bar.style.description_width = "initial"
+            self.bar.layout.width, self.bar.layout.max_width = "95%", "50em"  # else a long text leaves the bar no room
             self.shown = display(self.bar, display_id=True)
         elif self.stream is None:
             self.stream = sys.stderr

@@ -128,3 +128,27 @@ def test_a_cancelled_sweep_keeps_what_was_measured(notebook):
     assert 1 <= len(rows) < 9
     assert all(float(row["copy, GB/s"].split()[0].replace(",", "")) > 0 for row in rows)
     assert "interrupted" in notebook.card(cell).facts["sweep"]
+
+
+def test_an_autotuner_shows_a_bar_is_interrupted_and_leaves_a_table(notebook, screenshots):
+    kernel = (
+        "import time\ndef slow(arguments):\n    time.sleep(0.1)\n\n"
+        "@blocknb.autotune([blocknb.Config({'BLOCK': 2**b}, pre_hook=slow) for b in range(4, 14)], ['n'], rep=1e5)\n@blocknb.kernel\n"
+        "def copy(x, out, n, BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n"
+        "    tl.store(out + at, tl.load(x + at, mask=at < n), mask=at < n)\n\n"
+        "a = np.arange(100_000, dtype=np.float32)\nb = np.empty_like(a)\n"
+        "try:\n    copy[lambda meta: (blocknb.cdiv(a.size, meta['BLOCK']),)](a, b, a.size)\nexcept KeyboardInterrupt:\n    print('stopped')"
+    )
+    cell = notebook.add(kernel)
+    notebook.page.run("(cell) => void blocknb.run(cell)", cell)
+    progress = notebook.cell(cell)(".widget-hprogress, .jp-OutputArea .widget-label")
+    eventually(lambda: " ".join(progress.texts), lambda text: "round 2, 10 of 10 left" in text)
+    notebook.cell(cell).screenshot(screenshots / "tuning-bar.png")
+    notebook.interrupt()
+    notebook.cell(cell)(".jp-OutputArea").until_text("stopped")
+    cell = notebook.add("copy.tuning")
+    notebook.run(cell)
+    shown = notebook.cell(cell)(".blocknb-card")
+    shown.until_text("copy, n = 100000, dtype = float32", "interrupted, 10 of 10 measured", "BLOCK", "rounds")
+    assert shown("tr").count == 11
+    shown.screenshot(screenshots / "tuning.png")
