@@ -1,8 +1,9 @@
 """`triton.knobs`: Triton's switches, as far as they have a state here. Libraries look whether somebody hooks launches or interprets
-kernels; they read that nobody does."""
+kernels; they read that nobody does. Those of the autotuner work: they stand in the environment, as Triton's do."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from blocknb.compat.facade import NoAttribute, NotInBlocknb
@@ -40,3 +41,32 @@ runtime = Group(
 compilation = Group(
     "compilation", "kernel.trace(*args) shows every stage of a compilation", always_compile=False, dump_ir=False
 )
+
+
+class Autotuning:
+    """`cache` keeps choices on disk, `print` prints what was tried. Both read False where nobody has set them, and tuners then decide."""
+
+    __slots__ = ()
+
+    @property
+    def cache(self) -> bool:
+        return _on("TRITON_CACHE_AUTOTUNING")
+
+    @cache.setter
+    def cache(self, on: bool) -> None:
+        os.environ["TRITON_CACHE_AUTOTUNING"] = str(int(on))
+
+    @property
+    def print(self) -> bool:
+        return _on("TRITON_PRINT_AUTOTUNING")
+
+    @print.setter
+    def print(self, on: bool) -> None:
+        os.environ["TRITON_PRINT_AUTOTUNING"] = str(int(on))
+
+
+def _on(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
+autotuning = Autotuning()

@@ -179,8 +179,9 @@ class Autotuner(Wrapper):
 
     def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         configs, place = self.prune_configs(kwargs), None
-        if store.wanted(self.cache_results, self._own_clock):
-            place = store.Place.of(self.kernel, self.arg_names, args, kwargs, configs, key)
+        if store.wanted(self.cache_results, not self._measured_by_others):
+            by = (*key, self.use_cuda_graph)
+            place = store.Place.of(self.kernel, self.arg_names, args, kwargs, configs, by)
         named = self._named_key(key)
         if place is not None and (found := place.read()) is not None:
             tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)
@@ -197,7 +198,10 @@ class Autotuner(Wrapper):
         self.tuning, self.configs_timings, self.bench_time = tuning, tuning.timings, tuning.seconds
         with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
             vars(self.kernel)["tuning"] = tuning  # for the kernel's card
-        if any(os.environ.get(name, "0") != "0" for name in ("BLOCKNB_PRINT_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")):
+        if any(
+            os.environ.get(name, "") not in ("", "0")
+            for name in ("BLOCKNB_PRINT_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")
+        ):
             print(tuning)
 
     def _named_key(self, key: tuple[Any, ...]) -> dict[str, Any]:
@@ -224,7 +228,13 @@ class Autotuner(Wrapper):
         race = self._begun.setdefault(key, Race(self.__name__))
 
         def trials() -> tuple[Trial, ...]:
-            return tuple(replace(race.trial(tried[same[config]]), config=config) for config in configs)
+            found = []
+            for config in configs:
+                trial = race.trial(tried[same[config]])
+                if config is not tried[same[config]] and trial.fate == MEASURED:
+                    trial = replace(trial, reason="once for all num_warps and num_stages, which a CPU has not")
+                found.append(replace(trial, config=config))
+            return tuple(found)
 
         try:
             with unobserved(), stopwatch(race):
@@ -253,7 +263,7 @@ class Autotuner(Wrapper):
         race.refuse_spilling({config: count for config, count in spilled.items() if count is not None})
         configs = [config for config in configs if config not in race.out and config not in race.answers]
         label = f"{self.__name__}: measuring configurations"
-        if self._own_clock:
+        if self._races:
             with many.shows(len(configs) + ROUNDS, label) as step:
                 race.run(
                     [self._entrant(config, args, kwargs) for config in configs],
@@ -294,10 +304,15 @@ class Autotuner(Wrapper):
     # ---- measuring ----
 
     @property
-    def _own_clock(self) -> bool:
-        """Whether nobody brings another way to measure: a `do_bench`, graphs, a subclass's own methods."""
+    def _measured_by_others(self) -> bool:
+        """Whether somebody brings another way to measure: a `do_bench`, or a subclass's own methods."""
         theirs = type(self)._bench is not Autotuner._bench or type(self).do_bench is not Autotuner.do_bench
-        return self._do_bench is None and not theirs and not (self.use_cuda_graph and machine.has_gpu())
+        return theirs or self._do_bench is not None
+
+    @property
+    def _races(self) -> bool:
+        """Whether configurations take turns; graphs are replayed one after another."""
+        return not self._measured_by_others and not (self.use_cuda_graph and machine.has_gpu())
 
     def _entrant(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entrant:
         """A configuration as the race runs it. Raises AutotunerError for a launch that gives what is tuned."""
@@ -397,7 +412,8 @@ def autotune(
     of all arguments by name -> estimated time) with "top_k" (how many to measure, or a share). `reset_to_zero` and `restore_value` name
     arrays that the kernel updates. `pre_hook(arguments, reset_only)` and `post_hook(arguments, exception)` stand in place of those
     two. `warmup` and `rep` are milliseconds a configuration at most (25, 100). Configurations take turns, with cold caches, and those that
-    cannot win any more are stopped early; `use_cuda_graph` measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in its
+    cannot win any more are stopped early: what was slower than the best by a quarter in each of four rounds, or by a tenth in ten
+    (`blocknb.tune.race.LIMITS`). `use_cuda_graph` measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in its
     own way, one configuration after another.
 
     `cache_results` says whether what was chosen is kept on disk, for the same kernel, configurations, key, device and versions. True keeps

@@ -89,13 +89,13 @@ def _trial(config: Config, times: Any, rounds: Any, fate: Any, reason: Any) -> T
     return Trial(config, _numbers(times), int(rounds), fate, reason)
 
 
-def wanted(cache_results: bool | None, own_clock: bool) -> bool:
-    """Whether choices are kept: as the tuner says, or BLOCKNB_CACHE_AUTOTUNING or TRITON_CACHE_AUTOTUNING; else if the times are our
-    own, and not a `do_bench`'s, of which nothing is known."""
+def wanted(cache_results: bool | None, ours: bool) -> bool:
+    """Whether choices are kept: as the tuner says, or BLOCKNB_CACHE_AUTOTUNING or TRITON_CACHE_AUTOTUNING; else if the times are
+    `ours`, and not a `do_bench`'s, of which nothing is known."""
     asked = [os.environ[n] for n in ("BLOCKNB_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING") if os.environ.get(n)]
     if cache_results or any(word != "0" for word in asked):
         return True
-    return cache_results is None and own_clock and not asked
+    return cache_results is None and ours and not asked
 
 
 def elements(values: Iterable[Any]) -> Iterator[Any]:

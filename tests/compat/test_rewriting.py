@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 import textwrap
@@ -245,3 +246,18 @@ def test_switches_tell_that_nobody_hooks_launches_and_stay_as_they_are() -> None
         triton.knobs.runtime.add_stages
     with pytest.raises(NotInBlocknb, match="blocknb does not have triton.knobs.nvidia"):
         triton.knobs.nvidia.ptxas
+
+
+def test_the_knobs_of_the_autotuner_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blocknb.compat import triton
+
+    for name in ("cache", "print"):
+        variable = f"TRITON_{name.upper()}_AUTOTUNING"
+        monkeypatch.setenv(variable, "")  # put back in the end
+        assert getattr(triton.knobs.autotuning, name) is False
+        setattr(triton.knobs.autotuning, name, True)
+        assert os.environ[variable] == "1" and getattr(triton.knobs.autotuning, name) is True
+        setattr(triton.knobs.autotuning, name, False)
+        assert os.environ[variable] == "0" and getattr(triton.knobs.autotuning, name) is False
+    with pytest.raises(AttributeError, match="tune"):
+        triton.knobs.autotuning.tune = True

@@ -423,6 +423,7 @@ def test_the_cpu_measures_configurations_once_that_differ_in_warps_and_stages_on
     assert TRIED == [64, 128]
     assert len(kernel.configs_timings) == 8
     assert kernel.best_config is several[4]
+    assert [bool(trial.reason) for trial in kernel.tuning.trials] == [False, True, True, True] * 2
 
 
 def test_a_kernel_that_has_warps_among_its_parameters_is_measured_in_each() -> None:

@@ -184,7 +184,7 @@ def test_several_processes_may_write_the_same_entry(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache_results", "own_clock", "environment", "kept"),
+    ("cache_results", "ours", "environment", "kept"),
     [
         (None, True, {}, True),
         (None, False, {}, False),
@@ -199,11 +199,11 @@ def test_several_processes_may_write_the_same_entry(tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_who_asks_for_it_gets_it_and_by_default_our_own_times_are_kept(
-    monkeypatch, cache_results: bool | None, own_clock: bool, environment: dict[str, str], kept: bool
+    monkeypatch, cache_results: bool | None, ours: bool, environment: dict[str, str], kept: bool
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert store.wanted(cache_results, own_clock) is kept
+    assert store.wanted(cache_results, ours) is kept
 
 
 def test_by_default_a_second_tuner_finds_what_the_first_measured() -> None:
