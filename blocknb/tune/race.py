@@ -38,7 +38,7 @@ ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in millisecond
 LEAST = 4  # rounds of one that runs alone
 #: After so many rounds, what is hopeless: so many times the best one's time, and so many milliseconds more (what is slower by less costs
 #: little to measure further, and a busy host adds as much to a launch).
-LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
+LIMITS = ((2, 3.0, 50.0), (3, 1.5, 0.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
 SPOILT = 8  # one round in so many may say otherwise
 #: Bytes of spills a thread, in loads and stores, beyond which a configuration is not even tried: as much as its registers hold.
 SPILLS = 1024

@@ -41,6 +41,10 @@ def test_noise_that_a_round_has_for_all_is_no_reason_and_one_spoilt_round_in_eig
     assert hopeless({"a": quiet, "b": quiet}) == {}
 
 
+def test_a_half_is_enough_after_three_rounds() -> None:
+    assert set(hopeless({"best": [1.0, 2.0, 1.0], "slow": [1.6, 3.1, 1.6], "near": [1.4, 2.9, 1.4]})) == {"slow"}
+
+
 def test_a_tenth_is_enough_after_ten_rounds() -> None:
     times = {"best": [1.0] * 10, "near": [1.15] * 10, "nearer": [1.05] * 10}
     assert set(hopeless(times)) == {"near"}
@@ -101,11 +105,11 @@ def test_the_hopeless_get_no_further_rounds_and_say_why(monkeypatch) -> None:
     track, found = Track({64: 1.05, 128: 1.0, 256: 2.0, 512: 90.0}, monkeypatch), Race("k")
     told = track.run(found)
     extra = 2  # the first run, and a round to warm up
-    assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 4, 2]
+    assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 3, 2]
     assert found.trial(Config({"BLOCK": 512})).reason == "90 times the best after 2 rounds"
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
     assert [t.fate for t in trials] == [MEASURED, MEASURED, STOPPED, STOPPED]
-    assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 4
+    assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 3
     assert told[0] == "first run of 1 of 4" and told[4:7] == [
         "round 1, 4 of 4 left",
         "round 2, 4 of 4 left",
@@ -168,13 +172,13 @@ def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeyp
     with pytest.raises(KeyboardInterrupt):
         track.run(found)
     configs = [entrant.config for entrant in track.entrants()]
-    assert [found.trial(c).rounds for c in configs] == [7, 6, 4] and track.log[-1] == "KeyboardInterrupt"
+    assert [found.trial(c).rounds for c in configs] == [7, 6, 3] and track.log[-1] == "KeyboardInterrupt"
     assert found.trial(configs[2]).fate == STOPPED
     monkeypatch.setattr(track, "launch", normal)
     track.log.clear()
     told = track.run(found)
     assert track.launched(3) == 0 and told[2] == "round 7, 2 of 2 left"
-    assert [found.trial(c).rounds for c in configs] == [ROUNDS, ROUNDS, 4]
+    assert [found.trial(c).rounds for c in configs] == [ROUNDS, ROUNDS, 3]
 
 
 # ---- in an autotuner
