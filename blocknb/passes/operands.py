@@ -7,7 +7,7 @@ stands a fence, since wgmma reads by another way (the async proxy) than stores a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value, walk
@@ -89,3 +89,32 @@ def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
     assert assigned is not None
     candidates = wgmma.buffers(kind.shape, bits, side, wgmma.part(kind.shape[side], side, op.attrs["warps"]))
     return min(candidates, key=lambda layout: vector_cost(assigned, layout, bits))
+
+
+# -- products under way
+
+
+def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
+    """The products of a loop's own block that may still be under way when its next trip begins: all or none.
+
+    Each is a wgmma whose result is only added to by itself, a trip later, and both of whose operands are buffers that no trip writes
+    but by a copy that keeps clear of them (`copied`).
+    """
+    (block,) = loop.blocks
+    made = {value for op in walk(block) for value in op.results}
+    end, found = block.terminator, []
+    uses: dict[Value, int] = {}
+    for op in walk(block):
+        for value in op.args:
+            uses[value] = uses.get(value, 0) + 1
+    for op in block.ops:
+        if op.name != "dot" and not any(inner.name == "dot" for nested in op.blocks for inner in walk(nested)):
+            continue
+        apart = all(value in copied or value not in made for value in op.args[:2])
+        if len(from_shared(op)) < 2 or not apart or op.result not in end.args:
+            return ()
+        carried = block.args[1 + end.args.index(op.result)]
+        if op.args[2] is not carried or uses[op.result] != 1 or uses[carried] != 1:
+            return ()
+        found.append(op)
+    return tuple(found)

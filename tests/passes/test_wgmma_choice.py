@@ -68,7 +68,7 @@ def test_8_bit_floats_are_multiplied_as_such():
 
 
 def test_p_of_attention_stays_in_registers_and_q_is_stored_before_the_loop():
-    func, stages = lowered("wgmma_attention_wide")
+    func, stages = lowered("wgmma_attention_wide", num_stages=1)
     loop = next(op for op in func.ops() if op.name == "for")
     first, second = (op for op in walk(loop.blocks[0]) if op.name == "dot")
     assert isinstance(first.args[0].type, Buffer) and second.attrs["registers"]
@@ -85,11 +85,12 @@ def test_an_operand_of_two_products_is_stored_once():
     assert len(stores) == 1
 
 
+@pytest.mark.parametrize("num_stages", [1, 3])
 @pytest.mark.parametrize("name", ["wgmma_fp16", "wgmma_attention", "wgmma_fp16_narrow_nn", "wgmma_chain_fp16_split"])
-def test_removing_any_one_barrier_or_fence_is_noticed(name):
+def test_removing_any_one_barrier_or_fence_is_noticed(name, num_stages):
     case = CASES[name]
     arguments = case.make(np.random.default_rng(5))
-    func, _ = case.lower(arguments, "sm_90a")
+    func, _ = case.lower(arguments, "sm_90a", num_stages=num_stages)
     assert {"fence", "barrier"} <= {op.name for op in func.ops()}
     # What is fenced before a loop is fenced again with what is stored in its first trip.
     loops = [op for op in func.ops() if op.name == "for"]
@@ -106,7 +107,7 @@ def test_removing_any_one_barrier_or_fence_is_noticed(name):
 def test_a_fence_behind_the_barrier_is_too_late():
     case = CASES["wgmma_fp16"]
     arguments = case.make(np.random.default_rng(5))
-    func, _ = case.lower(arguments, "sm_90a")
+    func, _ = case.lower(arguments, "sm_90a", num_stages=1)
     block = next(op for op in func.ops() if op.name == "for").blocks[0]
     position = next(i for i, op in enumerate(block.ops) if op.name == "fence")
     assert block.ops[position + 1].name == "barrier"
@@ -135,3 +136,61 @@ def test_the_verifier_wants_buffers_that_a_descriptor_can_name():
     spoilt = text.replace(str(swizzle), str(swizzle).replace("72,144", "64,128"))
     with pytest.raises(CompilerBug, match="no matrix descriptor for operand"):
         verify(parse_func(spoilt))
+
+
+# -- products under way
+
+
+def rotated(name: str, **options) -> tuple[Func, Op, Op]:
+    """A kernel with its loop and the product in it."""
+    func, _ = lowered(name, **options)
+    loop = next(op for op in func.ops() if op.name == "for")
+    return func, loop, next(op for op in walk(loop.blocks[0]) if op.name == "dot")
+
+
+@pytest.mark.parametrize(("num_stages", "slots"), [(2, 3), (3, 3), (4, 4)])
+def test_a_product_outlasts_its_trip_and_its_slot_is_spared(num_stages, slots):
+    func, loop, dot = rotated("wgmma_fp16", num_stages=num_stages)
+    assert dot.attrs["pending"] == 1
+    assert {op.result.type.slots for op in func.ops() if op.name == "alloc" and "align" in op.attrs} == {slots}
+    assert [op.name for op in func.body.ops[func.body.ops.index(loop) :]][1] == "dot_wait"
+
+
+def test_a_product_that_is_looked_at_in_its_trip_is_waited_for_there():
+    func, loop, _ = rotated("wgmma_attention")
+    dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
+    assert len(dots) == 2 and not any(op.attrs.get("pending") for op in dots)
+    assert not any(op.name == "dot_wait" for op in func.ops())
+
+
+def test_without_a_ring_nothing_is_under_way():
+    assert not rotated("wgmma_fp16", num_stages=1)[2].attrs.get("pending")
+
+
+def test_a_product_that_stays_too_long_is_noticed():
+    case = CASES["wgmma_fp16"]
+    arguments = case.make(np.random.default_rng(5))
+    func, _ = case.lower(arguments, "sm_90a")
+    case.interpret(func, arguments)
+
+    def longer(op: Op) -> Op:
+        return op.replace(attrs={**op.attrs, "pending": 2}) if op.name == "dot" else op
+
+    with pytest.raises(CompilerBug, match="copy is under way|overwritten|writes shared memory"):
+        for seed in range(4):
+            case.interpret(edited(func, longer), arguments, seed=seed)
+
+
+def test_the_verifier_lets_nobody_use_what_is_under_way():
+    func, _, _ = rotated("wgmma_fp16")
+    wait = next(op for op in func.ops() if op.name == "dot_wait")
+    users = {op.id for op in func.ops() if wait.result in op.args}
+
+    def early(op: Op) -> Op | None:
+        if op is wait or op.id == wait.id:
+            return None
+        args = tuple(wait.args[0] if x is wait.result else x for x in op.args)
+        return op.replace(args=args) if op.id in users else op
+
+    with pytest.raises(CompilerBug, match="a product that may be under way"):
+        verify(edited(func, early))
