@@ -6,6 +6,10 @@ the registers), each into the next slot of a ring of `num_stages` buffers; what 
 with a wait for its own copies, then copies into the slot that the trip before it has read. So one barrier a trip, between the two,
 is enough: it shows everybody's copies to all, and says that all have read.
 
+wgmma runs on by itself. Where a product's result is only added to by the product of the next trip, that one is issued while this one
+still reads its slot. A trip then waits for the product of the trip before, behind its own, and copies into that one's slot after a
+second barrier: all of this while its own product runs.
+
 What may be copied is told by what stands between a load and shared memory: nothing but another view of the tile. A mask is free, a copy
 writes zeros where it is off. That is also what happens where there is no such trip.
 """
@@ -88,9 +92,7 @@ def pipeline(func: Func, target: Target, notes: Notes) -> Func:
             planner.explain(plans)
             return made
         largest = max(plans.values(), key=lambda plan: plan.bytes)
-        if largest.lasting:
-            plans[largest.loop.id] = replace(largest, lasting=())
-        elif largest.ahead > 1:
+        if largest.ahead > 1:
             plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
         else:
             planner.refuse(plans.pop(largest.loop.id).copies, "shared memory has no room for two of its tiles")
@@ -122,13 +124,8 @@ class Plan:
     lasting: tuple[Op, ...] = ()
 
     @property
-    def slots(self) -> int:
-        """That of this trip, those of later ones, and that of the trip before, if it is still being read."""
-        return self.ahead + 1 + bool(self.lasting)
-
-    @property
     def bytes(self) -> int:
-        return self.slots * sum(copy.buffer.type.bytes for copy in self.copies)
+        return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
 
 
 class Planner(Obstacles):
@@ -156,12 +153,11 @@ class Planner(Obstacles):
                 continue
             views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
             copies.append(Copy(load, views, store, vec))
-        wanted, lasts = stages(self.func, loop) - 1, lasting(loop, [copy.buffer for copy in copies])
-        if lasts and wanted > 1:  # one of the slots is that of the trip before
-            wanted -= 1
+        wanted = stages(self.func, loop) - 1
         if copies:
             ahead = min(wanted, max(1, ranges.trips(self.facts, loop)[1] - 1))
-            self.plans[loop.id] = Plan(loop, tuple(copies), ahead, wanted, lasts)
+            late = lasting(loop, [copy.buffer for copy in copies])
+            self.plans[loop.id] = Plan(loop, tuple(copies), ahead, wanted, late)
 
     def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
         """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
@@ -219,7 +215,7 @@ class Planner(Obstacles):
         for plan in plans.values():
             for copy in plan.copies:
                 kind = copy.buffer.type
-                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.slots} slots of "
+                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.ahead + 1} slots of "
                 text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes a copy"
                 text += "; cut off to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
                 if plan.ahead < plan.wanted:
@@ -251,22 +247,20 @@ class Rotation(Rebuild):
         if plan is None:
             return NotImplemented
         builder, body, ahead = self.builder, op.blocks[0], plan.ahead
-        rings = [self.ring(copy, plan.slots) for copy in plan.copies]
+        rings = [self.ring(copy, ahead + 1) for copy in plan.copies]
         before = Trips(self, self.facts, plan.loop, op.args[0], op.args[3:])
         least = ranges.trips(self.facts, plan.loop)[0]
         for trip in range(ahead):
             self.group(plan, rings, builder.const(trip, t.int32), before, trip, trip < least)
-        first, last = builder.const(0, t.int32), builder.const(plan.slots - 1, t.int32)
-        # The slot of this trip, that of the trip before if its products may still read it, and the one that is written.
-        start = [first, last, builder.const(ahead, t.int32)] if plan.lasting else [first, last]
-        own = [Value(first.type, name) for name in (("read", "before", "write") if plan.lasting else ("read", "write"))]
-        read, write = own[0], own[-1]
-        with builder.block((*body.args, *own)) as opened:
+        first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
+        read, write = Value(first.type, "read"), Value(first.type, "write")
+        with builder.block((*body.args, read, write)) as opened:
             builder.op("wait", pending=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 builder.op("fence")  # before the barrier that follows
             now = Trips(self, self.facts, plan.loop, body.args[0], body.args[1:])
-            self.group(plan, rings, write, now, ahead)
+            if not plan.lasting:
+                self.group(plan, rings, write, now, ahead)
             gone: set[Op] = set()
             for copy, ring in zip(plan.copies, rings, strict=True):
                 gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
@@ -276,15 +270,19 @@ class Rotation(Rebuild):
                 x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in body.ops if x not in gone
             ):
                 gone.update(x for x in body.ops if x.name == "fence")
-            pending = len(plan.lasting)
-            late = {x: x.replace(attrs={**x.attrs, "pending": pending}) for x in plan.lasting}
-            self.ops([late.get(x, x) for x in body.ops[:-1] if x not in gone])
+            for x in body.ops[:-1]:
+                if x in plan.lasting:  # behind them those of the trip before are done, whose slot is written next
+                    self.one(x.replace(attrs={**x.attrs, "pending": len(plan.lasting)}))
+                    if x is plan.lasting[-1]:
+                        self.group(plan, rings, write, now, ahead)
+                elif x not in gone:
+                    self.one(x)
             at_end = builder.value("cmp", read, last, pred="ge")
             following = builder.value("select", at_end, first, builder.value("add", read, builder.const(1, t.int32)))
             end = body.terminator
-            builder.append(end.replace(args=(*map(self.get, end.args), following, *own[:-1])))
-        carried = tuple(Value(first.type) for _ in own)
-        builder.append(op.replace(args=(*op.args, *start), results=(*op.results, *carried), blocks=(opened.done,)))
+            builder.append(end.replace(args=(*map(self.get, end.args), following, read)))
+        carried = (Value(first.type), Value(first.type))
+        builder.append(op.replace(args=(*op.args, first, last), results=(*op.results, *carried), blocks=(opened.done,)))
         summed = [op.results[body.terminator.args.index(x.result)] for x in plan.lasting]
         waited = dict(zip(summed, builder.op("dot_wait", *summed).results, strict=True)) if summed else {}
         builder.op("wait", pending=0)

@@ -13,7 +13,7 @@ from kernels.base import copied, parameters
 from kernels.products import matmul
 
 from blocknb import passes
-from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.codegen import gpu, llvm, sass, toolchain
 from blocknb.target import Target
 
 HOPPER = Target.parse("sm_90a")
@@ -69,7 +69,9 @@ def test_large_tiles_spill_nothing_and_ptxas_has_nothing_to_say(tile):
     assert not assembly.warnings  # C7514 and its like: what ptxas says when it serialises wgmma
     assert all(not found.spill_stores for found in assembly.resources.values())
     assert len(re.findall(r"wgmma\.mma_async", ptx)) == count
-    assert len(re.findall(r"wgmma\.fence", ptx)) == len(re.findall(r"wgmma\.wait_group", ptx)) == 1
+    assert len(re.findall(r"wgmma\.fence", ptx)) == 1
+    assert re.findall(r"wgmma\.wait_group\.sync\.aligned (\d)", ptx) == ["1", "0"]  # in the loop, and behind it
+    assert len(re.findall(r"[HI]GMMA\.", sass.disassemble(assembly.cubin, HOPPER).result().text)) == count
 
 
 def test_every_small_case_assembles_without_a_warning():
