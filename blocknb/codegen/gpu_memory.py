@@ -355,7 +355,8 @@ def predicated_store(
     operands = [f"ptr addrspace(1) {name}", *(f"i{register} {w}" for w in words)] + (
         [f"i1 {predicate}"] if predicate else []
     )
-    constraints = ["l"] + [LETTER[bits]] * n + (["b"] if predicate else [])
+    # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses what was loaded.
+    constraints = ["l"] + [LETTER[bits]] * n + (["b"] if predicate else []) + ["~{memory}"]
     g.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)})')
 
 
