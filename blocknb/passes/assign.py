@@ -183,22 +183,26 @@ class Assignment:
     def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
         """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
         small tile is loaded in it at once, replicas and all, instead of being converted."""
-        asked = None
-        for op, _ in consumers.get(value, ()):
-            if op.name in VIEWS:
-                layout = self.asked_by_views(op.result, consumers, made)
-                layout = layout and operand_layout(op, value, layout)
-            elif OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
-                if value in made and self.groups.find(op.results[0]) == self.groups.find(value):
-                    made[op.results[0]] = None
-                    layout = self.asked_by_views(op.results[0], consumers, made)
+        asked, todo = None, [value]
+        while todo:  # what is made is as long as the kernel, and may be used often
+            value = todo.pop()
+            if not consumers.get(value):
+                return None
+            for op, _ in consumers[value]:
+                if op.name in VIEWS:
+                    layout = self.asked_by_views(op.result, consumers, {})
+                    layout = layout and operand_layout(op, value, layout)
+                elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
+                    if value in made and self.groups.find(result) == self.groups.find(value):
+                        todo += [] if result in made else [result]
+                        made[result] = None
+                        continue
+                    layout = self.layouts.get(self.groups.find(result))
                 else:
-                    layout = self.layouts.get(self.groups.find(op.results[0]))
-            else:
-                return None
-            if layout is None or asked not in (None, layout):
-                return None
-            asked = layout
+                    return None
+                if layout is None or asked not in (None, layout):
+                    return None
+                asked = layout
         return asked
 
     def layout_of(self, value: Value) -> Layout:

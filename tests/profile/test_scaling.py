@@ -94,6 +94,29 @@ def test_a_chain_of_statements_may_be_longer_than_pythons_stack():
     generate(scaling.kernel("unrolled", 20), 3 * sys.getrecursionlimit(), "sm_90a")
 
 
+SQUARES = """
+import blocknb
+import blocknb.language as tl
+
+
+@blocknb.kernel
+def kernel(x, COUNT: tl.constexpr):
+    rows, columns = tl.arange(0, 8)[:, None], tl.arange(0, 64)
+    line = tl.load(x + columns)
+    for _ in tl.static_range(COUNT):
+        line = line * line
+    tl.store(x + rows * 64 + columns[None, :], tl.load(x + rows * 64 + columns[None, :]) * line[None, :])
+"""
+
+
+def test_what_uses_a_value_twice_is_looked_at_once():
+    kernel = scaling.made("squares", SQUARES)["kernel"]
+    stages = kernel.trace("*fp32:16", COUNT=60, num_warps=4).stages  # 2^60 ways from the load to the store
+    laid = next(stage.after for stage in stages if stage.name == "assign")
+    assert [op.name for op in laid.ops()].count("mul") > 60
+    assert "convert" not in [op.name for op in laid.ops()]
+
+
 RETURNS = """
 import blocknb
 import blocknb.language as tl
