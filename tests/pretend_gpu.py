@@ -98,7 +98,12 @@ class PretendGpu:
         self.calls = {"getDevice": 0, "free": 0}
         self.thread, self.seconds = _Thread(), 0.0
         runtime = SimpleNamespace(getDevice=self.get_device, getDeviceCount=lambda: count, free=self.free)
-        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.on))
+        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.device_of))
+
+    def device_of(self, device: int) -> Any:
+        found = self.on(device)
+        found.attributes = {"MultiProcessorCount": 132}  # type: ignore[attr-defined]
+        return found
 
     @contextlib.contextmanager
     def on(self, device: int) -> Iterator[None]:

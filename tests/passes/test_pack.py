@@ -7,13 +7,14 @@ import pytest
 from fuzz import reports
 from hypothesis import given
 from hypothesis import strategies as st
+from pretend_gpu import CupyArray, pretend
 
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.profile.occupancy import occupancy
-from blocknb.runtime.cta import CTAS, packed, programs_of_cta
+from blocknb.runtime.cta import CTAS, programs_of_cta
 from blocknb.target import Target
 
 SM90 = Target.parse("sm_90a")
@@ -113,15 +114,21 @@ def test_a_cta_has_whole_programs_and_the_gpu_enough_ctas(x, y, z, most, sms):
     assert more > most or x % more or x // more * y * z < CTAS * sms  # not one step more
 
 
-def test_the_driver_is_given_programs_along_the_second_axis():
-    calls = []
-    start = packed(lambda *args: calls.append(args), 8, 132)
-    start(7, 4096, 2, 1, 32, 1, 1, 0, "stream", "arguments", 0)
-    start(7, 4097, 1, 1, 32, 1, 1, 0, "stream", "arguments", 0)
-    assert calls == [
-        (7, 512, 2, 1, 32, 8, 1, 0, "stream", "arguments", 0),
-        (7, 4097, 1, 1, 32, 1, 1, 0, "stream", "arguments", 0),
+def test_the_driver_is_given_programs_along_the_second_axis_by_every_launch(monkeypatch):
+    gpu = pretend(monkeypatch)
+    x, out, sizes = CupyArray(), CupyArray(), CupyArray(np.int32)
+    grids = [(4096, 2), (4096, 2), (4096, 2), (4097,), (4096, 2), (132,), (3 * 132,), (6 * 132,)]
+    for grid in grids:  # the first ones the general way, the others as repeated launches
+        scaled_rows[grid](x, out, sizes, 100, FACTOR=2.0, BLOCK=128, num_warps=1, experimental=True)
+    assert [(found.grid, found.block) for found in gpu.launches] == [
+        *[((512, 2, 1), (32, 8, 1))] * 3,
+        ((4097, 1, 1), (32, 1, 1)),
+        ((512, 2, 1), (32, 8, 1)),
+        ((132, 1, 1), (32, 1, 1)),
+        ((396, 1, 1), (32, 1, 1)),
+        ((396, 1, 1), (32, 2, 1)),
     ]
+    assert scaled_rows._launch.__name__ == "_launch"
 
 
 def test_an_sm_holds_more_of_programs_that_share():
