@@ -17,6 +17,7 @@ from typing import Any
 
 from blocknb.analysis import affine
 from blocknb.codegen import (
+    gpu_again,
     gpu_assembly,
     gpu_async,
     gpu_atomics,
@@ -92,6 +93,8 @@ class Generator:
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
         self.late, self.masks = gpu_late.late(func, self.facts, self.streamed)
+        self.again = gpu_again.Again(func, self.facts, self.streamed)
+        self.unplaced = self.late | self.again.values | self.again.after  # emitted where they are asked for
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
@@ -423,7 +426,7 @@ class Generator:
 
     def forget(self) -> None:
         for known, key in self.scopes.pop():
-            del known[key]
+            known.pop(key, None)
 
     def op(self, op: Op) -> None:
         if op.results and op.results[0] in self.streamed:
@@ -450,6 +453,8 @@ class Generator:
                 gpu_report.emit(self, op)
             case "reduce":
                 gpu_warp.reduce(self, op)
+                if op in self.again.reductions:
+                    self.again.renew(self)
             case "scan":
                 gpu_scan.scan(self, op)
             case "flip" | "gather":
@@ -464,7 +469,7 @@ class Generator:
                 plan(op.args[0].type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits)).kind == "shuffle"
             ):
                 gpu_warp.shuffle(self, op)
-            case _ if op.results and op.results[0] in self.late:
+            case _ if op.results and op.results[0] in self.unplaced:
                 self.lazy[op.result] = (op, None, self.dbg)
             case _ if OPS[op.name].pure:
                 chunk = self.sink if self.sink is self.chunks[-1] and not self.sink else self.open_chunk()

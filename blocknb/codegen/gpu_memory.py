@@ -126,7 +126,7 @@ def memory_bits(dtype: ElementType) -> int:
 
 def unpack(g: Generator, value: Value, index: int) -> str:
     """One register out of the word that it arrived in."""
-    if value in g.streamed and not any(index in registers for registers in g.words[value]):
+    if (value in g.streamed or value in g.again.loads) and not any(index in registers for registers in g.words[value]):
         g.deferred[value]((index,))
     dtype = value.type.dtype
     kind, bits = llvm_type(dtype), memory_bits(dtype)

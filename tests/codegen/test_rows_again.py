@@ -1,0 +1,108 @@
+"""Rows of 16-bit floats that stay packed and are widened again behind each reduction: the same bits as without, in fewer registers."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from fuzz import reports
+from kernels.base import Case
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.norms import norm_kernel
+from blocknb.kernels.softmax import softmax_kernel
+
+DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def outputs(kernel, arguments: dict, grid: tuple, **options) -> dict[str, np.ndarray]:
+    """The arrays after a run with the option; raises AssertionError unless a run without it leaves the same bits."""
+    found = []
+    for experimental in (False, True):
+        own = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
+        case = Case("again", kernel, lambda rng: own, None, grid)
+        func, _ = case.lower(own, "sm_90a", experimental=experimental, **options)
+        reports.run(func, own, grid)
+        found.append({k: v for k, v in own.items() if isinstance(v, np.ndarray)})
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(array.view(np.uint8), found[1][name].view(np.uint8), err_msg=name)
+    return found[1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "warps"), [(1024, 1), (781, 1), (2048, 2), (512, 1)])
+def test_softmax_and_norms_are_the_same_to_the_last_bit(dtype, n, warps):
+    rng = np.random.default_rng()
+    x = rng.standard_normal((2, n)).astype(DTYPES[dtype])
+    x[0, : rng.integers(3)] = rng.choice([np.inf, -np.inf, np.nan])
+    block = blocknb.next_power_of_2(n)
+    poison = np.full((2, n), 7.0, DTYPES[dtype])
+    row = {"x": x, "y": poison, "x_stride": n, "y_stride": n, "n": n, "BLOCK": block}
+    outputs(softmax_kernel, row, (2, 1, 1), num_warps=warps)
+    weights = {k: rng.standard_normal(n).astype(DTYPES[dtype]) for k in ("weight", "bias")}
+    kept = {k: np.zeros(2, np.float32) for k in ("mean", "rstd")}
+    for centred in (True, False):
+        norm = {"x": x, **weights, "y": poison, **kept, "x_row": n, "y_row": n, "m": 2, "n": n, "eps": 1e-5}
+        more = {"CENTRED": centred, "ROWS": 1, "BLOCK": block}
+        outputs(norm_kernel, norm | more, (2, 1, 1), num_warps=warps)
+
+
+@blocknb.kernel
+def mixed(x, other, out, places, sums, B: bl.constexpr):
+    """Rows that meet others, are stored, and are reduced to several numbers at once."""
+    at = bl.arange(0, B)
+    row = bl.load(x + at).to(bl.float32)
+    second = bl.load(x + B + at).to(bl.float32)
+    fixed = bl.load(other + at).to(bl.float32)
+    both = row + second
+    top = bl.max(row, axis=0)
+    spread = (row - top) * 2.0 + second
+    total = bl.sum(spread, axis=0)
+    bl.store(places, bl.argmax(row - total, axis=0))
+    bl.store(places + 1, bl.argmin(second * row, axis=0))
+    scaled = row * total + fixed
+    bl.store(out + at, scaled)
+    bl.store(out + B + at, both - total)
+    bl.store(sums, bl.sum(scaled, axis=0) + bl.sum(both, axis=0))
+
+
+@blocknb.kernel
+def looped(x, out, n, B: bl.constexpr):
+    """A row that a loop uses is widened once, before it."""
+    at = bl.arange(0, B)
+    row = bl.load(x + at).to(bl.float32)
+    total = bl.sum(row, axis=0)
+    for i in range(n):
+        total += bl.sum(row * i, axis=0)
+        bl.store(out + i * B + at, row - total)
+
+
+def test_rows_among_others_in_branches_and_loops_are_the_same():
+    rng = np.random.default_rng()
+    x, other = (rng.integers(-1, 2, shape).astype(np.float16) for shape in ((2, 1024), 1024))
+    zeros = {"out": np.zeros((2, 1024), np.float16), "places": np.zeros(2, np.int32), "sums": np.zeros(1, np.float32)}
+    for sign in (1, -1):
+        got = outputs(mixed, {"x": x * np.float16(sign), "other": other, **zeros, "B": 1024}, (1, 1, 1), num_warps=1)
+        wide = x.astype(np.float64) * sign
+        total = ((wide[0] - wide[0].max()) * 2 + wide[1]).sum()
+        np.testing.assert_array_equal(got["out"][0], (wide[0] * total + other).astype(np.float16))
+        assert got["places"][1] == (wide[1] * wide[0]).argmin()
+    got = outputs(
+        looped, {"x": x[0], "out": np.zeros((3, 1024), np.float32), "n": 3, "B": 1024}, (1, 1, 1), num_warps=1
+    )
+    totals = x[0].astype(np.float64).sum() * np.array([1, 2, 4])
+    np.testing.assert_array_equal(got["out"], x[0].astype(np.float64) - totals[:, None])
+
+
+def test_a_packed_row_leaves_registers_for_more_programs():
+    row = {**dict.fromkeys(("x", "y"), "*fp16:16"), **dict.fromkeys(("x_stride", "y_stride", "n"), "i32:16")}
+    plain, packed = (softmax_kernel.trace(**row, BLOCK=32768, num_warps=16, experimental=e) for e in (False, True))
+    assert plain.resources.registers > 64 >= packed.resources.registers and packed.resources.spill_bytes == 0
+    counts = [len(re.findall(r"ex2\.", trace.ptx)) for trace in (plain, packed)]
+    assert counts == [64, 128]  # of 64 elements: once for the sum and once for the quotients
+    wide = row | dict.fromkeys(("x", "y"), "*fp32:16")
+    texts = [softmax_kernel.trace(**wide, BLOCK=4096, num_warps=4, experimental=e).ptx for e in (False, True)]
+    assert texts[0] == texts[1]  # nothing is packed
