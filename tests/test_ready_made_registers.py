@@ -15,7 +15,7 @@ from blocknb.runtime.kernel import Launch, captured
 
 MODULES = ("rows", "cross_entropy", "norm_gradients")
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-M = 1500  # rows: enough for any number of programs; the matrices are views that repeat one row
+M = 1500  # rows: enough for any number of programs
 Call = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
 
 
@@ -34,29 +34,28 @@ CALLS: dict[str, Call] = {
     ),
     "swiglu": lambda x, w, out: ready.swiglu(x, x, out),
 }
-#: Lengths of rows: those of the fuller run take a minute.
+#: Lengths of rows: those of the fuller run take minutes.
 LENGTHS = {"layer_norm_backward": (1024, 8192, 16384), "rms_norm_backward": (16384,), "cross_entropy": (50257,)}
 LENGTHS |= {"cross_entropy_backward": (50257,), "swiglu": (11008,)}
 ALL = (1, 200, 1000, 2048, 4096, 5000, 8192, 12672, 16384, 32768, 50257, 65536)
 
 
-def launches(call: Call, n: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """What the wrapper would launch on a GPU."""
+def launches(call: Call, n: int, dtype: Any, apart: int, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """What the wrapper would launch on a GPU; rows begin `apart` elements behind a multiple of 16 bytes."""
     for name in MODULES:
         monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "on_host", lambda array: False)
-    matrix = np.zeros((M, n), dtype)
+    matrix, out = (np.zeros((M, n + apart), dtype)[:, apart:] for _ in range(2))
     found: list[Launch] = []
     with captured(found.append):
-        call(matrix, np.zeros(n, dtype), np.empty_like(matrix))
+        call(matrix, np.zeros(n, dtype), out)
     return found
 
 
-def check(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = launches(CALLS[name], n, DTYPES[dtype], monkeypatch)
+def check(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch, apart: int = 0) -> None:
+    found = launches(CALLS[name], n, DTYPES[dtype], apart, monkeypatch)
     assert found
     for launch in found:
         used = launch.retarget("sm_90a").resources
-        print(name, n, dtype, launch.kernel.__name__, launch.grid, used)
         assert used.spill_bytes == 0, f"{launch.kernel.__name__} for {n} x {dtype}: {used}"
 
 
@@ -67,8 +66,23 @@ def test_nothing_is_spilled(name: str, n: int, dtype: str, monkeypatch: pytest.M
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("apart", [0, 1])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("n", ALL)
 @pytest.mark.parametrize("name", list(CALLS))
-def test_nothing_is_spilled_for_any_length(name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(name, n, dtype, monkeypatch)
+def test_nothing_is_spilled_for_any_length(
+    name: str, n: int, dtype: str, apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(name, n, dtype, monkeypatch, apart)
+
+
+@pytest.mark.parametrize("n", [5000, 50257])
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_backward"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_rows_of_logits_that_begin_anywhere_move_16_bytes_at_once(
+    name: str, n: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (launch,) = launches(CALLS[name], n, DTYPES[dtype], 0, monkeypatch)
+    (stage,) = (stage for stage in launch.retarget("sm_90a").stages if stage.name == "coalesce")
+    wide = [note.text.split(":")[0] for note in stage.notes if "(16 bytes)" in note.text]
+    assert wide == (["load", "store"] if name.endswith("backward") else ["load"])

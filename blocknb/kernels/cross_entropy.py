@@ -180,9 +180,9 @@ def cross_entropy_backward(
 
 
 def _vectors(x: Any) -> tuple[int, bool]:
-    """Elements that a thread has side by side, the most it may move at once, and whether rows begin or end within as many; on a CPU, whose
-    vectors begin anywhere, a thread has the whole block."""
+    """Elements that a thread has side by side, the most it may move at once, and whether rows have ends apart from them: they have
+    unless stride and length are multiples of 16, which is what a compiled kernel knows of numbers. On a CPU, whose vectors begin
+    anywhere, a thread has the whole block."""
     if on_host(x):
         return LONG, False
-    width = max(1, 16 // x.dtype.itemsize)
-    return width, bool(strides(x)[0] % width or x.shape[1] % width)
+    return max(1, 16 // x.dtype.itemsize), bool(strides(x)[0] % 16 or x.shape[1] % 16)

@@ -191,12 +191,16 @@ def _backward(
         vector(array, name, length)
     centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
     rows, block = shape["ROWS"], shape["BLOCK"]
-    kept, stages = on_host(x) or block <= (KEPT if centred else 2 * KEPT), 1
+    steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
+    aligned = not any(
+        step % 16 for step in steps
+    )  # as the compiler knows them; else each element has a load of its own
+    kept, stages = on_host(x) or block <= (2 * KEPT if aligned and not centred else KEPT), 1
     if on_host(x):
         most = HOST_PROGRAMS
     elif kept:  # as many as run at once; one that has a multiprocessor for itself loads the next row while it computes
         most = min(1024, SMS * max(1, KEPT // (rows * block)))
-        stages = 2 if most == SMS else 1
+        stages = 2 if aligned and most == SMS else 1
     else:
         rows, block = 1, min(block, LONG)
         most = blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block))
@@ -204,7 +208,6 @@ def _backward(
     wanted = [array for array in (dweight, dbias) if array is not None]
     parts = empty(x, (len(wanted), programs, n), "float32") if wanted else None
     sums = parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None
-    steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
     if kept:
         norm_backward_kernel[(programs,)](
             x, weight, dy, mean, rstd, dx, *sums, *steps, m, n, CENTRED=centred, num_stages=stages, **shape
