@@ -169,9 +169,9 @@ def wavefronts(starts: Sequence[int], width: int) -> tuple[int, int]:
 
 
 def operand_wavefronts(op: Op, operand: int) -> tuple[int, int] | None:
-    """Wavefronts of one load of a plain dot's operand (0: A, 1: B) from shared memory, at the first K; None if it is no buffer."""
+    """Wavefronts of one load of a plain dot's operand (0: A, 1: B) from shared memory, at the first K; None if no thread loads it."""
     buffer, layout = op.args[operand].type, op.args[2].type.layout
-    if not isinstance(buffer, Buffer):
+    if not isinstance(buffer, Buffer) or "instr" in op.attrs:
         return None
     starts = []
     for lane in range(layout.num_lanes):

@@ -131,7 +131,8 @@ class Block:
         address ^= (address >> 7 & (swizzle // 16 - 1)) << 4
         base = machine.base & 0x3FFFF
         where = machine.base + ((address - base) & 0x3FFFF)
-        data = machine.shared.load(where.reshape(-1), element.itemsize, element.itemsize, f"wgmma {name}")
+        who = group.start + np.arange(where.size) % GROUP  # any of them; a barrier is between it and who wrote
+        data = machine.shared.load(where.reshape(-1), element.itemsize, element.itemsize, f"wgmma {name}", who)
         if kind == "tf32":  # the last 13 bits are not looked at
             data = (np.ascontiguousarray(data).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.uint8)
         return np.ascontiguousarray(data).view(element).reshape(lines, k).astype(np.float64)

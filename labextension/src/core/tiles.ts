@@ -311,7 +311,7 @@ function dotSentences(op: TileOp): string[] {
   const size = `${a.shape[0]} × ${a.shape[1]} by ${b.shape[0]} × ${b.shape[1]}`;
   const found = [
     op.dot!.instr
-      ? `${size} by mma.sync ${op.dot!.instr} on tensor cores.`
+      ? `${size} by ${op.dot!.instr.startsWith('wgmma') ? '' : 'mma.sync '}${op.dot!.instr} on tensor cores.`
       : `${size} by multiply-adds of each thread: no tensor core.`,
   ];
   (['left', 'right'] as const).forEach((side, i) => {
