@@ -82,6 +82,16 @@ def blocked(
     return deal.layout(order)
 
 
+def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4) -> Layout:
+    """The layout for a matrix that lies along `fast` in memory and goes elsewhere along the other axis: neighbouring lanes along `fast`,
+    and each thread holds `together` neighbours along the other."""
+    deal = _Deal(shape)
+    deal.take("reg", 1 - fast, log2(together))
+    deal.fill("lane", (fast, 1 - fast), 5)
+    deal.fill("warp", (fast, 1 - fast), log2(num_warps))
+    return deal.layout((1 - fast, fast))
+
+
 def within_warp(layout: Layout, axis: int) -> Layout:
     """The layout most like this one in which no line along `axis` is spread over warps, as a scan wants it.
 

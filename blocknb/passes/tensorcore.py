@@ -8,6 +8,7 @@ made of another product. Everything else about a dot (where operands live, how t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild
@@ -31,6 +32,13 @@ def tensorcore(func: Func, target: Target, notes: Notes) -> Func:
     hopper = Hopper(func) if target.arch == "sm_90a" and experimental(func) else None
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
+        if hopper is not None and op.id in hopper.turned:
+            notes(
+                op,
+                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts",
+            )
+            rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": hopper.turned[op.id], "vec": 1}))
+            return op.results
         if op.name != "dot":
             return NotImplemented
         not_wide = ""
@@ -68,6 +76,7 @@ class Hopper:
     def __init__(self, func: Func):
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
         self.products = made_of_dots(func)
+        self.turned = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_turn(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
         """The dot with its wgmma, or None and why not, as the end of a note."""
@@ -90,6 +99,19 @@ class Hopper:
             "registers": op.args[0] in self.products and groups[1] == 1,
         }
         return op.replace(attrs=attrs, origin="tensorcore"), ""
+
+    def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
+        """Loads of fp32 operands that lie in memory along M or N, and in the buffers for wgmma along K; each with a layout for that."""
+        made, _ = self.lower(dot)
+        for side, value in enumerate(dot.args[: 2 if made is not None else 0]):
+            op, along_k = self.defs.get(value), 1 - side
+            while op is not None and op.name == "trans":
+                op, along_k = self.defs.get(op.args[0]), 1 - along_k
+            if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
+                continue
+            own = op.attrs["layout"]
+            if (own.reg if op.attrs.get("vec", 1) > 1 else own.lane)[0] & own.dim_mask(1 - along_k):
+                yield op.id, tables.crosswise(own.shape, 1 - along_k, self.num_warps)
 
     def factors(self, op: Op) -> list[Value]:
         """The operands to multiply: the 8-bit floats themselves, where a pass before made fp16 of them for want of an instruction."""

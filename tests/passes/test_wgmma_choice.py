@@ -198,3 +198,13 @@ def test_the_verifier_lets_nobody_use_what_is_under_way():
 
     with pytest.raises(CompilerBug, match="a product that may be under way"):
         verify(edited(func, early))
+
+
+def test_tf32_that_lies_along_n_is_loaded_so_that_storing_it_along_k_has_no_conflicts():
+    func, stages = lowered("wgmma_tf32_tn", num_stages=1)
+    told = notes(stages, "shared")
+    assert len([x for x in told if "dot operand" in x]) == 2
+    assert all("16-byte accesses, no bank conflicts" in x for x in told if "dot operand" in x)
+    plain, _ = lowered("wgmma_tf32", num_stages=1)
+    assert {op.attrs["vec"] for op in func.ops() if op.name == "load"} == {1}
+    assert {op.attrs["vec"] for op in plain.ops() if op.name == "load"} == {4}
