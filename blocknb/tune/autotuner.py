@@ -411,10 +411,10 @@ def autotune(
     `prune_configs_by` may hold "early_config_prune" (a function (configs, arguments, **keywords) -> configs), and "perf_model" (a function
     of all arguments by name -> estimated time) with "top_k" (how many to measure, or a share). `reset_to_zero` and `restore_value` name
     arrays that the kernel updates. `pre_hook(arguments, reset_only)` and `post_hook(arguments, exception)` stand in place of those
-    two. `warmup` and `rep` are milliseconds a configuration at most (25, 100). Configurations take turns, with cold caches, and those that
-    cannot win any more are stopped early: what was slower than the best by a half in each of three rounds, by a quarter in four, or by a
-    tenth in ten (`blocknb.tune.race.LIMITS`). `use_cuda_graph` measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in
-    its own way, one configuration after another.
+    two. `warmup` and `rep` are milliseconds a configuration (25, 100) at most. Configurations take turns, with cold caches, and those that
+    cannot win any more are stopped early: what was slower than the best by a quarter in each of four rounds, or by a tenth in ten; when
+    the time is over before that, the four fastest go on for as long again at most (figures in `blocknb.tune.race`). `use_cuda_graph`
+    measures replays of a graph (on a GPU) and `do_bench(call, quantiles)` in its own way, one configuration after another.
 
     `cache_results` says whether what was chosen is kept on disk, for the same kernel, configurations, key, device and versions. True keeps
     it, as in Triton. Left out, it is kept unless there is a `do_bench`, which may measure anything; False, or BLOCKNB_CACHE_AUTOTUNING=0

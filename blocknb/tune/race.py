@@ -4,8 +4,8 @@ Times are those of `profile.timing`: in each round every configuration that is s
 medians are compared. What each launch does counts, so a configuration's own hook is inside of what is timed; what only trials do
 (restoring and resetting arrays, the tuner's hooks) is not. Times of one round have met the same noise, and that is the spread that a
 hopeless configuration must be beyond: it was slower than the best in every round (now and then a round may be spoilt), by a factor that
-gets stricter as more is known (`LIMITS`). A Race survives an interrupt with all that was measured, and goes on from there when it is
-run again.
+gets stricter as more is known (`LIMITS`). What is undecided when the time is over is decided among the fastest. A Race survives an
+interrupt with all that was measured, and goes on from there when it is run again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from blocknb.errors import (
     StaticAssertionFailed,
     Unsupported,
 )
-from blocknb.profile.timing import clock_of, interleaved
+from blocknb.profile.timing import LEAST_ROUNDS, clock_of, interleaved
 from blocknb.runtime.binding import caller
 from blocknb.tune.config import Config
 from blocknb.tune.tuning import LEFT_OUT, MEASURED, NO_TIMES, STOPPED, WAITING, Trial, spelled
 
 ROUNDS, WARMUPS = 30, 3  # at most: `warmup` and `rep` bound them in milliseconds
 LEAST = 4  # rounds of one that runs alone
+FINALISTS, FINAL = 4, 10  # how many go on, to how many rounds, when the time is over
 #: After so many rounds, what is hopeless: so many times the best one's time, and so many milliseconds more (what is slower by less costs
 #: little to measure further, and a busy host adds as much to a launch).
-LIMITS = ((2, 3.0, 50.0), (3, 1.5, 0.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
+LIMITS = ((2, 3.0, 50.0), (4, 1.25, 0.0), (10, 1.1, 0.0))
 SPOILT = 8  # one round in so many may say otherwise
 #: Bytes of spills a thread, in loads and stores, beyond which a configuration is not even tried: as much as its registers hold.
 SPILLS = 1024
@@ -115,22 +116,9 @@ class Race:
             except REFUSALS as error:
                 self.refuse(entrant.config, error)
         named = {str(i): e for i, e in enumerate(running) if e.config not in self.out}
-        whole = min(
-            (len(self.values.get(e.config, ())) for e in named.values()), default=0
-        )  # of rounds before an interrupt
+        lengths = [len(self.values.get(e.config, ())) for e in named.values()]
+        whole = min(lengths, default=0)  # of rounds before an interrupt
         before = {name: self.values.get(e.config, [])[:whole] for name, e in named.items()}
-
-        def going(times: Mapping[str, Sequence[float]]) -> list[str]:
-            known = {n: [*before[n], *times[n]] for n, e in named.items() if e.config not in self.out}
-            rounds = min(map(len, known.values()), default=0)
-            for name, ratio in hopeless(known).items():
-                self.out[named[name].config] = STOPPED, f"{ratio:.3g} times the best after {rounds} rounds"
-                del known[name]
-            if len(known) <= 1 and rounds >= LEAST:
-                return []
-            step(f"round {rounds + 1}, {len(known)} of {len(named)} left")
-            return list(known)
-
         if not named:
             return
         with _on(gpu):
@@ -140,10 +128,10 @@ class Race:
                 gpu=gpu is not None,
                 rounds=max(ROUNDS - whole, 1),
                 warmup=WARMUPS,
-                seconds=rep * len(named) / 1e3,
+                # No `seconds`: the judge looks at the clock.
                 warmup_seconds=warmup * len(named) / 1e3,
                 clock=lambda entrant: float(entrant.timed(device)),  # type: ignore[attr-defined]
-                going=going,
+                going=Judge(self, named, before, rep * len(named) / 1e3, step),
             )
         for name, timing in found.items():
             self.values[named[name].config] = [*before[name], *timing.values]
@@ -157,6 +145,50 @@ class Race:
         times = np.quantile(values, QUANTILES).tolist() if values else self.answers.get(config, NO_TIMES)
         times = tuple(times) if isinstance(times, (list, tuple)) else times
         return Trial(config, times, len(values), fate, reason)
+
+
+class Judge:
+    """Says before each round who takes part in it, and has the race know of who does not any more.
+
+    When `seconds` are over and much is left undecided, because it is noisy or takes long, the fastest go into a final: it lasts as long
+    again at most, and makes their medians those of `FINAL` rounds."""
+
+    def __init__(
+        self,
+        race: Race,
+        entrants: Mapping[str, Entrant],
+        before: Mapping[str, Sequence[float]],
+        seconds: float,
+        step: Callable[[str], None],
+    ):
+        self.race, self.entrants, self.before, self.seconds, self.step = race, entrants, before, seconds, step
+        self.end, self.final = math.inf, False
+
+    def __call__(self, times: Mapping[str, Sequence[float]]) -> list[str]:
+        now = time.perf_counter()
+        if self.end == math.inf:
+            self.end = now + self.seconds
+        running = [name for name, entrant in self.entrants.items() if entrant.config not in self.race.out]
+        known = {name: [*self.before[name], *times[name]] for name in running}
+        rounds = min(map(len, known.values()), default=0)
+        for name, ratio in hopeless(known).items():
+            self._stop(known, name, f"{ratio:.3g} times the best after {rounds} rounds")
+        if not self.final and now >= self.end and rounds >= LEAST_ROUNDS:
+            self.final, self.end = True, now + self.seconds
+            for name in sorted(known, key=lambda name: statistics.median(known[name]))[FINALISTS:]:
+                self._stop(
+                    known, name, f"not among the {FINALISTS} fastest after {rounds} rounds, when the time was over"
+                )
+        elif self.final and now >= self.end:
+            return []
+        if (self.final and rounds >= FINAL) or (len(known) <= 1 and rounds >= LEAST):
+            return []
+        self.step(f"round {rounds + 1}, {len(known)} of {len(self.entrants)} left")
+        return list(known)
+
+    def _stop(self, known: dict[str, list[float]], name: str, reason: str) -> None:
+        self.race.out[self.entrants[name].config] = STOPPED, reason
+        del known[name]
 
 
 def hopeless(times: Mapping[K, Sequence[float]]) -> dict[K, float]:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from blocknb import Config
 from blocknb.errors import OutOfResources, StaticAssertionFailed
 from blocknb.runtime import job
 from blocknb.tune import Autotuner, race
-from blocknb.tune.race import LEAST, ROUNDS, Entrant, Race, hopeless
+from blocknb.tune.race import FINAL, FINALISTS, LEAST, ROUNDS, Entrant, Race, hopeless
 from blocknb.tune.tuning import LEFT_OUT, MEASURED, STOPPED, WAITING, Trial, Tuning
 
 X = np.arange(1000, dtype=np.float32)
@@ -39,10 +40,6 @@ def test_noise_that_a_round_has_for_all_is_no_reason_and_one_spoilt_round_in_eig
     assert set(hopeless({"best": busy, "slow": [1.5] * 8})) == {"slow"}
     assert hopeless({"best": [1.0] * 6 + [9.0] * 2, "slow": [1.5] * 8}) == {}
     assert hopeless({"a": quiet, "b": quiet}) == {}
-
-
-def test_a_half_is_enough_after_three_rounds() -> None:
-    assert set(hopeless({"best": [1.0, 2.0, 1.0], "slow": [1.6, 3.1, 1.6], "near": [1.4, 2.9, 1.4]})) == {"slow"}
 
 
 def test_a_tenth_is_enough_after_ten_rounds() -> None:
@@ -105,11 +102,11 @@ def test_the_hopeless_get_no_further_rounds_and_say_why(monkeypatch) -> None:
     track, found = Track({64: 1.05, 128: 1.0, 256: 2.0, 512: 90.0}, monkeypatch), Race("k")
     told = track.run(found)
     extra = 2  # the first run, and a round to warm up
-    assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 3, 2]
+    assert [track.launched(b) - extra for b in (64, 128, 256, 512)] == [ROUNDS, ROUNDS, 4, 2]
     assert found.trial(Config({"BLOCK": 512})).reason == "90 times the best after 2 rounds"
     trials = [found.trial(entrant.config) for entrant in track.entrants()]
     assert [t.fate for t in trials] == [MEASURED, MEASURED, STOPPED, STOPPED]
-    assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 3
+    assert trials[2].times == (2.0, 2.0, 2.0) and trials[2].rounds == 4
     assert told[0] == "first run of 1 of 4" and told[4:7] == [
         "round 1, 4 of 4 left",
         "round 2, 4 of 4 left",
@@ -124,13 +121,34 @@ def test_they_take_turns_and_only_the_launch_is_timed(monkeypatch) -> None:
     assert rounds[:8] == ["before", 1, "timed", "after", "before", 2, "timed", "after"]
 
 
-def test_the_last_one_need_not_run_on_and_a_budget_ends_it_all(monkeypatch) -> None:
+def test_the_last_one_need_not_run_on(monkeypatch) -> None:
     track, found = Track({1: 1.0, 2: 3.0}, monkeypatch), Race("k")
     track.run(found)
     assert found.trial(Config({"BLOCK": 1})).rounds == LEAST
-    found = Race("k")
-    Track({1: 1.0, 2: 1.0}, monkeypatch).run(found, rep=0)
-    assert found.trial(Config({"BLOCK": 1})).rounds == 3, "fewer have no spread"
+
+
+def test_when_the_time_is_over_the_fastest_have_a_final(monkeypatch) -> None:
+    speeds = {block: 1.0 + block / 100 for block in range(1, 7)}
+    now, seconds = [0.0], 0.01
+    monkeypatch.setattr(race, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    track, found = Track(speeds, monkeypatch), Race("k")
+    normal = track.launch
+
+    def launch(block: int) -> None:
+        now[0] += seconds
+        normal(block)
+
+    monkeypatch.setattr(track, "launch", launch)
+    told = track.run(
+        found, rep=40
+    )  # 0.24 s together: four rounds of 0.06 s; then 0.24 s more, which are six rounds of four
+    trials = [found.trial(entrant.config) for entrant in track.entrants()]
+    assert [t.rounds for t in trials] == [FINAL] * FINALISTS + [4] * 2
+    assert trials[-1].fate == STOPPED and "not among the 4 fastest after 4 rounds" in trials[-1].reason
+    assert told[-1] == "round 10, 4 of 6 left"
+    seconds, found = 0.5, Race("k")
+    track.run(found, rep=40)  # what takes long: three rounds have a spread, and one of the final
+    assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
 
 
 def test_what_cannot_run_is_left_out_at_its_first_run(monkeypatch) -> None:
@@ -172,13 +190,13 @@ def test_an_interrupt_keeps_whole_rounds_and_the_race_goes_on_from_there(monkeyp
     with pytest.raises(KeyboardInterrupt):
         track.run(found)
     configs = [entrant.config for entrant in track.entrants()]
-    assert [found.trial(c).rounds for c in configs] == [7, 6, 3] and track.log[-1] == "KeyboardInterrupt"
+    assert [found.trial(c).rounds for c in configs] == [7, 6, 4] and track.log[-1] == "KeyboardInterrupt"
     assert found.trial(configs[2]).fate == STOPPED
     monkeypatch.setattr(track, "launch", normal)
     track.log.clear()
     told = track.run(found)
     assert track.launched(3) == 0 and told[2] == "round 7, 2 of 2 left"
-    assert [found.trial(c).rounds for c in configs] == [ROUNDS, ROUNDS, 3]
+    assert [found.trial(c).rounds for c in configs] == [ROUNDS, ROUNDS, 4]
 
 
 # ---- in an autotuner
