@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -149,6 +151,34 @@ def test_when_the_time_is_over_the_fastest_have_a_final(monkeypatch) -> None:
     seconds, found = 0.5, Race("k")
     track.run(found, rep=40)  # what takes long: three rounds have a spread, and one of the final
     assert [found.trial(entrant.config).rounds for entrant in track.entrants()] == [4] * FINALISTS + [3] * 2
+
+
+def test_on_a_gpu_the_clock_is_on_its_device_and_on_the_stream_that_launches_go_to(monkeypatch) -> None:
+    inside: list[tuple[str, int]] = []
+
+    @contextlib.contextmanager
+    def within(what: str, number: int) -> Iterator[None]:
+        inside.append((what, number))
+        yield
+        inside.remove((what, number))
+
+    cuda = SimpleNamespace(
+        Device=lambda number: within("device", number),
+        ExternalStream=lambda handle: within("stream", handle),
+        get_current_stream=lambda: SimpleNamespace(ptr=1234),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    track, found, asked = Track({1: 1.0, 2: 1.2}, monkeypatch), Race("k"), []
+
+    def clock_of(gpu: bool) -> Callable[[Callable[[], Any]], float]:
+        asked.append((gpu, list(inside)))
+        return track.clock
+
+    monkeypatch.setattr(race, "clock_of", clock_of)
+    found.run(track.entrants(), gpu=3, warmup=0, rep=1e6, step=lambda what: None)
+    assert asked == [(True, [("device", 3), ("stream", 1234)])] and inside == []
+    assert found.trial(Config({"BLOCK": 2})).fate == STOPPED
 
 
 def test_what_cannot_run_is_left_out_at_its_first_run(monkeypatch) -> None:
