@@ -43,7 +43,10 @@ def emit(g: Generator, op: Op) -> None:
         case "fence":
             g.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"() #1')
         case "barrier":
-            g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+            if g.func.attrs["num_warps"] == 1:  # a CTA may have several such programs
+                g.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
+            else:
+                g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
 
 
 # -- words: registers that travel together

@@ -14,7 +14,11 @@ from blocknb.trace import Notes
 
 MOST_WARPS = 8  # of a CTA with several programs
 #: What the threads of a CTA do together, or find by their place in it.
-SHARED = {"barrier": "it has barriers", "alloc": "it has shared memory", "asm": "it has inline assembly"}
+SHARED = {
+    "barrier": "it has barriers of several warps",
+    "alloc": "it has shared memory",
+    "asm": "it has inline assembly",
+}
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -25,10 +29,12 @@ def applies(func: Func, target: Target) -> bool:
 def pack(func: Func, target: Target, notes: Notes) -> Func:
     """Lets small programs share a CTA: of an SM's CTAs there are few, and each takes a while to start.
 
-    Programs of one or two warps without barriers and shared memory stand side by side in CTAs of up to eight warps. How many there are
-    is decided by the launch: a power of two that divides the first axis of its grid, and fewer where the GPU would not be filled.
+    Programs of one or two warps without shared memory, and without barriers that several warps meet at, stand side by side in CTAs of
+    up to eight warps. How many there are is decided by the launch: a power of two that divides the first axis of its grid, and fewer
+    where the GPU would not be filled.
     """
-    reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED]
+    alone = func.attrs["num_warps"] == 1  # then a barrier is its warp's
+    reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED and not (alone and op.name == "barrier")]
     if reasons:
         notes(None, f"each program has a CTA to itself: {min(reasons)}")
         return func

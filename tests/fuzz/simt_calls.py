@@ -174,7 +174,7 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
-    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: env["@"].barrier(),
+    r"llvm\.nvvm\.bar(?:rier|\.warp\.sync).*": lambda env, match, *_: env["@"].barrier(),
     r"llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(?:\.s)?": copy_async,
     r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,

@@ -77,7 +77,7 @@ def test_packing_can_be_switched_off():
 
 def test_what_knows_its_cta_keeps_it_for_itself():
     for kernel, args, why in (
-        (transposed, ("*fp32:16", "*fp32:16"), "it has barriers"),
+        (transposed, ("*fp32:16", "*fp32:16"), "it has shared memory"),
         (where, ("*i32",), "it has inline assembly"),
     ):
         found, trace = stages(kernel, *args, num_warps=1)
