@@ -28,9 +28,11 @@ BLOCKNB = $(VENV)/.blocknb
 
 # node and jlpm are those of the environment.
 export PATH := $(BIN):$(PATH)
+# The tests start Python hundreds of times: byte code is kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-scripts lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help demo test test-full test-scripts test-browser lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
@@ -46,11 +48,10 @@ demo: install
 lab: install
 	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
 
-# The browser's tests share one server and one browser, so they run apart, one after another.
+# The browser's tests share one server and one browser, so they run one after another, and mostly wait: all linting fits beside them.
 test: install
-	$(MAKE) --no-print-directory -j $(JOBS) lint test-scripts
+	$(MAKE) --no-print-directory -j $(JOBS) test-browser lint test-scripts
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore tests/browser $(EVERY)
-	$(BIN)/python -m pytest -q tests/browser $(EVERY)
 
 test-full: install torch
 	$(MAKE) --no-print-directory test EVERY=--full
@@ -67,6 +68,9 @@ lint-scripts: install
 
 test-scripts: install
 	$(BIN)/jlpm test
+
+test-browser: install
+	$(BIN)/python -m pytest -q tests/browser $(EVERY)
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import runpy
 import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+NO_BROWSER = "browser tests skipped"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,12 +71,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Says at the very end that nobody has looked at the card in a browser."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+    """Says at the very end that nobody has looked at the card in a browser, also where those tests were left to another run."""
     yield
-    skipped = terminalreporter.stats.get("skipped", [])
-    if any("browser tests skipped" in str(report.longrepr) for report in skipped):
-        terminalreporter.write_line("browser tests skipped: no Chromium or Chrome found", yellow=True, bold=True)
+    skipped = any(NO_BROWSER in str(report.longrepr) for report in terminalreporter.stats.get("skipped", []))
+    apart = any(Path(path).resolve() == HERE / "browser" for path in config.getoption("ignore") or ())
+    if skipped or (apart and runpy.run_path(str(HERE / "browser" / "browser.py"))["find"]() is None):
+        terminalreporter.write_line(f"{NO_BROWSER}: no Chromium or Chrome found", yellow=True, bold=True)
 
 
 @pytest.fixture
