@@ -32,8 +32,8 @@ def warps(func: Func, target: Target, notes: Notes) -> Func:
     """Chooses the number of warps where nobody names one (num_warps): by what is loaded, and by the largest tile.
 
     Kernels that reduce rows get a warp for 512 elements that a program loads, up to four, if a load takes several at once; with several
-    loads of such rows up to eight for 512 of the row. Tiles of more than 8192 elements get a warp for 2048, up to sixteen. All others
-    have four.
+    loads of such rows up to eight for 512 of the row. Tiles of more than 8192 elements get a warp for 2048, up to sixteen, and with several
+    loads of 32-bit rows one for 1024. All others have four.
     """
     count, why = choice(func)
     notes(None, f"num_warps: {count}, {why}; nobody named it")
@@ -49,11 +49,14 @@ def choice(func: Func) -> tuple[int, str]:
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.shape]
     loaded = sum(op.result.type.size for op in loads)
     enough = min(largest // LARGE, MOST)
+    weighed = loaded > largest  # several loads of such rows: weights, say
     if "reduce" not in names or (others := OTHERS.keys() & names):
         why = f"as usual with {OTHERS[min(others)]}" if "reduce" in names else "as usual without a reduction"
         return (USUAL, why) if enough <= USUAL else (enough, f"{LARGE} elements of a tile each")
     few = 1 << min(max(loaded // LOADED, 1), USUAL).bit_length() - 1
-    rows = min(largest // LOADED, 2 * USUAL) if loaded > largest else 0
+    rows = min(largest // LOADED, 2 * USUAL) if weighed else 0
+    if weighed and max(op.result.type.dtype.bits for op in loads) >= 32:
+        enough = min(largest // (LARGE // 2), MOST)  # 32 registers for a row, and room for two programs
     if max(enough, rows) > few:
         count = max(enough, rows)
         return count, f"{largest // count} elements of a tile each"
