@@ -4,7 +4,7 @@ A row that is held while it is reduced leaves few registers for the rest, and re
 Behind the last reduction a kernel scales the row, loads weights, adds a bias: where that stands line by line, every line's tile is whole
 before the next one begins, and ptxas, which moves little, needs registers for two or three. So arithmetic on the way from a reduction to
 one store is emitted at that store, access by access. And a load on that way takes the store's mask when all of its elements end there: the
-store asks for no other, and one set of predicates is enough.
+store asks for no other, and one set of predicates is enough. (Several rows that share weights need more registers so, not fewer.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Late:
         reductions = [i for op, i in place.items() if op.name == "reduce"]
         for op, i in place.items():
             after = max((r for r in reductions if r < i), default=-1)
-            if op.name == "store" and after >= 0 and not any(x in self.streamed for x in op.args):
+            if op.name != "store" or after < 0 or any(x in self.streamed for x in op.args):
+                continue
+            if sum(size > 1 for size in op.args[0].type.shape) == 1:
                 self.follow(op, after, place, made)
 
     def follow(self, store: Op, after: int, place: Mapping[Op, int], made: Mapping[Value, Op]) -> None:
