@@ -69,9 +69,7 @@ class Block:
             self.fenced = True
         elif line == "wgmma.commit_group.sync.aligned":
             self.committed = True
-        elif re.fullmatch(
-            r"wgmma\.wait_group\.sync\.aligned [01]", line
-        ):  # when it reads is the interpreter's business
+        elif re.fullmatch(r"wgmma\.wait_group\.sync\.aligned \d", line):  # when it reads is the interpreter's business
             self.waited = self.committed
         elif found := re.fullmatch(r"setp\.(eq|ne)\.s32 (\w+), (\d+), (\d+)", line):
             self.values[found[2]] = (int(found[3]) == int(found[4])) == (found[1] == "eq")

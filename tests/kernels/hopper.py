@@ -68,3 +68,35 @@ def chain_case(name, dtype, m, k, n, num_warps, rtol):
 chain_case("fp16", np.float16, 64, 64, 32, 4, 4e-3)
 chain_case("fp16_split", np.float16, 64, 64, 128, 8, 4e-3)
 chain_case("tf32", np.float32, 128, 32, 16, 8, 5e-3)
+
+
+@blocknb.kernel
+def gated(x, g, u, out, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """silu(x @ g) * (x @ u): two products a trip, both under way into the next one."""
+    m, columns, ok = bl.arange(0, BM), bl.program_id(0) * BN + bl.arange(0, BN), bl.arange(0, BK)
+    gate, up = bl.zeros((BM, BN), bl.float32), bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inside = start + ok < k
+        tx = bl.load(x + m[:, None] * k + (start + ok)[None, :], mask=inside[None, :], other=0.0)
+        at = (start + ok)[:, None] * n + columns[None, :]
+        within = inside[:, None] & (columns[None, :] < n)
+        gate = bl.dot(tx, bl.load(g + at, mask=within, other=0.0), gate)
+        up = bl.dot(tx, bl.load(u + at, mask=within, other=0.0), up)
+    result = gate * bl.sigmoid(gate) * up
+    bl.store(out + m[:, None] * n + columns[None, :], result, mask=columns[None, :] < n)
+
+
+def _gated_make(rng):
+    shapes = {"x": (128, 80), "g": (80, 48), "u": (80, 48)}
+    arrays = {name: (normal(rng, shape) / 4).astype(np.float16) for name, shape in shapes.items()}
+    return arrays | {"out": poison((128, 48), np.float32), "n": 48, "k": 80, "BM": 128, "BN": 32, "BK": 16}
+
+
+def _gated_reference(a):
+    gate, up = (wide(a["x"]) @ wide(a[name]) for name in "gu")
+    return {"out": gate / (1 + np.exp(-gate)) * up}
+
+
+case(
+    "wgmma_gated", gated, _gated_make, _gated_reference, grid=(2,), rtol=1e-3, atol=1e-3, options={"experimental": True}
+)

@@ -167,6 +167,13 @@ def test_a_product_that_is_looked_at_in_its_trip_is_waited_for_there():
     assert not any(op.name == "dot_wait" for op in func.ops())
 
 
+def test_two_products_a_trip_are_both_under_way():
+    func, loop, _ = rotated("wgmma_gated")
+    assert [op.attrs["pending"] for op in walk(loop.blocks[0]) if op.name == "dot"] == [2, 2]
+    (wait,) = (op for op in func.ops() if op.name == "dot_wait")
+    assert len(wait.args) == 2
+
+
 def test_without_a_ring_nothing_is_under_way():
     assert not rotated("wgmma_fp16", num_stages=1)[2].attrs.get("pending")
 
