@@ -119,6 +119,9 @@ class Generator:
         self.scopes: list[list[tuple[dict, Any]]] = [[]]
         self.strides: dict[Value, dict[int, int]] = {}
         self.offsets: dict[Value, int] = {}
+        self.postponed: list[Callable[[], None]] = []  # copies that the next product begins
+        self.hurried = False  # whether copies are for the next trip
+        self.moving = gpu_async.moving(func, self.defs)
         self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
         self.sites: list[Site] = []
         self.reports = False
@@ -322,6 +325,8 @@ class Generator:
             case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
                 return gpu_float8.convert(self, op, value, index)
         names = tuple(self.registers[v][i] for v, i in self.operands(op, value, index))
+        if value in self.moving:
+            names = gpu_async.unmoved(self, names)
         if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert"):
             return names[0]
         return gpu_report.inside(self, op, names[0]) if op.name == "inside" else self.elementwise(op, names)
@@ -419,6 +424,12 @@ class Generator:
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             if self.accesses > gpu_control.MANY_ACCESSES:
                 gpu_control.split(self)
+            if (
+                self.postponed
+                and op.name not in ("dot", "local_load", "copy_async", "commit")
+                and not OPS[op.name].pure
+            ):
+                gpu_async.begin(self, len(self.postponed))
             self.op(op)
             if op.attrs.get("ahead"):
                 gpu_control.split(self, gpu_control.turn(self))

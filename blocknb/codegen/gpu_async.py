@@ -7,12 +7,18 @@ in the entry block, and a slot of a ring adds one number to it, for all instruct
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
 from blocknb.codegen import gpu_memory
-from blocknb.ir.core import Op
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language import types as t
+from blocknb.language.ops import OPS
+from blocknb.layouts import wgmma
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -25,15 +31,67 @@ def emit(g: Generator, op: Op) -> None:
         case "copy_async":
             copy(g, op)
         case "commit":
-            g.call("void", "llvm.nvvm.cp.async.commit.group")
+            postpone(g, lambda: g.call("void", "llvm.nvvm.cp.async.commit.group"))
         case "wait":
             g.call("void", "llvm.nvvm.cp.async.wait.group", ("i32", str(op.attrs["pending"])))
 
 
+def moving(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
+    """The addresses of copies that are a scalar pointer, which moves from trip to trip, and offsets of 32 bits, which do not."""
+    found = set()
+    for op in func.ops():
+        made = defs.get(op.args[1]) if op.name == "copy_async" else None
+        if made is not None and made.name == "ptradd" and made.args[1].type.dtype == t.int32:
+            base = defs.get(made.args[0])
+            found |= {made.result} if base is not None and base.name == "splat" else set()
+    return found
+
+
+def unmoved(g: Generator, names: Sequence[str]) -> tuple[str, ...]:
+    """Pointer and offset, where LLVM thinks that the offset may follow the pointer. Else it would keep 64 bits for every copy, and move
+    them by an addition of two instructions; an offset of 32 bits is one register, and the address one instruction."""
+    pointer, offset = names
+    hidden = g.emit(f'call i32 asm "", "=r,0,l"(i32 {offset}, ptr addrspace(1) {pointer})')
+    return pointer, hidden
+
+
 def slot(g: Generator, op: Op) -> None:
     ring, index = op.args
+    g.hurried = ring.type.slots < 3
     g.offsets[op.result] = g.offsets[ring]
     g.slots[op.result] = g.emit(f"mul i32 {g.reg(index)}, {ring.type.slot.bytes}")
+
+
+def postpone(g: Generator, step: Callable[[], object]) -> None:
+    """Does something now, or where the next product has room for it: a copy for a later trip is in no hurry, and before it fragments
+    of this trip can be read. `Generator.op` sees to it that nothing is postponed past the end of a block, a wait or a barrier."""
+    if not before_product(g):
+        step()
+        return
+    dbg = g.dbg
+
+    def later() -> None:
+        with g.writing(g.sink, dbg):
+            step()
+
+    g.postponed.append(later)
+
+
+def before_product(g: Generator) -> bool:
+    """Whether mma.sync instructions come next, but for reads, arithmetic and copies. Where what is copied is wanted in the very next trip
+    (a ring of two slots), it is in a hurry after all."""
+    for op in islice(*g.following, None):
+        if op.name == "dot":
+            return "instr" in op.attrs and not wgmma.is_name(op.attrs["instr"]) and not g.hurried
+        if op.name not in ("local_load", "copy_async", "commit") and not OPS[op.name].pure:
+            return False
+    return False
+
+
+def begin(g: Generator, count: int) -> None:
+    """Does as much of what is postponed."""
+    for _ in range(count):
+        g.postponed.pop(0)()
 
 
 def copy(g: Generator, op: Op) -> None:
@@ -41,33 +99,35 @@ def copy(g: Generator, op: Op) -> None:
     layout, mask, owner = pointer.type.layout, mask_of(op), g.owner(pointer.type.layout)
     size = buffer.type.dtype.bytes * op.attrs["vec"]
     where = gpu_memory.SharedAddress(g, buffer, layout.lane, layout.warp)
-    name = f"llvm.nvvm.cp.async.{'cg' if size == 16 else 'ca'}.shared.global.{size}"
-    for registers in accesses(g.facts, op):
+
+    def one(registers: tuple[int, ...]) -> None:
         g.accesses += 1
-        target = where.pointer(layout.register_indices[registers[0]])
-        base, distance = gpu_memory.address(g, pointer, registers[0])
-        source = gpu_memory.offset_pointer(g, base, distance, 1)
-        predicate = "true" if mask is None else g.reg(mask, registers[0])
-        args = [("ptr addrspace(3)", target), ("ptr addrspace(1)", source)]
-        if owner:
-            guarded(g, owner, predicate, target, source, size)
-        elif predicate == "true":
-            g.call("void", name, *args)
-        else:
-            g.call("void", name + ".s", *args, ("i32", read(g, predicate, size)))
+        target, source = (
+            where.place(layout.register_indices[registers[0]]),
+            gpu_memory.address(g, pointer, registers[0]),
+        )
+        issue(g, target, source, size, "true" if mask is None else g.reg(mask, registers[0]), owner)
+
+    for registers in accesses(g.facts, op):
+        postpone(g, partial(one, registers))
 
 
-def read(g: Generator, predicate: str, size: int) -> str:
-    """How many bytes are read: all or none."""
-    key = ("bytes", predicate, size)
-    if key not in g.memo:
-        return g.remember(g.memo, key, g.emit(f"select i1 {predicate}, i32 {size}, i32 0"))
-    return g.memo[key]
-
-
-def guarded(g: Generator, owner: str, predicate: str, target: str, source: str, size: int) -> None:
-    """A copy that one of several threads with the same elements does for all."""
-    cache, amount = "cg" if size == 16 else "ca", read(g, predicate, size) if predicate != "true" else str(size)
-    text = f"@$3 cp.async.{cache}.shared.global [$0], [$1], {size}, $2;"
-    operands = f"ptr addrspace(3) {target}, ptr addrspace(1) {source}, i32 {amount}, i1 {owner}"
-    g.do(f'call void asm sideeffect "{text}", "l,l,r,b"({operands})')
+def issue(g: Generator, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str) -> None:
+    """One instruction, from and to an address with a constant; zeros where the mask is off. With an `owner` one of several threads
+    with the same elements does it for all. A predicate says what is ignored: of a size ptxas would make one again."""
+    operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
+    guard = ignored = ""
+    if mask != "true":
+        key = ("off", mask)
+        if key not in g.memo:
+            g.remember(g.memo, key, g.emit(f"xor i1 {mask}, true"))
+        ignored = f", ${len(operands)}"
+        operands.append(f"i1 {g.memo[key]}")
+        constraints.append("b")
+    if owner:
+        guard = f"@${len(operands)} "
+        operands.append(f"i1 {owner}")
+        constraints.append("b")
+    to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
+    text = f"{guard}cp.async.{'cg' if size == 16 else 'ca'}.shared.global {to}, {come}, {size}{ignored};"
+    g.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(operands)})')

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import gpu_math, gpu_wgmma
+from blocknb.codegen import gpu_async, gpu_math, gpu_wgmma
 from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import SharedAddress, memory_bits, word
 from blocknb.ir.core import Op, Value
@@ -57,7 +57,15 @@ def tensor_core(g: Generator, op: Op, instruction: MmaInstruction) -> None:
     accumulators = {place: [g.reg(c, start + i) for i in range(sizes[2])] for place, start in grids[2].items()}
     steps = sorted({k for _, k in grids[0]})
     asm = mma_text(op, instruction, sizes, per_word)
-    for k in steps:
+
+    for number, k in enumerate(steps, 1):
+        if (
+            g.postponed
+        ):  # behind the fragments of this step, some of the copies for a later trip; none in the last two steps
+            for m, n in accumulators:
+                fragment(g, a, grids[0][m, k], sizes[0], per_word)
+                fragment(g, b, grids[1][k, n], sizes[1], per_word)
+            gpu_async.begin(g, -(-len(g.postponed) // max(1, len(steps) - 1 - number)))
         for (m, n), values in accumulators.items():
             left = fragment(g, a, grids[0][m, k], sizes[0], per_word)
             right = fragment(g, b, grids[1][k, n], sizes[1], per_word)

@@ -380,6 +380,10 @@ class SharedAddress:
 
     def pointer(self, index: int) -> str:
         """The address of the element whose flat index is the thread's part XOR `index`."""
+        return offset_pointer(self.g, *self.place(index), 3)
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The same as (name, constant bytes)."""
         g, offset = self.g, self.shared.offset(index) * self.bytes
         meet = offset & self.reach
         key = ("shared", self.thread, meet)
@@ -393,7 +397,7 @@ class SharedAddress:
             if key not in g.memo:
                 g.remember(g.memo, key, g.emit(f"getelementptr i8, ptr addrspace(3) {base}, i32 {self.slot}"))
             base = g.memo[key]
-        return g.emit(f"getelementptr i8, ptr addrspace(3) {base}, i32 {constant}") if constant else base
+        return base, constant
 
 
 def local_store(g: Generator, op: Op) -> None:

@@ -41,16 +41,18 @@ def offered(made: Specialisation) -> dict[str, Any]:
     return {
         "constants": constants,
         "num_warps": {"value": trace.options["num_warps"], "choices": list(WARPS)},
-        "num_stages": {"value": _stages(options), "choices": list(STAGES)},
+        "num_stages": {"value": _stages(made.compiled), "choices": list(STAGES)},
         "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
         "runs": why == "",
         "why": why or (_fixed_grid(made) if constants else ""),
     }
 
 
-def _stages(options: Mapping[str, Any]) -> int:
+def _stages(compiled: Compiled) -> int:
     """The number of stages asked for, or what loops have where nobody asks."""
-    return passes.STAGES if options["num_stages"] is None else options["num_stages"]
+    if (asked := compiled.options["num_stages"]) is not None:
+        return int(asked)
+    return passes.DOT_STAGES if any(stage.name == "pipeline" for stage in compiled.trace.stages) else passes.STAGES
 
 
 def choices(value: int) -> list[Any]:
@@ -89,7 +91,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     options = dict(made.compiled.options)
     if "num_warps" in wanted and int(wanted["num_warps"]) != made.compiled.trace.options["num_warps"]:
         options["num_warps"] = int(wanted["num_warps"])
-    if "num_stages" in wanted and int(wanted["num_stages"]) != _stages(options):
+    if "num_stages" in wanted and int(wanted["num_stages"]) != _stages(made.compiled):
         options["num_stages"] = int(wanted["num_stages"])
     if "without" in wanted:
         options["without"] = tuple(sorted(wanted["without"]))

@@ -124,22 +124,25 @@ def matrix(env: Env, match: re.Match, address: np.ndarray) -> Any:
     return results[0] if count == 1 else results
 
 
-def copy_async(env: Env, match: re.Match, target: np.ndarray, source: np.ndarray, read: Any = None) -> None:
+def copy_async(text: str, args: list[Get], threads: int) -> Get:
     """cp.async: the bytes are taken now and arrive when somebody waits; what lies there until then is of no use."""
-    begin_copy(env, match[0], target, source, int(match[1]), read, np.ones(len(target), bool))
+    where = r"\[\$(\d)(?:\+(-?\d+))?\]"
+    found = re.fullmatch(rf"(?:@\$(\d) )?cp\.async\.c[ag]\.shared\.global {where}, {where}, (\d+)(?:, \$(\d))?;", text)
+    assert found, f"simt does not know {text}"
+    size = int(found[6])
 
+    def step(env: Env) -> None:
+        machine = env["@"]
+        target, source = (args[int(found[i])](env) + int(found[i + 1] or 0) for i in (2, 4))
+        on = args[int(found[1])](env) if found[1] else np.ones(threads, bool)
+        whole = on & ~args[int(found[7])](env) if found[7] else on
+        data = np.zeros((threads, size), np.uint8)
+        data[whole] = machine.memory.load(source[whole], size, size, text, np.flatnonzero(whole))
+        who = np.flatnonzero(on)
+        machine.shared.store(target[on], np.full((len(who), size), 0xA5, np.uint8), size, text, who)
+        machine.copies[-1].append((target[on], data[on], size, text, who))
 
-def begin_copy(
-    env: Env, text: str, target: np.ndarray, source: np.ndarray, size: int, read: np.ndarray | None, on: np.ndarray
-) -> None:
-    machine = env["@"]
-    data = np.zeros((len(target), size), np.uint8)
-    whole = on if read is None else on & (read > 0)
-    assert read is None or np.isin(read, (0, size)).all(), text
-    data[whole] = machine.memory.load(source[whole], size, size, text, np.flatnonzero(whole))
-    who = np.flatnonzero(on)
-    machine.shared.store(target[on], np.full((len(who), size), 0xA5, np.uint8), size, text, who)
-    machine.copies[-1].append((target[on], data[on], size, text, who))
+    return step
 
 
 def commit(env: Env, match: re.Match) -> None:
@@ -175,7 +178,6 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
     r"llvm\.nvvm\.bar(?:rier|\.warp\.sync).*": lambda env, match, *_: env["@"].barrier(),
-    r"llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(?:\.s)?": copy_async,
     r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
     r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": matrix,
@@ -209,11 +211,12 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return simt_wgmma.block(text, constraints, args, threads)
     if text.startswith("cvt.rna.tf32.f32"):
         return lambda env: nearest_tf32(args[0](env))
+    if not text and constraints == "=r,0,l":
+        return args[0]
     if text.startswith("fence."):
         return lambda env: None
-    if found := re.fullmatch(r"@\$3 cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (\d+), \$2;", text):
-        size = int(found[1])
-        return lambda env: begin_copy(env, text, args[0](env), args[1](env), size, args[2](env), args[3](env))
+    if "cp.async." in text:
+        return copy_async(text, args, threads)
     if re.match(r"(@\$\d+ )?(red|atom)\.", text):
         return atomic(text, constraints, args, threads)
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
