@@ -21,6 +21,7 @@ import numpy as np
 from blocknb.analysis import affine
 from blocknb.analysis.effects import global_operands
 from blocknb.ir.core import Func, Op
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts.linear import Layout
 from blocknb.notebook import numbers
@@ -183,9 +184,7 @@ class Tiles:
 
     def map(self, first: Mapping[str, Any]) -> dict[str, Any] | None:
         """Where each program, in launch order, begins in the array that the kernel writes; None when no store's place is known."""
-        wanted = [
-            op for kind in (("store",), ("atomic", "atomic_cas"), ("load",)) for op in self.listed if op.name in kind
-        ]
+        wanted = [op for kind in (("store",), ATOMICS, ("load", "copy_async")) for op in self.listed if op.name in kind]
         launched = min(self.programs_launched, MAPPED)
         programs = [program_at(number, self.made.grid) for number in range(launched)]
         for op in wanted:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from blocknb import passes
-from blocknb.analysis import affine, ranges
+from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
@@ -87,7 +87,7 @@ def pipeline(func: Func, target: Target, notes: Notes) -> Func:
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        made = tidy(Rotation(func, plans).run(), "pipeline")
+        made = tidy(Rotation(func, planner).run(), "pipeline")
         if place(made)[1] <= target.max_shared:
             planner.explain(plans)
             return made
@@ -194,7 +194,7 @@ class Planner(Obstacles):
                 else "its elements change threads on their way"
             )
         if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
-            return "it is used in registers, too"
+            return "it is used more than once"
         if len(load.args) > 2 and not self.is_zero(load.args[2]):
             return "where its mask is off it is not zero"
         if not copy_width(self.facts, load, *store.args):
@@ -237,9 +237,9 @@ class Planner(Obstacles):
 class Rotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, plans: dict[int, Plan]):
+    def __init__(self, func: Func, planner: Planner):
         super().__init__(func, "pipeline", lambda op, _: self.rotate(op))
-        self.plans, self.facts, self.defs = plans, affine.analyze(func), definitions(func)
+        self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
 
     def rotate(self, op: Op) -> object:
         """The loop that copies for a later trip, behind the copies for its first ones."""

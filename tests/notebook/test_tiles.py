@@ -155,7 +155,7 @@ def test_a_flat_array_that_is_walked_in_rows_is_drawn_in_rows():
 def test_numbers_of_the_ops_are_those_of_the_code(multiplied):
     ops = unpacked(multiplied.tiles[0])["ops"]
     named = {(op["name"], op["what"]): op for op in ops}
-    assert named["load", "a"]["vector"] == 8
+    assert named["copy_async", "a"]["vector"] == 8
     assert named["dot", "x × y"]["dot"]["instr"] == "m16n8k16"
     assert named["local_load", "x"]["shared"]["how"].startswith("ldmatrix")
     assert all(op["shared"]["ways"] == 1 for op in ops if "shared" in op)

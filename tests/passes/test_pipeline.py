@@ -284,7 +284,7 @@ def various(a, b, c, table, k, WAY: bl.constexpr):
     [
         ("other", "where its mask is off it is not zero"),
         ("table", "its address was loaded in the loop"),
-        ("twice", "it is used in registers, too"),
+        ("twice", "it is used more than once"),
         ("written", "the loop also writes a, at line"),
     ],
 )
