@@ -61,7 +61,7 @@ def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
 
 
 def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
-    """Rows with weights: these are loaded once a program, so the warps deal out the columns, and more rows share them. Fewer bytes are
-    waited for with fewer warps."""
+    """Rows with weights: these are loaded once a program, so the warps deal out the columns, and more rows share them. A warp has a
+    kilobyte of a row."""
     together = 4096 // block if block <= 512 * size else 1
-    return together, max(min(max(block // 512, 8 // size), 4 * size), block // 2048)
+    return together, max(min(max(block * size // 1024, 8 // size), 4 * size), block // 2048)
