@@ -8,11 +8,15 @@ changes. How many programs a CTA has is decided by each launch, as a divisor of 
 
 from __future__ import annotations
 
-from blocknb.ir.core import Func, experimental
+from blocknb.ir.core import Func, Op, walk
+from blocknb.language.ops import ACCESSES
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 MOST_WARPS = 8  # of a CTA with several programs
+#: That a program moves: an H200 starts one CTA in 0.66 ns, and 4 TB/s are 2.6 kB in that time. Sums of two vectors of fp16, 256 numbers a
+#: program, took a third less time when packed, softmax of 256 numbers 17 %; what moves 4 kB took 4 % more.
+MOST_BYTES = 2 << 10
 #: What the threads of a CTA do together, or find by their place in it.
 SHARED = {
     "barrier": "it has barriers of several warps",
@@ -22,8 +26,8 @@ SHARED = {
 
 
 def applies(func: Func, target: Target) -> bool:
-    """Whether a program is small enough for there to be anything to decide."""
-    return experimental(func) and func.attrs["num_warps"] <= MOST_WARPS // 4
+    """Whether a program has few enough warps for there to be anything to decide."""
+    return func.attrs["num_warps"] <= MOST_WARPS // 4
 
 
 def pack(func: Func, target: Target, notes: Notes) -> Func:
@@ -35,9 +39,21 @@ def pack(func: Func, target: Target, notes: Notes) -> Func:
     """
     alone = func.attrs["num_warps"] == 1  # then a barrier is its warp's
     reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED and not (alone and op.name == "barrier")]
+    moved = sum(tile_bytes(op) for op in func.body.ops)
+    if any(tile_bytes(op) for outer in func.body.ops for block in outer.blocks for op in walk(block)):
+        reasons.append("it has accesses in loops or branches")
+    elif moved > MOST_BYTES:
+        reasons.append(f"it moves {moved} bytes, which takes longer than its start")
     if reasons:
         notes(None, f"each program has a CTA to itself: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
     notes(None, f"up to {programs} programs a CTA: their warps share nothing and never wait for each other")
     return func.with_attrs(programs=programs)
+
+
+def tile_bytes(op: Op) -> int:
+    """What an access to a tile moves."""
+    if op.name not in ACCESSES or not op.args[0].type.shape:
+        return 0
+    return int(op.args[0].type.size * op.args[0].type.dtype.element.bytes)

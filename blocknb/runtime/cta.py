@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,10 @@ def programs_of_cta(grid: tuple[int, int, int], most: int, sms: int) -> int:
 def packed(launch: Callable[..., Any], most: int, sms: int) -> Callable[..., Any]:
     """The driver's launch of a function on a grid of programs, of which a CTA has several: one above the other along its y axis."""
 
+    found = functools.lru_cache(maxsize=64)(lambda *grid: programs_of_cta(grid, most, sms))
+
     def start(function: int, x: int, y: int, z: int, threads: int, *rest: Any) -> None:
-        programs = programs_of_cta((x, y, z), most, sms)
+        programs = found(x, y, z)
         launch(function, x // programs, y, z, threads, programs, *rest[1:])
 
     return start

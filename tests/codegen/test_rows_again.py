@@ -99,10 +99,16 @@ def test_rows_among_others_in_branches_and_loops_are_the_same():
 
 def test_a_packed_row_leaves_registers_for_more_programs():
     row = {**dict.fromkeys(("x", "y"), "*fp16:16"), **dict.fromkeys(("x_stride", "y_stride", "n"), "i32:16")}
-    plain, packed = (softmax_kernel.trace(**row, BLOCK=32768, num_warps=16, experimental=e) for e in (False, True))
-    assert plain.resources.registers > 64 >= packed.resources.registers and packed.resources.spill_bytes == 0
-    counts = [len(re.findall(r"ex2\.", trace.ptx)) for trace in (plain, packed)]
-    assert counts == [64, 128]  # of 64 elements: once for the sum and once for the quotients
+    packed = softmax_kernel.trace(**row, BLOCK=32768, num_warps=16)
+    assert packed.resources.registers <= 64 and packed.resources.spill_bytes == 0
+    shorter = softmax_kernel.trace(**row, BLOCK=16384, num_warps=16)
+    counts = [len(re.findall(r"ex2\.", trace.ptx)) for trace in (shorter, packed)]
+    assert counts == [32, 128]  # of 64 elements: once for the sum and once for the quotients
+    weights = dict.fromkeys(("x", "weight", "y"), "*fp16:16") | {"x_row": "i32:16", "y_row": "i32:16", "n": "i32:16"}
+    norm = {**weights, "bias": None, "mean": None, "rstd": None, "m": "i32", "eps": "fp32"}
+    options = {"CENTRED": False, "ROWS": 1, "BLOCK": 32768, "num_warps": 16}
+    texts = [norm_kernel.trace(**norm, **options, experimental=e).ptx for e in (False, True)]
+    assert texts[0] != texts[1]  # a row that meets its weights is not packed
     wide = row | dict.fromkeys(("x", "y"), "*fp32:16")
     texts = [softmax_kernel.trace(**wide, BLOCK=4096, num_warps=4, experimental=e).ptx for e in (False, True)]
     assert texts[0] == texts[1]  # nothing is packed

@@ -12,7 +12,7 @@ from blocknb.errors import KernelError
 cupy = pytest.importorskip("cupy")
 
 
-@blocknb.kernel(num_warps=1, experimental=True)
+@blocknb.kernel(num_warps=1)
 def softmax_rows(x, out, who, n, BLOCK: bl.constexpr):
     row = bl.program_id(0) + bl.num_programs(0) * bl.program_id(1)
     columns = bl.arange(0, BLOCK)
@@ -22,7 +22,7 @@ def softmax_rows(x, out, who, n, BLOCK: bl.constexpr):
     bl.atomic_add(who + row, 1 + bl.num_programs(0))
 
 
-@blocknb.kernel(num_warps=1, experimental=True)
+@blocknb.kernel(num_warps=1)
 def careful(x, n):
     at = bl.program_id(0)
     bl.device_assert(bl.load(x + at) < n, "too large")

@@ -11,7 +11,6 @@ from pretend_gpu import CupyArray, pretend
 
 import blocknb
 import blocknb.language as bl
-from blocknb import passes
 from blocknb.codegen import gpu
 from blocknb.profile.occupancy import occupancy
 from blocknb.runtime.cta import CTAS, programs_of_cta
@@ -46,7 +45,7 @@ def where(out):
 
 
 def stages(kernel, *args, **options):
-    trace = kernel.trace(*args, experimental=True, **options)
+    trace = kernel.trace(*args, **options)
     return {stage.name: stage for stage in trace.stages}, trace
 
 
@@ -119,7 +118,7 @@ def test_the_driver_is_given_programs_along_the_second_axis_by_every_launch(monk
     x, out, sizes = CupyArray(), CupyArray(), CupyArray(np.int32)
     grids = [(4096, 2), (4096, 2), (4096, 2), (4097,), (4096, 2), (132,), (3 * 132,), (6 * 132,)]
     for grid in grids:  # the first ones the general way, the others as repeated launches
-        scaled_rows[grid](x, out, sizes, 100, FACTOR=2.0, BLOCK=128, num_warps=1, experimental=True)
+        scaled_rows[grid](x, out, sizes, 100, FACTOR=2.0, BLOCK=128, num_warps=1)
     assert [(found.grid, found.block) for found in gpu.launches] == [
         *[((512, 2, 1), (32, 8, 1))] * 3,
         ((4097, 1, 1), (32, 1, 1)),
@@ -139,7 +138,20 @@ def test_an_sm_holds_more_of_programs_that_share():
     assert many is not None and many.blocks_per_sm == many.warps_per_sm == 64
 
 
-def test_it_waits_for_its_measurement():
-    stages_ = scaled_rows.trace("*fp32", "*fp32", "*i32", "i32", FACTOR=2.0, BLOCK=128, num_warps=1).stages
-    assert "pack" not in [stage.name for stage in stages_] and "pack" in passes.OPTIONAL
-    assert gpu.generate(stages_[-1].after, SM90).programs == 1
+@blocknb.kernel
+def summed(x, out, n, BLOCK: bl.constexpr):
+    total = bl.zeros((BLOCK,), bl.float32)
+    for i in range(n):
+        total += bl.load(x + i * BLOCK + bl.arange(0, BLOCK))
+    bl.store(out + bl.program_id(0), bl.sum(total))
+
+
+def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
+    arrays = ("*fp32", "*fp32", "*i32", "i32")
+    for block, programs in ((256, 8), (512, 1)):  # numbers of four bytes, read and written
+        trace = scaled_rows.trace(*arrays, FACTOR=2.0, BLOCK=block, num_warps=1)
+        assert trace.resources.programs == programs
+    assert "it moves 4096 bytes" in trace.stage("pack").notes[0].text
+    trace = summed.trace("*fp32", "*fp32", "i32", BLOCK=32, num_warps=1)
+    assert trace.resources.programs == 1 and "loops" in trace.stage("pack").notes[0].text
+    assert gpu.generate(trace.stages[-1].after, SM90).programs == 1
