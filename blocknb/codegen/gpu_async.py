@@ -1,8 +1,11 @@
 """Asynchronous copies of the GPU code generator: cp.async from global to shared memory, past the registers, and slots of rings.
 
-An instruction copies 4, 8 or 16 bytes for a thread; how many of them are read it takes from a register, and the rest are zeros, so
-that a mask costs nothing. The trick is in the addresses: what a thread adds to a buffer's base, swizzle and all, is computed once
-in the entry block, and a slot of a ring adds one number to it, for all instructions that differ by a constant.
+An instruction copies 4, 8 or 16 bytes for a thread, or writes as many zeros where a predicate says so: a mask costs nothing. What a
+thread adds to a buffer's base, swizzle and all, is computed once in the entry block, and a slot of a ring adds one number to it, for
+all instructions that differ by a constant.
+
+The trick is when copies begin: not before the fragments that the first steps of a product read, as the program has it, but behind them,
+so that the tensor cores have work as soon as the barrier is passed, and copies and their addresses are issued in its shade.
 """
 
 from __future__ import annotations
