@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from blocknb.ir.core import Func, Op, walk
 from blocknb.language.ops import ACCESSES
+from blocknb.language.types import Pointer, Tile
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -54,6 +55,5 @@ def pack(func: Func, target: Target, notes: Notes) -> Func:
 
 def tile_bytes(op: Op) -> int:
     """What an access to a tile moves."""
-    if op.name not in ACCESSES or not op.args[0].type.shape:
-        return 0
-    return int(op.args[0].type.size * op.args[0].type.dtype.element.bytes)
+    kinds = [x.type for x in op.args if isinstance(x.type, Tile) and x.type.shape and isinstance(x.type.dtype, Pointer)]
+    return sum(kind.size * kind.dtype.element.bytes for kind in kinds) if op.name in ACCESSES else 0

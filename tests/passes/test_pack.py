@@ -7,6 +7,7 @@ import pytest
 from fuzz import reports
 from hypothesis import given
 from hypothesis import strategies as st
+from kernels import CASES
 from pretend_gpu import CupyArray, pretend
 
 import blocknb
@@ -155,3 +156,10 @@ def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
     trace = summed.trace("*fp32", "*fp32", "i32", BLOCK=32, num_warps=1)
     assert trace.resources.programs == 1 and "loops" in trace.stage("pack").notes[0].text
     assert gpu.generate(trace.stages[-1].after, SM90).programs == 1
+
+
+@pytest.mark.parametrize("name", ["matmul_float16", "attention", "gather"])
+def test_it_looks_at_kernels_of_every_kind(name):
+    case = CASES[name]
+    func, _ = case.lower(case.make(np.random.default_rng()), "sm_90a", num_warps=1)
+    assert func.attrs.get("programs", 1) == 1
