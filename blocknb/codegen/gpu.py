@@ -37,7 +37,7 @@ from blocknb.codegen.gpu_math import constant, llvm_type
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, symbol
 from blocknb.errors import CompilerBug
-from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
@@ -88,7 +88,6 @@ class Generator:
         self.func, self.target = func, target
         self.facts = affine.analyze(func)
         self.defs, self.users = definitions(func), uses(func)
-        self.experimental = experimental(func)
         self.programs = func.attrs.get("programs", 1)  # that a CTA may have
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.affine import Facts
 from blocknb.codegen import gpu_memory
-from blocknb.ir.core import Func, Op, Value, experimental, uses
+from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -40,7 +40,7 @@ class Again:
         self.reductions: set[Op] = set()
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}  # as they were loaded
         self.behind = 0  # how many reductions
-        if experimental(func) or pays(func):
+        if pays(func):
             self.find(func, facts, streamed)
 
     def find(self, func: Func, facts: Facts, streamed: frozenset[Value]) -> None:
