@@ -33,9 +33,10 @@ class Late:
     def visit(self, block: Block) -> None:
         place = {op: i for i, op in enumerate(block.ops)}
         made = {result: op for op in block.ops for result in op.results}
-        reductions = [i for op, i in place.items() if op.name == "reduce"]
+        after = -1  # the last reduction
         for op, i in place.items():
-            after = max((r for r in reductions if r < i), default=-1)
+            if op.name == "reduce":
+                after = i
             if op.name != "store" or after < 0 or any(x in self.streamed for x in op.args):
                 continue
             if sum(size > 1 for size in op.args[0].type.shape) == 1:

@@ -183,6 +183,7 @@ _MODULES = {
     "refused",
     "refuser",
     "rules",
+    "shared_memory",
     "surface",
     "types",
 }

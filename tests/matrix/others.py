@@ -265,6 +265,7 @@ ELSEWHERE = {
 OPS = {
     **dict.fromkeys(("convert", "alloc", "local_store", "local_load"), "made by passes: the GPU code of every entry"),
     **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_copies.py"),
+    **dict.fromkeys(("fence", "dot_wait"), "made by passes: tests/codegen/test_wgmma.py"),
     **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),

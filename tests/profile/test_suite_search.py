@@ -48,13 +48,15 @@ def test_a_configuration_reaches_the_kernel_of_the_copy_alone(monkeypatch: pytes
     bench = Bench(session(), BENCHMARKS["rms_norm"], CASE)
     module = source.module("norms")
     assert module is not kernels.norms and module.norm_kernel is not kernels.norms.norm_kernel
-    launch = type(module.norm_kernel).launch
+    on = type(module.norm_kernel).__getitem__
     monkeypatch.setattr(
         type(module.norm_kernel),
-        "launch",
-        lambda self, grid, *args, **options: (
-            seen.append((grid, options["ROWS"])),
-            launch(self, grid, *args, **options),
+        "__getitem__",
+        lambda self, grid: (
+            lambda *args, **options: (
+                seen.append((grid, options["ROWS"])),
+                on(self, grid)(*args, **options),
+            )
         ),
     )
     source.call(BENCHMARKS["rms_norm"], bench.arrays, {"ROWS": 8, "num_warps": 2})()
