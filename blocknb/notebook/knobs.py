@@ -23,15 +23,19 @@ from blocknb.runtime.binding import OPTIONS
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.kernel import Kernel
+from blocknb.trace import Trace
 
 WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4, 5, 6)
 MOST_LAUNCHES, MOST_SECONDS = 20, 0.1  # of the new measurement
 
 
-def offered(made: Specialisation) -> dict[str, Any]:
-    """The knobs of a specialisation: for each its value and the values to choose from."""
+def offered(card: Card) -> dict[str, Any]:
+    """The knobs of a card's kernel: for each its value and the values to choose from. Where nobody names a number of warps or stages,
+    the compiler's stands as value, and "named" is false: such a knob follows the others as long as nobody moves it."""
+    made, gpu = card.main, next((v.trace for v in card.views if v.trace is not None and v.trace.target.is_gpu), None)
     trace, options = made.compiled.trace, made.compiled.options
+    warps = (gpu or trace).options["num_warps"]  # of a GPU that is only looked at, too: a CPU has none
     constants = [
         {"name": name, "value": value, "choices": choices(value)}
         for name, value in trace.constants.items()
@@ -40,19 +44,23 @@ def offered(made: Specialisation) -> dict[str, Any]:
     off, why = set(options["without"]), why_not(made)
     return {
         "constants": constants,
-        "num_warps": {"value": trace.options["num_warps"], "choices": list(WARPS)},
-        "num_stages": {"value": _stages(made.compiled), "choices": list(STAGES)},
+        "num_warps": {"value": warps, "choices": list(WARPS), "named": options["num_warps"] is not None},
+        "num_stages": {
+            "value": _stages(options, gpu or trace),
+            "choices": list(STAGES),
+            "named": options["num_stages"] is not None,
+        },
         "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
         "runs": why == "",
         "why": why or (_fixed_grid(made) if constants else ""),
     }
 
 
-def _stages(compiled: Compiled) -> int:
+def _stages(options: Mapping[str, Any], trace: Trace) -> int:
     """The number of stages asked for, or what loops have where nobody asks."""
-    if (asked := compiled.options["num_stages"]) is not None:
+    if (asked := options["num_stages"]) is not None:
         return int(asked)
-    return passes.DOT_STAGES if any(stage.name == "pipeline" for stage in compiled.trace.stages) else passes.STAGES
+    return passes.DOT_STAGES if any(stage.name == "pipeline" for stage in trace.stages) else passes.STAGES
 
 
 def choices(value: int) -> list[Any]:
@@ -85,14 +93,14 @@ def _fixed_grid(made: Specialisation) -> str:
 
 
 def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
-    """The card after a turn. Raises KernelError as a launch would; the old card is as it was."""
+    """The card after a turn; None as a number of warps or stages leaves it to the compiler, whatever was asked for before. Raises
+    KernelError as a launch would; the old card is as it was."""
     made, kernel = card.main, card.record.kernel
     constants = {name: _checked(made, name, value) for name, value in wanted.get("constants", {}).items()}
     options = dict(made.compiled.options)
-    if "num_warps" in wanted and int(wanted["num_warps"]) != made.compiled.trace.options["num_warps"]:
-        options["num_warps"] = int(wanted["num_warps"])
-    if "num_stages" in wanted and int(wanted["num_stages"]) != _stages(made.compiled):
-        options["num_stages"] = int(wanted["num_stages"])
+    for name in ("num_warps", "num_stages"):
+        if name in wanted:
+            options[name] = None if wanted[name] is None else int(wanted[name])
     if "without" in wanted:
         options["without"] = tuple(sorted(wanted["without"]))
     kernel._check_options(options)

@@ -62,7 +62,7 @@ def bundle(card: Card) -> dict[str, Any]:
         history.replace_card(card, later)
         card = later
     live = enrol(card)
-    return card.bundle(model=live.id, knobs=knobs.offered(card.main))
+    return card.bundle(model=live.id, knobs=knobs.offered(card))
 
 
 def opened(comm: Any, message: dict[str, Any]) -> None:
@@ -108,7 +108,7 @@ def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _shown(live: LiveCard) -> dict[str, Any]:
     live._listings = {}
-    found = live.card.bundle(model=live.id, knobs=knobs.offered(live.card.main))
+    found = live.card.bundle(model=live.id, knobs=knobs.offered(live.card))
     return {"bundle": found, "document": found[document.MIME]}
 
 

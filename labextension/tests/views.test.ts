@@ -372,4 +372,28 @@ describe('knobs', () => {
     );
     expect(asked.map(({ knobs }) => knobs.num_warps)).toEqual([1, 16]);
   });
+
+  test('what nobody named is left to the compiler, follows its choice, and is left to it again by the reset', async () => {
+    const next = fixture('scale');
+    next.knobs!.num_warps.value = 8;
+    const request = vi.fn((_what: string, _asked: unknown) => Promise.resolve({ document: next }));
+    const panel = shown(fixture('scale'), { ...saved, state: 'live', request }).open('knobs');
+    const slider = (name: string): HTMLInputElement => panel.querySelector(`[data-knob=${name}]`)!;
+    const move = (name: string, value: number): void => {
+      slider(name).value = String(value);
+      slider(name).dispatchEvent(new Event('input'));
+    };
+    expect(slider('num_warps').getAttribute('aria-valuetext')).toBe('4');
+    move('BLOCK', 1);
+    await until(() => slider('num_warps').getAttribute('aria-valuetext') === '8');
+    expect(slider('num_warps').value).toBe('3');
+    move('num_warps', 2);
+    await until(() => request.mock.calls.length === 2);
+    [...panel.querySelectorAll('button')].find((found) => text(found).startsWith('Back'))!.click();
+    await until(() => request.mock.calls.length === 3);
+    const asked = request.mock.calls.map(
+      (call) => (call[1] as { knobs: { num_warps: number | null } }).knobs,
+    );
+    expect(asked.map(({ num_warps }) => num_warps)).toEqual([null, 4, null]);
+  });
 });

@@ -65,7 +65,7 @@ def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
 
     shown = observed(accumulate_pair, lambda: accumulate_pair[grid]((x, out), (1000, 1), BLOCK=128))
     assert live.bundle(shown)
-    assert [knob["name"] for knob in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    assert [knob["name"] for knob in knobs.offered(shown)["constants"]] == ["BLOCK"]
     assert shown.main.arguments["arrays.0"]["bytes"] == 4000
     shown = knobs.turned(shown, {"constants": {"BLOCK": 256}})
     assert shown.main.launches > 1 and shown.main.grid[0] == 4
@@ -80,6 +80,21 @@ def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
     assert view.ptx.split("// -- End")[0] == fresh.ptx.split("// -- End")[0]
     assert view.resources == fresh.resources and [n.text for n in view.notes] == [n.text for n in fresh.notes]
     assert [s.text for s in view.stages] == [s.text for s in fresh.stages]
+
+
+def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
+    x, out = np.ones((8, 256), np.float32), np.empty((8, 256), np.float32)
+    first = observed(softmax_kernel, lambda: softmax_kernel[8,](x, out, 256, 256, 256, BLOCK=256))
+    assert [knobs.offered(first)["num_warps"][what] for what in ("value", "named")] == [1, False]  # the GPU's
+    asked = {"num_warps": None, "num_stages": None}
+    longer = knobs.turned(first, {"constants": {"BLOCK": 8192}, **asked})
+    assert [knobs.offered(longer)["num_warps"][what] for what in ("value", "named")] == [4, False]
+    named = knobs.turned(longer, {"constants": {"BLOCK": 256}, "num_warps": 4, "num_stages": 1})
+    assert knobs.offered(named)["num_warps"]["named"] and knobs.offered(named)["num_stages"]["named"]
+    assert "num_warps=4" in named.views[1].trace.stages[0].text
+    again = knobs.turned(named, {"constants": {"BLOCK": 256}, **asked})
+    assert [s.text for s in again.views[1].trace.stages] == [s.text for s in first.views[1].trace.stages]
+    assert again.views[1].trace.resources == first.views[1].trace.resources
 
 
 def test_a_turn_leaves_the_kernels_own_last_launch():
@@ -99,7 +114,7 @@ def test_nothing_of_a_live_card_keeps_an_array():
     assert [reference() for reference in references] == [None, None]
     again = knobs.turned(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
     assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512
-    assert "are gone" in knobs.offered(again.main)["why"] or "not launched" in knobs.offered(again.main)["why"]
+    assert "are gone" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
     assert found
 
 
@@ -117,7 +132,7 @@ def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
 def test_a_fixed_grid_is_said_to_stay():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = observed(accumulate, lambda: accumulate[2,](x, out, 256, BLOCK=128))
-    assert "stays (2, 1, 1)" in knobs.offered(shown.main)["why"] and knobs.offered(shown.main)["runs"]
+    assert "stays (2, 1, 1)" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
 
 
 def test_constants_of_an_autotuner_can_be_turned():
@@ -127,7 +142,7 @@ def test_constants_of_an_autotuner_can_be_turned():
     x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
     shown = observed(accumulate, lambda: tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000))
     assert (out == 1).all()
-    assert [k["name"] for k in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
     assert knobs.turned(shown, {"constants": {"BLOCK": 512}}).main.grid == (2, 1, 1)
     assert (out == 1).all()
 
@@ -144,7 +159,7 @@ def test_constants_that_heuristics_compute_follow_what_is_turned():
 
     out = np.zeros(384, np.float32)
     shown = observed(fill.kernel, lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
-    assert [k["name"] for k in knobs.offered(shown.main)["constants"]] == ["BLOCK"]
+    assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
     turned = knobs.turned(shown, {"constants": {"BLOCK": 256}})
     assert turned.main.compiled.trace.constants["EVEN"] is False and turned.main.grid == (2, 1, 1)
 

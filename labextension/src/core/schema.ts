@@ -123,11 +123,16 @@ export interface Knob {
   choices: (number | boolean)[];
 }
 
+/** A number that somebody named, or (`named` false) that the compiler chose. */
+export interface Asked extends Omit<Knob, 'name'> {
+  named?: boolean;
+}
+
 /** What can be turned; `runs` false: a turn compiles and does not launch, and `why` says why. */
 export interface Knobs {
   constants: Knob[];
-  num_warps: Omit<Knob, 'name'>;
-  num_stages: Omit<Knob, 'name'>;
+  num_warps: Asked;
+  num_stages: Asked;
   passes: { name: string; on: boolean }[];
   runs: boolean;
   why: string;
@@ -187,11 +192,11 @@ export interface Sweep {
   notes?: string[];
 }
 
-/** What a turn asks for. */
+/** What a turn asks for; null: as the compiler chooses. */
 export interface Turn {
   constants: Record<string, number | boolean>;
-  num_warps: number;
-  num_stages: number;
+  num_warps: number | null;
+  num_stages: number | null;
   without: string[];
 }
 

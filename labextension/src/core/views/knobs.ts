@@ -4,7 +4,7 @@
  */
 
 import { button, h, uniqueId } from '../dom';
-import type { Document, Knob, Turn } from '../schema';
+import type { Asked, Document, Knob, Turn } from '../schema';
 import type { Store } from '../store';
 import { rate, time } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
@@ -19,6 +19,9 @@ export const knobs: ViewSpec = {
   mount: (panel, store) => new Knobs(panel, store),
 };
 
+const OPTIONS = ['num_warps', 'num_stages'] as const;
+type Option = (typeof OPTIONS)[number];
+
 /** Milliseconds without a further turn before the kernel is asked. */
 const PAUSE = 60;
 
@@ -27,6 +30,8 @@ class Knobs implements Mounted {
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly table = h('div.bnb-results');
   private readonly first: Document;
+  /** What shows another value on the slider of an option. */
+  private readonly moves = new Map<Option, (value: number | boolean) => void>();
   private turn: Turn;
   private timer = 0;
   /** A turn is under way, and whether a knob has moved since: one turn at a time, and of those that wait the last. */
@@ -51,6 +56,7 @@ class Knobs implements Mounted {
       if (!this.timer && !this.busy) {
         this.turn = turnOf(this.store.doc);
       }
+      this.follow();
       this.paint();
     }
   }
@@ -65,14 +71,9 @@ class Knobs implements Mounted {
     const rows = found.constants.map((knob) =>
       this.slider(knob, (value) => (this.turn.constants[knob.name] = value), live),
     );
-    rows.push(
-      this.slider({ name: 'num_warps', ...found.num_warps }, (v) => (this.turn.num_warps = Number(v)), live),
-      this.slider(
-        { name: 'num_stages', ...found.num_stages },
-        (v) => (this.turn.num_stages = Number(v)),
-        live,
-      ),
-    );
+    for (const name of OPTIONS) {
+      rows.push(this.slider({ name, ...found[name] }, (v) => (this.turn[name] = Number(v)), live, name));
+    }
     const switches = h('fieldset.bnb-switches', {}, h('legend', {}, 'optional passes'));
     for (const pass of found.passes) {
       const box = h('input', { type: 'checkbox', checked: pass.on, disabled: !live, id: uniqueId('pass') });
@@ -93,7 +94,12 @@ class Knobs implements Mounted {
     this.status.textContent = live ? found.why : 'Turning needs a live kernel: run the cell again.';
   }
 
-  private slider(knob: Knob, set: (value: number | boolean) => void, live: boolean): HTMLElement {
+  private slider(
+    knob: Knob,
+    set: (value: number | boolean) => void,
+    live: boolean,
+    option?: Option,
+  ): HTMLElement {
     const at = Math.max(0, knob.choices.indexOf(knob.value));
     const value = h('output.bnb-value', {}, String(knob.value));
     const input = h('input', {
@@ -107,14 +113,32 @@ class Knobs implements Mounted {
       'data-knob': knob.name,
       'aria-valuetext': String(knob.value),
     });
-    input.addEventListener('input', () => {
-      const chosen = knob.choices[Number(input.value)];
+    const say = (chosen: number | boolean): void => {
       value.textContent = String(chosen);
       input.setAttribute('aria-valuetext', String(chosen));
+    };
+    input.addEventListener('input', () => {
+      const chosen = knob.choices[Number(input.value)];
+      say(chosen);
       set(chosen);
       this.later();
     });
+    if (option) {
+      this.moves.set(option, (chosen) => {
+        input.value = String(Math.max(0, knob.choices.indexOf(chosen)));
+        say(chosen);
+      });
+    }
     return h('div.bnb-knob', {}, h('label', { for: input.id }, knob.name), input, value);
+  }
+
+  /** Shows what the compiler has chosen now, where nobody named a number. */
+  private follow(): void {
+    for (const [name, move] of this.moves) {
+      if (this.turn[name] === null) {
+        move(this.store.doc.knobs![name].value);
+      }
+    }
   }
 
   private reset(): void {
@@ -178,10 +202,15 @@ function turnOf(doc: Document): Turn {
   const found = doc.knobs!;
   return {
     constants: Object.fromEntries(found.constants.map((k) => [k.name, k.value])),
-    num_warps: Number(found.num_warps.value),
-    num_stages: Number(found.num_stages.value),
+    num_warps: asked(found.num_warps),
+    num_stages: asked(found.num_stages),
     without: found.passes.filter((p) => !p.on).map((p) => p.name),
   };
+}
+
+/** The number of an option as it was asked for: null leaves it to the compiler. */
+function asked({ named, value }: Asked): number | null {
+  return named === false ? null : Number(value);
 }
 
 /** The rows that tell two cards of one kernel apart: knobs, time, and what the machine code needs. */
