@@ -14,7 +14,7 @@ def knobs(softmax):
     card.open("Knobs")
     yield card
     card.open("Knobs")("text=Back to the cell’s values").click()
-    eventually(lambda: softmax.notebook.document(3)["launches"][0]["constants"], lambda found: found["BLOCK"] == "256")
+    eventually(lambda: softmax.notebook.document(3)["launches"][0]["constants"], lambda found: found["BLOCK"] == "1024")
     settled(card)
 
 
@@ -41,12 +41,12 @@ def changed(card):
 def test_5_after_a_slider_move_everything_is_that_of_a_fresh_compile(knobs, softmax, tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path / "cache"))
     before = softmax.notebook.document(3)
-    slide(knobs, "num_warps", 2)
-    slide(knobs, "BLOCK", 512)
-    eventually(lambda: changed(knobs)["BLOCK"], lambda row: row == ("256", "512", True))
+    slide(knobs, "num_warps", 4)
+    slide(knobs, "BLOCK", 2048)
+    eventually(lambda: changed(knobs)["BLOCK"], lambda row: row == ("1024", "2048", True))
     settled(knobs)
-    gpu = fresh(tmp_path, SAID_BETTER, BLOCK=512, num_warps=2)
-    cpu = fresh(tmp_path, SAID_BETTER, "cpu", BLOCK=512, num_warps=2)
+    gpu = fresh(tmp_path, SAID_BETTER, BLOCK=2048, num_warps=4)
+    cpu = fresh(tmp_path, SAID_BETTER, "cpu", BLOCK=2048, num_warps=4)
     now = changed(knobs)
     assert now["registers, sm_90a"][1] == str(gpu.resources.registers)
     assert now["shared memory, sm_90a"][1] == f"{gpu.resources.shared_bytes} B"
@@ -63,7 +63,7 @@ def test_5_after_a_slider_move_everything_is_that_of_a_fresh_compile(knobs, soft
     code = knobs.listing("Machine code")
     assert code.code == machine_code(gpu)
     launch = softmax.notebook.document(3)["launches"][-1]
-    assert launch["constants"]["BLOCK"] == "512"
+    assert launch["constants"]["BLOCK"] == "2048"
     times = [[v for v in found.values() if isinstance(v, float)] for found in (before["launches"][-1], launch)]
     assert launch["milliseconds"] and times[0] != times[1]  # of one time alone a clock may say the same twice
     assert milliseconds(now["time (median)"][1]) == pytest.approx(launch["median"], rel=0.01)

@@ -6,7 +6,7 @@ import re
 
 from browser import eventually
 
-BYTES = 2 * 64 * 208 * 4  # that the softmax must move: one read and one write of every element
+BYTES = 2 * 64 * 832 * 4  # that the softmax must move: one read and one write of every element
 
 
 def table(panel, caption):

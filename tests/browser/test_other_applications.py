@@ -56,7 +56,7 @@ def test_a_card_comes_alive_and_is_linked_in(name, browser, tmp_path):
         line = next(i for i, text in enumerate(notebook.source(1).split("\n"), 1) if "tl.exp" in text)
         eventually(lambda: notebook.lit(1), lambda lit: lit == [line])
         card.open("Knobs")("[data-knob='BLOCK']").press("ArrowRight")
-        eventually(lambda: notebook.document(1)["launches"][-1]["constants"]["BLOCK"], lambda found: found == "512")
+        eventually(lambda: notebook.document(1)["launches"][-1]["constants"]["BLOCK"], lambda found: found == "2048")
         page.close()
     finally:
         lab.close()
