@@ -19,7 +19,9 @@ OWN = ("Code", "Passes", "Resources", "Tiles", "Bench", "History", "Knobs")  # v
 def measured(softmax_notebook):
     """The numbers of the cells whose cards have a sweep and a roofline."""
     notebook = softmax_notebook.front()
-    sweep = notebook.add(f"%%blockkernel --sweep BLOCK=1024,2048,4096 --baseline np.exp(x)\n{LAUNCH.format(options='')}")
+    sweep = notebook.add(
+        f"%%blockkernel --sweep BLOCK=1024,2048,4096 --baseline np.exp(x)\n{LAUNCH.format(options='')}"
+    )
     roofline = notebook.add("%roofline softmax --baseline np.exp(x)")
     notebook.run(sweep, roofline)
     return {"Sweep": sweep, "Roofline": roofline}
