@@ -273,6 +273,35 @@ describe('history', () => {
     expect(panel.querySelector('select')!.value).toBe('parse');
   });
 
+  test('passes that only one version went through are offered, and do not keep the others from being compared', async () => {
+    const doc = fixture('versions');
+    const stages = doc.history!.versions[0].views!.find((v) => v.target === 'sm_90a')!.stages;
+    const own = doc.views.find((v) => v.target === 'sm_90a')!.stages!;
+    own.forEach((stage, i) => (stages[i].text = stage.text)); // the same IR, but for a pass of its own and the last one
+    stages.at(-1)!.text = stages[0].text;
+    stages.splice(own.findIndex((stage) => stage.name === 'coalesce') + 1, 0, {
+      name: 'rings',
+      text: stages[0].text,
+    });
+    stages.splice(1, 1);
+    const panel = shown(doc).open('history');
+    const compare = panel.querySelector('select')!;
+    const names = [...compare.options].map((option) => option.value);
+    expect(names.slice(names.indexOf('coalesce')).slice(0, 3)).toEqual(['coalesce', 'rings', 'tensorcore']);
+    expect(names).toContain(own[1].name);
+    choose(compare, 'rings');
+    await until(
+      () => text(panel),
+      (all) => all.includes('The pass rings does not apply to version 2'),
+    );
+    [...panel.querySelectorAll('button')].find((b) => text(b).startsWith('First pass'))!.click();
+    const said = await until(
+      () => text(panel.querySelector('[role=status]')!),
+      (s) => s.includes('part at'),
+    );
+    expect(said).toBe(`Versions 1 and 2 part at ${own.at(-1)!.name}.`);
+  });
+
   test('a stage that the document left out is asked of the kernel, or said to be missing', async () => {
     const doc = fixture('versions');
     const old = doc.history!.versions[0];

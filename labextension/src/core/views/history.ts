@@ -79,7 +79,8 @@ class HistoryView implements Mounted {
       [this.a, this.b] = places.every((i) => i >= 0) ? places : [this.a, this.b];
     }
     this.paintTable();
-    const names = this.store.stages.map((stage) => stage.name);
+    const shownHere = this.store.stages.map((stage) => stage.name);
+    const names = merged([shownHere, ...this.versions.map((version) => this.passes(version) ?? [])]);
     const options = [h('option', { value: SOURCE }, 'their sources')];
     if (this.store.doc.diff) {
       const { a, b } = this.store.doc.diff;
@@ -162,6 +163,15 @@ class HistoryView implements Mounted {
     this.pair?.dispose();
     this.pair = null;
     this.text.replaceChildren();
+    const without = [this.versions[this.a], this.versions[this.b]].find(
+      (version) =>
+        what !== SOURCE && what !== ASKED && version && this.passes(version)?.includes(what) === false,
+    );
+    if (without) {
+      const said = `The pass ${what} does not apply to version ${without.number}, and was no part of its compilation.`;
+      this.text.append(h('p.bnb-empty', {}, said));
+      return;
+    }
     if (!a || !b) {
       const reason = this.store.host.request
         ? 'the kernel no longer has it'
@@ -202,6 +212,15 @@ class HistoryView implements Mounted {
     }
     const listing = await this.stage(version, what);
     return listing && { listing, label: `${label}, IR after ${what}` };
+  }
+
+  /** The passes that a version went through for the target looked at: one that does not apply to a kernel is not among them. None where
+   * nothing is known of them. */
+  private passes(version: Version): string[] | undefined {
+    const here = version.version === this.store.doc.version;
+    const { target } = this.store.current;
+    const stages = here ? this.store.stages : version.views?.find((v) => v.target === target)?.stages;
+    return stages?.map((stage) => stage.name);
   }
 
   /** A pass's listing of a version, for the target looked at: from the card itself, the document, or the kernel. */
@@ -246,7 +265,9 @@ class HistoryView implements Mounted {
       return;
     }
     this.status.textContent = 'comparing…';
-    for (const { name } of this.store.stages) {
+    const [these, those] = [this.passes(one), this.passes(two)];
+    const names = these ?? those ?? this.store.stages.map((stage) => stage.name);
+    for (const name of names.filter((n) => (those ?? names).includes(n))) {
       const [a, b] = await Promise.all([this.stage(one, name), this.stage(two, name)]);
       if (!a || !b) {
         this.status.textContent = `The IR after ${name} is not there for both versions.`;
@@ -264,6 +285,19 @@ class HistoryView implements Mounted {
 
 const ALONE = 'There is one version so far: change the kernel’s text and run its cell again to compare two.';
 const RESULT: Readonly<Record<string, string>> = { true: '✓ right', false: '✗ wrong', null: 'not checked' };
+
+/** All names of some lists in one order, each behind the one that it follows in its own. */
+function merged(lists: string[][]): string[] {
+  const found: string[] = [];
+  for (const list of lists) {
+    list.forEach((name, i) => {
+      if (!found.includes(name)) {
+        found.splice(i ? found.indexOf(list[i - 1]) + 1 : 0, 0, name);
+      }
+    });
+  }
+  return found;
+}
 
 function amount(value: number | null, unit = ''): string {
   return value === null ? '–' : `${value}${unit}`;
