@@ -38,6 +38,8 @@ def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax
         panel("select[aria-label='Level on the right']").choose(level)
         eventually(lambda: code.code, lambda text, opcode=opcode: opcode in text)
         notebook.show(3)(".jp-InputArea .cm-line")[softmax.line_of(3, "tl.store") - 1].hover()
+        eventually(lambda: code.lit, bool)
+        code.line(code.find(opcode))  # into sight: what is out of it is not lit yet
         lit = [code.code.split("\n")[i - 1] for i in eventually(lambda: code.lit, bool)]
         assert any(opcode in line for line in lit) and not any("ex2" in line.lower() for line in lit)
         lit = [ir.code.split("\n")[i - 1] for i in ir.lit]

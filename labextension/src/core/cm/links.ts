@@ -106,7 +106,8 @@ export function links(store: Store, key: string, get: () => Listing | null): Ext
       mouseleave() {
         store.hover(null);
       },
-      click(event, editor) {
+      // Not click, which does not come when the token under the pointer is drawn anew between its two halves.
+      mouseup(event, editor) {
         store.pin(at(editor, editor.posAtCoords({ x: event.clientX, y: event.clientY })));
       },
     }),
