@@ -91,8 +91,9 @@ class Generator:
         self.programs = func.attrs.get("programs", 1)  # that a CTA may have
         self.streamed = gpu_stream.streamed(func, self.facts)
         self.defs_of_streamed = {value: self.defs[value] for value in self.streamed}
-        self.late, self.masks = gpu_late.late(func, self.facts, self.streamed)
-        self.again = gpu_again.Again(func, self.facts, self.streamed)
+        late = gpu_late.Late(func, self.facts, self.users, self.streamed)
+        self.late, self.masks = late.values, late.masks
+        self.again = gpu_again.Again(func, self.facts, self.users, self.streamed)
         self.unplaced = self.late | self.again.values | self.again.after  # emitted where they are asked for
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.affine import Facts
 from blocknb.codegen import gpu_memory
-from blocknb.ir.core import Func, Op, Value, uses
+from blocknb.codegen.gpu_late import Uses
+from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -33,7 +34,7 @@ class Again:
     """Of a memory-level Func: `loads` whose elements stay in words, `values` that are made of them again behind each of the `reductions`,
     and those that are made `after`, where they are first used, because they need one of these."""
 
-    def __init__(self, func: Func, facts: Facts, streamed: frozenset[Value]):
+    def __init__(self, func: Func, facts: Facts, users: Uses, streamed: frozenset[Value]):
         self.loads: set[Value] = set()
         self.values: set[Value] = set()
         self.after: set[Value] = set()
@@ -41,9 +42,9 @@ class Again:
         self.words: dict[Value, dict[tuple[int, ...], str]] = {}  # as they were loaded
         self.behind = 0  # how many reductions
         if pays(func):
-            self.find(func, facts, streamed)
+            self.find(func, facts, users, streamed)
 
-    def find(self, func: Func, facts: Facts, streamed: frozenset[Value]) -> None:
+    def find(self, func: Func, facts: Facts, users: Uses, streamed: frozenset[Value]) -> None:
         roots: dict[Value, Value] = {}  # the row that a value is made of, alone
         shared = set(func.params)
         for op in func.body.ops:
@@ -63,7 +64,7 @@ class Again:
                 elif rows or any(x in self.after for x in op.args):
                     self.after.add(op.result)
         inside = set(func.body.ops)
-        made, users = self.loads | self.values | self.after, uses(func)
+        made = self.loads | self.values | self.after
         if not self.reductions or any(user not in inside for value in made for user, _ in users.get(value, ())):
             for found in (self.loads, self.values, self.after, self.reductions):
                 found.clear()

@@ -14,17 +14,18 @@ from collections.abc import Mapping
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
 from blocknb.codegen import gpu_memory
-from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import OPS
 
+Uses = Mapping[Value, list[tuple[Op, int]]]
 KINDS = ("elementwise", "shape")
 
 
 class Late:
     """For a memory-level Func: the `values` that are made where they are stored, and the `masks` that loads take of stores."""
 
-    def __init__(self, func: Func, facts: Facts, streamed: frozenset[Value]):
-        self.facts, self.streamed, self.users = facts, streamed, uses(func)
+    def __init__(self, func: Func, facts: Facts, users: Uses, streamed: frozenset[Value]):
+        self.facts, self.users, self.streamed = facts, users, streamed
         self.values: set[Value] = set()
         self.masks: dict[Op, Value] = {}
         for block in (func.body, *(b for op in func.ops() if OPS[op.name].kind != "reduce" for b in op.blocks)):
@@ -83,9 +84,3 @@ class Late:
             ):
                 todo += op.args
         return False
-
-
-def late(func: Func, facts: Facts, streamed: frozenset[Value]) -> tuple[frozenset[Value], Mapping[Op, Value]]:
-    """The values to make where they are stored, and the masks that loads take of stores."""
-    found = Late(func, facts, streamed)
-    return frozenset(found.values), found.masks
