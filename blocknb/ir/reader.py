@@ -16,6 +16,7 @@ from blocknb.ir.core import EMPTY, LEVELS, Block, Func, Hint, Op, Value
 from blocknb.ir.tokens import Note, Tokens
 from blocknb.language import ops as table
 from blocknb.language import types as t
+from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.types import Buffer, Pointer, Tile
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
@@ -32,7 +33,7 @@ def implied(name: str, types: tuple) -> dict[str, Any]:
     first: Any = types[0] if types else None
     layout = {} if getattr(first, "layout", None) is None else {"layout": first.layout}
     match name:
-        case "const" | "alloc":
+        case "const" | "alloc" | "tensor_map":
             return {"type": first}
         case "splat" | "broadcast":
             return {"shape": first.shape, **layout}
@@ -95,6 +96,12 @@ class _Reader(Tokens):
         if text.startswith("ptr"):
             return Tile(self.dtype(text))
         form, rest = text[:-1].split("<", 1)
+        if form == "mbarriers":
+            return Barriers(int(rest))
+        if form == "map":
+            dims, _, swizzle = rest.rpartition(", ")
+            *box, dtype = dims.split("x")
+            return TensorMap(self.dtype(dtype), tuple(map(int, box)), int(swizzle))
         dims, _, layout = rest.partition(", ")
         match = re.fullmatch(r"(?:(\d+)\*)?((?:\d+x)*)(.*)", dims)
         assert match is not None
@@ -214,6 +221,8 @@ class _Reader(Tokens):
                 return self.while_(names)
             case "if":
                 return self.if_(names)
+            case "roles":
+                return self.roles()
             case "reduce" | "scan":
                 return self.reduce(name, names)
         if name not in table.OPS:
@@ -335,6 +344,15 @@ class _Reader(Tokens):
         self.expect("else")
         self.expect("{")
         return self.finish("if", args, names, attrs, (then, self.block(())), note, types or ())
+
+    def roles(self) -> Op:
+        attrs = self.attrs()
+        self.expect("{")
+        note = self.note()
+        team = self.block(())
+        self.expect("else")
+        self.expect("{")
+        return self.finish("roles", [], [], attrs, (team, self.block(())), note, ())
 
     def reduce(self, op: str, names: list[str]) -> Op:
         args = self.series(self.use)

@@ -28,6 +28,7 @@ from typing import Any
 from blocknb.errors import Loc
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.reader import LEADING, implied, parse_func
+from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.types import Buffer, DType, Pointer, Tile
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
@@ -150,8 +151,12 @@ class _Printer:
     def type_text(self, type: Any) -> str:
         if isinstance(type, Tile) and not type.shape and type.layout is None:
             return type.dtype.short
+        if isinstance(type, (TensorMap, Barriers)):
+            return str(type)
         form = "tile" if isinstance(type, Tile) else "buffer"
         dims = "".join(f"{n}x" for n in type.shape)
+        if isinstance(type, Buffer) and type.slots > 1:
+            dims = f"{type.slots}*{dims}"
         return f"{form}<{dims}{type.dtype.short}{'' if type.layout is None else ', ' + self.alias(type.layout)}>"
 
     def alias(self, layout: Any) -> str:
@@ -189,7 +194,7 @@ class _Printer:
                 return self.alias(value)
             case Tile(layout=None, shape=()):
                 return f"tile<{value.dtype.short}>"  # a bare f32 is a dtype here
-            case Tile() | Buffer():
+            case Tile() | Buffer() | TensorMap() | Barriers():
                 return self.type_text(value)
         if hasattr(value, "dtype") and hasattr(value, "item"):
             return self.literal(value.item())  # a NumPy number
@@ -243,6 +248,11 @@ class _Printer:
                 self.block(after, inner)
             case "if":
                 self.put(indent, f"{left}if {self.use(op.args)}{attrs}{types} {{", op, note)
+                self.block(op.blocks[0], inner)
+                self.put(indent, "} else {", None)
+                self.block(op.blocks[1], inner)
+            case "roles":
+                self.put(indent, f"roles{attrs} {{", op, note)
                 self.block(op.blocks[0], inner)
                 self.put(indent, "} else {", None)
                 self.block(op.blocks[1], inner)

@@ -17,7 +17,7 @@ BRACKETS = r"<[^<>]*(?:<[^<>]*>[^<>]*)*>"
 TOKEN = re.compile(
     rf"""(?P<space>\s+)
     |(?P<note>//[^\n]*)
-    |(?P<type>(?:tile|buffer|ptr){BRACKETS})
+    |(?P<type>(?:tile|buffer|ptr|map|mbarriers){BRACKETS})
     |(?P<layout><[^<>]*>)
     |(?P<value>%[\w.]+)
     |(?P<alias>\#\w+)

@@ -169,6 +169,7 @@ _MODULES = {
     "assembly",
     "blocks",
     "builtins",
+    "bulk",
     "constants",
     "debug",
     "examples",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.language import assembly, meaning, rules, shared_memory
+from blocknb.language import assembly, bulk, meaning, rules, shared_memory
 from blocknb.language.meaning import PREDICATES
 from blocknb.language.rules import TypeRule, need
 
@@ -430,6 +430,7 @@ row(
     levels=("laid", "memory"),
 )
 shared_memory.rows(row)
+bulk.rows(row)
 
 TERMINATORS = ("yield", "condition")
 ATOMICS = ("atomic", "atomic_cas")

@@ -1,0 +1,233 @@
+"""Ops of Hopper's copy engine (TMA) and of programs whose warps have roles: rows of the op table, and the two types they need.
+
+A *tensor map* describes an array to the copy engine; a *box* of it is moved by one instruction. An *mbarrier* counts arrivals and bytes:
+a phase of it is over when all that were expected have come, and the next begins. Phases have a parity, 0 first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.language import rules
+from blocknb.language import types as t
+from blocknb.language.rules import need
+from blocknb.language.types import Tile
+
+SWIZZLES = (0, 32, 64, 128)  # bytes of a row under a pattern; 0: rows as they are
+MOST_RANK = 5
+MOST_EXTENT = 256  # of a box, along any axis
+UNBOUNDED = 2**31  # the extent of an axis along which nothing is out of bounds
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """An array as the copy engine sees it: `box` is what one instruction moves, outer axis to inner; `swizzle` as in SWIZZLES."""
+
+    dtype: Any
+    box: tuple[int, ...]
+    swizzle: int = 128
+
+    is_pointer = is_scalar = False
+    shape, layout = (), None
+
+    def __str__(self) -> str:
+        return f"map<{''.join(f'{n}x' for n in self.box)}{self.dtype.short}, {self.swizzle}>"
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """So many mbarriers in shared memory."""
+
+    slots: int
+
+    is_pointer = is_scalar = False
+    shape, layout = (), None
+    EACH = 8  # bytes
+
+    @property
+    def bytes(self) -> int:
+        return self.EACH * self.slots
+
+    def __str__(self) -> str:
+        return f"mbarriers<{self.slots}>"
+
+
+# -- type rules
+
+
+def whole(type: Any, what: str) -> None:
+    need(type == Tile(t.int32), f"{what} is an int32, not {type}")
+
+
+def barriers_of(types: tuple) -> None:
+    need(isinstance(types[0], Barriers), f"{types[0]} are no mbarriers")
+    whole(types[1], "the number of an mbarrier")
+
+
+def tensor_map(types: tuple, attrs: dict) -> tuple:
+    kind = attrs["type"]
+    rank = len(kind.box)
+    need(1 <= rank <= MOST_RANK, f"a tensor map has 1 to {MOST_RANK} axes, not {rank}")
+    need(
+        all(1 <= n <= MOST_EXTENT for n in kind.box), f"a box has 1 to {MOST_EXTENT} elements along an axis: {kind.box}"
+    )
+    need(kind.swizzle in SWIZZLES, f"there is no swizzle of {kind.swizzle} bytes")
+    need(types[0].is_pointer and types[0].shape == (), f"a tensor map begins at a pointer, not at {types[0]}")
+    need(types[0].dtype.element == kind.dtype, f"a map of {kind.dtype} over {types[0]}")
+    need(len(types) == 2 * rank, f"{rank} extents and {rank - 1} strides are wanted, not {len(types) - 1} numbers")
+    need(all(x.is_scalar and x.dtype in (t.int32, t.int64) for x in types[1:]), f"extents and strides are {types[1:]}")
+    return (kind,)
+
+
+def mbarriers(types: tuple, attrs: dict) -> tuple:
+    need(attrs["slots"] >= 1 and attrs["arrivals"] >= 1, f"{attrs['slots']} mbarriers of {attrs['arrivals']} arrivals")
+    return (Barriers(attrs["slots"]),)
+
+
+def expect(types: tuple, attrs: dict) -> tuple:
+    barriers_of(types)
+    need(attrs["bytes"] > 0, f"expects {attrs['bytes']} bytes")
+    return ()
+
+
+def await_(types: tuple, attrs: dict) -> tuple:
+    barriers_of(types)
+    whole(types[2], "a parity")
+    return ()
+
+
+def arrive(types: tuple, attrs: dict) -> tuple:
+    barriers_of(types)
+    need(len(types) == 2 or types[2] == Tile(t.int1), f"whether to arrive is {types[2:]}")
+    return ()
+
+
+def moved(buffer: Any, kind: Any, coordinates: tuple, axes: tuple[int, ...]) -> None:
+    """What copies between a buffer and a box need."""
+    rules.one_buffer(buffer)
+    need(isinstance(kind, TensorMap), f"{kind} is no tensor map")
+    need(buffer.dtype == kind.dtype, f"moves {kind.dtype} between {buffer} and {kind}")
+    need(len(coordinates) == len(kind.box), f"{len(kind.box)} coordinates are wanted, not {len(coordinates)}")
+    for type in coordinates:
+        whole(type, "a coordinate")
+    need(len(axes) == len(buffer.shape) == len(set(axes)), f"axes {axes} of a buffer of shape {buffer.shape}")
+    for axis, extent in enumerate(kind.box):
+        inside = [n for n, to in zip(buffer.shape, axes, strict=True) if to == axis]
+        need(extent == 1 if not inside else not inside[0] % extent, f"boxes of {kind} do not fill {buffer}")
+
+
+def copy_bulk(types: tuple, attrs: dict) -> tuple:
+    barriers_of(types[2:])
+    moved(types[0], types[1], types[4:], attrs["axes"])
+    return ()
+
+
+def store_bulk(types: tuple, attrs: dict) -> tuple:
+    moved(types[1], types[0], types[2:], attrs["axes"])
+    return ()
+
+
+def roles(types: tuple, attrs: dict) -> tuple:
+    warps, registers = attrs["warps"], attrs.get("registers")
+    need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
+    need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
+    return ()
+
+
+def rows(row: Callable) -> None:
+    """Enters the ops by way of `row` of the op table."""
+    memory = {"levels": ("memory",)}
+    row(
+        "tensor_map",
+        "laid",
+        tensor_map,
+        "An array for the copy engine: where it begins, its extents and (but for the innermost axis) strides in elements, outer axis "
+        "first. Made by the host when the kernel is launched, from its arguments.",
+        operands="base extents... strides...",
+        attrs=("type",),
+        **memory,
+    )
+    row(
+        "mbarriers",
+        "shared",
+        mbarriers,
+        "mbarriers whose phases take `arrivals` each; `offset` (bytes) is set by the pass `allocate`.",
+        attrs=("slots", "arrivals", "offset"),
+        writes="shared",
+        **memory,
+    )
+    row(
+        "expect",
+        "shared",
+        expect,
+        "Arrives at an mbarrier, whose phase then also waits for so many bytes to be copied; one thread does it.",
+        operands="barriers index",
+        attrs=("bytes",),
+        writes="shared",
+        **memory,
+    )
+    row(
+        "await",
+        "shared",
+        await_,
+        "Waits until the phase of that parity (0 or 1) of an mbarrier is over.",
+        operands="barriers index parity",
+        reads="shared",
+        writes="shared",
+        **memory,
+    )
+    row(
+        "arrive",
+        "shared",
+        arrive,
+        "Arrives at an mbarrier, once a warp, if the condition holds.",
+        operands="barriers index [condition]",
+        writes="shared",
+        **memory,
+    )
+    row(
+        "copy_bulk",
+        "shared",
+        copy_bulk,
+        "Copies a box of an array to a shared buffer, zeros where it is out of bounds; its bytes count for an mbarrier. `coordinates`: of "
+        "the first element, outer axis first; `axes`: the array's axis of each of the buffer's. One thread does it, and goes on.",
+        operands="buffer map barriers index coordinates...",
+        attrs=("axes",),
+        reads="global",
+        writes="shared",
+        **memory,
+    )
+    row(
+        "store_bulk",
+        "shared",
+        store_bulk,
+        "Copies a shared buffer to a box of an array, but what is out of bounds. One thread does it, and goes on.",
+        operands="map buffer coordinates...",
+        attrs=("axes",),
+        reads="shared",
+        writes="global",
+        **memory,
+    )
+    row(
+        "store_wait",
+        "shared",
+        rules.wait,
+        "The thread of `store_bulk` waits until the buffers of all but the last `pending` have been read.",
+        attrs=("pending",),
+        writes="shared",
+        **memory,
+    )
+    row(
+        "roles",
+        "control",
+        roles,
+        "The team of the program runs the first block, further warps the second: `warps` of each, and `registers` of their threads, where "
+        "these are shared out.",
+        attrs=("warps", "registers"),
+        blocks=2,
+        **memory,
+    )
+    row("cta_id", "source", rules.scalar_i32, "The number of the CTA.", **memory)
+    row("num_ctas", "source", rules.scalar_i32, "The number of CTAs, which may be fewer than programs.", **memory)
