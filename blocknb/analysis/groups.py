@@ -385,12 +385,12 @@ def nonnegative(facts: Facts, value: Value, positive: Symbol | None = None) -> b
     if form is None or ranges.bounds(facts, value)[0] >= 0:
         return form is not None
     for monomial, coefficient in form.terms.items():
-        if coefficient < 0 or not all(s == positive or _symbol_nonnegative(facts, s) for s in monomial):
+        if coefficient < 0 or not all(s == positive or symbol_nonnegative(facts, s) for s in monomial):
             return False
     return True
 
 
-def _symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
+def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if symbol.kind != VALUE:
         return True
     value = symbol.value

@@ -1,0 +1,270 @@
+"""Which accesses are boxes of a strided array, such as TMA moves: a corner, an extent along each axis, and bounds that clip it.
+
+The address of an element is `root + sum of coordinate * stride`. Read as a polynomial, the two axes of the tile give two strides, one
+of them 1; what is left of it, scalars of the program, is dealt out to coordinates: to the axis that the mask bounds by the same
+scalars, to the axis whose stride divides a term, and where neither is so and a parameter is a factor (a batch's or a head's stride), to
+a further axis of the array, of which the box takes one index. The mask must be the bounds of the array: an upper one is the extent of
+the axis, and since what lies before the first element is cut off as well, either a lower one is in the mask too or the coordinate is
+shown not to be negative.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blocknb.analysis import groups
+from blocknb.analysis.bounds import Bounds, bounds_of
+from blocknb.analysis.forms import VALUE, Form, Monomial, Symbol
+from blocknb.analysis.polynomials import (
+    Poly,
+    Scalar,
+    at_top,
+    by_index,
+    emit,
+    emittable,
+    known_before,
+    nonnegative,
+    quotient,
+    scalar,
+    without,
+)
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+__all__ = ["ALIGNMENT", "MAX_RANK", "UNBOUNDED", "Box", "Poly", "Scalar", "at_top", "box_of", "emit"]
+
+ALIGNMENT = 16  # bytes, of the array, of its strides, and of the rows of a box
+MAX_RANK = 5
+UNBOUNDED = 1 << 31  # the extent of an axis that no mask bounds
+SIDES = ("rows", "columns")
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of an array: `root` the pointer parameter, and outer to inner by axis of the array `dims` (elements), `strides` (elements; of
+    all axes but the innermost, whose stride is 1) and `start`, the coordinates of the first element. Dims and strides are numbers or
+    polynomials of the launch (see `at_top`), starts polynomials of the program (see `emit`). `axes`: the array's axis of each of the two
+    axes of the tile that have more than one element; along the others a box has one."""
+
+    root: Value
+    dims: tuple[Scalar, ...]
+    strides: tuple[Scalar, ...]
+    start: tuple[Poly, ...]
+    axes: tuple[int, int]
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+
+def box_of(facts: Facts, op: Op) -> Box | str:
+    """The box that a load or store of a tile moves; if it moves none, why, as a phrase for a note. Without a box are also accesses that
+    would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits."""
+    try:
+        return _Reader(facts, op).box()
+    except _Refused as refused:
+        return str(refused)
+
+
+class _Refused(Exception):
+    """Why there is no box."""
+
+
+class _Reader:
+    """One access. `coordinates` and `strides` are by axis of the tile, `outer` by the product of parameters that is the stride."""
+
+    def __init__(self, facts: Facts, op: Op):
+        self.facts, self.op, self.pointer = facts, op, op.args[0]
+        masks = 1 if op.name == "load" else 2
+        self.mask = op.args[masks] if len(op.args) > masks else None
+        shape = self.pointer.type.shape
+        self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
+        if len(self.axes) != 2:
+            raise _Refused("its tile has not two axes")
+        self.names = dict(zip(self.axes, SIDES, strict=True))
+
+    def box(self) -> Box:
+        self.suits()
+        root, form = self.address()
+        strides = {axis: self.stride(form, axis) for axis in self.axes}
+        unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
+        if unit is None:
+            raise _Refused("neither its rows nor its columns lie side by side")
+        (other,) = (axis for axis in self.axes if axis != unit)
+        self.check_rows(unit, strides[other], self.names[other])
+        bounds = bounds_of(self.facts, self.mask)
+        if isinstance(bounds, str):
+            raise _Refused(bounds)
+        rest = form.only(lambda m: all(s.is_uniform for s in m))
+        deal = Deal(self.facts, strides, unit, bounds)
+        deal.out(rest)
+        return self.finished(root, deal, other, unit)
+
+    # -- what is read ------------------------------------------------------------------------------------------------------
+
+    def suits(self) -> None:
+        op, dtype = self.op, self.pointer.type.dtype.element
+        if op.attrs.get("volatile"):
+            raise _Refused("it is volatile")
+        if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
+            raise _Refused("where its mask is off it is not zero")
+        if dtype.bits not in (8, 16, 32):
+            raise _Refused(f"its elements are {dtype}")
+
+    def is_zero(self, value: Value) -> bool:
+        op = self.facts.definition.get(value)
+        while op is not None and op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert"):
+            op = self.facts.definition.get(op.args[0])
+        if op is None or op.name != "const":
+            return False
+        return op.attrs["value"] == 0 and math.copysign(1, op.attrs["value"]) > 0
+
+    def address(self) -> tuple[Value, Form]:
+        """The parameter and the offset from it in elements of the access."""
+        facts, base, form = self.facts, self.facts.base(self.pointer), self.facts.form(self.pointer)
+        size = self.pointer.type.dtype.element.bytes
+        while base is not None and form is not None and (op := facts.definition.get(base)) is not None:
+            if op.name not in ("promise", "bitcast") or op.args[0].type.dtype.element.bytes != size:
+                break
+            base, before = facts.base(op.args[0]), facts.form(op.args[0])
+            form = None if before is None else form + before
+        if base is None or form is None or base not in facts.func.params:
+            raise _Refused("its array is no argument of the kernel")
+        if facts.hints.get(base, 1) % ALIGNMENT:
+            raise _Refused(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
+        return base, form
+
+    def stride(self, form: Form, axis: int) -> Form:
+        """What an axis of the tile counts by: one term of the launch."""
+        name = self.names[axis]
+        cut = form.split(axis)
+        if cut is None:
+            raise _Refused(self.irregular(form, axis))
+        stride = cut[0]
+        if len(stride.terms) != 1 or not all(known_before(self.facts, s) for s in stride.symbols()):
+            raise _Refused(f"its {name} are not one stride apart that the launch knows")
+        if next(iter(stride.terms.values())) < 0:
+            raise _Refused(f"its {name} run backwards")
+        return stride
+
+    def irregular(self, form: Form, axis: int) -> str:
+        """Why a form is not linear along an axis."""
+        name = self.names[axis]
+        for symbol in form.symbols():
+            if symbol.kind != VALUE or axis not in symbol.axes:
+                continue
+            op = self.facts.definition.get(symbol.value)
+            while op is not None and op.name in ("cast", "convert", "splat", "broadcast", "expand_dims"):
+                op = self.facts.definition.get(op.args[0])
+            if op is not None and op.name == "rem":
+                return f"its {name} wrap around (% {self.named(op.args[1])})"
+            if op is not None and op.name == "load":
+                return f"its {name} are found through an array of indices"
+        return f"its {name} are not a fixed distance apart"
+
+    def named(self, value: Value) -> str:
+        form = self.facts.form(value)
+        return str(form) if form is not None else "..."
+
+    def check_rows(self, unit: int, stride: Form, name: str) -> None:
+        """What a tensor map asks of the rows."""
+        size = self.pointer.type.dtype.element.bytes
+        length = self.pointer.type.shape[unit] * size
+        if length % ALIGNMENT:
+            raise _Refused(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
+        if groups.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
+            raise _Refused(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
+
+    # -- what comes of it ----------------------------------------------------------------------------------------------------
+
+    def finished(self, root: Value, deal: Deal, other: int, unit: int) -> Box:
+        outer = list(deal.outer.values())
+        if len(outer) + 2 > MAX_RANK:
+            raise _Refused(f"its array would have {len(outer) + 2} axes, and {MAX_RANK} are the most")
+        size = self.pointer.type.dtype.element.bytes
+        for stride, at in outer:
+            if groups.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
+                raise _Refused(
+                    f"its start is not known to be a multiple of {ALIGNMENT} bytes from the array's ({stride})"
+                )
+            self.check_start(at, "it")
+        dims: list[Scalar] = [UNBOUNDED] * len(outer)
+        for axis in (other, unit):
+            at, upper = deal.coordinates[axis], deal.bounds.upper.get(axis)
+            if axis not in deal.bounds.lower:
+                self.check_start(at, f"its {self.names[axis]}")
+            extent = Form.of(UNBOUNDED) if upper is None else at - upper
+            if not all(known_before(self.facts, s) for s in extent.symbols()):
+                raise _Refused(f"the bound of its {self.names[axis]} is not known to the launch")
+            dims.append(scalar(extent))
+        start = [at for _, at in outer] + [deal.coordinates[other], deal.coordinates[unit]]
+        found = tuple(by_index(self.facts, at) for at in start)
+        if not all(emittable(self.facts, at) for at in found):
+            raise _Refused("where it lies depends on a loop without an index")
+        strides = (*(scalar(stride) for stride, _ in outer), scalar(deal.strides[other]))
+        place = {other: len(outer), unit: len(outer) + 1}
+        return Box(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
+
+    def check_start(self, at: Form, name: str) -> None:
+        if not nonnegative(self.facts, at):
+            raise _Refused(f"{name} may begin before the array, and its mask does not say so")
+
+
+class Deal:
+    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, `outer` the strides and
+    coordinates of further axes, by what is common to their terms."""
+
+    def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
+        self.facts, self.strides, self.unit, self.bounds = facts, strides, unit, bounds
+        self.coordinates: dict[int, Form] = {}
+        self.outer: dict[Monomial, tuple[Form, Form]] = {}
+
+    def out(self, rest: Form) -> None:
+        for axis, stride in self.strides.items():
+            self.coordinates[axis] = at = self.given(axis)
+            rest = rest - stride * at
+        left: dict[Monomial, Form] = {}
+        for monomial, coefficient in rest.terms.items():
+            term = Form({monomial: coefficient})
+            own = tuple(s for s in monomial if not known_before(self.facts, s))
+            axis = self.axis_for(term, bool(own))
+            if axis is None:
+                if not own:
+                    raise _Refused("its start is not that of its mask")
+                factor = without(monomial, own)
+                assert factor is not None, "a product has its own factors"
+                left[factor] = left.get(factor, Form.of(0)) + term
+            else:
+                part = quotient(term, self.strides[axis])
+                assert part is not None, "the stride divides the term"
+                self.coordinates[axis] += part
+        for factor, terms in left.items():
+            stride = Form({factor: math.gcd(*terms.terms.values())})
+            at = quotient(terms, stride)
+            assert at is not None, "the stride is common to the terms"
+            self.outer[factor] = stride, at
+
+    def given(self, axis: int) -> Form:
+        """What the mask says the coordinate is: all of it, or what changes from program to program."""
+        if (lower := self.bounds.lower.get(axis)) is not None:
+            return lower
+        upper = self.bounds.upper.get(axis, Form.of(0))
+        return upper.only(lambda m: not all(known_before(self.facts, s) for s in m))
+
+    def axis_for(self, term: Form, own: bool) -> int | None:
+        """The axis of the tile that takes a term, `own` if it is not of the launch; None: a further axis of the array."""
+        open_ = [
+            axis for axis in self.strides if axis not in self.bounds.lower and not (own and axis in self.bounds.upper)
+        ]
+        found = [axis for axis in open_ if axis != self.unit and quotient(term, self.strides[axis]) is not None]
+        if found:
+            return found[0]
+        if self.unit not in open_:
+            return None
+        by_parameter = own and any(known_before(self.facts, s) for s in next(iter(term.terms)))
+        return None if by_parameter else self.unit

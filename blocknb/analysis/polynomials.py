@@ -1,0 +1,209 @@
+"""Uniform polynomials as code: which of them the host can work out before a launch, and how one becomes ops.
+
+A polynomial is a `Form` (see `forms`) whose symbols are the same for all elements of a tile: scalars, trips through loops, numbers of
+trips. What is built of nothing but parameters and constants by pure ops is *of the launch*: the host knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from blocknb.analysis import groups, ranges
+from blocknb.analysis.forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
+from blocknb.errors import CompilerBug
+from blocknb.ir.build import Builder, emit_copy
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+Poly = Form
+Scalar = int | Form  # of the launch
+
+#: What the host computes of scalars.
+HOST_OPS = frozenset(
+    [
+        "const",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "min",
+        "max",
+        "neg",
+        "select",
+        "cmp",
+        "cast",
+        "and",
+        "or",
+        "not",
+        "shl",
+        "shr",
+    ]
+)
+
+
+# -- of the launch ---------------------------------------------------------------------------------------------------------
+
+
+def of_launch(facts: Facts, value: Value) -> bool:
+    """Whether an integer or boolean scalar is made of parameters and constants alone, by ops that the host computes."""
+    todo, seen = [value], set()
+    while todo:
+        value = todo.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if not value.type.is_scalar or value.type.is_pointer or not value.type.dtype.is_integer:
+            return False
+        op = facts.definition.get(value)
+        if op is None and value in facts.argument:
+            return False
+        if op is not None and op.name not in HOST_OPS:
+            return False
+        todo.extend(op.args if op is not None else ())
+    return True
+
+
+def known_before(facts: Facts, symbol: Symbol) -> bool:
+    """Whether the host knows a symbol when it launches."""
+    return symbol.kind == VALUE and of_launch(facts, symbol.value)
+
+
+def scalar(form: Form) -> Scalar:
+    """A form of the launch as a number, if it is one."""
+    return form if form.constant is None else form.constant
+
+
+def at_top(builder: Builder, facts: Facts, value: Scalar, dtype: t.DType, made: dict[Value, Value]) -> Value:
+    """Emits a scalar of the launch where nothing but the parameters is there to be used, as at a function's top. `made` remembers
+    copies of ops for further calls."""
+    if isinstance(value, int):
+        return builder.const(value, dtype)
+
+    def copied(x: Value) -> Value:
+        for op in _slice(facts, x):
+            if op.result not in made:
+                emit_copy(op, builder, made)
+        return made.get(x, x)
+
+    return emit(builder, copied, value, dtype)
+
+
+def _slice(facts: Facts, value: Value) -> list[Op]:
+    """The ops that make a value of the launch, operands first."""
+    order: dict[Op, None] = {}
+    stack = [(value, False)]
+    while stack:
+        current, ready = stack.pop()
+        op = facts.definition.get(current)
+        if op is None or op in order:
+            continue
+        if ready:
+            order[op] = None
+        else:
+            stack.append((current, True))
+            stack.extend((a, False) for a in op.args)
+    return list(order)
+
+
+# -- arithmetic ------------------------------------------------------------------------------------------------------------
+
+
+def quotient(form: Form, by: Form) -> Form | None:
+    """form / by where `by` is a single term that divides every term, else None."""
+    if len(by.terms) != 1:
+        return None
+    ((divisor, k),) = by.terms.items()
+    found = {}
+    for monomial, coefficient in form.terms.items():
+        rest = without(monomial, divisor)
+        if rest is None or coefficient % k:
+            return None
+        found[rest] = coefficient // k
+    return Form(found, form.exact)
+
+
+def without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    """The product without these factors; None when one of them is not in it."""
+    rest = list(monomial)
+    for symbol in factors:
+        if symbol not in rest:
+            return None
+        rest.remove(symbol)
+    return tuple(rest)
+
+
+def nonnegative(facts: Facts, form: Form) -> bool:
+    """Whether a uniform polynomial is never negative, if index arithmetic does not overflow and divisors are positive."""
+    if ranges.interval(facts, form, ())[0] >= 0:
+        return True
+    return all(c >= 0 and all(groups.symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items())
+
+
+def by_index(facts: Facts, form: Form) -> Form:
+    """The polynomial with the indices of `for` loops in the place of their trips, wherever that needs no division."""
+    trips = sorted({s for s in form.symbols() if s.kind == TRIP and s.value.name == "for"}, reverse=True)
+    for symbol in trips:  # inner loops first: their bounds may depend on outer ones
+        moving = form.only(lambda m, s=symbol: s in m)
+        step = facts.form(symbol.value.args[2])
+        lower, index = facts.form(symbol.value.args[0]), symbol.value.blocks[0].args[0]
+        times = quotient(moving, step * Form.symbol(symbol)) if step is not None else None
+        if times is None or lower is None or any(symbol in m for m in times.terms):
+            continue
+        form = form - moving + times * (facts.opaque(index) - lower)
+    return form
+
+
+# -- ops -------------------------------------------------------------------------------------------------------------------
+
+
+def emit(builder: Builder, get: Callable[[Value], Value], poly: Form, dtype: t.DType) -> Value:
+    """The value of a uniform polynomial as a scalar of a signed integer type, emitted where the builder stands. `get` gives the
+    new value for each old one; loops whose trips occur must enclose the place. Raises CompilerBug for other symbols."""
+    atoms: dict[Symbol, Value] = {}
+    total = None
+    for monomial, coefficient in sorted(
+        poly.terms.items(), key=lambda item: max((s.number for s in item[0]), default=-1)
+    ):
+        product = None
+        for symbol in monomial:
+            if symbol not in atoms:
+                atoms[symbol] = _atom(builder, get, symbol, dtype)
+            product = atoms[symbol] if product is None else builder.value("mul", product, atoms[symbol])
+        if product is None:
+            product = builder.const(coefficient, dtype)
+        elif coefficient != 1:
+            product = builder.value("mul", product, builder.const(coefficient, dtype))
+        total = product if total is None else builder.value("add", total, product)
+    return builder.const(0, dtype) if total is None else total
+
+
+def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype: t.DType) -> Value:
+    def cast(value: Value) -> Value:
+        return value if value.type.dtype == dtype else builder.value("cast", value, dtype=dtype)
+
+    if symbol.kind == VALUE and symbol.value.type.is_scalar:
+        return cast(get(symbol.value))
+    if symbol.kind not in (TRIP, COUNT) or symbol.value.name != "for":
+        raise CompilerBug(f"{symbol} is no scalar of the program")
+    lower, upper, step = (cast(get(a)) for a in symbol.value.args[:3])
+    if symbol.kind == TRIP:
+        far = builder.value("sub", cast(get(symbol.value.blocks[0].args[0])), lower)
+        return builder.value("div", far, step)
+    one = builder.const(1, dtype)  # counts of loops that go backwards are not asked for: see `emittable`
+    far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, one))
+    return builder.value("max", builder.value("div", far, step), builder.const(0, dtype))
+
+
+def emittable(facts: Facts, poly: Form) -> bool:
+    """Whether `emit` can write a polynomial."""
+    for s in poly.symbols():
+        if s.kind == VALUE and not s.value.type.is_scalar:
+            return False
+        if s.kind in (TRIP, COUNT) and (s.value.name != "for" or ranges.bounds(facts, s.value.args[2])[0] <= 0):
+            return False
+    return all(s.kind in (VALUE, TRIP, COUNT) for s in poly.symbols())
