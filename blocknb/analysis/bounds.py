@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
-from blocknb.analysis.forms import VALUE, Dim, Form
+from blocknb.analysis.forms import VALUE, Form
 from blocknb.ir.core import Op, Value
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def _conditions(facts: Facts, mask: Value, axes: Mapping[int, int]) -> Iterator[
     if facts.truth(mask):
         return
     op = facts.definition.get(mask)
-    match op.name if op is not None else "":
+    if op is None:
+        yield NOT_BOUNDS
+        return
+    match op.name:
         case "and":
             for part in op.args:
                 yield from _conditions(facts, part, axes)
@@ -118,7 +121,7 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
         negatives = [x - y, -x - Form.of(1)]
     for form in negatives:
         if all(axis in axes for s in form.symbols() for axis in s.axes if axis >= 0):
-            yield form.renamed({**axes, **{-1: -1}})
+            yield form.renamed({**axes, -1: -1})
         else:
             yield NOT_BOUNDS
 

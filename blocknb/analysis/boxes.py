@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis import groups
 from blocknb.analysis.bounds import Bounds, bounds_of
-from blocknb.analysis.forms import VALUE, Form, Monomial, Symbol
+from blocknb.analysis.forms import VALUE, Form, Monomial
 from blocknb.analysis.polynomials import (
     Poly,
     Scalar,
@@ -31,7 +31,6 @@ from blocknb.analysis.polynomials import (
     without,
 )
 from blocknb.ir.core import Op, Value
-from blocknb.language import types as t
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
