@@ -41,12 +41,14 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         floats,
         narrow,
         pack,
+        persist,
         pointers,
         prefetch,
         rings,
         scans,
         shared,
         simplify,
+        specialize,
         tensorcore,
         unroll,
         warps,
@@ -75,7 +77,11 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
+        Pass("persist", persist.persist, optional=True, applies=persist.applies),
         Pass(  # when it is known what is stored to shared memory, and in which layout
+            "specialize", specialize.specialize, optional=True, applies=specialize.applies
+        ),
+        Pass(  # what is left of it
             "pipeline", rings.pipeline, optional=True, applies=rings.applies
         ),
         Pass("allocate", allocate.allocate),
@@ -90,7 +96,18 @@ STAGES = 1
 DOT_STAGES = 3
 
 #: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = ("simplify", "unroll", "pointers", "floats", "prefetch", "coalesce", "tensorcore", "pipeline", "pack")
+OPTIONAL = (
+    "simplify",
+    "unroll",
+    "pointers",
+    "floats",
+    "prefetch",
+    "coalesce",
+    "tensorcore",
+    "specialize",
+    "pipeline",
+    "pack",
+)
 
 
 def run(

@@ -32,6 +32,11 @@ def sweep(ops: Sequence[Op], needed: set[Value], removed: Callable[[Op], None]) 
                 op = _if(op, needed, removed)
             case "while" | "reduce" | "scan":
                 op = _whole(op, needed, removed)
+            case "roles":
+                swept = [sweep(block.ops, needed, removed) for block in op.blocks]
+                op = op.replace(
+                    blocks=tuple(Block(old.args, tuple(ops)) for old, ops in zip(op.blocks, swept, strict=True))
+                )
         needed.update(op.args)
         kept.append(op)
     return kept[::-1]

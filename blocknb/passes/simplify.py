@@ -194,6 +194,10 @@ class Rewriter:
                 self.access(op)
             case "while":
                 self.repeat(op)
+            case "roles":
+                self.append(
+                    self.with_blocks(op, [self.rebuilt(block, False) for block in op.blocks]), len(self.scopes) - 1
+                )
             case "reduce" | "scan":
                 op = self.with_blocks(op, [self.combine(block) for block in op.blocks])
                 self.replaced(op, self.place(op))

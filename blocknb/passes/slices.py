@@ -1,0 +1,452 @@
+"""Cuts a function in two, as the pass `specialize` has planned: what copies, and what computes.
+
+The producer's part is found backwards: from the coordinates of what is copied, and from the bounds and conditions of the loops and
+branches around it, to whatever these are made of. All of that are scalars, and it is made again for the producer; the team keeps its
+own. A loop that is kept carries on, beside its own values, the place in each ring that is used in it: the slot, and the parity of the
+phase in which that slot is.
+
+The team is done with a slot behind the last product that reads it. Where products outlast their trip, that is a trip later; then the slot
+of the trip before is carried on as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from blocknb.analysis import boxes
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.boxes import Poly
+from blocknb.analysis.forms import TRIP, VALUE
+from blocknb.ir.build import Builder, Rebuild, emit_copy
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language import types as t
+from blocknb.language.ops import OPS
+from blocknb.language.types import Tile
+
+if TYPE_CHECKING:
+    from blocknb.passes.specialize import Copy, Group, Plan
+
+PRODUCER_WARPS = 1
+NUMBER = Tile(t.int32)
+
+
+# -- what the producer needs
+
+
+class Needs:
+    """The values that lead to some: `add` takes more, and says what cannot be followed."""
+
+    def __init__(self, facts: Facts, writer: Callable[[Op], str]):
+        self.facts, self.writer = facts, writer
+        self.values: set[Value] = set()
+
+    def add(self, values: Iterable[Value]) -> str:
+        """Why the producer cannot make these values, "" if it can; then they and what they are made of are needed."""
+        todo, found = list(values), set[Value]()
+        while todo:
+            value = todo.pop()
+            if value in self.values or value in found:
+                continue
+            if not isinstance(value.type, Tile) or value.type.shape:
+                return "where it lies depends on elements of a tile"
+            found.add(value)
+            why, more = self.made_of(value)
+            if why:
+                return why
+            todo += more
+        self.values |= found
+        return ""
+
+    def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:
+        """What a value is made of, or why that cannot be done twice."""
+        if value in self.facts.argument:
+            loop, _, i = self.facts.argument[value]
+            if loop.name != "for":
+                return "where it lies depends on a `while`", ()
+            return "", loop.args[:3] if not i else self.carried(loop, i - 1)
+        op = self.facts.definition.get(value)
+        if op is None:
+            return "", ()
+        i = op.results.index(value)
+        match op.name:
+            case "for":
+                return "", (op.blocks[0].args[i + 1], *self.carried(op, i))
+            case "if":
+                return "", (op.args[0], *(block.terminator.args[i] for block in op.blocks))
+            case "load":
+                return self.writer(op), op.args
+        if op.blocks or not OPS[op.name].pure:
+            return f"where it lies depends on a {op.name}", ()
+        return "", op.args
+
+    def carried(self, loop: Op, i: int) -> tuple[Value, ...]:
+        return (*loop.args[:3], loop.args[3 + i], loop.blocks[0].terminator.args[i])
+
+
+def atoms(poly: Poly) -> list[Value]:
+    """The values that `boxes.emit` asks for."""
+    found: list[Value] = []
+    for symbol in poly.symbols():
+        if symbol.kind == VALUE:
+            found.append(symbol.value)
+        else:
+            found += symbol.value.args[:3]
+            found += symbol.value.blocks[0].args[:1] if symbol.kind == TRIP else ()
+    return found
+
+
+# -- places in rings
+
+
+class Places:
+    """The slot and the parity of each ring at the place where the builder stands."""
+
+    def __init__(self, builder: Builder, rings: Sequence[Group]):
+        self.builder, self.now = builder, dict[int, tuple[Value, Value]]()
+        for ring in rings:
+            self.now[id(ring)] = builder.const(0, t.int32), builder.const(0, t.int32)
+
+    def advance(self, ring: Group) -> None:
+        b, (slot, parity) = self.builder, self.now[id(ring)]
+        one, first = b.const(1, t.int32), b.const(0, t.int32)
+        turned = b.value("xor", parity, one)
+        if ring.slots > 1:
+            after = b.value("add", slot, one)
+            at_end = b.value("cmp", after, b.const(ring.slots, t.int32), pred="eq")
+            slot, turned = b.value("select", at_end, first, after), b.value("select", at_end, turned, parity)
+        self.now[id(ring)] = slot, turned
+
+    def values(self, rings: Sequence[Group]) -> list[Value]:
+        return [value for ring in rings for value in self.now[id(ring)]]
+
+    def enter(self, rings: Sequence[Group], values: Sequence[Value]) -> None:
+        for i, ring in enumerate(rings):
+            self.now[id(ring)] = values[2 * i], values[2 * i + 1]
+            values[2 * i].name, values[2 * i + 1].name = "slot", "parity"
+
+
+def fresh(rings: Sequence[Group]) -> list[Value]:
+    return [Value(NUMBER) for _ in rings for _ in range(2)]
+
+
+# -- the two parts
+
+
+class Roles:
+    """The function with roles."""
+
+    def __init__(self, func: Func, plan: Plan, facts: Facts, needs: Needs):
+        self.func, self.plan, self.facts, self.needed = func, plan, facts, needs.values
+        self.builder = Builder("specialize", func.next_id)
+        self.maps: dict[int, Value] = {}
+        self.rings: dict[int, list[Value]] = {}
+        self.full: dict[int, Value] = {}
+        self.empty: dict[int, Value] = {}
+        self.programs: Value | None = None
+
+    def run(self) -> Func:
+        b, num_warps = self.builder, self.func.attrs["num_warps"]
+        self.tensor_maps()
+        for ring in self.plan.rings:
+            made = []
+            for copy in ring.copies:
+                alloc = self.facts.definition[copy.buffer]
+                with b.at(alloc):
+                    made.append(
+                        b.value("alloc", **{**alloc.attrs, "type": replace(copy.buffer.type, slots=ring.slots)})
+                    )
+                made[-1].name = copy.buffer.name
+            self.rings[id(ring)] = made
+            self.full[id(ring)] = full = b.value("mbarriers", slots=ring.slots, arrivals=1)
+            self.empty[id(ring)] = empty = b.value("mbarriers", slots=ring.slots, arrivals=num_warps)
+            full.name, empty.name = "full", "empty"
+        b.op("barrier")
+        if self.plan.persistent:
+            x, y, z = (b.value("num_programs", axis=axis) for axis in range(3))
+            self.programs = b.value("mul", b.value("mul", x, y), z)
+        blocks = []
+        for role in (Team(self), Producer(self)):
+            with b.block() as opened:
+                role.all()
+                b.op("yield")
+            blocks.append(opened.done)
+        b.op("roles", blocks=blocks, warps=(num_warps, PRODUCER_WARPS))
+        cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
+        return cut.with_attrs(persistent=True) if self.plan.persistent else cut
+
+    def tensor_maps(self) -> None:
+        b, made, known = self.builder, dict[Value, Value](), dict[tuple, Value]()
+        for group in self.plan.groups:
+            for copy in group.copies:
+                box = copy.box
+                key = (box.root, box.dims, box.strides, copy.kind)
+                if key not in known:
+                    with b.at(copy.load):
+                        numbers = [boxes.at_top(b, self.facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
+                        known[key] = b.value("tensor_map", box.root, *numbers, type=copy.kind)
+                        known[key].name = box.root.name
+                self.maps[id(copy)] = known[key]
+
+    def inside(self, op: Op) -> list[Group]:
+        """The rings used in the blocks of an op."""
+        blocks = {id(block) for block in op.blocks}
+        for block in op.blocks:
+            blocks |= {id(inner) for nested in walk(block) for inner in nested.blocks}
+        found = {
+            id(group.ring or group): group.ring or group for group in self.plan.groups if id(group.block) in blocks
+        }
+        return list(found.values())
+
+
+class Part:
+    """What both parts share: the loop over programs."""
+
+    roles: Roles
+    builder: Builder
+    places: Places
+
+    def all(self) -> None:
+        """The whole of the function's body, once or for one program after another."""
+        roles, b, rings = self.roles, self.builder, self.roles.plan.rings
+        self.places = Places(b, rings)
+        if roles.programs is None:
+            self.body()
+            return
+        program, inner = Value(NUMBER, "program"), fresh(rings)
+        with b.block((program, *inner)) as opened:
+            start = self.places.values(rings)
+            self.places.enter(rings, inner)
+            x, y = (b.value("num_programs", axis=axis) for axis in range(2))
+            rest = b.value("div", program, x)
+            self.program_ids([b.value("rem", program, x), b.value("rem", rest, y), b.value("div", rest, y)])
+            self.body()
+            b.op("yield", *self.places.values(rings))
+        bounds = b.value("cta_id"), roles.programs, b.value("num_ctas")
+        b.op("for", *bounds, *start, blocks=(opened.done,))
+
+    def body(self) -> None:
+        raise NotImplementedError
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        raise NotImplementedError
+
+
+class Team(Part, Rebuild):
+    """Everything but the copies, which it awaits."""
+
+    def __init__(self, roles: Roles):
+        Rebuild.__init__(self, roles.func, "specialize", lambda op, _: self.visit_op(op))
+        self.roles, self.builder = roles, roles.builder
+        facts, groups = roles.facts, roles.plan.groups
+        self.ids: Sequence[Value] = ()
+        self.stores = {copy.store.id: group for group in groups for copy in group.copies}
+        self.gone = {op.id for g in groups for c in g.copies for op in (c.load, *c.views, facts.definition[c.buffer])}
+        self.last: dict[int, list[Group]] = {}
+        for group in groups:
+            if not group.lasting:
+                self.last.setdefault(group.last.id, []).append(group)
+        products = {op.id: op for g in groups for op in g.lasting}
+        self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
+        self.before: dict[int, Value] = {}  # of a ring whose products outlast a trip: the slot of the trip before
+        stored = {c.store.id for g in groups for c in g.copies}
+        others = (op for op in roles.func.ops() if op.name == "local_store" and op.id not in stored)
+        self.keeps_fences = any(facts.definition[op.args[0]].attrs.get("align") for op in others)
+        self.awaited: set[int] = set()
+
+    def body(self) -> None:
+        self.ops(self.func.body.ops)
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        self.ids = ids
+
+    def one(self, op: Op) -> None:
+        super().one(op)
+        for group in self.last.get(op.id, ()):
+            ring = group.ring or group
+            with self.builder.at(op):
+                self.builder.op("arrive", self.roles.empty[id(ring)], self.places.now[id(ring)][0])
+                self.places.advance(ring)
+
+    def visit_op(self, op: Op) -> object:
+        if op.id in self.gone or (op.name == "fence" and not self.keeps_fences):
+            return op.results
+        if op.id in self.stores:
+            if id(self.stores[op.id]) not in self.awaited:
+                self.awaits(self.stores[op.id])
+            return ()
+        if op.name == "program_id" and self.ids:
+            return [self.ids[op.attrs["axis"]]]
+        if op.id in self.late:
+            self.product(op)
+            return op.results
+        if op.name == "for" and self.roles.inside(op):
+            return self.loop(op)
+        if op.name == "if" and self.roles.inside(op):
+            return self.branch(op)
+        return NotImplemented
+
+    def awaits(self, group: Group) -> None:
+        b, ring = self.builder, group.ring or group
+        self.awaited.add(id(group))
+        slot, parity = self.places.now[id(ring)]
+        b.op("await", self.roles.full[id(ring)], slot, parity)
+        for copy, buffers in zip(group.copies, self.roles.rings[id(ring)], strict=True):
+            self.mapping[copy.buffer] = found = b.value("slot", buffers, slot)
+            found.name = copy.buffer.name
+
+    def product(self, op: Op) -> None:
+        """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
+        groups = self.late[op.id]
+        lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
+        self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
+        for group in groups:
+            self.leave(group.ring or group)
+            self.places.advance(group.ring or group)
+
+    def leave(self, ring: Group, goes_on: bool = True) -> None:
+        """Arrives for the slot of the trip before, if there was one."""
+        b, before = self.builder, self.before[id(ring)]
+        was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
+        b.op("arrive", self.roles.empty[id(ring)], before, was)
+        if goes_on:
+            self.before[id(ring)] = self.places.now[id(ring)][0]
+
+    def loop(self, op: Op) -> list[Value]:
+        b, rings, body = self.builder, self.roles.inside(op), op.blocks[0]
+        groups = [g for g in self.roles.plan.groups if g.block is body and g.lasting]
+        late = [g.ring or g for g in groups]
+        init = [*self.places.values(rings), *(b.const(-1, t.int32) for _ in late)]
+        inner = [*fresh(rings), *(Value(NUMBER, "before") for _ in late)]
+        with b.block((*body.args, *inner)) as opened:
+            self.places.enter(rings, inner)
+            self.before.update(zip(map(id, late), inner[2 * len(rings) :], strict=True))
+            self.ops(body.ops[:-1])
+            end = body.terminator
+            after = [*self.places.values(rings), *(self.before[id(ring)] for ring in late)]
+            b.append(end.replace(args=(*map(self.get, end.args), *after)))
+        outer = [Value(value.type) for value in inner]
+        b.append(op.replace(args=(*op.args, *init), results=(*op.results, *outer), blocks=(opened.done,)))
+        self.places.enter(rings, outer)
+        self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
+        return self.waited(op, late, groups)
+
+    def waited(self, op: Op, late: Sequence[Group], groups: Sequence[Group]) -> list[Value]:
+        """The results of a loop, those of products that outlast trips behind a wait."""
+        products = {x.id: x for g in groups for x in g.lasting}.values()
+        if not products:
+            return list(op.results)
+        end = op.blocks[0].terminator
+        summed = [op.results[end.args.index(x.result)] for x in products]
+        there = dict(zip(summed, self.builder.op("dot_wait", *summed).results, strict=True))
+        for ring in late:
+            self.leave(ring, goes_on=False)
+        return [there.get(value, value) for value in op.results]
+
+    def branch(self, op: Op) -> Sequence[Value]:
+        b, rings = self.builder, self.roles.inside(op)
+        before, blocks = dict(self.places.now), []
+        for block in op.blocks:
+            self.places.now = dict(before)
+            with b.block() as opened:
+                self.ops(block.ops[:-1])
+                end = block.terminator
+                b.append(end.replace(args=(*map(self.get, end.args), *self.places.values(rings))))
+            blocks.append(opened.done)
+        outer = fresh(rings)
+        attrs = {**op.attrs, "types": (*op.attrs["types"], *(value.type for value in outer))}
+        b.append(op.replace(results=(*op.results, *outer), blocks=tuple(blocks), attrs=attrs))
+        self.places.enter(rings, outer)
+        return op.results
+
+
+class Producer(Part):
+    """The copies, and what leads to them, made again."""
+
+    def __init__(self, roles: Roles):
+        self.roles, self.builder, self.needed = roles, roles.builder, roles.needed
+        self.mapping: dict[Value, Value] = {}
+        self.ids: Sequence[Value] = ()
+        self.copied: dict[int, list[Group]] = {}
+        for group in roles.plan.groups:
+            place = {op.id: i for i, op in enumerate(group.block.ops)}
+            last = max((copy.load for copy in group.copies), key=lambda op: place[op.id])
+            self.copied.setdefault(last.id, []).append(group)
+
+    def body(self) -> None:
+        self.ops(self.roles.func.body.ops)
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        self.ids = ids
+
+    def get(self, value: Value) -> Value:
+        return self.mapping.get(value, value)
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            rings = self.roles.inside(op) if op.blocks else []
+            if op.id in self.copied:
+                for group in self.copied[op.id]:
+                    self.copy(group)
+            if not rings and not any(value in self.needed for value in op.results):
+                continue
+            if op.name == "program_id" and self.ids:
+                self.mapping[op.result] = self.ids[op.attrs["axis"]]
+            elif op.name == "for":
+                self.loop(op, rings)
+            elif op.name == "if":
+                self.branch(op, rings)
+            else:
+                emit_copy(op, self.builder, self.mapping)
+
+    def copy(self, group: Group) -> None:
+        b, roles, ring = self.builder, self.roles, group.ring or group
+        slot, parity = self.places.now[id(ring)]
+        with b.at(group.copies[0].load):
+            b.op("await", roles.empty[id(ring)], slot, b.value("xor", parity, b.const(1, t.int32)))
+            b.op("expect", roles.full[id(ring)], slot, bytes=group.bytes)
+        for copy, buffers in zip(group.copies, roles.rings[id(ring)], strict=True):
+            self.copy_one(copy, buffers, roles.full[id(ring)], slot)
+        with b.at(group.copies[0].load):
+            self.places.advance(ring)
+
+    def copy_one(self, copy: Copy, buffers: Value, full: Value, slot: Value) -> None:
+        b = self.builder
+        with b.at(copy.load):
+            to = b.value("slot", buffers, slot)
+            start = [boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
+            b.op("copy_bulk", to, self.roles.maps[id(copy)], full, slot, *start, axes=copy.axes)
+
+    def loop(self, op: Op, rings: Sequence[Group]) -> None:
+        b, body = self.builder, op.blocks[0]
+        kept = [i for i, value in enumerate(body.args[1:]) if value in self.needed or op.results[i] in self.needed]
+        index = Value(body.args[0].type, body.args[0].name)
+        own, inner = [Value(body.args[i + 1].type, body.args[i + 1].name) for i in kept], fresh(rings)
+        args = [*map(self.get, op.args[:3]), *(self.get(op.args[3 + i]) for i in kept), *self.places.values(rings)]
+        with b.at(op), b.block((index, *own, *inner)) as opened:
+            self.mapping.update({body.args[0]: index, **{body.args[i + 1]: v for i, v in zip(kept, own, strict=True)}})
+            self.places.enter(rings, inner)
+            self.ops(body.ops[:-1])
+            end = body.terminator
+            b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+        with b.at(op):
+            made = b.op("for", *args, blocks=(opened.done,))
+        self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
+        self.places.enter(rings, made.results[len(kept) :])
+
+    def branch(self, op: Op, rings: Sequence[Group]) -> None:
+        b, kept = self.builder, [i for i, value in enumerate(op.results) if value in self.needed]
+        before, blocks = dict(self.places.now), []
+        for block in op.blocks:
+            self.places.now = dict(before)
+            with b.at(op), b.block() as opened:
+                self.ops(block.ops[:-1])
+                end = block.terminator
+                b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+            blocks.append(opened.done)
+        types = (*(op.results[i].type for i in kept), *(NUMBER for _ in fresh(rings)))
+        with b.at(op):
+            made = b.op("if", self.get(op.args[0]), blocks=blocks, types=types)
+        self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
+        self.places.enter(rings, made.results[len(kept) :])

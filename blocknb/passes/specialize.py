@@ -1,0 +1,371 @@
+"""Warp specialisation: one warp copies, the others multiply.
+
+The function is cut in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and whatever leads to their
+addresses: all scalars. The *team* keeps the rest. Each load has a ring of slots in shared memory, filled by the copy engine (TMA) and
+guarded by two mbarriers a slot: `full`, whose phase ends when the bytes have come, and `empty`, whose phase ends when every warp of the
+team is done with them. Either side counts slots and phases for itself, through all loops, so a ring runs on from one loop to the next,
+and from one program to the next where a CTA takes several (`persist`).
+
+Nobody plans what happens when: the producer runs ahead as far as there are slots.
+
+What may be copied so is told by `analysis.boxes`: a load of a box of an array, whose mask is the array's bounds. Which part of a function
+is needed for the producer is told by `passes.slices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from blocknb.analysis import affine, boxes, ranges
+from blocknb.analysis.boxes import Box
+from blocknb.analysis.effects import effects, global_operands, orders
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.language.bulk import MOST_EXTENT, TensorMap
+from blocknb.language.ops import ATOMICS
+from blocknb.language.types import Buffer
+from blocknb.layouts import wgmma
+from blocknb.passes.allocate import place
+from blocknb.passes.operands import from_shared, lasting
+from blocknb.passes.rings import VIEWS
+from blocknb.passes.simplify import tidy
+from blocknb.passes.slices import Needs, Roles, atoms
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MOST_SLOTS = 8
+#: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
+HALF = 113 * 1024
+ALONE = 8  # warps of a team that has a multiprocessor for itself
+
+
+def applies(func: Func, target: Target) -> bool:
+    return target.arch == "sm_90a" and any(from_shared(op) for op in func.ops())
+
+
+def specialize(func: Func, target: Target, notes: Notes) -> Func:
+    """Gives the copying to a warp of its own
+
+    Tiles that products read from shared memory are copied there by the copy engine (TMA), into rings of `num_stages` slots, by a further
+    warp that does nothing else and runs ahead of the others (warp specialisation). That needs loads of boxes of arrays: by a tensor
+    descriptor, or by pointers with a mask that is the array's bounds. Other loads stay with the warps that multiply.
+    """
+    planner = Planner(func, notes)
+    plan = planner.plan()
+    while plan is not None:
+        made = tidy(Roles(func, plan, planner.facts, planner.needs).run(), "specialize")
+        if place(made)[1] <= plan.most(target):
+            plan.explain(notes)
+            return made
+        plan = plan.smaller(notes)
+    return func
+
+
+@dataclass(eq=False)
+class Copy:
+    """A load that the copy engine does: the box, the views between it and the buffer, and the store to that buffer."""
+
+    load: Op
+    views: tuple[Op, ...]
+    store: Op
+    box: Box
+    kind: TensorMap
+    axes: tuple[int, ...]  # the array's axis of each of the buffer's
+
+    @property
+    def buffer(self) -> Value:
+        return self.store.args[0]
+
+
+@dataclass(eq=False)
+class Group:
+    """Copies that are awaited together, at one place: they share mbarriers. `slots` of each ring; `block` in which they stand; `last` the
+    op of that block behind which they are read no more; `lasting` the products that then still run."""
+
+    copies: list[Copy]
+    block: Block
+    loop: Op | None
+    slots: int
+    wanted: int
+    named: bool
+    last: Op
+    lasting: tuple[Op, ...] = ()
+    ring: Group | None = None  # the group in whose slots these copies go
+
+    @property
+    def bytes(self) -> int:
+        return sum(copy.buffer.type.bytes for copy in self.copies)
+
+    @property
+    def key(self) -> tuple:
+        return tuple((copy.buffer.type, copy.kind) for copy in self.copies)
+
+
+@dataclass
+class Plan:
+    """What is copied, and whether a CTA takes several programs."""
+
+    groups: list[Group] = field(default_factory=list)
+    persistent: bool = False
+    alone: bool = True
+
+    @property
+    def rings(self) -> list[Group]:
+        return [group for group in self.groups if group.ring is None]
+
+    def most(self, target: Target) -> int:
+        """The bytes of shared memory that the program may take."""
+        return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
+
+    def smaller(self, notes: Notes) -> Plan | None:
+        """The plan with a slot less where most are, None if there is none to spare."""
+        least = min(2, max(ring.slots for ring in self.rings))
+        largest = max(self.rings, key=lambda ring: (ring.slots > least, ring.bytes * ring.slots))
+        if largest.slots <= least:
+            for group in self.groups:
+                for copy in group.copies:
+                    notes(
+                        copy.load,
+                        "not copied by a warp of its own: shared memory has no room for two of its tiles",
+                        "missed",
+                    )
+            return None
+        largest.slots -= 1
+        return self
+
+    def explain(self, notes: Notes) -> None:
+        for group in self.groups:
+            slots = (group.ring or group).slots
+            for copy in group.copies:
+                size = copy.buffer.type.bytes
+                text = f"copied by TMA, by a warp of its own: {slots} slot{'s' if slots > 1 else ''} of {size} bytes"
+                if copy.kind.swizzle:
+                    text += f", {copy.kind.swizzle}-byte swizzle"
+                if group.ring is not None:
+                    text += (
+                        f", those of the loop at line {group.ring.loop.loc.line}"
+                        if group.ring.loop and group.ring.loop.loc
+                        else ""
+                    )
+                if copy.store.attrs.get("tf32"):
+                    text += "; cut off to tf32 by wgmma, not rounded"
+                if group.named and slots < group.wanted:
+                    text += f" (not {group.wanted}: for want of shared memory)"
+                notes(copy.load, text)
+            for op in group.lasting:
+                notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+        if self.persistent:
+            notes(
+                None,
+                "each CTA takes one program after another, so that copies for the next begin while the last is stored",
+            )
+
+
+class Planner:
+    """Finds what can be copied, and says what cannot."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.func, self.notes = func, notes
+        self.facts, self.users, self.defs = affine.analyze(func), uses(func), definitions(func)
+        self.needs = Needs(self.facts, self.writer)
+        self.home: dict[Op, tuple[Block, Op | None]] = {}
+        self.enter(func.body, None)
+
+    def enter(self, block: Block, parent: Op | None) -> None:
+        for op in block.ops:
+            self.home[op] = block, parent
+            for inner in op.blocks:
+                self.enter(inner, op)
+
+    def plan(self) -> Plan | None:
+        why = self.against_function()
+        copies = []
+        for store in self.func.ops():
+            if store.name != "local_store" or not self.defs[store.args[0]].attrs.get("align"):
+                continue
+            found = why or self.copy(store)
+            if isinstance(found, Copy):
+                copies.append(found)
+            elif (load := self.loaded(store.args[1])) is not None:
+                self.notes(load, f"not copied by a warp of its own: {found}", "missed")
+        copies = self.reachable(copies)
+        groups = list(self.groups(copies))
+        if not any(self.in_loop(group) for group in groups):
+            return None
+        self.share(groups)
+        persistent = bool(self.func.attrs.get("persist"))
+        return Plan(groups, persistent, self.func.attrs["num_warps"] >= ALONE)
+
+    def against_function(self) -> str:
+        """Why nothing of the function may be copied ahead of its place, "" if something may."""
+        for op in self.func.ops():
+            at = f" at line {op.loc.line}" if op.loc else ""
+            if op.name == "while":
+                return f"the `while`{at} may wait for other programs"
+            if not op.blocks and effects(op).orders:
+                return f"the {op.name}{at} keeps later accesses behind it"
+            if op.name in ATOMICS and orders(op, bool(self.users.get(op.result)))[0]:
+                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
+        return ""
+
+    # -- one load
+
+    def loaded(self, value: Value) -> Op | None:
+        """The load whose tile a value is, or is a view of."""
+        op = self.defs.get(value)
+        while op is not None and op.name in VIEWS:
+            op = self.defs.get(op.args[0])
+        return op if op is not None and op.name == "load" else None
+
+    def copy(self, store: Op) -> Copy | str:
+        """The load that ends in a store as a copy, or why it is none."""
+        load = self.loaded(store.args[1])
+        if load is None:
+            return "it is computed"
+        if not self.only_stored(load.result):
+            return "it is used in registers, too"
+        if self.home[load][0] is not self.home[store][0]:
+            return "it is not always used"
+        if written := self.writer(load):
+            return written
+        readers = [op for op, _ in self.users[store.args[0]] if op is not store]
+        if any(op.name != "dot" for op in readers):
+            return "not only products read it"
+        box = boxes.box_of(self.facts, load)
+        if isinstance(box, str):
+            return box
+        if found := self.needs.add(value for poly in box.start for value in atoms(poly)):
+            return found
+        views, axes = self.views(load, store, box)
+        if axes is None:
+            return "its axes are joined or split on their way"
+        return self.fitted(load, views, store, box, axes, readers[0])
+
+    def fitted(
+        self, load: Op, views: tuple[Op, ...], store: Op, box: Box, axes: tuple[int, ...], dot: Op
+    ) -> Copy | str:
+        """The copy, if the engine lays out tiles as the buffer's layout says."""
+        buffer: Buffer = store.args[0].type
+        side = dot.args.index(store.args[0])
+        part = wgmma.part(buffer.shape[side], side, dot.attrs["warps"])
+        lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
+        assert lies is not None, "the verifier has seen the descriptor"
+        inner = side if lies.mn_major else 1 - side
+        if axes[inner] != len(box.dims) - 1:
+            return "its neighbours in memory are not neighbours in the buffer that wgmma reads"
+        extents = [1] * len(box.dims)
+        for axis, (extent, to) in enumerate(zip(buffer.shape, axes, strict=True)):
+            extents[to] = lies.width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
+        kind = TensorMap(buffer.dtype, tuple(extents), lies.width if lies.width >= 32 else 0)
+        return Copy(load, views, store, box, kind, axes)
+
+    def only_stored(self, value: Value) -> bool:
+        return all(
+            op.name == "local_store" or (op.name in VIEWS and self.only_stored(op.result))
+            for op, _ in self.users.get(value, ())
+        )
+
+    def views(self, load: Op, store: Op, box: Box) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
+        """What makes the tile that is stored from the one that is loaded, in order; and the array's axis of each of its axes."""
+        found, value = [], store.args[1]
+        while value is not load.result:
+            op = self.defs[value]
+            found.append(op)
+            value = op.args[0]
+        axes: list[int | None] = list(box.axes)
+        for op in reversed(found):
+            if op.name == "trans":
+                axes = [axes[i] for i in op.attrs["perm"]]
+                continue
+            before, after = op.args[0].type.shape, op.result.type.shape
+            if [n for n in before if n > 1] != [n for n in after if n > 1]:
+                return tuple(reversed(found)), None
+            kept = iter(axis for axis, n in zip(axes, before, strict=True) if n > 1)
+            axes = [next(kept) if n > 1 else None for n in after]
+        known = tuple(axis for axis in axes if axis is not None)
+        return tuple(reversed(found)), known if len(known) == len(axes) else None
+
+    def writer(self, load: Op) -> str:
+        """Why the array that is loaded may be another one afterwards, or ""."""
+        root = self.facts.root(load.args[0])
+        if load.attrs.get("cache") == ".cv":
+            return "it asks memory anew (.cv)"
+        for op in self.func.ops():
+            if op.name in ("store", *ATOMICS):
+                other = self.facts.root(global_operands(op)[0])
+                if root is None or other is None or root is other:
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+        return ""
+
+    # -- all of them
+
+    def reachable(self, copies: list[Copy]) -> list[Copy]:
+        """Those whose loops and conditions the producer can follow."""
+        found = []
+        for copy in copies:
+            _, parent = self.home[copy.load]
+            why = ""
+            while parent is not None and not why:
+                why = self.needs.add(parent.args[: 3 if parent.name == "for" else None])
+                parent = self.home[parent][1]
+            if why:
+                self.notes(copy.load, f"not copied by a warp of its own: {why}", "missed")
+            else:
+                found.append(copy)
+        return found
+
+    def groups(self, copies: list[Copy]) -> Iterator[Group]:
+        found: dict[tuple, list[Copy]] = {}
+        for copy in copies:
+            block = self.home[copy.load][0]
+            first = self.position(copy.buffer, block)[0]
+            found.setdefault((id(block), first), []).append(copy)
+        buffers = [copy.buffer for copy in copies]
+        for together in found.values():
+            block, parent = self.home[together[0].load]
+            loop = self.loop_around(parent)
+            named = None if loop is None else loop.attrs.get("num_stages", self.func.attrs.get("num_stages"))
+            slots = 1 if loop is None else MOST_SLOTS if named is None else max(1, int(named))
+            if loop is not None:
+                slots = min(slots, max(1, ranges.trips(self.facts, loop)[1]))
+            last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
+            late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
+            late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
+            yield Group(together, block, loop, slots, slots, named is not None, last, late)
+
+    def position(self, buffer: Value, block: Block) -> tuple[int, int]:
+        """Where in a block the first and the last op stands that reads a buffer, or in which it is read."""
+        readers = {op for op, _ in self.users[buffer] if op.name == "dot"}
+        places = [
+            i
+            for i, op in enumerate(block.ops)
+            if op in readers or any(x in readers for b in op.blocks for x in walk(b))
+        ]
+        return places[0], places[-1]
+
+    def loop_around(self, op: Op | None) -> Op | None:
+        while op is not None and op.name != "for":
+            op = self.home[op][1]
+        return op
+
+    def in_loop(self, group: Group) -> bool:
+        """Whether a group is copied again and again while its products run."""
+        return group.loop is not None and ranges.trips(self.facts, group.loop)[1] > 1
+
+    def share(self, groups: list[Group]) -> None:
+        """Lets groups of different loops, one after the other, share a ring: what is first copied is first done with."""
+        for i, group in enumerate(groups):
+            for other in groups[:i]:
+                users = [x for x in groups[:i] if x is other or x.ring is other]
+                apart = not any(self.within(group, x) or self.within(x, group) for x in users)
+                if other.ring is None and other.key == group.key and apart:
+                    group.ring, other.slots = other, max(other.slots, group.slots)
+                    other.wanted, other.named = other.slots, other.named or group.named
+                    break
+
+    def within(self, inner: Group, outer: Group) -> bool:
+        """Whether a group's block lies in another's."""
+        block, parent = inner.block, self.home[inner.copies[0].load][1]
+        while block is not outer.block and parent is not None:
+            block, parent = self.home[parent]
+        return block is outer.block
