@@ -22,7 +22,7 @@ def persist(func: Func, target: Target, notes: Notes) -> Func:
     """Lets a CTA take one program after another
 
     So that the copies of a next program begin before the last one is done. It takes effect if copying gets a warp of its own
-    (`specialize`), where the loops with products have the same number of trips in all programs, and where the kernel is not written so already.
+    (`specialize`), where the loops with products have as many trips in all programs, and where the kernel is not written so already.
     """
     facts = affine.analyze(func)
     for loop, outer in loops(func.body, False):
