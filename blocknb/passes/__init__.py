@@ -52,6 +52,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         tensorcore,
         unroll,
         warps,
+        wgmma,
     )
 
     common = (
@@ -74,6 +75,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         ),
         Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
         Pass("coalesce", coalesce.coalesce, optional=True),
+        Pass("wgmma", wgmma.wgmma, optional=True, applies=wgmma.applies),  # before tensorcore, which has the rest
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
@@ -103,7 +105,9 @@ OPTIONAL = (
     "floats",
     "prefetch",
     "coalesce",
+    "wgmma",
     "tensorcore",
+    "persist",
     "specialize",
     "pipeline",
     "pack",

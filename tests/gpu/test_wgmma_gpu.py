@@ -44,7 +44,7 @@ def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages
         strides = [x // array.itemsize for array in (a, b, c) for x in array.strides]
         grid = (blocknb.cdiv(m, bm) * blocknb.cdiv(n, bn),)
         constants = {"BM": bm, "BN": bn, "BK": bk, "GROUP": 4, "LEAKY": False, "PRECISION": "tf32"}
-        options = {"num_warps": num_warps, "num_stages": num_stages, "experimental": True}
+        options = {"num_warps": num_warps, "num_stages": num_stages}
         matmul[grid](a, b, c, m, n, k, *strides, **constants, **options)
         expected = a.astype(cupy.float64) @ b.astype(cupy.float64)
         error = float(cupy.abs(c - expected).max() / cupy.abs(expected).max())
@@ -59,7 +59,7 @@ def test_attention_is_that_of_float64(rows, columns, head, num_warps, num_stages
     q, k, v = (operand((rows, head), False, "float16") for _ in range(3))
     out = cupy.full((rows, head), np.nan, np.float32)
     grid = (blocknb.cdiv(rows, 128),)
-    options = {"num_warps": num_warps, "num_stages": num_stages, "experimental": True}
+    options = {"num_warps": num_warps, "num_stages": num_stages}
     attention[grid](q, k, v, out, rows, head**-0.5, 128, columns, head, **options)
     scores = q.astype(cupy.float64) @ k.astype(cupy.float64).T * head**-0.5
     weights = cupy.exp(scores - scores.max(axis=1, keepdims=True))

@@ -13,7 +13,7 @@ from kernels.products import attention_case, matmul_case
 
 
 def wgmma_case(name, *args, **options):
-    matmul_case(f"wgmma_{name}", *args, experimental=True, **options)
+    matmul_case(f"wgmma_{name}", *args, **options)
 
 
 wgmma_case("fp16", np.float16, np.float16, 100, 72, 80, (64, 64, 32), order="nt", rtol=2e-3)
@@ -28,11 +28,11 @@ wgmma_case("tf32", np.float32, np.float32, 64, 72, 48, (64, 64, 32), order="nt",
 wgmma_case("tf32_tn", np.float32, np.float32, 64, 20, 80, (64, 32, 64), order="tn", num_warps=4, rtol=5e-3)
 wgmma_case("int8", np.int8, np.int32, 64, 64, 96, (64, 64, 64), order="nt")
 wgmma_case("int8_nn", np.int8, np.int32, 100, 40, 96, (128, 64, 32), num_warps=8)
-attention_case("wgmma_attention", experimental=True)
-attention_case("wgmma_attention_wide", 128, 64, 64, 130, ml_dtypes.bfloat16, experimental=True, num_warps=8)
+attention_case("wgmma_attention")
+attention_case("wgmma_attention_wide", 128, 64, 64, 130, ml_dtypes.bfloat16, num_warps=8)
 # wgmma adds products of 8-bit floats with fewer bits than an fp32 has.
-product_case(bl.float8e4nv, bl.float8e4nv, 64, 32, 64, "wgmma_", rtol=2e-3, atol=2e-2, options={"experimental": True})
-product_case(bl.float8e4nv, bl.float8e5, 128, 16, 128, "wgmma_", rtol=2e-3, atol=2e-2, options={"experimental": True})
+product_case(bl.float8e4nv, bl.float8e4nv, 64, 32, 64, "wgmma_", rtol=2e-3, atol=2e-2)
+product_case(bl.float8e4nv, bl.float8e5, 128, 16, 128, "wgmma_", rtol=2e-3, atol=2e-2)
 
 
 @blocknb.kernel
@@ -61,7 +61,7 @@ def chain_case(name, dtype, m, k, n, num_warps, rtol):
         second = wide((first * 0.25).astype(dtype)) @ b + first + 2 * (a @ b)
         return {"out": wide(second.astype(dtype)) @ c}
 
-    options = {"experimental": True, "num_warps": num_warps}
+    options = {"num_warps": num_warps}
     case(f"wgmma_chain_{name}", chain, make, reference, rtol=rtol, atol=rtol * 20, options=options)
 
 
@@ -97,6 +97,4 @@ def _gated_reference(a):
     return {"out": gate / (1 + np.exp(-gate)) * up}
 
 
-case(
-    "wgmma_gated", gated, _gated_make, _gated_reference, grid=(2,), rtol=1e-3, atol=1e-3, options={"experimental": True}
-)
+case("wgmma_gated", gated, _gated_make, _gated_reference, grid=(2,), rtol=1e-3, atol=1e-3)

@@ -40,7 +40,7 @@ def edited(func: Func, change) -> Func:
 
 
 @pytest.mark.parametrize(
-    ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"experimental": False})]
+    ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"without": {"wgmma"}})]
 )
 def test_others_have_mma_sync(target, options):
     func, _ = lowered("wgmma_fp16", target, **options)
@@ -56,9 +56,9 @@ def test_others_have_mma_sync(target, options):
     ],
 )
 def test_a_note_says_why_not(name, options, why):
-    func, stages = lowered(name, **{"experimental": True, **options})
+    func, stages = lowered(name, **options)
     assert not any("wgmma" in x for x in instructions(func))
-    assert any(why in text for text in notes(stages, "tensorcore"))
+    assert any(why in text for text in notes(stages, "wgmma"))
 
 
 def test_8_bit_floats_are_multiplied_as_such():
