@@ -9,23 +9,26 @@ from kernels import CASES
 from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
-PASSES = ("narrow", "coalesce", "tensorcore", "assign", "shared", "pipeline", "barriers")
+PASSES = ("narrow", "coalesce", "wgmma", "tensorcore", "assign", "shared", "pipeline", "barriers")
 USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
     "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
     "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
-    "tensorcore": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention"),
+    "wgmma": ("wgmma_attention", "wgmma_tf32_tn", "matmul_tf32_tt"),
+    "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
-    "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32"),
-    "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention"),
+    "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32", "wgmma_fp16"),
+    "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
 }
+OTHERWISE = {"matmul_float16": {"wgmma"}, "attention": {"wgmma"}}  # by mma.sync, as before Hopper: switched off
 
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
 def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden):
     case = CASES[sample]
-    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | case.options))
+    without = OTHERWISE.get(sample, ())
+    _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
     stage = next(stage for stage in stages if stage.name == name)
     golden(f"{name}/{sample}.ir", report(stage))
 
@@ -65,23 +68,26 @@ def test_without_coalesce_accesses_are_one_element_wide():
 
 
 def test_without_tensorcore_no_dot_has_an_instruction():
-    instructions = [op.attrs["instr"] for op in lowered("attention").ops() if op.name == "dot"]
-    assert instructions == ["m16n8k16", "m16n8k16"]
-    plain = lowered("attention", without={"tensorcore"})
-    assert all("instr" not in op.attrs for op in plain.ops() if op.name == "dot")
+    def instructions(*without):
+        return [op.attrs.get("instr") for op in lowered("attention", without=without).ops() if op.name == "dot"]
+
+    assert instructions() == instructions("tensorcore") == ["wgmma.m64n32k16", "wgmma.m64n32k16"]
+    assert instructions("wgmma") == ["m16n8k16", "m16n8k16"]
+    assert instructions("wgmma", "tensorcore") == [None, None]
 
 
 def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
-    """Softmax needs none; a product its two operands and its result; attention keeps P in registers."""
+    """Softmax needs none; a product its two operands and its result; attention keeps P in registers. wgmma needs none for operands."""
 
-    def conversions(sample):
+    def conversions(sample, *without):
         case = CASES[sample]
-        _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | case.options))
+        _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
         return count(next(s for s in stages if s.name == "assign").after, "convert")
 
     assert conversions("softmax_781") == 0
-    assert conversions("matmul_float16") == 3
-    assert conversions("attention") == 4
+    assert conversions("matmul_float16", "wgmma") == 3
+    assert conversions("attention", "wgmma") == 4
+    assert conversions("matmul_float16") == conversions("attention") == 1
 
 
 def test_shared_memory_is_reused_where_lives_do_not_meet():
