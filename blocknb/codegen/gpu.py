@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -34,6 +33,7 @@ from blocknb.codegen import (
     gpu_warp,
 )
 from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.module import Module
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, symbol
 from blocknb.errors import CompilerBug
@@ -44,30 +44,7 @@ from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
-from blocknb.trace import Note, Notes
-
-
-@dataclass(frozen=True)
-class Module:
-    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a program (along a CTA's x axis), and
-    how many programs a CTA may have (along its y axis).
-
-    Behind the kernel's own parameters come, if it `reports`, the report (see `report`), and for each argument in `extents` the lowest
-    address of its array and in how many bytes from there an element may begin. `sites` are what records refer to. `notes` say what
-    was done because the kernel is long, and `select` is how hard LLVM's back end shall try (see `llvm.compile_cuda`).
-    """
-
-    text: str
-    entry: str
-    shared_bytes: int
-    threads: int
-    reports: bool = False
-    extents: tuple[int, ...] = ()
-    sites: tuple[Site, ...] = ()
-    notes: tuple[Note, ...] = ()
-    select: int = 1
-    programs: int = 1
-
+from blocknb.trace import Notes
 
 #: Loops above which LLVM's back end only selects instructions: its work on addresses grows with the square of the number of loops, and
 #: ptxas does the same once more.

@@ -43,7 +43,7 @@ class Code:
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
     `loaded` the names of the arrays written and read. GPU: `threads` a program, bytes of dynamic shared memory, and how many `programs`
     may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a program may run for long. `sites` are the places that the
-    kernel may tell of, and on a GPU `reports` and `extents` its hidden parameters (see `codegen.gpu.Module`).
+    kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and `maps` its hidden parameters (see `codegen.module`).
     """
 
     entry: str
@@ -58,6 +58,8 @@ class Code:
     reports: bool = False
     extents: tuple[int, ...] = ()
     programs: int = 1
+    maps: tuple[Any, ...] = ()
+    persistent: bool = False
 
 
 @dataclass(eq=False)

@@ -1,0 +1,87 @@
+"""Tensor maps: what the host encodes for a launch of a kernel that moves boxes of arrays (TMA), as code generation tells it.
+
+A map is a hidden parameter of 128 bytes. What it says of an array is computed from the launch's arguments, so a `MapSpec` holds
+expressions over the kernel's parameters, as plain nested tuples, which the disk cache stores as they are:
+
+    7                        an int
+    ("arg", 3)               the scalar parameter of that index (in `Func.params`, elements of tuples and descriptors' fields counted)
+    ("add", a, b)            likewise sub, mul, div (truncated; by zero 0), rem (the dividend's sign), min, max
+    ("lt", a, b)             likewise le, gt, ge, eq, ne: 1 or 0
+    ("select", c, a, b)      a where c is not 0
+    ("cast", "i32", a)       a wrapped to a dtype (its short name)
+
+Arithmetic is that of integers without bounds. `python` writes an expression as Python's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.language.types import BY_SHORT, DType
+
+#: An int or a nested tuple, as above.
+Expression = Any
+
+
+@dataclass(frozen=True)
+class MapSpec:
+    """One tensor map. `base` is the index of the parameter that points to the array, `box` the extents that one instruction moves and
+    `swizzle` (bytes: 128, 64, 32 or 0) how it lies in shared memory; `dims` are expressions for the array's extents and `strides` for
+    the distances of its elements along all axes but the last, whose elements are neighbours. Everything is in elements, outer to inner.
+    `stored`: stores go through the map (and no loads do)."""
+
+    base: int
+    dtype: DType
+    box: tuple[int, ...]
+    swizzle: int
+    dims: tuple[Expression, ...]
+    strides: tuple[Expression, ...]
+    stored: bool = False
+
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_CALLS = {"div": "quotient", "rem": "remainder", "min": "min", "max": "max"}
+
+
+def parameters(expression: Expression) -> frozenset[int]:
+    """The indices of the parameters that an expression reads."""
+    if not isinstance(expression, tuple):
+        return frozenset()
+    if expression[0] == "arg":
+        return frozenset((expression[1],))
+    return frozenset[int]().union(*map(parameters, expression[1:]))
+
+
+def python(expression: Expression, names: Sequence[str]) -> str:
+    """The expression in Python, given the names of the parameters. It calls `quotient` and `remainder` of this module."""
+    if isinstance(expression, int):
+        return f"({int(expression)})"
+    op, *args = expression
+    if op == "arg":
+        return names[args[0]]
+    if op == "cast":
+        dtype, found = BY_SHORT[args[0]], python(args[1], names)
+        bits, half = dtype.bits, 1 << dtype.bits - 1
+        return (
+            f"(({found} + {half} & {(1 << bits) - 1}) - {half})"
+            if dtype.is_signed
+            else f"({found} & {(1 << bits) - 1})"
+        )
+    parts = [python(arg, names) for arg in args]
+    if op == "select":
+        return f"({parts[1]} if {parts[0]} else {parts[2]})"
+    return f"({parts[0]} {_INFIX[op]} {parts[1]})" if op in _INFIX else f"{_CALLS[op]}({', '.join(parts)})"
+
+
+def quotient(a: int, b: int) -> int:
+    """a / b without its fraction; 0 for b = 0, which means nothing in a kernel either."""
+    if b == 0:
+        return 0
+    return a // b if (a < 0) == (b < 0) else -(-a // b)
+
+
+def remainder(a: int, b: int) -> int:
+    """What `quotient` leaves, with the sign of a."""
+    return a - b * quotient(a, b)
