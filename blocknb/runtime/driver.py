@@ -20,8 +20,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
-from blocknb.language.types import Pointer, uint64
-from blocknb.runtime.cta import packed
+from blocknb.language.types import Pointer, int32, uint64
+from blocknb.runtime import tensormaps
+from blocknb.runtime.cta import packed, persistent
 from blocknb.target import Target, known
 from blocknb.trace import Resources
 
@@ -47,7 +48,8 @@ _FORMATS = {
     "f64": "d",
 }
 
-#: Where values of a launch are packed, the address of the table of its slots, and that table, which must outlive the plain address.
+#: Where values of a launch are packed (the addresses of tensor maps first), the address of the table of its slots, and the memory, which
+#: must outlive the plain address.
 Slots = tuple[memoryview, int, ctypes.Array]
 
 _recent: collections.deque[str] = collections.deque(maxlen=3)
@@ -131,27 +133,37 @@ class Launcher:
 
     The driver copies arguments during the call, from slots that nobody else may write meanwhile: whoever launches takes some from
     `slots` and puts them back. The further attributes are for functions that do the same by themselves (see `repeated`), which they may
-    where a launcher is `plain`: its arguments are packed as they come.
+    where a launcher is `plain`: its arguments are packed as they come, behind the addresses of the tensor maps that `maps` gives, if
+    it is not None, and before the grid where the kernel is `persistent`.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
         self.function, self.device, self.positions, self.library = _load(compiled, device), device, positions, library
         self.address, self.name = int(self.function.ptr), compiled.name
         self.threads, self.shared = compiled.code.threads, compiled.code.shared_bytes
-        self._types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden]
-        self.pack_into, self.slots = _packer(self._types), [_slots(len(self._types))]
+        self.persistent = compiled.code.persistent
+        types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * self.persistent]
+        self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
+        self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
+        self.pack_into, self.slots = _packer(types, len(compiled.code.maps)), [self.fresh()]
         self.current, self.launch, self.note = current_stream(library), _api().launchKernel, _recent.append
         if compiled.code.programs > 1:
-            sms = cupy().cuda.Device(device).attributes["MultiProcessorCount"]
-            self.launch = packed(self.launch, compiled.code.programs, sms)
+            self.launch = packed(self.launch, compiled.code.programs, self._sms())
+        if self.persistent:
+            self.launch = persistent(self.launch, self._resident())
         runtime = cupy().cuda.runtime
         self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
         self._convert = _converters(compiled)
         self.plain = not self._convert and not hidden
 
-    def fresh(self) -> Slots:
-        """Further slots, for a launch while all others are taken."""
-        return _slots(len(self._types))
+    def _resident(self) -> int:
+        """How many CTAs the device runs at a time."""
+        with cupy().cuda.Device(self.device):
+            fitting = _api().occupancyMaxActiveBlocksPerMultiprocessor(self.address, self.threads, self.shared)
+        return max(fitting, 1) * self._sms()
+
+    def _sms(self) -> int:
+        return int(cupy().cuda.Device(self.device).attributes["MultiProcessorCount"])
 
     def __call__(
         self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False
@@ -165,6 +177,12 @@ class Launcher:
             packed[i] = to_bits(packed[i])
         if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
             raise _too_large(grid, self.name)
+        if self.persistent and math.prod(grid) > MAX_GRID[0]:
+            raise LaunchError(
+                f"the grid {grid} of {self.name} is too large: {math.prod(grid)} programs, and 2^31 - 1 are the most"
+            )
+        maps, _structs = ((), None) if self.maps is None else self.maps(packed)
+        more = grid if self.persistent else ()
         try:
             slots = self.slots.pop()
         except IndexError:
@@ -172,7 +190,7 @@ class Launcher:
         try:
             stream = self.current(self.device)
             handle = stream if self.library == "torch" else stream.ptr
-            self.pack_into(slots[0], 0, *packed)
+            self.pack_into(slots[0], 0, *maps, *packed, *more)
             self.launch(self.address, *grid, self.threads, 1, 1, self.shared, handle, slots[1], 0)
         except OverflowError:  # a number beyond fp32 is infinite there
             self(grid, [_as_single(raw) for raw in raws], values)
@@ -194,21 +212,22 @@ def _too_large(grid: tuple[int, int, int], name: str) -> LaunchError:
     return LaunchError(f"the grid {grid} of {name} is too large: {limits}", hint="put the longest axis first")
 
 
-def _packer(types: Sequence[Any]) -> Callable[..., None]:
-    """How values are packed, each into a slot of eight bytes: `pack_into(buffer, 0, *values)`."""
-    layout = "<"
+def _packer(types: Sequence[Any], maps: int) -> Callable[..., None]:
+    """How the addresses of tensor maps and values are packed, each into eight bytes: `pack_into(buffer, 0, *addresses, *values)`."""
+    layout = f"<{maps}Q"
     for type_ in types:
         code = "Q" if isinstance(type_, Pointer) else _FORMATS.get(type_.short, "H")
         layout += f"{code}{8 - struct.calcsize('<' + code)}x"
     return struct.Struct(layout).pack_into
 
 
-def _slots(count: int) -> Slots:
-    """Slots for the values of as many parameters."""
-    buffer = ctypes.create_string_buffer(max(8 * count, 8))
-    base = ctypes.addressof(buffer)
-    table = (ctypes.c_void_p * max(count, 1))(*(base + 8 * i for i in range(count)))
-    return memoryview(buffer).cast("B"), ctypes.addressof(table), table
+def _slots(count: int, maps: int) -> Slots:
+    """Slots for the values of as many parameters, and behind them so many tensor maps: first the table, then the values."""
+    memory = (ctypes.c_uint64 * max(count + maps + count, 1))()
+    base = ctypes.addressof(memory)
+    for i in range(count):
+        memory[i] = base + 8 * (count + maps + i)
+    return memoryview(memory).cast("B")[8 * count :], base, memory
 
 
 def _converters(compiled: Compiled) -> list[tuple[int, Callable[[Any], Any]]]:

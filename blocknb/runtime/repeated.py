@@ -2,10 +2,11 @@
 
 Describing an argument means to look up how its type is described, and a key out of all Kinds then finds the plan. A launch in a loop
 has the same Kinds every time, and to see that they are the same is less work than to find out what they are: for each argument one
-test, written out. The function has a parameter for each value of the call, so that Python itself sorts them; kernels of a GPU that
-say nothing are started from it, too, by packing numbers into a buffer and making one call. It is made when a plan is used for the
-second time. Where it says no, the launch goes the general way, so that nothing depends on it but time. It must never say yes where
-`arguments.describe` gives another Kind, nor for a plan that is stale, nor while somebody wants to see launches.
+test, written out; of a tuple for each element, of a tensor descriptor for its array, sizes and strides. The function has a parameter for
+each value of the call, so that Python itself sorts them; kernels of a GPU that say nothing are started from it, too, by packing numbers
+into a buffer and making one call. It is made when a plan is used for the second time. Where it says no, the launch goes the general way,
+so that nothing depends on it but time. It must never say yes where `arguments.describe` gives another Kind, nor for a plan that is
+stale, nor while somebody wants to see launches.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING
-from blocknb.language.types import DType, Pointer
+from blocknb.language.types import Descriptor, DType, Pointer
 from blocknb.runtime import arguments
-from blocknb.runtime.arguments import HOST, NONE, ONE, Kind
+from blocknb.runtime.arguments import HOST, NONE, ONE, Kind, Tuple
 from blocknb.runtime.binding import LEFT_OUT, Binding, place
+from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.driver import MAX_GRID, Launcher
 from blocknb.runtime.plan import Plan
 from blocknb.runtime.recent import attended
@@ -89,9 +91,15 @@ class _Writer:
         self.tests: list[str] = []
         tests: list[tuple[bool, bool, str]] = []
         self.raws: list[str] = []
+        self.flat: list[str] = []  # the same with tuples and descriptors taken apart
+        start = getattr(plan.start, "keep", plan.start)
+        self.launcher = start if isinstance(start, Launcher) else None
+        self.locals = 0
         self.recognised = True
         for name, value, kind, fixed in zip(self.values, values, plan.kinds, binding.fixed, strict=True):
             found = self.constant(name, value) if fixed else self.argument(name, value, kind)
+            if fixed:
+                self.flat.append("None")
             if name in defaults and (fixed or type(value) in _IMMUTABLE):
                 found = "", name  # nobody gave it, and nobody can have changed it
             if found is None:
@@ -110,6 +118,11 @@ class _Writer:
 
     # ---- what is looked at -----------------------------------------------------------------------------------------------
 
+    def local(self, what: str = "a") -> str:
+        """A new variable of the function."""
+        self.locals += 1
+        return f"{self.mark}{what}{self.locals}"
+
     def is_a(self, name: str, type_: type) -> str:
         return f"{self.mark}type({name}) is {self.name(type_)}"
 
@@ -125,14 +138,52 @@ class _Writer:
         return (same, "None") if type(value) is float else None
 
     def argument(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
-        """(the test whether an argument has the same Kind, its raw value)."""
+        """(the test whether an argument has the same Kind, its raw value). It goes to `flat`, too."""
+        if isinstance(kind.type, Tuple):
+            return self.elements(name, value, kind)
+        if isinstance(kind.type, Descriptor):
+            return self.descriptor(name, value, kind)
+        found = self.array(name, value, kind) if isinstance(kind.type, Pointer) else self.number(name, value, kind)
+        if found is not None:
+            self.flat.append(found[1])
+        return found
+
+    def elements(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
+        """What a tuple is taken apart into has the same Kinds."""
+        tests, raws = [f"{self.is_a(name, type(value))} and {self.mark}len({name}) == {len(value)}"], []
+        for i, (part, of_part) in enumerate(zip(value, kind.type.parts, strict=True)):
+            element = self.local("e")
+            if (found := self.argument(element, part, of_part)) is None:
+                return None
+            tests.append(f"({element} := {name}[{i}]) is not {self.mark}left and {found[0]}")
+            raws.append(found[1])
+        return " and ".join(tests), f"[{', '.join(raws)}]"
+
+    def descriptor(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
+        """A tensor descriptor with the same block, and an array of the same Kind that begins at a multiple of 16 bytes."""
+        if type(value) is not TensorDescriptor or type(value.block_shape) not in (list, tuple):
+            return None
+        base, shape, strides, rank = self.local("b"), self.local("s"), self.local("s"), len(value.shape)
+        if (found := self.array(base, value.base, arguments.describer(value.base)(value.base)[0])) is None:
+            return None
+        block = self.name(value.block_shape[:])
+        tests = [
+            f"{self.is_a(name, TensorDescriptor)} and {name}.block_shape == {block}",
+            f"{name}.padding == {self.name(value.padding)} and ({base} := {name}.base) is not {self.mark}left",
+            found[0],
+            f"{self.mark}len({shape} := {name}.shape) == {self.mark}len({strides} := {name}.strides) == {rank}",
+            f"{'not ' * (kind.divisibility == 16)}{shape}[{rank - 1}] & 15",
+        ]
+        raws = [found[1], *(f"{shape}[{i}]" for i in range(rank)), *(f"{strides}[{i}]" for i in range(rank - 1))]
+        self.flat += raws
+        return " and ".join(tests), f"({', '.join(raws)})"
+
+    def number(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
         if kind is NONE:
             return f"{name} is None", "None"
-        if isinstance(kind.type, Pointer):
-            return self.array(name, value, kind)
         raw, same = name, self.is_a(name, type(value))
         if isinstance(value, np.generic) and value.dtype.kind in "biuf":
-            value, raw = value.item(), f"{self.mark}a{len(self.raws)}"
+            value, raw = value.item(), self.local()
             same += f" and (({raw} := {name}.item()) or True)"
         if type(value) not in (int, float, bool):
             found = self.constant(name, value) if kind.constant else None
@@ -150,7 +201,7 @@ class _Writer:
         return (f"{same} and {_INT64.format(name)} and not {_INT32.format(name)}", raw) if wide else None
 
     def array(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
-        address = f"{self.mark}a{len(self.raws)}"
+        address = self.local()
         mask = kind.type.element.bytes - 1
         match arguments.DESCRIBE.get(type(value)):
             case arguments._numpy if not kind.readonly and arguments.numpy_address is arguments._quickly:
@@ -163,7 +214,7 @@ class _Writer:
             case arguments._torch if kind.device == HOST:
                 where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
             case arguments._torch:
-                there = "" if getattr(self.plan.start, "alone", False) else f" and {name}.get_device() == {kind.device}"
+                there = "" if getattr(self.launcher, "alone", False) else f" and {name}.get_device() == {kind.device}"
                 where = f"{name}.is_cuda{there} and not {name}.is_neg()"
                 read = f"{name}.data_ptr()"
             case _:
@@ -225,7 +276,7 @@ class _Writer:
         return f"""\
         try:
             {self.mark}same = {tests}
-        except RuntimeError:  # a tensor without memory: the general way says so
+        except Exception:  # a tensor without memory, a block shape that is none: the general way says so
             {self.mark}same = False"""
 
     def start(self) -> str:
@@ -233,12 +284,13 @@ class _Writer:
         _ = self.mark
         bound = ", ".join(f"{key!r}: {name}" for key, name in zip(self.binding.names, self.values, strict=True))
         largest, second, third = MAX_GRID
-        start = self.plan.start
-        here, ending = "", ""
-        if isinstance(start, Launcher) and start.plain:
+        start, here, ending = self.launcher, "", ""
+        if start is not None and start.plain:
             ending = self.direct(start)
             if not start.alone:
                 here = f" and {self.name(start.current_device)}() == {start.device}"
+            if start.persistent:
+                here += f" and {_}x * {_}y * {_}z <= {largest}"
         return f"""\
             {_}kind = {_}type({_}grid)
             if {_}kind is not {_}tuple and {_}kind is not {_}int and {self.name(callable)}({_}grid):
@@ -263,13 +315,22 @@ class _Writer:
 
     def direct(self, start: Launcher) -> str:
         """Packs the arguments and calls the driver."""
-        slots, packed = f"{self.mark}slots", "".join(f", {self.raws[i]}" for i in start.positions)
-        grid = ", ".join(self.mark + axis for axis in "xyz")
+        _, slots, given = self.mark, f"{self.mark}slots", [self.flat[i] for i in start.positions]
+        grid, encoded, maps = ", ".join(_ + axis for axis in "xyz"), "", []
+        if start.maps is not None:  # who holds the structs keeps them alive until the driver has copied them
+            maps, reads = (
+                [f"{_}map{i}" for i in range(len(start.maps.specs))],
+                "".join(f"{given[i]}, " for i in start.maps.reads),
+            )
+            known, encode = self.name(start.maps.get), self.name(start.maps.encode)
+            encoded = f"({', '.join(maps)},), {_}structs = {known}(({reads})) or {encode}({reads})"
+        packed = "".join(f", {value}" for value in [*maps, *given, *[grid] * start.persistent])
         append, pop, fresh = (self.name(x) for x in (start.slots.append, start.slots.pop, start.fresh))
         fixed = ", ".join(self.name(x) for x in (start.threads, 1, 1, start.shared))
         stream = f"{self.name(start.current)}({start.device}){'.ptr' if start.library != 'torch' else ''}"
         return f"""\
                 try:
+                    {encoded}
                     try:
                         {slots} = {pop}()
                     except IndexError:
