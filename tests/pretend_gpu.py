@@ -1,7 +1,8 @@
 """GPUs that are not there: a driver that writes down what it is asked to launch, and arrays on addresses that nobody reads.
 
 Kernels are really compiled. A launch is checked as the driver checks it (the current device is the function's, the thread has a
-context), takes its time, and is written down with its arguments as they lie in the slots when it ends.
+context), takes its time, and is written down with its arguments as they lie in the slots when it ends. So is a tensor map (a TensorMap in
+the place of the driver's 128 bytes).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.language.types import Pointer
-from blocknb.runtime import driver
+from blocknb.runtime import driver, tensormaps
 from blocknb.runtime.compile import Compiled
 from blocknb.target import Target
 
@@ -39,6 +40,34 @@ class Launched:
     shared: int
     stream: int
     arguments: dict[str, Any]
+    programs: tuple[int, ...] = ()  # of a persistent grid
+    maps: tuple[TensorMap, ...] = ()
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What the driver was asked to write into a map: outer to inner, strides in bytes."""
+
+    address: int
+    kind: int
+    swizzle: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+    FORM = struct.Struct("<QBBB5Q5Q5H")
+
+    def pack(self) -> bytes:
+        rank = len(self.dims)
+        numbers = [n for axis in (self.dims, self.strides, self.box) for n in (*axis, *[0] * (5 - len(axis)))]
+        return self.FORM.pack(self.address, self.kind, self.swizzle, rank, *numbers).ljust(tensormaps.BYTES, b"\0")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> TensorMap:
+        address, kind, swizzle, rank, *numbers = cls.FORM.unpack_from(data)
+        return cls(
+            address, kind, swizzle, *(tuple(numbers[i : i + n]) for i, n in ((0, rank), (5, rank - 1), (10, rank)))
+        )
 
 
 class CupyArray:
@@ -95,10 +124,17 @@ class PretendGpu:
         self.count, self.launches, self.failures = count, list[Launched](), list[Exception]()
         self.streams = {"": 7, "torch": 9}
         self.functions: list[tuple[Compiled, int]] = []
-        self.calls = {"getDevice": 0, "free": 0}
+        self.calls = {"getDevice": 0, "free": 0, "encode": 0}
+        self.resident = 1  # CTAs of a kernel that a multiprocessor holds
+        self.zeros: list[int] = []  # memory that was set to zero
         self.thread, self.seconds = _Thread(), 0.0
         runtime = SimpleNamespace(getDevice=self.get_device, getDeviceCount=lambda: count, free=self.free)
-        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.device_of))
+        runtime.memset, runtime.streamSynchronize = (
+            lambda address, value, size: self.zeros.append(address),
+            lambda stream: None,
+        )
+        alloc = lambda size: SimpleNamespace(ptr=next(_addresses))  # noqa: E731
+        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.device_of, alloc=alloc))
 
     def device_of(self, device: int) -> Any:
         found = self.on(device)
@@ -131,7 +167,7 @@ class PretendGpu:
         return lambda device: SimpleNamespace(ptr=self.streams[""] + 100 * device)
 
     def launch(self, function: int, x: int, y: int, z: int, *rest: int) -> None:
-        *block, shared, stream, table, extra = rest
+        *block, shared, stream, address, extra = rest
         if self.failures:
             raise self.failures.pop(0)
         compiled, device = self.functions[function]
@@ -142,19 +178,54 @@ class PretendGpu:
         assert extra == 0
         if self.seconds:
             time.sleep(self.seconds)  # other threads run, as during the driver's call
-        arguments = {}
-        for i, (name, type_) in enumerate(compiled.parameters):
-            slot = ctypes.string_at(ctypes.cast(table, ctypes.POINTER(ctypes.c_void_p))[i], 8)
-            form = "Q" if isinstance(type_, Pointer) else _FORMATS[type_.name]
-            (arguments[name],) = struct.unpack_from(f"<{form}", slot)
-        self.launches.append(Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments))
+        table = iter(ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p)))
+
+        def value(form: str) -> Any:
+            return struct.unpack_from(f"<{form}", ctypes.string_at(next(table), 8))[0]
+
+        arguments = {n: value("Q" if isinstance(t, Pointer) else _FORMATS[t.name]) for n, t in compiled.parameters}
+        programs = tuple(value("i") for _ in range(3 * compiled.code.persistent))
+        maps = tuple(TensorMap.unpack(ctypes.string_at(next(table), tensormaps.BYTES)) for _ in compiled.code.maps)
+        launched = Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments, programs, maps)
+        self.launches.append(launched)
+
+    def occupancy(self, function: int, threads: int, shared: int) -> int:
+        compiled, device = self.functions[function]
+        assert (threads, shared, device) == (compiled.code.threads, compiled.code.shared_bytes, self.thread.device)
+        return self.resident
+
+    def encode(
+        self, at: int, kind: int, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any, *rest: int
+    ) -> int:
+        """cuTensorMapEncodeTiled: 1 for what the driver refuses."""
+        self.calls["encode"] += 1
+        interleave, swizzle, promotion, fill = rest
+        assert (interleave, promotion, fill, set(steps[:rank])) == (0, 3, 0, {1})
+        found = TensorMap(
+            address,
+            kind,
+            swizzle,
+            *(tuple(reversed(a[:n])) for a, n in ((dims, rank), (strides, rank - 1), (box, rank))),
+        )
+        wrong = at % 64 or not address or address % 16 or not all(0 < n <= 2**32 for n in found.dims)
+        if (
+            wrong
+            or not all(n < 2**40 and n % 16 == 0 for n in found.strides)
+            or not all(0 < n <= 256 for n in found.box)
+        ):
+            return 1
+        ctypes.memmove(at, found.pack(), tensormaps.BYTES)
+        return 0
 
 
 def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
     """As many GPUs, until the test is over."""
     gpu = PretendGpu(count)
     monkeypatch.setattr(driver, "cupy", lambda: gpu.cupy)
-    monkeypatch.setattr(driver, "_api", lambda: SimpleNamespace(launchKernel=gpu.launch))
+    api = SimpleNamespace(launchKernel=gpu.launch, occupancyMaxActiveBlocksPerMultiprocessor=gpu.occupancy)
+    monkeypatch.setattr(driver, "_api", lambda: api)
+    monkeypatch.setattr(tensormaps, "encode_tiled", lambda: gpu.encode)
+    tensormaps.spare.cache_clear()
     monkeypatch.setattr(driver, "_load", gpu.load)
     monkeypatch.setattr(driver, "current_stream", gpu.current_stream)
     monkeypatch.setattr(driver, "target", lambda device: Target.parse("sm_90a"))
