@@ -20,6 +20,7 @@ from blocknb.codegen import (
     gpu_assembly,
     gpu_async,
     gpu_atomics,
+    gpu_bulk,
     gpu_control,
     gpu_dot,
     gpu_float8,
@@ -28,14 +29,17 @@ from blocknb.codegen import (
     gpu_memory,
     gpu_moves,
     gpu_report,
+    gpu_roles,
     gpu_scan,
     gpu_stream,
+    gpu_text,
     gpu_warp,
 )
-from blocknb.codegen.gpu_math import constant, llvm_type
+from blocknb.codegen.gpu_math import constant
+from blocknb.codegen.maps import MapSpec
 from blocknb.codegen.module import Module
 from blocknb.codegen.report import Site
-from blocknb.codegen.text import DebugInfo, symbol
+from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
 from blocknb.ir.report import REPORTS
@@ -44,11 +48,6 @@ from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
-from blocknb.trace import Notes
-
-#: Loops above which LLVM's back end only selects instructions: its work on addresses grows with the square of the number of loops, and
-#: ptxas does the same once more.
-MANY_LOOPS = 48
 
 
 def generate(func: Func, target: Target) -> Module:
@@ -100,6 +99,9 @@ class Generator:
         self.hurried = False  # whether copies are for the next trip
         self.moving = gpu_async.moving(func, self.defs)
         self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
+        self.maps: list[MapSpec] = []
+        self.persistent = bool(func.attrs.get("persistent"))
+        self.in_team = self.alone = False  # in the role of the team; in one that a single thread has
         self.sites: list[Site] = []
         self.reports = False
         self.extents: dict[int, None] = {}  # arguments whose extents the code asks for
@@ -157,19 +159,12 @@ class Generator:
 
     # -- threads
 
-    def prelude(self) -> list[str]:
-        tid = "call i32 @llvm.nvvm.read.ptx.sreg.tid.x()"
-        self.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
-        warps = self.func.attrs["num_warps"]
-        return [
-            f"  %tid = {tid}",
-            "  %lane = and i32 %tid, 31",
-            "  %warp.raw = lshr i32 %tid, 5",
-            f"  %warp = and i32 %warp.raw, {warps - 1}",
-        ]
-
     def place(self, what: str, axis: int) -> str:
         """The "program_id" or the "num_programs" along an axis of the grid, an i32. A CTA has programs along its y axis."""
+        if self.persistent:
+            if what == "program_id":
+                raise CompilerBug("a persistent kernel has no program id")
+            return gpu_bulk.GRID[axis]
         found = self.special(f"{'ctaid' if what == 'program_id' else 'nctaid'}.{'xyz'[axis]}")
         if axis or self.programs == 1:
             return found
@@ -183,9 +178,13 @@ class Generator:
     def thread_index(self, lane: Sequence[int], warp: Sequence[int]) -> str:
         """XOR of the given ints over the set bits of the thread's lane and warp: an i32, computed once in the entry block."""
         key = ("index", tuple(lane), tuple(warp))
+        return self.once(key, lambda: self.xor_bits(("%lane", lane), ("%warp", warp)))
+
+    def once(self, key: tuple, make: Callable[[], str]) -> str:
+        """What `make` writes at the head of the kernel, for everybody."""
         if key not in self.memo:
             with self.writing(self.entry, ""):
-                self.memo[key] = self.xor_bits(("%lane", lane), ("%warp", warp))
+                self.memo[key] = make()
         return self.memo[key]
 
     def xor_bits(self, *sources: tuple[str, Sequence[int]]) -> str:
@@ -213,12 +212,10 @@ class Generator:
         )
         if not lanes and not warps:
             return ""
-        key = ("owner", lanes, warps)
-        if key not in self.memo:
-            with self.writing(self.entry, ""):
-                bits = self.emit(f"and i32 %tid, {warps << 5 | lanes}")
-                self.memo[key] = self.emit(f"icmp eq i32 {bits}, 0")
-        return self.memo[key]
+        mask = warps << 5 | lanes
+        return self.once(
+            ("owner", mask), lambda: self.emit(f"icmp eq i32 {self.emit(f'and i32 %tid, {mask}')}, 0")
+        )
 
     # -- values
 
@@ -346,49 +343,7 @@ class Generator:
         self.parameters()
         self.block(self.func.body)
         self.do("ret void")
-        threads = 32 * self.func.attrs["num_warps"]
-        body = [*self.prelude(), *self.entry, *(line for chunk in self.chunks for line in chunk)]
-        text = "\n".join(
-            self.header(threads) + body + ["}", *self.declared, *self.helpers.values(), *self.footer(threads)]
-        )
-        # The functions it calls are the kernel's own, also where several kernels are linked into one file.
-        entry, shared = symbol(self.func.name), self.func.attrs.get("shared_bytes", 0)
-        text = text.replace("@blocknb.", f"@{entry}.") + "\n"
-        loops, notes = sum(op.name in ("for", "while") for op in self.func.ops()), Notes("codegen")
-        if loops > MANY_LOOPS:
-            notes(
-                None,
-                f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
-            )
-        gpu_stream.explain(self, notes)
-        extents, sites, select = tuple(sorted(self.extents)), tuple(self.sites), int(loops <= MANY_LOOPS)
-        said = tuple(notes.list)
-        return Module(text, entry, shared, threads, self.reports, extents, sites, said, select, self.programs)
-
-    def header(self, threads: int) -> list[str]:
-        params = []
-        for i, (value, hint) in enumerate(zip(self.func.params, self.func.hints, strict=True)):
-            kind = "i8" if value.type.dtype == t.int1 else llvm_type(value.type.dtype)
-            align = f" align {hint.divisibility}" if value.type.is_pointer and hint.divisibility > 1 else ""
-            params.append(f"{kind}{align} %p{i}")
-        params += gpu_report.parameters(self)
-        return [
-            'target triple = "nvptx64-nvidia-cuda"',
-            "@shared = external addrspace(3) global [0 x i8], align 1024",
-            f"define ptx_kernel void @{symbol(self.func.name)}({', '.join(params)}) #0 !dbg {self.debug.subprogram} {{",
-            "entry:",
-        ]
-
-    def footer(self, threads: int) -> list[str]:
-        # Unasked, ptxas spills what is carried for a later trip, to have room for one more program on a multiprocessor.
-        ahead = any(op.attrs.get("ahead") for op in self.func.ops())
-        least = ' "nvvm.minctasm"="1"' if ahead else ""
-        size = f'"nvvm.reqntid"="{threads}"' if self.programs == 1 else f'"nvvm.maxntid"="{threads},{self.programs}"'
-        return [
-            f"attributes #0 = {{ nounwind {size}{least} }}",
-            "attributes #1 = { convergent nounwind }",
-            self.debug.text(),
-        ]
+        return gpu_text.module(self)
 
     def parameters(self) -> None:
         for i, value in enumerate(self.func.params):
@@ -435,6 +390,10 @@ class Generator:
                 gpu_memory.emit(self, op)
             case "slot" | "copy_async" | "commit" | "wait":
                 gpu_async.emit(self, op)
+            case "roles":
+                gpu_roles.emit(self, op)
+            case name if name in gpu_bulk.OPS:
+                gpu_bulk.emit(self, op)
             case "atomic" | "atomic_cas":
                 gpu_atomics.emit(self, op)
             case name if name in REPORTS:

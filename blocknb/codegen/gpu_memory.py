@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen import gpu_stream
+from blocknb.codegen import gpu_roles, gpu_stream
 from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -43,10 +43,7 @@ def emit(g: Generator, op: Op) -> None:
         case "fence":
             g.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"() #1')
         case "barrier":
-            if g.func.attrs["num_warps"] == 1:  # a CTA may have several such programs
-                g.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
-            else:
-                g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+            gpu_roles.barrier(g)
 
 
 # -- words: registers that travel together

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blocknb.codegen import gpu_roles
 from blocknb.codegen.gpu_math import as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import word
 from blocknb.ir.core import Op, Value
@@ -113,7 +114,7 @@ class Product:
                 base = g.emit("ptrtoint ptr addrspace(3) @shared to i32")
                 start = g.emit(f"add i32 {base}, {g.offsets[value]}")
                 if any(bits):
-                    start = g.emit(f"add i32 {start}, {g.xor_bits((self.warp(), bits))}")
+                    start = g.emit(f"add i32 {start}, {g.xor_bits((gpu_roles.uniform(g, '%warp'), bits))}")
                 start = g.emit(f"lshr i32 {g.emit(f'and i32 {start}, {ADDRESSES}')}, 4")
                 g.memo[key] = g.emit(f"or i64 {g.emit(f'zext i32 {start} to i64')}, {lies.fields}")
         name = g.memo[key]
@@ -121,14 +122,6 @@ class Product:
             distance = g.emit(f"lshr i32 {slot}, 4")
             name = g.emit(f"add i64 {name}, {g.emit(f'zext i32 {distance} to i64')}")
         return self.operand("l", f"i64 {name}")
-
-    def warp(self) -> str:
-        """The number of the warp as a value that ptxas knows to be one for all of its lanes, so that it goes to a uniform register."""
-        g, key = self.g, ("uniform warp",)
-        if key not in g.memo:
-            all_lanes = (("i32", "-1"), ("i32", "%warp"), ("i32", "0"), ("i32", "31"))
-            g.memo[key] = g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", *all_lanes)
-        return g.memo[key]
 
     def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
         """Bytes from the start of a buffer."""

@@ -1,0 +1,105 @@
+"""Roles in the GPU code generator: the team of a program, and a warp of which one thread copies for it.
+
+A warp finds its role by its number, which is one value for all of its lanes, so the branch is uniform and so may addresses be behind it.
+The team's warps come first, and its barriers are named: they count the team's threads and nobody else's. The producer is a single
+thread, elected once, so that nothing in its loops has to ask who does it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.language.types import Tile
+
+if TYPE_CHECKING:
+    from blocknb.codegen.gpu import Generator
+
+TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
+SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs beside its own
+REGISTERS = 1 << 16  # of a multiprocessor
+SPARE = 64  # registers of a thread beside the largest tile that it holds
+
+
+def find(func: Func) -> Op | None:
+    """The op that gives the warps roles, if there is one: it stands at a function's top."""
+    return next((op for op in func.body.ops if op.name == "roles"), None)
+
+
+def threads(func: Func) -> int:
+    """Threads of a CTA along its x axis."""
+    found = find(func)
+    return 32 * (func.attrs["num_warps"] if found is None else sum(found.attrs["warps"]))
+
+
+def resident(g: Generator, threads: int) -> int:
+    """How many CTAs a multiprocessor shall have room for, of a kernel with roles; 0: nobody asks. Two, where they fit: one computes while
+    the other begins or ends. Registers that are shared out are all of a multiprocessor's."""
+    found = find(g.func)
+    if found is None:
+        return 0
+    tiles = (x.type for op in walk(found.blocks[0]) for x in op.results if isinstance(x.type, Tile) and x.type.shape)
+    held = max((kind.layout.num_registers * max(32, kind.dtype.bits) // 32 for kind in tiles), default=0)
+    room = 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) <= SHARED_OF_SM
+    fits = room and not found.attrs.get("registers") and REGISTERS // (2 * threads) >= held + SPARE
+    return 2 if fits else 1
+
+
+def emit(g: Generator, op: Op) -> None:
+    (team, producer), (warps, more), registers = op.blocks, op.attrs["warps"], op.attrs.get("registers")
+    labels = [g.new_label(x) for x in ("team", "producer", "done")]
+    warp = uniform(g, "%warp.raw")
+    g.do(f"br i1 {g.emit(f'icmp ult i32 {warp}, {warps}')}, label %{labels[0]}, label %{labels[1]}")
+    g.start(labels[0])
+    share_out(g, registers, 0)
+    g.open_chunk()
+    g.in_team = True
+    g.block(team)
+    g.in_team = False
+    g.do(f"br label %{labels[2]}")
+    g.open_chunk()
+    g.start(labels[1])
+    share_out(g, registers, 1)
+    produce(g, producer, warp if more > 1 else "", warps, labels[2])
+    g.open_chunk()
+    g.start(labels[2])
+
+
+def share_out(g: Generator, registers: tuple[int, int] | None, role: int) -> None:
+    """Takes or gives registers of a role's threads."""
+    if registers is not None:
+        way = ("inc", "dec")[role]
+        g.do(f'call void asm sideeffect "setmaxnreg.{way}.sync.aligned.u32 {registers[role]};", "~{{memory}}"() #1')
+
+
+def produce(g: Generator, block: Block, warp: str, first: int, done: str) -> None:
+    elected = g.emit(f"extractvalue {{i32, i1}} {g.call('{i32, i1}', 'llvm.nvvm.elect.sync', ('i32', '-1'))}, 1")
+    if warp:
+        elected = g.emit(f"and i1 {elected}, {g.emit(f'icmp eq i32 {warp}, {first}')}")
+    label = g.new_label("copy")
+    g.do(f"br i1 {elected}, label %{label}, label %{done}")
+    g.start(label)
+    for map in dict.fromkeys(g.reg(op.args[1]) for op in walk(block) if op.name == "copy_bulk"):
+        g.do(f'call void asm sideeffect "prefetch.tensormap [$0];", "l,~{{memory}}"(ptr {map})')
+    g.open_chunk()
+    g.alone = True
+    g.block(block)
+    g.alone = False
+    g.do(f"br label %{done}")
+
+
+def uniform(g: Generator, name: str) -> str:
+    """A number that is the same in all lanes of a warp, as one that ptxas knows to be so: it goes to a uniform register."""
+    all_lanes = (("i32", "-1"), ("i32", name), ("i32", "0"), ("i32", "31"))
+    return g.once(("uniform", name), lambda: g.call("i32", "llvm.nvvm.shfl.sync.idx.i32", *all_lanes))
+
+
+def barrier(g: Generator) -> None:
+    """All threads of the program wait for each other: of a CTA with roles, those of the team."""
+    if g.func.attrs["num_warps"] == 1:  # a CTA may have several such programs
+        g.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
+    elif g.in_team:
+        count = str(32 * g.func.attrs["num_warps"])
+        g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.count", ("i32", str(TEAM_BARRIER)), ("i32", count))
+    else:
+        g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
