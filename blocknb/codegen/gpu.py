@@ -213,9 +213,7 @@ class Generator:
         if not lanes and not warps:
             return ""
         mask = warps << 5 | lanes
-        return self.once(
-            ("owner", mask), lambda: self.emit(f"icmp eq i32 {self.emit(f'and i32 %tid, {mask}')}, 0")
-        )
+        return self.once(("owner", mask), lambda: self.emit(f"icmp eq i32 {self.emit(f'and i32 %tid, {mask}')}, 0"))
 
     # -- values
 

@@ -62,7 +62,7 @@ def slot(g: Generator, op: Op) -> None:
     ring, index = op.args
     g.hurried = ring.type.slots < 3
     g.offsets[op.result] = g.offsets[ring]
-    g.slots[op.result] = g.emit(f"mul i32 {g.reg(index)}, {ring.type.slot.bytes}")
+    g.slots[op.result] = g.emit(f"mul nuw nsw i32 {g.reg(index)}, {ring.type.slot.bytes}")
 
 
 def postpone(g: Generator, step: Callable[[], object]) -> None:

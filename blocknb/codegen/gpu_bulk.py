@@ -37,7 +37,7 @@ def emit(g: Generator, op: Op) -> None:
         case "expect":
             where, distance = barrier(g, *op.args)
             text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0+{distance}], {op.attrs['bytes']};"
-            by_one(g, text, [f"i32 {where}"], "r")
+            by_one(g, (text, [f"i32 {where}"], "r"))
         case "await":
             wait(g, op)
         case "arrive":
@@ -128,18 +128,18 @@ def barrier(g: Generator, barriers: Value, index: Value) -> tuple[str, int]:
     return g.memo[key], g.offsets[barriers]
 
 
-def by_one(g: Generator, text: str, operands: Sequence[str], constraints: str) -> None:
-    """Instructions of one thread: that of a role which has just one, or the team's first. `text` is one instruction or several."""
-    constraints = ",".join([*constraints, "~{memory}"])
+def by_one(g: Generator, *instructions: tuple[str, Sequence[str], str]) -> None:
+    """Instructions, as text, operands and their constraints, of one thread: that of a role which has just one, or the team's first."""
+    doing, done = g.new_label("one"), g.new_label("all")
     if not g.alone:
-        operands = [*operands, f"i1 {first_thread(g)}"]
-        constraints = constraints.replace(",~", ",b,~")
-        text = " ".join(f"@${len(operands) - 1} {part.strip()};" for part in text.split(";") if part.strip())
-    g.do(f'call void asm sideeffect "{text}", "{constraints}"({", ".join(operands)})')
-
-
-def first_thread(g: Generator) -> str:
-    return g.once(("first thread",), lambda: g.emit("icmp eq i32 %tid, 0"))
+        first = g.once(("first thread",), lambda: g.emit("icmp eq i32 %tid, 0"))
+        g.do(f"br i1 {first}, label %{doing}, label %{done}")
+        g.start(doing)
+    for text, operands, constraints in instructions:
+        g.do(f'call void asm sideeffect "{text}", "{",".join([*constraints, "~{memory}"])}"({", ".join(operands)})')
+    if not g.alone:
+        g.do(f"br label %{done}")
+        g.start(done)
 
 
 def mbarriers(g: Generator, op: Op) -> None:
@@ -147,7 +147,7 @@ def mbarriers(g: Generator, op: Op) -> None:
     g.offsets[op.result] = start
     places = [start + Barriers.EACH * i for i in range(op.attrs["slots"])]
     lines = [f"mbarrier.init.shared::cta.b64 [$0+{place}], {count};" for place in places]
-    by_one(g, " ".join([*lines, "fence.mbarrier_init.release.cluster;"]), [f"i32 {base(g)}"], "r")
+    by_one(g, (" ".join([*lines, "fence.mbarrier_init.release.cluster;"]), [f"i32 {base(g)}"], "r"))
 
 
 def wait(g: Generator, op: Op) -> None:
@@ -192,23 +192,27 @@ def copy(g: Generator, op: Op) -> None:
     buffer, map, barriers, index = op.args[:4]
     start, offset = place(g, buffer)
     signal, at = barrier(g, barriers, index)
+    made: list[tuple[str, list[str], str]] = []
     for moved, distance in boxes(buffer.type, map.type, op.attrs["axes"]):
         names = coordinates(g, op.args[4:], moved)
         where = ", ".join(f"${3 + i}" for i in range(len(names)))
         form = f"cp.async.bulk.tensor.{len(names)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
         text = f"{form} [$0+{offset + distance}], [$1, {{{where}}}], [$2+{at}];"
         operands = [f"i32 {start}", f"ptr {g.reg(map)}", f"i32 {signal}", *(f"i32 {x}" for x in names)]
-        by_one(g, text, operands, "rlr" + "r" * len(names))
+        made.append((text, operands, "rlr" + "r" * len(names)))
+    by_one(g, *made)
 
 
 def store(g: Generator, op: Op) -> None:
     """Boxes of a buffer, and what makes a group of them."""
     map, buffer = op.args[:2]
     start, offset = place(g, buffer)
+    made: list[tuple[str, list[str], str]] = []
     for moved, distance in boxes(buffer.type, map.type, op.attrs["axes"]):
         names = coordinates(g, op.args[2:], moved)
         where = ", ".join(f"${2 + i}" for i in range(len(names)))
         form = f"cp.async.bulk.tensor.{len(names)}d.global.shared::cta.bulk_group"
         text = f"{form} [$1, {{{where}}}], [$0+{offset + distance}];"
-        by_one(g, text, [f"i32 {start}", f"ptr {g.reg(map)}", *(f"i32 {x}" for x in names)], "rl" + "r" * len(names))
-    by_one(g, "cp.async.bulk.commit_group;", [], "")
+        operands = [f"i32 {start}", f"ptr {g.reg(map)}", *(f"i32 {x}" for x in names)]
+        made.append((text, operands, "rl" + "r" * len(names)))
+    by_one(g, *made, ("cp.async.bulk.commit_group;", [], ""))

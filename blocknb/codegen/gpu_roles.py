@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from blocknb.analysis.liveness import Liveness
 from blocknb.ir.core import Block, Func, Op, walk
-from blocknb.language.types import Tile
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
 SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs beside its own
 REGISTERS = 1 << 16  # of a multiprocessor
-SPARE = 64  # registers of a thread beside the largest tile that it holds
+SPARE = 64  # registers of a thread beside the tiles that it holds in a loop
 
 
 def find(func: Func) -> Op | None:
@@ -38,11 +38,11 @@ def resident(g: Generator, threads: int) -> int:
     found = find(g.func)
     if found is None:
         return 0
-    tiles = (x.type for op in walk(found.blocks[0]) for x in op.results if isinstance(x.type, Tile) and x.type.shape)
-    held = max((kind.layout.num_registers * max(32, kind.dtype.bits) // 32 for kind in tiles), default=0)
-    room = 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) <= SHARED_OF_SM
-    fits = room and not found.attrs.get("registers") and REGISTERS // (2 * threads) >= held + SPARE
-    return 2 if fits else 1
+    if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
+        return 1
+    live = Liveness(g.func, 32 * found.attrs["warps"][0])
+    held = max((live.peak(op) for op in walk(found.blocks[0]) if op.name in ("for", "while")), default=0)
+    return 2 if REGISTERS // (2 * threads) >= held + SPARE else 1
 
 
 def emit(g: Generator, op: Op) -> None:
