@@ -15,6 +15,7 @@ from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.text import print_op
 from blocknb.language import ops as table
 from blocknb.language import types as t
+from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.ops import OPS, TERMINATORS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import gf2, wgmma
@@ -121,6 +122,8 @@ class _Verifier:
             fits = isinstance(type.layout, SharedLayout) and type.layout.shape == type.shape
             self.require(fits, op, f"the layout of {type} does not fit the buffer")
             return
+        if isinstance(type, (TensorMap, Barriers)):
+            return  # of ops that belong to the memory level only
         self.require(type.size <= t.MAX_TILE_ELEMENTS, op, f"a tile of {type.size} elements")
         if self.func.level == "tile":
             self.require(type.layout is None, op, f"{type} has a layout before layouts are assigned")
@@ -149,7 +152,7 @@ class _Verifier:
                 self.ends(op, before, "condition", (Tile(t.int1), *results))
                 self.agree(op, "arguments of the second block", _types(after.args), results)
                 self.ends(op, after, "yield", args)
-            case "if":
+            case "if" | "roles":
                 for block in op.blocks:
                     self.agree(op, "block arguments", _types(block.args), ())
                     self.ends(op, block, "yield", results)

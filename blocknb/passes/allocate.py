@@ -1,12 +1,13 @@
 """Allocation: buffers in shared memory get their addresses.
 
 Buffers share memory whenever their live ranges do not meet; `barriers` runs later and sees the final addresses. A buffer lives from
-its first store to its last use, one to which copies are under way until they have arrived.
+its first store to its last use, one to which copies are under way until they have arrived. Warps with roles run side by side, so what is
+used in them and made before lives as long as they do; mbarriers live as long as the program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from blocknb.trace import Notes
 ALIGNMENT = 128  # bytes; a wavefront
 OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier,
 OWN_PLACES = 64  # as long as there are no more of them
+PLACED = ("alloc", "mbarriers")
 
 
 def allocate(func: Func, target: Target, notes: Notes) -> Func:
@@ -29,7 +31,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
     """
     placed, total = place(func)
     if total > target.max_shared:
-        biggest = max(placed, key=lambda x: x.size)
+        biggest = max((live for live in placed if live.op.name == "alloc"), key=lambda x: x.size)
         raise OutOfResources(
             f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} a program",
             biggest.op.loc,
@@ -38,7 +40,7 @@ def allocate(func: Func, target: Target, notes: Notes) -> Func:
     offsets = {live.op.id: live.offset for live in placed}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.name != "alloc":
+        if op.name not in PLACED:
             return NotImplemented
         rebuild.builder.append(op.replace(attrs={**op.attrs, "offset": offsets[op.id]}))
         return op.results
@@ -96,7 +98,7 @@ def place(func: Func) -> tuple[list[Live], int]:
 
 def too_big(live: Live, target: Target) -> str:
     """What the largest buffer takes, and how much of it would fit."""
-    kind = live.op.result.type
+    kind = live.op.attrs["type"]
     count = live.size // kind.dtype.bytes
     text = f"the largest buffer here takes {live.size} bytes for {count} elements of {kind.dtype}"
     fits = 1 << (target.max_shared // kind.dtype.bytes).bit_length() - 1
@@ -123,7 +125,7 @@ def live_ranges(func: Func) -> list[Live]:
             start = at[op.id] = position
             if OPS[op.name].kind == "reduce":
                 continue
-            inner = (*around, op.id) if op.name in ("for", "while") else around
+            inner = (*around, op.id) if op.name in ("for", "while", "roles") else around
             for nested in op.blocks:
                 number(nested, inner)
             position += 1
@@ -132,9 +134,12 @@ def live_ranges(func: Func) -> list[Live]:
     number(func.body, ())
     users = uses(func)
     arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
+    read = {store: at[wait] for block in blocks(func.body) for store, wait in waited_for(block)}
     found = []
     for op in func.ops():
-        if op.name == "alloc":
+        if op.name == "mbarriers":
+            found.append(Live(op, op.result.type.bytes, 0, position, op.result.type.EACH))
+        elif op.name == "alloc":
             own_loops = loops[op.id][2]
             points = [at[op.id]]
             for user in users_of(op.result, users):
@@ -143,8 +148,29 @@ def live_ranges(func: Func) -> list[Live]:
                 if user.name == "copy_async":
                     end = min((place for place in arrived if place > end), default=position)
                 points += [at[user.id], end]
+                if user.name == "store_bulk":  # perhaps it is waited for in the next trip of a loop
+                    points += [read[user.id]] if user.id in read else [0, position]
             found.append(Live(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT)))
     return found
+
+
+def blocks(block: Block) -> Iterator[Block]:
+    """A block and all that are nested in it."""
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from blocks(inner)
+
+
+def waited_for(block: Block) -> Iterator[tuple[int, int]]:
+    """The bulk stores of a block that it waits for itself, each with the wait: their ids."""
+    stores: list[int] = []
+    for op in block.ops:
+        if op.name == "store_bulk":
+            stores.append(op.id)
+        elif op.name == "store_wait" and not op.attrs["pending"]:
+            yield from ((store, op.id) for store in stores)
+            stores.clear()
 
 
 def users_of(buffer: Value, users: dict[Value, list[tuple[Op, int]]]) -> list[Op]:

@@ -7,6 +7,9 @@ is a hazard like any other. An asynchronous copy must not begin before others ha
 waited for: between a copy and its wait nobody may look there, and no barrier would help. Global memory is treated alike, by the
 argument that a pointer comes from: a program that writes an array and reads it back must see its own writes, whichever thread made
 them. Two arguments are taken to be two arrays.
+
+Where warps have roles, a barrier is the team's. What the producer copies is guarded by mbarriers, and needs none. The copy engine reads
+what it stores until it has been waited for.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ class Access:
             return self.low < other.high and other.low < self.high
         if self.releases or other.acquires:
             return True  # one thread orders what all have accessed, so they meet before it, or after
-        if commute(self.op, other.op):
+        if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
             return False
         # Through one pointer tile every thread meets its own elements again.
         return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
@@ -87,6 +90,8 @@ class Placement:
         copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
         self.copied = {op.id: op.result for op in copied}.values()
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("pending")]
+        self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
+        self.stored = list(dict.fromkeys(op.args[1] for op in func.ops() if op.name == "store_bulk"))
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
         self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
@@ -112,6 +117,11 @@ class Placement:
                 return [self.shared_access(op, x, True) for x in self.copied]
             case "dot_wait":
                 return [self.shared_access(op, x, False) for x in self.multiplied]
+            case "store_bulk":
+                array = Access(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
+                return [array, self.shared_access(op, op.args[1], False)]
+            case "store_wait":
+                return [self.shared_access(op, x, False) for x in self.stored]
             case "dot" | "flip" | "gather":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
@@ -158,6 +168,8 @@ class Placement:
             match op.name:
                 case "for" | "while":
                     pending = self.walk_loop(op, pending)
+                case "roles":
+                    pending = self.walk(op.blocks[0].ops, pending)
                 case "if":
                     pending = frozenset().union(*(self.walk(block.ops, pending) for block in op.blocks))
                 case _:

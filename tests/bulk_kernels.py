@@ -1,0 +1,271 @@
+"""Products of matrices whose warps have roles, written by hand at the memory level, as the passes make them from loops.
+
+Tiles of 64 x 64 x 64; a team of four warps that multiplies, one more warp that copies. They are what a pass is given that comes behind
+such a choice (`written`), and what the last pass leaves (`finished`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from blocknb.ir.core import Func
+from blocknb.ir.text import parse_func
+from blocknb.ir.verify import verify
+from blocknb.layouts import wgmma
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import swizzled
+from blocknb.passes.allocate import allocate
+from blocknb.passes.barriers import barriers
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+HOPPER = Target.parse("sm_90a")
+TILE = 64  # along each of the three axes
+BYTES = 2 * TILE * TILE  # of a slot
+
+
+@dataclass(frozen=True)
+class Product:
+    """Which of the kernels: `order` says of A and of B whether rows (n) or columns (t) are contiguous, `bulk` whether the copy engine
+    stores the result, `late` whether a product runs on into the next trip."""
+
+    order: str = "nn"
+    persistent: bool = False
+    bulk: bool = False
+    late: bool = True
+    slots: int = 3
+    registers: tuple[int, int] | None = None
+    producers: int = 1
+
+    @property
+    def name(self) -> str:
+        flags = ("persistent", "bulk", "late")
+        return "_".join((self.order, *(flag for flag in flags if getattr(self, flag)), f"slots{self.slots}"))
+
+    @property
+    def text(self) -> str:
+        """The IR before buffers have places, without the barriers of the team."""
+        a, b = (way == "t" for way in self.order)  # an operand is transposed: A along M, B along K
+        layouts = {
+            "#acc": accumulator(),
+            "#rows": accumulator().slice(1),
+            "#columns": accumulator().slice(0),
+            "#row": accumulator().slice(1).expand_dims(1),
+            "#column": accumulator().slice(0).expand_dims(0),
+            "#a": wgmma.buffer((TILE, TILE), 16, 0, a, TILE),
+            "#b": wgmma.buffer((TILE, TILE), 16, 1, not b, TILE),
+            "#c": swizzled((TILE, TILE), 16, (1, 0)),
+        }
+        attrs = "num_warps=4" + ", persistent=True" * self.persistent
+        team, producer = self.around(self.team(), "team"), self.around(self.producer(), "producer")
+        registers = "" if self.registers is None else f", registers={self.registers}"
+        lines = [f"{name} = {layout}" for name, layout in layouts.items()]
+        lines += [f"{HEADER} memory {{{attrs}}} {{", *self.top()]
+        lines += [f"roles {{warps=(4, {self.producers}){registers}}} {{", *team, "yield"]
+        lines += ["} else {", *producer, "yield", "}", "}"]
+        return "\n".join(line.strip() for part in lines for line in part.strip().splitlines()) + "\n"
+
+    def top(self) -> list[str]:
+        first = ("%m, %k", "%k, %m")[self.order[0] == "t"]
+        second = ("%k, %n", "%n, %k")[self.order[1] == "t"]
+        lines = [
+            CONSTANTS,
+            f"%ma = tensor_map %a, {first}, %lda : map<64x64xf16, 128>",
+            f"%mb = tensor_map %b, {second}, %ldb : map<64x64xf16, 128>",
+        ]
+        if self.bulk:
+            lines.append("%mc = tensor_map %c, %m, %n, %ldc : map<64x64xf16, 128>")
+        lines += [
+            f"%full = mbarriers {{slots={self.slots}, arrivals=1}} : mbarriers<{self.slots}>",
+            f"%empty = mbarriers {{slots={self.slots}, arrivals=4}} : mbarriers<{self.slots}>",
+            f"%ra = alloc {{align=1024}} : buffer<{self.slots}*64x64xf16, #a>",
+            f"%rb = alloc {{align=1024}} : buffer<{self.slots}*64x64xf16, #b>",
+        ]
+        if self.bulk:
+            lines.append("%rc = alloc {align=1024} : buffer<64x64xf16, #c>")
+        return [*lines, f"%last = const {self.slots - 1} : i32", "barrier"]
+
+    def around(self, body: list[str], role: str) -> list[str]:
+        """A role's part for one tile of the result, or for all that a CTA computes."""
+        parity = {"team": "%zero", "producer": "%one"}[role]
+        names = {name: f"%{name}_{role}" for name in ("slot", "phase", "slots", "phases", "tile")}
+        slot, phase, slots, phases, tile = names.values()
+        place = f"""
+        %pm_{role} = div {tile}, %across
+        %pn_{role} = rem {tile}, %across
+        %row_{role} = mul %pm_{role}, %size
+        %column_{role} = mul %pn_{role}, %size"""
+        if not self.persistent:
+            lines = [f"{tile} = program_id 0", place]
+            lines += [line.replace("FROM_SLOT", "%zero").replace("FROM_PHASE", parity) for line in body]
+            return lines + (["store_wait {pending=0}"] if self.bulk and role == "team" else [])
+        inner = [line.replace("FROM_SLOT", slot).replace("FROM_PHASE", phase) for line in body]
+        lines = [
+            f"%first_{role} = cta_id",
+            f"%step_{role} = num_ctas",
+            f"%tiles_{role} = num_programs 0",
+            f"{slots}, {phases} = for {tile} = %first_{role} to %tiles_{role} step %step_{role} "
+            f"iter({slot} = %zero, {phase} = {parity}) {{",
+            place,
+            *inner,
+            f"yield %slot_{role}_end, %phase_{role}_end",
+            "}",
+        ]
+        return lines + (["store_wait {pending=0}"] if self.bulk and role == "team" else [])
+
+    def team(self) -> list[str]:
+        """What the team does for one tile."""
+        late = f", pending={int(self.late)}" if self.late else ""
+        total = "total" if self.late else "product"
+        dot = f'%sum = dot %sa, %sb, %acc {{instr="wgmma.m64n64k16", warps=(4, 1), registers=False{late}}}'
+        lines = [
+            "%nothing = const 0.0 : tile<64x64xf32, #acc>",
+            f"%{total}, %slot_team_end, %phase_team_end, %before_end = for %step = %zero to %trips step %one "
+            f"iter(%acc = %nothing, %at = FROM_SLOT, %turn = FROM_PHASE, %before = FROM_SLOT) {{",
+            "await %full, %at, %turn",
+            "%sa = slot %ra, %at",
+            "%sb = slot %rb, %at",
+            dot,
+        ]
+        if self.late:  # what the product before this one has read is free
+            lines += ["%second = cmp gt %step, %zero", "arrive %empty, %before, %second"]
+        else:
+            lines += ["arrive %empty, %at"]
+        lines += [advance("at", "turn"), "yield %sum, %at_next, %turn_next, %at", "}"]
+        if self.late:
+            lines += [
+                "%product = dot_wait %total",
+                "%some = cmp gt %trips, %zero",
+                "arrive %empty, %before_end, %some",
+            ]
+        lines += ["%result = cast %product : tile<64x64xf16, #acc>"]
+        return lines + ([BULK_STORE] if self.bulk else [STORE])
+
+    def producer(self) -> list[str]:
+        """What the producer does for one tile."""
+        a = ("%row_producer, %depth", "%depth, %row_producer")[self.order[0] == "t"]
+        b = ("%depth, %column_producer", "%column_producer, %depth")[self.order[1] == "t"]
+        axes_a, axes_b = (("(0, 1)", "(1, 0)")[way == "t"] for way in self.order)
+        return [
+            "%slot_producer_end, %phase_producer_end = for %copy = %zero to %trips step %one "
+            "iter(%to = FROM_SLOT, %round = FROM_PHASE) {",
+            "%depth = mul %copy, %size",
+            "await %empty, %to, %round",
+            f"expect %full, %to {{bytes={2 * BYTES}}}",
+            "%ta = slot %ra, %to",
+            f"copy_bulk %ta, %ma, %full, %to, {a} {{axes={axes_a}}}",
+            "%tb = slot %rb, %to",
+            f"copy_bulk %tb, %mb, %full, %to, {b} {{axes={axes_b}}}",
+            advance("to", "round"),
+            "yield %to_next, %round_next",
+            "}",
+        ]
+
+    def written(self) -> Func:
+        """The function before `allocate`; valid."""
+        func = parse_func(self.text)
+        verify(func)
+        return func
+
+    def finished(self) -> Func:
+        """The function behind all passes; valid."""
+        func = barriers(allocate(self.written(), HOPPER, Notes("allocate")), HOPPER, Notes("barriers"))
+        verify(func)
+        return func
+
+    def arguments(self, m: int, n: int, k: int, seed: int = 0) -> list:
+        """Arguments for a product of these extents; C is poison, and all strides are multiples of 16 bytes."""
+        rng = np.random.default_rng(seed)
+        arrays = []
+        for way, shape in zip((*self.order, "n"), ((m, k), (k, n), (m, n)), strict=True):
+            rows, columns = shape if way == "n" else shape[::-1]
+            whole = rng.standard_normal((max(rows, 1), -(-max(columns, 1) // 8) * 8)).astype(np.float16)
+            arrays.append(whole[:rows, :columns] if way == "n" else whole[:rows, :columns].T)
+        arrays[2][:] = np.nan
+        strides = [max(x.strides) // 2 if x.size else 8 for x in arrays]
+        return [*arrays, m, n, k, *strides]
+
+    @staticmethod
+    def programs(m: int, n: int) -> int:
+        """The grid's extent."""
+        return -(-m // TILE) * -(-n // TILE)
+
+
+HEADER = (
+    "func @product(%a: ptr<f16> div 16, %b: ptr<f16> div 16, %c: ptr<f16> div 16, %m: i32 div 1, %n: i32 div 1, %k: i32 div 1, "
+    "%lda: i32 div 8, %ldb: i32 div 8, %ldc: i32 div 8)"
+)
+
+CONSTANTS = """
+%zero = const 0 : i32
+%one = const 1 : i32
+%size = const 64 : i32
+%rest = const 63 : i32
+%n_up = add %n, %rest
+%across = div %n_up, %size
+%k_up = add %k, %rest
+%trips = div %k_up, %size
+"""
+
+STORE = """
+%i = arange 0 64 : tile<64xi32, #rows>
+%j = arange 0 64 : tile<64xi32, #columns>
+%row_first = splat %row_team : tile<64xi32, #rows>
+%column_first = splat %column_team : tile<64xi32, #columns>
+%rows = add %i, %row_first
+%columns = add %j, %column_first
+%ms = splat %m : tile<64xi32, #rows>
+%ns = splat %n : tile<64xi32, #columns>
+%row_in = cmp lt %rows, %ms
+%column_in = cmp lt %columns, %ns
+%lds = splat %ldc : tile<64xi32, #rows>
+%row_at = mul %rows, %lds
+%row_at2 = expand_dims %row_at {axis=1} : tile<64x1xi32, #row>
+%column_at2 = expand_dims %columns {axis=0} : tile<1x64xi32, #column>
+%row_in2 = expand_dims %row_in {axis=1} : tile<64x1xi1, #row>
+%column_in2 = expand_dims %column_in {axis=0} : tile<1x64xi1, #column>
+%row_at3 = broadcast %row_at2 : tile<64x64xi32, #acc>
+%column_at3 = broadcast %column_at2 : tile<64x64xi32, #acc>
+%row_in3 = broadcast %row_in2 : tile<64x64xi1, #acc>
+%column_in3 = broadcast %column_in2 : tile<64x64xi1, #acc>
+%offset = add %row_at3, %column_at3
+%mask = and %row_in3, %column_in3
+%base = splat %c : tile<64x64xptr<f16>, #acc>
+%pointer = ptradd %base, %offset
+store %pointer, %result, %mask
+"""
+
+BULK_STORE = """
+store_wait {pending=0}
+local_store %rc, %result
+fence
+store_bulk %mc, %rc, %row_team, %column_team {axes=(0, 1)}
+"""
+
+
+def advance(slot: str, phase: str) -> str:
+    """The next slot, and the phase that it is in."""
+    return f"""
+    %{slot}_over = cmp ge %{slot}, %last
+    %{slot}_up = add %{slot}, %one
+    %{slot}_next = select %{slot}_over, %zero, %{slot}_up
+    %{phase}_other = sub %one, %{phase}
+    %{phase}_next = select %{slot}_over, %{phase}_other, %{phase}"""
+
+
+def accumulator() -> Layout:
+    row = wgmma.find("fp16", "fp16", "fp32")
+    assert row is not None
+    return wgmma.result_layout((TILE, TILE), wgmma.columns(row, TILE), (1, 1))
+
+
+#: What the tests of the interpreter and of the code are run with.
+PRODUCTS = (
+    Product(),
+    Product(late=False, slots=2),
+    Product("nt", bulk=True, slots=4),
+    Product("tn", persistent=True),
+    Product("nt", persistent=True, bulk=True),
+)
