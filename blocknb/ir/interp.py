@@ -27,7 +27,8 @@ from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
-MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "wait", "dot", "flip", "gather")
+MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "wait", "dot", "flip", "gather", "store_bulk")
+STEPS = ("await", "arrive", "expect", "copy_bulk", "store_bulk", "store_wait")  # between which warps take turns
 
 
 def run(
@@ -39,11 +40,13 @@ def run(
     programs: Iterable[Program] | None = None,
     check_races: bool = True,
     implicit_barriers: bool = False,
+    ctas: int | None = None,
 ) -> None:
     """Runs the programs of a grid, in an order drawn from `seed`, on NumPy arrays (for pointers) and numbers; in place.
 
     `programs` picks some ids of the grid. `implicit_barriers` runs memory-level IR that has no barriers yet as if one stood
-    before every access to memory. What the kernel prints is printed at the end, in order. Raises AccessError for an access outside its
+    before every access to memory. `ctas`: how many of them share the programs of a persistent function, by default a random
+    number up to three. What the kernel prints is printed at the end, in order. Raises AccessError for an access outside its
     array, DeviceAssertionFailed, and CompilerBug where the IR
     itself is wrong: replicas that disagree, data that a thread does not hold, races on shared memory, deadlock.
     """
@@ -56,14 +59,26 @@ def run(
     sizes, everyone = programs_of(grid)
     chosen = list(everyone if programs is None else programs)
     order = np.random.default_rng(seed)
+    count = len(chosen)
+    if func.attrs.get("persistent"):  # its CTAs take the programs one after another
+        if programs is not None:
+            raise ValueError("the CTAs of a persistent function run all programs of the grid")
+        count = min(count, int(order.integers(1, 4)) if ctas is None else ctas)
+        chosen = [(cta, 0, 0) for cta in range(count)]
     # A program that waits may rely on lower ids only, and here they must have ended.
     rising = waits(func.body)
     try:
         for number in range(len(chosen)) if rising else order.permutation(len(chosen)):
             if func.level == "memory":
-                from blocknb.ir.interp_memory import run_warps
+                checks = check_races, implicit_barriers
+                if any(op.name in (*STEPS, "cta_id") for op in func.ops()):
+                    from blocknb.ir.interp_roles import run_roles
 
-                run_warps(func, values, space, sizes, chosen[number], order, check_races, implicit_barriers)
+                    run_roles(func, values, space, sizes, chosen[number], count, order, *checks)
+                else:
+                    from blocknb.ir.interp_memory import run_warps
+
+                    run_warps(func, values, space, sizes, chosen[number], order, *checks)
             else:
                 _one(func, dict(values), space, sizes, chosen[number])
     finally:
@@ -138,7 +153,7 @@ class Machine:
                 continue
             if self.implicit_barriers and op.name in MEMORY_ACCESS:
                 yield op
-            if op.blocks and OPS[op.name].kind != "reduce":
+            if op.name in STEPS or (op.blocks and OPS[op.name].kind != "reduce"):
                 results = yield from self.control(op, args, env)
             else:
                 results = self.guarded(op, args)

@@ -110,9 +110,13 @@ class Memory:
         self.owner = np.full(size, NOBODY)  # the buffer through which a byte was written last
         self.writer = np.full(size, -1)  # the warp that did it
         self.fenced: np.ndarray = np.zeros(size, np.int64)  # the epoch in which that warp fenced it, 0: not yet
-        self.touches = Touches(size)
-        self.arrays: dict[int, Touches] = {}  # the same account for each array in global memory
+        self.touches = self.account(size)
+        self.arrays: dict[int, Any] = {}  # the same account for each array in global memory
         self.epoch, self.check_races = 1, check_races
+
+    def account(self, size: int) -> Any:
+        """The account of who touched what of so many bytes."""
+        return Touches(size)
 
     def begin(self, warp: int, where: np.ndarray, buffer: Allocation) -> str:
         """Begins a copy to bytes of shared memory; what is wrong with it, or ""."""
@@ -167,7 +171,9 @@ class Memory:
         """Remembers an access to the array of that number; what is wrong with it, or ""."""
         if not self.check_races:
             return ""
-        touches = self.arrays.setdefault(number, Touches(len(old)))
+        touches = self.arrays.get(number)
+        if touches is None:
+            touches = self.arrays[number] = self.account(len(old))
         if atomic:
             return touches.note_update(warp, self.epoch, where)
         if new is None:

@@ -1,0 +1,490 @@
+"""The interpreter where warps have roles: mbarriers, the copy engine, and CTAs that run several programs.
+
+The warps of the team and the producer are coroutines that go on in random order, one step at a time, and so does the copy engine:
+what it was told to do is done at a random moment later. Races are found by clocks (`clocks`), whatever the order. mbarriers are
+exact: a phase is over when all have arrived and all bytes that were expected have come; who waits for a parity goes on when the phase
+that is now under way has the other one, and so waits for ever if it comes too late.
+
+The copy engine writes a buffer from the moment it is told to, and nobody may look until a wait for the mbarrier has shown that it is
+done. It reads a buffer until a wait for that, and no fence or barrier less will do than hardware asks for. What it stores can be read
+back by nobody in the same program. A program must not end before it has waited for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.address import AddressSpace
+from blocknb.ir.clocks import NEVER, Clocks, Marks
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, Memory, Warp
+from blocknb.ir.text import print_op
+from blocknb.language.bulk import TensorMap
+
+MOST_BYTES = 1 << 20  # that may be outstanding at an mbarrier
+ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine accesses
+
+
+@dataclass
+class Mbarrier:
+    """One mbarrier: its phase under way, and what is outstanding in it. `told`: what those knew who have arrived; `shown`: what is known
+    to those who wait, once a phase is over. `made`: the moment of the first warp at which it was."""
+
+    arrivals: int
+    column: int
+    told: np.ndarray
+    shown: np.ndarray
+    phase: int = 0
+    pending: int = 0
+    bytes: int = 0
+    made: int | None = None
+
+    def __post_init__(self) -> None:
+        self.pending = self.arrivals
+
+    def over(self, parity: int) -> bool:
+        """Whether a wait for the phase of that parity goes on."""
+        return self.phase & 1 != parity
+
+    def arrive(self, row: np.ndarray, bytes: int = 0) -> str:
+        """One arrival, which may expect bytes; what is wrong with it, or ""."""
+        if not self.pending:
+            return "arrives at an mbarrier at which all have arrived"
+        np.maximum(self.told, row, out=self.told)
+        self.pending -= 1
+        return self.come(-bytes)
+
+    def come(self, bytes: int) -> str:
+        """Bytes have come; ends the phase if nothing is outstanding. What is wrong, or ""."""
+        self.bytes -= bytes
+        if abs(self.bytes) >= MOST_BYTES:
+            return f"an mbarrier counts {self.bytes} bytes"
+        if not self.pending and not self.bytes:
+            self.phase += 1
+            self.pending = self.arrivals
+            self.told[self.column] = self.phase
+            self.shown[:] = self.told
+        return ""
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map at run time, with all strides."""
+
+    type: TensorMap
+    base: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def box(self, buffer: Allocation, axes: tuple[int, ...], start: list[int]) -> Box:
+        """What lies over a buffer that starts there."""
+        index = np.indices(buffer.type.shape).reshape(len(axes), -1)
+        address, inside = np.int64(self.base), np.ones(index.shape[1], bool)
+        piece = np.zeros(index.shape[1], np.int64)
+        for axis, (extent, stride) in enumerate(zip(self.extents, self.strides, strict=True)):
+            place = np.full(index.shape[1], start[axis], np.int64)
+            if axis in axes:
+                along = axes.index(axis)
+                place += index[along]
+                count = buffer.type.shape[along] // self.type.box[axis]
+                piece = piece * count + index[along] // self.type.box[axis]
+            inside &= (place >= 0) & (place < extent)
+            address = address + place * stride * self.type.dtype.bytes
+        return Box(np.asarray(address), inside, piece)
+
+
+@dataclass(frozen=True)
+class Box:
+    """The address of each element of a buffer, whether it is within bounds, and the number of the instruction that moves it."""
+
+    address: np.ndarray
+    inside: np.ndarray
+    piece: np.ndarray
+
+
+@dataclass(eq=False)
+class Store:
+    """A bulk store: how to do its parts, what it reads, and how far it is."""
+
+    read: Callable[[], None]
+    write: Callable[[], None]
+    where: np.ndarray
+    done: bool = False  # reading
+    waited: bool = False
+
+
+class RoleMemory(Memory):
+    """Shared memory whose accesses are ordered by clocks, and which the copy engine accesses, too."""
+
+    def __init__(self, func: Func, check_races: bool, clocks: Clocks):
+        self.clocks = clocks
+        super().__init__(func, check_races)
+        self.lent = np.zeros(len(self.data), np.int32)  # to so many bulk stores that nobody has waited for
+
+    def account(self, size: int) -> Marks:
+        return Marks(size, self.clocks)
+
+    def write(self, warp: int, where: np.ndarray, data: np.ndarray, buffer: Allocation) -> str:
+        if self.lent[where].any():
+            return "writes shared memory that the copy engine stores, without having waited for it"
+        return super().write(warp, where, data, buffer)
+
+    def fence(self, warp: int) -> None:
+        self.fenced[(self.writer == warp) & (self.fenced == 0)] = self.clocks.now(warp)
+
+    def unfenced(self, warp: int, where: np.ndarray, reads: str = "reads by wgmma") -> str:
+        if not self.check_races:
+            return ""
+        mine = where[self.writer[where] >= 0]
+        if (self.fenced[mine] == 0).any():
+            return f"{reads} what was stored without a fence"
+        late = self.fenced[mine] > self.clocks.known[warp, self.writer[mine]]
+        return f"{reads} what another warp has fenced{UNORDERED}" if late.any() else ""
+
+    def tell_copy(self, warp: int, where: np.ndarray) -> str:
+        """The copy engine is told to fill bytes; what is wrong with it, or ""."""
+        if (self.owner[where] == UNDER_WAY).any():
+            return "copies to shared memory to which a copy is under way"
+        if self.lent[where].any():
+            return "copies to shared memory that the copy engine stores, without a wait for it"
+        trouble = self.touches.overwrite(warp, where) if self.check_races else ""
+        if not trouble:
+            trouble = self.unfenced(warp, where, "copies over")
+        else:
+            trouble = f"copies to shared memory that {trouble}{UNORDERED}"
+        self.data[where], self.owner[where] = POISON, UNDER_WAY
+        return trouble
+
+    def fill(self, where: np.ndarray, data: np.ndarray, buffer: Allocation, column: int, moment: int) -> None:
+        """The copy engine's bytes arrive."""
+        self.data[where], self.owner[where] = data, buffer.number
+        self.writer[where], self.fenced[where] = -1, -1
+        self.touches.note_copy(where, column, moment)
+
+
+@dataclass
+class Cta:
+    """What the warps of a CTA share besides memory: the mbarriers by the id of their op, and what the copy engine has to do."""
+
+    clocks: Clocks
+    order: np.random.Generator
+    count: int  # of CTAs
+    mbarriers: dict[int, list[Mbarrier]] = field(default_factory=dict)
+    flying: list[Callable[[], None]] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+
+
+class Agent(Warp):
+    """A warp of the team (role 0) or the producer (role 1)."""
+
+    def __init__(self, *rest: Any, cta: Cta, role: int, needed: frozenset[int]):
+        super().__init__(*rest)
+        self.cta, self.role, self.needed = cta, role, needed
+        self.memory: RoleMemory
+        self.inside = False  # of the block of its role
+        self.between = False  # two steps, and able to go on
+        self.awaits: Callable[[], bool] | None = None
+
+    def ready(self) -> bool:
+        return self.between or (self.awaits is not None and self.awaits())
+
+    @property
+    def title(self) -> str:
+        return "the producer" if self.role else f"warp {self.number}"
+
+    def complain(self, op: Op, trouble: str) -> None:
+        if trouble:
+            raise self.bug(op, f"{self.title} {trouble}")
+
+    def execute(self, block: Block, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
+        """The producer has no tiles, so before the roles part it does what its own part needs."""
+        if self.role and block is self.func.body:
+            block = Block(block.args, tuple(op for op in block.ops if op.id in self.needed))
+        return (yield from super().execute(block, env))
+
+    def control(self, op: Op, args: list, env: MutableMapping[Value, Any]) -> Generator[Op, None, tuple]:
+        match op.name:
+            case "roles":
+                self.inside = True
+                yield from self.execute(op.blocks[self.role], env)
+                self.inside = False
+                return ()
+            case "await":
+                barrier, parity = self.mbarrier(op, args), int(args[2])
+                if parity not in (0, 1):
+                    raise self.bug(op, f"{self.title} waits for a parity of {parity}")
+                yield from self.wait_until(op, lambda: barrier.over(parity))
+                self.cta.clocks.learn(self.number, barrier.shown)
+                return ()
+            case "arrive" | "expect" | "copy_bulk" | "store_bulk":
+                self.between = True
+                yield op
+                self.between = False
+                self.guarded(op, args)
+                return ()
+            case "store_wait":
+                yield from self.store_wait(op)
+                return ()
+        return (yield from super().control(op, args, env))
+
+    def wait_until(self, op: Op, done: Callable[[], bool]) -> Generator[Op, None, None]:
+        self.awaits = done
+        yield op
+        self.awaits = None
+
+    def step(self, op: Op, args: list) -> tuple:
+        match op.name:
+            case "cta_id":
+                return (np.asarray(self.program[0], np.int32),)
+            case "num_ctas":
+                return (np.asarray(self.cta.count, np.int32),)
+            case "program_id" if self.func.attrs.get("persistent"):
+                raise self.bug(op, "a CTA that runs several programs has no program id")
+            case "mbarriers":
+                made = self.cta.mbarriers[op.id]
+                if self.number == 0:
+                    for barrier in made:
+                        barrier.made = self.cta.clocks.now(0)
+                return (made,)
+            case "tensor_map":
+                return (self.tensor_map(op, args),)
+            case "arrive":
+                if len(args) < 3 or bool(args[2]):
+                    self.complain(op, self.mbarrier(op, args).arrive(self.cta.clocks.tell(self.number)))
+                return ()
+            case "expect":
+                row = self.cta.clocks.tell(self.number)
+                self.complain(op, self.mbarrier(op, args).arrive(row, op.attrs["bytes"]))
+                return ()
+            case "copy_bulk":
+                self.copy_bulk(op, args)
+                return ()
+            case "store_bulk":
+                if self.number == 0:
+                    self.store_bulk(op, args)
+                return ()
+        return super().step(op, args)
+
+    def mbarrier(self, op: Op, args: list) -> Mbarrier:
+        made, index = args[0], int(args[1])
+        if not 0 <= index < len(made):
+            raise self.bug(op, f"{self.title} uses mbarrier {index} of {len(made)}")
+        barrier: Mbarrier = made[index]
+        if barrier.made is None or barrier.made > self.cta.clocks.known[self.number, 0]:
+            raise self.bug(op, f"{self.title} uses an mbarrier that another warp makes{UNORDERED}")
+        return barrier
+
+    def tensor_map(self, op: Op, args: list) -> Map:
+        kind, numbers = op.result.type, [int(x) for x in args]
+        rank, size = len(kind.box), kind.dtype.bytes
+        base, extents, strides = numbers[0], numbers[1 : rank + 1], [*numbers[rank + 1 :], 1]
+        if base % ALIGNMENT or any(stride * size % ALIGNMENT for stride in strides[:-1]):
+            raise self.bug(op, f"a tensor map needs a start and strides of multiples of {ALIGNMENT} bytes: {strides}")
+        return Map(kind, base, tuple(extents), tuple(strides))
+
+    # -- the copy engine
+
+    def copy_bulk(self, op: Op, args: list) -> None:
+        """Tells the copy engine to fill a buffer; each of its instructions is done at a moment of its own."""
+        buffer, map, *coordinates = args[0], args[1], *(int(x) for x in args[4:])
+        barrier = self.mbarrier(op, args[2:])
+        box = map.box(buffer, op.attrs["axes"], coordinates)
+        where = self.bytes_of(buffer, np.arange(box.address.size))
+        self.complain(op, self.memory.tell_copy(self.number, where.reshape(-1)))
+
+        def observe(array: int, bytes: np.ndarray, new: Any) -> None:
+            self.fetch(op, array, bytes, barrier.column, barrier.phase + 1)
+
+        values = self.reach(op, "load", box, map, observe).view(np.uint8).reshape(where.shape)
+        for piece in np.unique(box.piece):
+            chosen = box.piece == piece
+            self.cta.flying.append(self.landing(op, where[chosen], values[chosen], buffer, barrier))
+
+    def landing(
+        self, op: Op, where: np.ndarray, data: np.ndarray, buffer: Allocation, barrier: Mbarrier
+    ) -> Callable[[], None]:
+        def land() -> None:
+            self.memory.fill(where.reshape(-1), data.reshape(-1), buffer, barrier.column, barrier.phase + 1)
+            self.complain(op, barrier.come(where.size))
+
+        return land
+
+    def reach(self, op: Op, name: str, box: Box, map: Map, observe: Callable) -> np.ndarray:
+        """The elements of an array under a box, zeros where it is out of bounds; `observe` is told which bytes they are."""
+        self.space.observer = observe
+        try:
+            kind = map.type.dtype.numpy
+            return self.space.load(op.replace(name=name), self.program, box.address, kind, box.inside, None)
+        finally:
+            self.space.observer = None
+
+    def fetch(self, op: Op, array: int, where: np.ndarray, column: int, moment: int) -> None:
+        trouble = self.marks(array).note_fetch(self.number, where, column, moment)
+        if self.memory.check_races:
+            does = f"copies elements of `{self.space.names[array]}` that"
+            self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
+
+    def marks(self, array: int) -> Marks:
+        return self.memory.arrays.setdefault(array, Marks(len(self.space.bytes[array]), self.cta.clocks))
+
+    def store_bulk(self, op: Op, args: list) -> None:
+        """Tells the copy engine to store a buffer: it reads it some time before a wait for that, and writes some time later."""
+        map, buffer, *coordinates = args[0], args[1], *(int(x) for x in args[2:])
+        box = map.box(buffer, op.attrs["axes"], coordinates)
+        where = self.bytes_of(buffer, np.arange(box.address.size)).reshape(-1)
+        data, trouble = self.memory.read(self.number, where, buffer)
+        self.complain(op, trouble or self.memory.unfenced(self.number, where, "stores"))
+
+        def observe(array: int, bytes: np.ndarray, new: Any) -> None:
+            marks = self.marks(array)
+            trouble = marks.overwrite(self.number, bytes)
+            marks.note_copy(bytes, NEVER, 1)
+            if trouble and self.memory.check_races:
+                self.complain(op, f"stores to elements of `{self.space.names[array]}` that {trouble}{UNORDERED}")
+
+        self.reach(op, "store", box, map, observe)
+        self.memory.lent[where] += 1
+        found: list[np.ndarray] = []
+
+        def read() -> None:
+            found.append(self.memory.data[where].view(map.type.dtype.numpy))
+            store.done = True
+            self.cta.flying.append(write)
+
+        def write() -> None:
+            self.space.store(op.replace(name="store"), self.program, box.address, found[0], box.inside)
+
+        store = Store(read, write, where)
+        self.cta.stores.append(store)
+        self.cta.flying.append(read)
+
+    def store_wait(self, op: Op) -> Generator[Op, None, None]:
+        if self.number:
+            return
+        stores = self.cta.stores
+        waited = stores[: max(0, len(stores) - op.attrs["pending"])]
+        yield from self.wait_until(op, lambda: all(store.done for store in waited))
+        for store in waited:
+            if not store.waited:
+                self.memory.lent[store.where] -= 1
+                self.memory.touches.note_read(self.number, 0, store.where)
+                store.waited = True
+
+
+def run_roles(
+    func: Func,
+    env: dict,
+    space: AddressSpace,
+    sizes: Any,
+    program: Any,
+    count: int,
+    order: np.random.Generator,
+    check_races: bool = True,
+    implicit_barriers: bool = False,
+) -> None:
+    """Runs one CTA of `count`, or one program: warps and the copy engine take turns at random.
+
+    Raises CompilerBug when nobody can go on, and when the program ends before what it has begun is done.
+    """
+    team = func.attrs.get("num_warps", 4)
+    parts = next((op for op in func.body.ops if op.name == "roles"), None)
+    made = [op for op in func.ops() if op.name == "mbarriers"]
+    agents = team + (parts is not None)
+    clocks = Clocks(agents, sum(op.attrs["slots"] for op in made))
+    cta, width = Cta(clocks, order, count), clocks.known.shape[1]
+    column = agents
+    for op in made:
+        slots = range(op.attrs["slots"])
+        empty = [(np.zeros(width, np.int64), np.zeros(width, np.int64)) for _ in slots]
+        cta.mbarriers[op.id] = [Mbarrier(op.attrs["arrivals"], column + i, *empty[i]) for i in slots]
+        column += len(slots)
+    memory = RoleMemory(func, check_races, clocks)
+    needed = frozenset() if parts is None else _needed(func, parts)
+    common = func, space, sizes, program
+    warps = [Agent(*common, i, memory, cta=cta, role=int(i >= team), needed=needed) for i in range(agents)]
+    for warp in warps:
+        warp.implicit_barriers = implicit_barriers and not warp.role
+    Schedule(func, cta, warps, team, program).run(env)
+    if any(warp.products for warp in warps):
+        raise CompilerBug(f"the program {program} ends while products are under way", func.loc)
+    if any(any(warp.groups) for warp in warps) or (memory.owner == UNDER_WAY).any():
+        raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
+    if (memory.touches.landed > clocks.known.max(axis=0)[memory.touches.writer]).any():
+        raise CompilerBug(f"the program {program} ends before anybody has waited for its copies", func.loc)
+    if not all(store.waited for store in cta.stores):
+        raise CompilerBug(f"the program {program} ends while the copy engine stores shared memory", func.loc)
+
+
+def _needed(func: Func, parts: Op) -> frozenset[int]:
+    """The ops in front of the roles that the producer runs, too: barriers, and what its own part is computed from."""
+    wanted = {value for op in walk(parts.blocks[1]) for value in op.args}
+    found = {parts.id}
+    for op in reversed(func.body.ops):
+        if op.name == "barrier" or not wanted.isdisjoint(op.results):
+            found.add(op.id)
+            wanted.update(op.args, *(inner.args for block in op.blocks for inner in walk(block)))
+    return frozenset(found)
+
+
+class Schedule:
+    """Lets the warps of a CTA and the copy engine take turns, each run at a pace of its own."""
+
+    def __init__(self, func: Func, cta: Cta, warps: list[Agent], team: int, program: Any):
+        self.func, self.cta, self.warps, self.team, self.program = func, cta, warps, team, program
+        self.paces = cta.order.random(len(warps)) + 0.05
+        self.copying = float(cta.order.choice([0.1, 0.5, 0.9]))  # how likely the copy engine's turn is
+        self.at: dict[int, Op] = {}  # the op at which each has stopped
+        self.waiting: dict[int, list[int]] = {}  # at a barrier: with whom
+
+    def run(self, env: dict) -> None:
+        order, flying = self.cta.order, self.cta.flying
+        walks = {i: warp.execute(self.func.body, dict(env)) for i, warp in enumerate(self.warps)}
+        fresh = set(walks)
+        while walks:
+            able = [i for i in walks if i not in self.waiting and (i in fresh or self.warps[i].ready())]
+            if flying and (not able or order.random() < self.copying):
+                flying.pop(int(order.integers(len(flying))))()
+                continue
+            if not able:
+                raise self.deadlock()
+            paces = self.paces[able]
+            i = int(order.choice(able, p=paces / paces.sum()))
+            fresh.discard(i)
+            try:
+                self.at[i] = next(walks[i])
+            except StopIteration:
+                del walks[i]
+                self.at.pop(i, None)
+                continue
+            warp = self.warps[i]
+            if not warp.between and warp.awaits is None:
+                everyone = self.at[i].name == "barrier" and not warp.inside
+                self.waiting[i] = list(range(len(self.warps) if everyone else self.team))
+                self.meet(i, fresh)
+        while flying:
+            flying.pop(int(order.integers(len(flying))))()
+
+    def meet(self, warp: int, fresh: set[int]) -> None:
+        """Lets those at a barrier go on when all have come."""
+        group = self.waiting[warp]
+        if any(self.waiting.get(i) != group for i in group):
+            return
+        if len({self.at[i].id for i in group}) > 1:
+            raise self.deadlock("warps wait at different barriers")
+        self.cta.clocks.meet(group)
+        for i in group:
+            del self.waiting[i]
+        fresh.update(group)
+
+    def deadlock(self, what: str = "nobody can go on") -> CompilerBug:
+        lines = [f"{self.warps[i].title} waits at {print_op(self.func, op)}" for i, op in sorted(self.at.items())]
+        first = next(iter(self.at.values()), None)
+        text = "".join(f"\n    {line}" for line in lines)
+        return CompilerBug(f"deadlock: {what} (program {self.program}){text}", first.loc if first else self.func.loc)
+
+
