@@ -32,7 +32,7 @@ def analyze(func: Func) -> Facts:
 
 #: The ops whose result is an operand, or one moved: of numbers and of pointers.
 CARRYING = frozenset(
-    ["ptradd", "splat", "broadcast", "convert", "promise", "expand_dims", "trans", "reshape", "select"]
+    ["ptradd", "splat", "broadcast", "convert", "promise", "expand_dims", "trans", "reshape", "part", "select"]
 )
 #: Those that make numbers of numbers, in polynomials.
 ARITHMETIC = frozenset(
@@ -240,7 +240,7 @@ class Facts:
                 return dim + Form.of(attrs["start"])
             case "splat" | "broadcast" | "convert" | "promise":
                 return self.form(args[0])
-            case "expand_dims" | "trans" | "reshape":
+            case "expand_dims" | "trans" | "reshape" | "part":
                 return self._shaped(op, self.form(args[0]))
             case "ptradd":
                 pointer, offset = self.form(args[0]), self.widened(args[1])
@@ -302,6 +302,11 @@ class Facts:
                 return form.renamed({i: i + (i >= op.attrs["axis"]) for i in range(len(old))})
             case "trans":
                 return form.renamed({axis: i for i, axis in enumerate(op.attrs["perm"])})
+            case "part":
+                axis, start = op.attrs["axis"], op.attrs["index"] * op.result.type.shape[op.attrs["axis"]]
+                if form.split(axis) is None:  # something opaque varies along the axis
+                    return None
+                return form.replaced(Dim(axis), Form.symbol(Dim(axis)) + Form.of(start))
         return reshape(form, old, tuple(op.attrs["shape"]))
 
     # -- control flow ------------------------------------------------------------------------------------------------------
@@ -388,7 +393,7 @@ class Facts:
             return own
         op = self.definition[pointer]
         match op.name:
-            case "ptradd" | "splat" | "broadcast" | "convert" | "expand_dims" | "trans" | "reshape":
+            case "ptradd" | "splat" | "broadcast" | "convert" | "expand_dims" | "trans" | "reshape" | "part":
                 return self.base(op.args[0])
             case "promise" if not pointer.type.is_scalar:  # a scalar one is a base of its own, with its alignment
                 return self.base(op.args[0])

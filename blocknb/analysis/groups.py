@@ -176,7 +176,7 @@ def _info(facts: Facts, value: Value) -> Info:
             return Info(tuple(Group(1, 1, n) for n in value.type.shape), snapshot(facts, op.args[0]).every)
         case "promise":
             return snapshot(facts, op.args[0])
-        case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert":
+        case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert" | "part":
             return _moved(op, snapshot(facts, op.args[0]))
         case "if":
             i = op.results.index(value)
@@ -250,6 +250,11 @@ def _moved(op: Op, x: Info) -> Info:
     match op.name:
         case "convert":
             return x
+        case "part":
+            axis = op.attrs["axis"]
+            return x._replace(
+                groups=tuple(_part(g, 1, new[axis]) if i == axis else g for i, g in enumerate(x.groups))
+            )
         case "broadcast":
             return x._replace(
                 groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
@@ -400,7 +405,7 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if op is None or value.type.is_pointer:
         return False
     match op.name:
-        case "div" | "rem" | "shr" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "abs":
+        case "div" | "rem" | "shr" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "abs":
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

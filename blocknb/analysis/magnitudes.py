@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 EVERYTHING: Interval = (-math.inf, math.inf)
-SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "promise")
+SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part", "promise")
 #: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
 VANISHES = {t.float16: 2.0**-25}
 DEPTH = 32  # how many ops a question follows in a row

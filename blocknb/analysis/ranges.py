@@ -140,7 +140,7 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:
-        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "cast" | "promise"), [a]):
+        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "cast" | "promise"), [a]):
             return a
         case "min", [a, b]:
             return min(a[0], b[0]), min(a[1], b[1])
@@ -207,7 +207,7 @@ def truth(facts: Facts, value: Value) -> bool | None:
     match op.name:
         case "const":
             return bool(op.attrs["value"])
-        case "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+        case "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part":
             return truth(facts, op.args[0])
         case "not":
             x = truth(facts, op.args[0])

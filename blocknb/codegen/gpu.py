@@ -281,6 +281,8 @@ class Generator:
                 renamed = plan(op.args[0].type.layout, value.type.layout, max(8, value.type.dtype.bits)).registers
                 assert renamed is not None, "a conversion that moves data is not lazy"
                 return [(op.args[0], renamed[index])]
+            case "part":
+                return [gpu_memory.whole(self, value, index)]
             case "load" | "local_load" | "flip" | "gather":
                 return []
         return [(arg, index if arg.type.shape else 0) for arg in op.args]
@@ -299,7 +301,7 @@ class Generator:
         names = tuple(self.registers[v][i] for v, i in self.operands(op, value, index))
         if value in self.moving:
             names = gpu_async.unmoved(self, names)
-        if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert"):
+        if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert", "part"):
             return names[0]
         return gpu_report.inside(self, op, names[0]) if op.name == "inside" else self.elementwise(op, names)
 

@@ -62,10 +62,20 @@ def split(registers: Sequence[int], element_bits: int) -> list[tuple[int, ...]]:
 
 def word(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
     """An integer that holds these registers side by side, the first one lowest."""
+    while (op := g.defs.get(value)) is not None and op.name == "part":
+        registers = tuple(whole(g, value, register)[1] for register in registers)
+        value = op.args[0]
     known = g.words.setdefault(value, {})
     if registers not in known and (deferred := g.deferred.get(value)) is not None:
         deferred(registers)
     return known[registers] if registers in known else g.remember(known, registers, pack(g, value, registers))
+
+
+def whole(g: Generator, part: Value, register: int) -> tuple[Value, int]:
+    """The tile that a `part` is of, and the register there that is its register."""
+    op = g.defs[part]
+    axis, index, count = (op.attrs[name] for name in ("axis", "index", "count"))
+    return op.args[0], op.args[0].type.layout.part_registers(axis, index, count)[register]
 
 
 def pack(g: Generator, value: Value, registers: tuple[int, ...]) -> str:
@@ -165,6 +175,8 @@ def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:
     """The address of a register as (name, constant bytes): a nearby register's address where the distance is a constant."""
     if not pointer.type.shape:
         return g.reg(pointer), 0
+    while (op := g.defs.get(pointer)) is not None and op.name == "part":  # whose addresses are near those of other parts
+        pointer, register = whole(g, pointer, register)
     layout = pointer.type.layout
     strides = constant_strides(g, pointer, layout)
     base, distance = 0, 0

@@ -113,7 +113,7 @@ def _may_stream(op: Op, held: int) -> bool:
     if op.name == "convert":
         kind = op.result.type
         return plan(op.args[0].type.layout, op.attrs["layout"], max(8, kind.dtype.bits)).registers is not None
-    return OPS[op.name].pure and op.name not in ("dot", "flip", "gather", "local_load", "inside")
+    return OPS[op.name].pure and op.name not in ("dot", "flip", "gather", "local_load", "inside", "part")
 
 
 def _takes(user: Op, place: Mapping[Op, int], found: Mapping[Value, Op]) -> bool:

@@ -311,6 +311,9 @@ class Machine:
                 return (x.transpose(op.attrs["perm"]),)
             case "flip" | "gather":
                 return (along_axis(op, *args),)
+            case "part":
+                axis, index = op.attrs["axis"], op.attrs["index"]
+                return (np.split(x, op.attrs["count"], axis)[index],)
         raise self.bug(op, f"the op {op.name} does not belong to the {self.func.level} level")
 
     def combine_axis(self, op: Op, arrays: Sequence[np.ndarray], axis: int) -> tuple:

@@ -98,6 +98,9 @@ class LaidMachine(interp.Machine):
         source, target = op.args[0].type, op.results[0].type
         if op.name == "convert":
             return (self.deal(op, *self.gather(op, args[0], source), target),)
+        if op.name == "part":
+            layout, at = source.layout, op.attrs
+            return (args[0][..., list(layout.part_registers(at["axis"], at["index"], at["count"]))],)
         if op.name in ("flip", "gather"):
             return (self.along_axis(op, args),)
         if op.name not in ("broadcast", "expand_dims", "reshape", "trans"):

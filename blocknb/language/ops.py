@@ -429,6 +429,15 @@ row(
     attrs=("layout",),
     levels=("laid", "memory"),
 )
+row(
+    "part",
+    "laid",
+    rules.part,
+    "One of so many equal parts of a tile along an axis; each thread keeps what it has of it.",
+    operands="x",
+    attrs=("axis", "index", "count"),
+    levels=("laid", "memory"),
+)
 shared_memory.rows(row)
 bulk.rows(row)
 

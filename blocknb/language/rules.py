@@ -280,6 +280,18 @@ def convert(types, attrs):
     return (types[0].with_layout(attrs["layout"]),)
 
 
+def part(types, attrs):
+    x, axis, index, count = types[0], attrs["axis"], attrs["index"], attrs["count"]
+    need(isinstance(x, Tile) and 0 <= axis < len(x.shape), f"axis {axis} of {x}")
+    need(0 <= index < count and not x.shape[axis] % count, f"part {index} of {count} along axis {axis} of {x}")
+    need(x.layout is not None, f"parts are of tiles with layouts, not of {x}")
+    try:
+        layout = x.layout.part(axis, count)
+    except ValueError as error:
+        raise TypeRule(str(error)) from None
+    return (Tile(x.dtype, layout.shape, layout),)
+
+
 def alloc(types, attrs):
     return (attrs["type"],)
 

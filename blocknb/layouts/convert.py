@@ -156,6 +156,16 @@ def plan(source: Layout, target: Layout, element_bits: int = 32) -> Conversion:
     return Conversion("shuffle", source, target, shuffle=shuffle)
 
 
+@cache
+def within_warps(source: Layout, target: Layout) -> bool:
+    """Whether each warp has the same elements in both layouts, and no other warp has them."""
+    own = gf2.Span((*source.reg, *source.lane))
+    same = gf2.rank((*source.reg, *source.lane)) == gf2.rank((*target.reg, *target.lane))
+    bases = (*target.reg, *target.lane, *(a ^ b for a, b in zip(source.warp, target.warp, strict=True)))
+    alone = not source.replicated_warp_bits and not target.replicated_warp_bits
+    return same and alone and all(basis in own for basis in bases)
+
+
 @dataclass
 class _Origins:
     """For each bit of a place in the target, the lane bits and register bits of its origin; the warp is the own one.

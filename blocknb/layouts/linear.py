@@ -33,7 +33,7 @@ Sizes, counts and indices are in elements throughout.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import prod
@@ -284,6 +284,35 @@ class Layout:
             masks.append(known)
         layout = Layout(shape, tuple(kept), tuple(map(image, self.lane)), tuple(map(image, self.warp)))
         return layout, tuple(gf2.apply(masks, register) for register in range(self.num_registers))
+
+    def part(self, axis: int, count: int) -> Layout:
+        """The layout of one of `count` equal parts along an axis, every thread keeping what it has of it.
+
+        Raises ValueError where threads would have nothing of some part: the axis's highest bits must be registers of their own.
+        """
+        bits = self.dim_bits(axis)
+        high = {1 << bit for bit in range(bits.stop - (count.bit_length() - 1), bits.stop)}
+        if not high <= set(self.reg) or any(basis & sum(high) and basis not in high for _, _, basis in self.bits()):
+            raise ValueError(f"no thread has its own of {count} parts along axis {axis} of {self}")
+        kept = [bit for bit in range(self.index_bits) if 1 << bit not in high]
+        shape = tuple(n // count if i == axis else n for i, n in enumerate(self.shape))
+        hands = (tuple(_gather_bits(b, kept) for b in x) for x in (self.reg_without(high), self.lane, self.warp))
+        return Layout(shape, *hands)
+
+    def reg_without(self, bases: Collection[int]) -> tuple[int, ...]:
+        """The register bits but those that contribute one of these."""
+        return tuple(basis for basis in self.reg if basis not in bases)
+
+    def part_registers(self, axis: int, index: int, count: int) -> tuple[int, ...]:
+        """For each register of `part(axis, count)`, the part being number `index`, the register of this layout that it is."""
+        bits, log = self.dim_bits(axis), count.bit_length() - 1
+        high = [1 << bit for bit in range(bits.stop - log, bits.stop)]
+        start = sum(1 << self.reg.index(basis) for i, basis in enumerate(high) if index >> i & 1)
+        found = [start]
+        for position, basis in enumerate(self.reg):
+            if basis not in high:
+                found += [register | 1 << position for register in found]
+        return tuple(found)
 
     def expand_dims(self, axis: int) -> Layout:
         """The result's layout when an axis of extent 1 is inserted; flat indices stay, so only the shape changes."""

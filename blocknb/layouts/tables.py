@@ -92,6 +92,27 @@ def crosswise(shape: Sequence[int], fast: int, num_warps: int, together: int = 4
     return deal.layout((1 - fast, fast))
 
 
+def stored_by_warp(layout: Layout, fast: int, vec: int, row: int) -> Layout | None:
+    """The layout for memory in which every warp has the elements that it has here: a thread `vec` neighbours along `fast`, lanes go on
+    along it up to `row` elements and then along the other axes. What else a thread holds along `fast` are its highest registers.
+
+    None where warps share elements, or hold fewer than `vec` neighbours.
+    """
+    deal = _Deal(layout.shape)
+    if layout.is_replicated or any(basis & (basis - 1) for basis in layout.warp):
+        return None
+    deal.left = [[basis for basis in left if basis not in layout.warp] for left in deal.left]
+    low = 1 << layout.dim_bits(fast).start
+    if deal.left[fast][: log2(vec)] != [low << bit for bit in range(log2(vec))]:
+        return None
+    others = [axis for axis in reversed(range(len(layout.shape))) if axis != fast]
+    deal.take("reg", fast, log2(vec))
+    deal.take("lane", fast, min(5, log2(max(1, row // vec))))
+    deal.fill("lane", (*others, fast), 5)
+    deal.hands["warp"] = list(layout.warp)
+    return deal.layout((*others, fast))
+
+
 def within_warp(layout: Layout, axis: int) -> Layout:
     """The layout most like this one in which no line along `axis` is spread over warps, as a scan wants it.
 

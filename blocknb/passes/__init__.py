@@ -38,6 +38,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         barriers,
         checks,
         coalesce,
+        epilogue,
         floats,
         narrow,
         pack,
@@ -78,6 +79,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("wgmma", wgmma.wgmma, optional=True, applies=wgmma.applies),  # before tensorcore, which has the rest
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
+        Pass("epilogue", epilogue.epilogue, optional=True),  # when it is known what is converted to be stored
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
         Pass("persist", persist.persist, optional=True, applies=persist.applies),
         Pass(  # when it is known what is stored to shared memory, and in which layout
@@ -107,6 +109,7 @@ OPTIONAL = (
     "coalesce",
     "wgmma",
     "tensorcore",
+    "epilogue",
     "persist",
     "specialize",
     "pipeline",

@@ -26,7 +26,7 @@ Known = np.ndarray | None  # None: it depends on data
 WINDOW_BITS = 42
 MOST_TRIPS = 1024  # of a loop that has to be walked to its end for the addresses behind it
 SAME_PLACE = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert")
-_COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip", "gather", "reduce", "scan"}
+_COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip", "gather", "reduce", "scan", "part"}
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ class _Origins(_Walk):
             return [np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype))]
         if op.name == "num_programs":
             return [np.asarray(self.home.grid[op.attrs["axis"]], np.int32)]
-        if op.name in SAME_PLACE:
+        if op.name in SAME_PLACE or (op.name == "part" and not op.attrs["index"]):
             return known
         if OPS[op.name].kind == "elementwise":
             return [np.asarray(interp.elementwise(op, known))]
