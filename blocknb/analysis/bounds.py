@@ -23,10 +23,11 @@ MAX_INT = (1 << 31) - 1
 
 @dataclass
 class Bounds:
-    """By axis: r of `index + r < 0` (upper) and of `index + r >= 0` (lower)."""
+    """By axis: r of `index + r < 0` (upper) and of `index + r >= 0` (lower). `uniform`: what is to be negative besides."""
 
     upper: dict[int, Form] = field(default_factory=dict)
     lower: dict[int, Form] = field(default_factory=dict)
+    uniform: list[Form] = field(default_factory=list)
 
 
 def bounds_of(facts: Facts, mask: Value | None) -> Bounds | str:
@@ -47,6 +48,9 @@ def _same(mask: Value) -> dict[int, int]:
 def _enter(found: Bounds, negative: Form) -> str | None:
     """Adds the condition that a form is negative."""
     axes = {a for s in negative.symbols() for a in s.axes if a >= 0}
+    if not axes:
+        found.uniform.append(negative)
+        return None
     if len(axes) != 1:
         return NOT_BOUNDS
     (axis,) = axes
@@ -121,7 +125,7 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
         negatives = [x - y, -x - Form.of(1)]
     for form in negatives:
         if all(axis in axes for s in form.symbols() for axis in s.axes if axis >= 0):
-            yield form.renamed({**axes, -1: -1})
+            yield form.renamed(axes)
         else:
             yield NOT_BOUNDS
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import groups
-from blocknb.analysis.bounds import Bounds, bounds_of
+from blocknb.analysis.bounds import NOT_BOUNDS, Bounds, bounds_of
 from blocknb.analysis.forms import VALUE, Form, Monomial
 from blocknb.analysis.polynomials import (
     Poly,
@@ -31,15 +31,14 @@ from blocknb.analysis.polynomials import (
     without,
 )
 from blocknb.ir.core import Op, Value
+from blocknb.language.bulk import MOST_RANK, UNBOUNDED
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
-__all__ = ["ALIGNMENT", "MAX_RANK", "UNBOUNDED", "Box", "Poly", "Scalar", "at_top", "box_of", "emit"]
+__all__ = ["Box", "Poly", "Scalar", "at_top", "box_of", "emit"]
 
 ALIGNMENT = 16  # bytes, of the array, of its strides, and of the rows of a box
-MAX_RANK = 5
-UNBOUNDED = 1 << 31  # the extent of an axis that no mask bounds
 SIDES = ("rows", "columns")
 
 
@@ -182,30 +181,30 @@ class _Reader:
     # -- what comes of it ----------------------------------------------------------------------------------------------------
 
     def finished(self, root: Value, deal: Deal, other: int, unit: int) -> Box:
-        outer = list(deal.outer.values())
-        if len(outer) + 2 > MAX_RANK:
-            raise _Refused(f"its array would have {len(outer) + 2} axes, and {MAX_RANK} are the most")
-        size = self.pointer.type.dtype.element.bytes
-        for stride, at in outer:
-            if groups.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
+        outer, size = deal.outer, self.pointer.type.dtype.element.bytes
+        if len(outer) + 2 > MOST_RANK:
+            raise _Refused(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
+        for axis in outer:
+            if groups.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
                 raise _Refused(
-                    f"its start is not known to be a multiple of {ALIGNMENT} bytes from the array's ({stride})"
+                    f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})"
                 )
-            self.check_start(at, "it")
-        dims: list[Scalar] = [UNBOUNDED] * len(outer)
-        for axis in (other, unit):
-            at, upper = deal.coordinates[axis], deal.bounds.upper.get(axis)
-            if axis not in deal.bounds.lower:
-                self.check_start(at, f"its {self.names[axis]}")
+            if not axis.checked:
+                self.check_start(axis.at, "it")
+        dims: list[Scalar] = [UNBOUNDED if axis.extent is None else scalar(axis.extent) for axis in outer]
+        for side in (other, unit):
+            at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
+            if side not in deal.bounds.lower:
+                self.check_start(at, f"its {self.names[side]}")
             extent = Form.of(UNBOUNDED) if upper is None else at - upper
             if not all(known_before(self.facts, s) for s in extent.symbols()):
-                raise _Refused(f"the bound of its {self.names[axis]} is not known to the launch")
+                raise _Refused(f"the bound of its {self.names[side]} is not known to the launch")
             dims.append(scalar(extent))
-        start = [at for _, at in outer] + [deal.coordinates[other], deal.coordinates[unit]]
+        start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
             raise _Refused("where it lies depends on a loop without an index")
-        strides = (*(scalar(stride) for stride, _ in outer), scalar(deal.strides[other]))
+        strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
         return Box(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
 
@@ -214,39 +213,84 @@ class _Reader:
             raise _Refused(f"{name} may begin before the array, and its mask does not say so")
 
 
+@dataclass
+class Outer:
+    """An axis of the array beside the tile's: its stride, the box's coordinate, whether the mask says that it is not negative, and the
+    extent that the mask names."""
+
+    stride: Form
+    at: Form
+    checked: bool = False
+    extent: Form | None = None
+
+
 class Deal:
-    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, `outer` the strides and
-    coordinates of further axes, by what is common to their terms."""
+    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, and `outer` axes."""
 
     def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
         self.facts, self.strides, self.unit, self.bounds = facts, strides, unit, bounds
         self.coordinates: dict[int, Form] = {}
-        self.outer: dict[Monomial, tuple[Form, Form]] = {}
+        self.outer: list[Outer] = []
 
     def out(self, rest: Form) -> None:
         for axis, stride in self.strides.items():
             self.coordinates[axis] = at = self.given(axis)
             rest = rest - stride * at
+        conditions = list(self.bounds.uniform)
+        for condition in self.bounds.uniform:  # a coordinate that is not to be negative tells which terms are its own
+            at = -condition - Form.of(1)
+            if (stride := self.stride_of(at, rest)) is not None:
+                self.outer.append(Outer(stride, at, checked=True))
+                rest = rest - stride * at
+                conditions.remove(condition)
+        self.remaining(rest)
+        for condition in conditions:
+            if not any(self.bounded(outer, condition) for outer in self.outer):
+                raise _Refused(NOT_BOUNDS)
+
+    def remaining(self, rest: Form) -> None:
+        """Deals out what the mask does not place."""
         left: dict[Monomial, Form] = {}
         for monomial, coefficient in rest.terms.items():
             term = Form({monomial: coefficient})
             own = tuple(s for s in monomial if not known_before(self.facts, s))
             axis = self.axis_for(term, bool(own))
-            if axis is None:
-                if not own:
-                    raise _Refused("its start is not that of its mask")
-                factor = without(monomial, own)
-                assert factor is not None, "a product has its own factors"
-                left[factor] = left.get(factor, Form.of(0)) + term
-            else:
+            if axis is not None:
                 part = quotient(term, self.strides[axis])
                 assert part is not None, "the stride divides the term"
                 self.coordinates[axis] += part
+                continue
+            factor = without(monomial, own)
+            if not own or factor is None:
+                raise _Refused("its start is not that of its mask")
+            left[factor] = left.get(factor, Form.of(0)) + term
         for factor, terms in left.items():
             stride = Form({factor: math.gcd(*terms.terms.values())})
-            at = quotient(terms, stride)
-            assert at is not None, "the stride is common to the terms"
-            self.outer[factor] = stride, at
+            coordinate = quotient(terms, stride)
+            assert coordinate is not None, "the stride is common to the terms"
+            self.outer.append(Outer(stride, coordinate))
+
+    def stride_of(self, at: Form, rest: Form) -> Form | None:
+        """A stride of the launch such that `rest` holds all terms of it times `at`."""
+        if not at.terms:
+            return None
+        first = Form(dict([next(iter(at.terms.items()))]))
+        for monomial, coefficient in rest.terms.items():
+            stride = quotient(Form({monomial: coefficient}), first)
+            if stride is None or min(stride.terms.values()) < 0:
+                continue
+            known = all(known_before(self.facts, s) for s in stride.symbols())
+            if known and all(rest.terms.get(m) == c for m, c in (stride * at).terms.items()):
+                return stride
+        return None
+
+    def bounded(self, outer: Outer, condition: Form) -> bool:
+        """Takes a condition for the extent of an outer axis, if it can be."""
+        extent = outer.at - condition
+        if outer.extent not in (None, extent) or not all(known_before(self.facts, s) for s in extent.symbols()):
+            return False
+        outer.extent = extent
+        return True
 
     def given(self, axis: int) -> Form:
         """What the mask says the coordinate is: all of it, or what changes from program to program."""

@@ -148,7 +148,7 @@ def by_index(facts: Facts, form: Form) -> Form:
     """The polynomial with the indices of `for` loops in the place of their trips, wherever that needs no division."""
     trips = sorted({s for s in form.symbols() if s.kind == TRIP and s.value.name == "for"}, reverse=True)
     for symbol in trips:  # inner loops first: their bounds may depend on outer ones
-        moving = form.only(lambda m, s=symbol: s in m)
+        moving = Form({m: c for m, c in form.terms.items() if symbol in m}, form.exact)
         step = facts.form(symbol.value.args[2])
         lower, index = facts.form(symbol.value.args[0]), symbol.value.blocks[0].args[0]
         times = quotient(moving, step * Form.symbol(symbol)) if step is not None else None

@@ -1,0 +1,164 @@
+"""boxes: which accesses are boxes of an array; each element is where the box has it, by running both; and why others are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from box_kernels import attention, attention_pointers, batched, batched_blocks, described, persistent
+from boxed import after, boxes, check_boxes
+
+import blocknb
+import blocknb.language as bl
+from blocknb.language.bulk import UNBOUNDED
+from blocknb.runtime.descriptor import TensorDescriptor
+
+HALF = np.float16
+
+
+def empty(*shape: int, dtype: Any = HALF) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+# -- products through pointers -------------------------------------------------------------------------------------------------
+
+
+@blocknb.kernel
+def product(
+    a, b, c, m, n, k, a_row, a_column, b_row, b_column, c_row, c_column,
+    BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, GROUP: bl.constexpr, WRAP: bl.constexpr,
+):  # fmt: skip
+    """Triton's tutorial, with masks in the place of its wrapped rows unless WRAP."""
+    pid = bl.program_id(0)
+    width = GROUP * bl.cdiv(n, BN)
+    first = pid // width * GROUP
+    size = min(bl.cdiv(m, BM) - first, GROUP)
+    rows = (first + (pid % width) % size) * BM + bl.arange(0, BM)
+    columns = (pid % width) // size * BN + bl.arange(0, BN)
+    inner = bl.arange(0, BK)
+    at_m, at_n = (rows % m, columns % n) if WRAP else (rows, columns)
+    a_tile = a + at_m[:, None] * a_row + inner[None, :] * a_column
+    b_tile = b + inner[:, None] * b_row + at_n[None, :] * b_column
+    total = bl.zeros((BM, BN), dtype=bl.float32)
+    for step in range(bl.cdiv(k, BK)):
+        left = k - step * BK
+        if WRAP:
+            x = bl.load(a_tile, mask=inner[None, :] < left, other=0.0)
+            y = bl.load(b_tile, mask=inner[:, None] < left, other=0.0)
+        else:
+            x = bl.load(a_tile, mask=(rows < m)[:, None] & (inner[None, :] < left), other=0.0)
+            y = bl.load(b_tile, mask=(left > inner)[:, None] & (n - 1 >= columns)[None, :])
+        total = bl.dot(x, y, total)
+        a_tile += BK * a_column
+        b_tile += BK * b_row
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
+
+
+def operands(m: int, n: int, k: int, order: str = "nn", wrap: bool = False, pad: int = 16) -> dict[str, Any]:
+    """Arguments of `product`, with rows (columns for "t") that are a little longer than they look."""
+    shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
+    found: dict[str, Any] = {}
+    strides: dict[str, int] = {}
+    for (name, shape), kind in zip(shapes.items(), order + "n", strict=True):
+        lines, line = shape if kind == "n" else shape[::-1]
+        whole = -(-line // 16) * 16 + pad
+        found[name] = empty(lines, whole)
+        strides |= {f"{name}_row": whole if kind == "n" else 1, f"{name}_column": 1 if kind == "n" else whole}
+    return found | {"m": m, "n": n, "k": k} | strides | {"BM": 32, "BN": 16, "BK": 16, "GROUP": 2, "WRAP": wrap}
+
+
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 33, 50), (1, 1, 1), (40, 80, 16)])
+def test_a_product_moves_boxes_in_every_order(m: int, n: int, k: int, order: str) -> None:
+    arguments = operands(m, n, k, order)
+    a, b, c = check_boxes(product, arguments, -(-m // 32) * -(-n // 16), 3)
+    assert (a.axes, b.axes, c.axes) == (
+        (0, 1) if order[0] == "n" else (1, 0),
+        (0, 1) if order[1] == "n" else (1, 0),
+        (0, 1),
+    )
+    assert [x.root.name for x in (a, b, c)] == ["a", "b", "c"]
+    if min(m, n, k) > 1:  # which would be constants
+        assert [str(d) for d in a.dims] == (["m", "k"] if order[0] == "n" else ["k", "m"])
+
+
+# -- descriptors, batches, attention -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 33, 50)])
+def test_descriptors_of_the_host(m: int, n: int, k: int) -> None:
+    wide = empty(m, 128)[:, :k]
+    arguments = {
+        "a_desc": TensorDescriptor(wide, wide.shape, (128, 1), (32, 16)),
+        "b_desc": TensorDescriptor.from_tensor(empty(n, -(-k // 16) * 16), [16, 16]),
+        "c_desc": TensorDescriptor.from_tensor(empty(m, 96), [32, 16]),
+        "k": k, "BM": 32, "BN": 16, "BK": 16,
+    }  # fmt: skip
+    a, b, c = check_boxes(described, arguments, (-(-m // 32), -(-n // 16)), 3)
+    assert [x.root.name for x in (a, b, c)] == ["a_desc", "b_desc", "c_desc"]
+    assert all(x.axes == (0, 1) for x in (a, b, c))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 48, 32), (70, 48, 64)])
+def test_descriptors_of_persistent_programs(m: int, n: int, k: int) -> None:
+    sizes = {"m": m, "n": n, "k": k, "BM": 32, "BN": 16, "BK": 16, "GROUP": 2, "CTAS": 3}
+    arrays = {"a": empty(m, k), "b": empty(n, k), "c": empty(m, n)}
+    check_boxes(persistent, arrays | sizes, 3, 3)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 24, 48)])
+def test_blocks_of_a_batch_have_three_axes(m: int, n: int, k: int) -> None:
+    blocks = {"a": (1, 16, 16), "b": (1, 16, 16), "c": (1, 16, 16)}
+    arrays = {"a": empty(3, m, k), "b": empty(3, k, n), "c": empty(3, m, n)}
+    given = {f"{name}_desc": TensorDescriptor.from_tensor(arrays[name], block) for name, block in blocks.items()}
+    found = check_boxes(
+        batched_blocks, given | {"k": k, "BM": 16, "BN": 16, "BK": 16}, (-(-m // 16), -(-n // 16), 3), 3
+    )
+    assert all(box.rank == 3 and box.axes == (1, 2) for box in found)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 17, 50)])
+def test_a_batch_is_a_further_axis(m: int, n: int, k: int, backwards: bool) -> None:
+    arguments: dict[str, Any] = {"m": m, "n": n, "k": k, "BM": 16, "BN": 16, "BK": 16, "BACKWARDS": backwards}
+    for name, lines in (("a", m), ("b", k), ("c", m)):
+        arguments |= {name: empty(3, lines, 64), f"{name}_batch": lines * 64, f"{name}_row": 64}
+    found = check_boxes(batched, arguments, (-(-m // 16), -(-n // 16), 3), 3)
+    assert all(box.rank == 3 and box.axes == (1, 2) for box in found)
+    assert [str(box.strides[0]) for box in found] == ["a_batch", "b_batch", "c_batch"]
+    assert all(box.dims[0] == UNBOUNDED for box in found)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tokens", [64, 48])
+def test_attention_through_descriptors(tokens: int, causal: bool) -> None:
+    arrays = {name: empty(2 * 3 * tokens, 32) for name in ("q", "k", "v", "out")}
+    sizes = {"batches": 2, "heads": 3, "tokens": tokens, "BM": 32, "BN": 16, "D": 32, "CAUSAL": causal}
+    found = check_boxes(attention, arrays | sizes, (-(-tokens // 32), 6), 6 if causal else 4)
+    assert all(box.strides == (32,) and box.rank == 2 for box in found)
+
+
+@pytest.mark.parametrize("tokens", [64, 40])
+def test_attention_through_pointers(tokens: int) -> None:
+    arrays = {name: empty(2, tokens, 3, 32) for name in ("q", "k", "v", "out")}
+    strides = {"stride_z": tokens * 96, "stride_h": 32, "stride_m": 96, "heads": 3, "tokens": tokens}
+    found = check_boxes(attention_pointers, arrays | strides | {"BM": 32, "BN": 16, "D": 32}, (-(-tokens // 32), 6), 4)
+    assert [box.axes for box in found] == [(2, 3), (3, 2), (2, 3), (2, 3)]
+    assert [str(s) for s in found[0].strides] == ["stride_z", "stride_h", "stride_m"]
+
+
+# -- what is no box --------------------------------------------------------------------------------------------------------------
+
+
+def refusals(kernel: Any, arguments: dict[str, Any]) -> list[str]:
+    """Why the accesses of a kernel are no boxes, at the memory level."""
+    return [box for box in boxes(after(kernel, arguments, "shared")) if isinstance(box, str)]
+
+
+def test_rows_that_wrap_around_are_no_box() -> None:
+    assert refusals(product, operands(70, 33, 50, wrap=True)) == [
+        "its rows wrap around (% m)",
+        "its columns wrap around (% n)",
+    ]
