@@ -4,6 +4,8 @@ A wrapper writes into arrays that it is given, and returns the first of them.
 """
 
 from blocknb.kernels.add import add, add_kernel
+from blocknb.kernels.attention import attention, attention_kernel
+from blocknb.kernels.attention_gradients import attention_backward
 from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
@@ -17,6 +19,9 @@ from blocknb.kernels.transpose import transpose
 __all__ = [
     "add",
     "add_kernel",
+    "attention",
+    "attention_backward",
+    "attention_kernel",
     "copy",
     "cross_entropy",
     "cross_entropy_backward",

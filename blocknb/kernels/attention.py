@@ -1,0 +1,110 @@
+"""Attention without the matrix of scores in memory: softmax(scale q k^T) v, block after block of the keys (Dao et al. 2022).
+
+A program has a block of queries and walks over the keys that they see. Of each row it keeps the largest score so far and the sum of
+powers of two beside it (Milakov, Gimelshein 2018); where a larger score appears, what has been summed is scaled down. Scores are in
+units of log2, the scale folded in, so that a power is one multiply-add and one instruction. Blocks that all queries of the program see
+need no mask; which ones do is one comparison a block. The arrays are read and written through tensor descriptors, whose edges are
+those of one head: what lies behind the last query, key or column is zero.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.heads import Tile, alike, choose, heads_of
+from blocknb.kernels.strides import empty
+
+LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
+LN2 = bl.constexpr(0.6931471805599453)
+
+
+@blocknb.kernel
+def head_of(array, batch, head, at, rows, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
+    """One head of an array, a matrix of `rows` rows of `width` numbers, in blocks of ROWS; `at`: strides of batches, heads and rows."""
+    begin = batch.to(bl.int64) * at[0] + head.to(bl.int64) * at[1]
+    return bl.make_tensor_descriptor(array + begin, [rows, width], [at[2], 1], [ROWS, WIDTH])
+
+
+@blocknb.kernel
+def attention_kernel(
+    q, k, v, out, logsums, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
+    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+):  # fmt: skip
+    """The program's ids are its block of queries, its head and its batch; query i sees keys up to i + shift, if CAUSAL."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    if CAUSAL:
+        block = bl.num_programs(0) - 1 - block  # those with most to do begin first
+    first = block * ROWS
+    rows = first + bl.arange(0, ROWS)
+    query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
+    keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
+    values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
+    seen, whole = keys, keys // COLUMNS * COLUMNS  # by any of the queries, and in blocks without a mask
+    if CAUSAL:
+        seen = min(keys, max(first + ROWS + shift, 0))
+        whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
+    top = bl.full((ROWS,), LEAST, bl.float32)
+    total = bl.zeros((ROWS,), bl.float32)
+    result = bl.zeros((ROWS, WIDTH), bl.float32)
+    for start in range(0, seen, COLUMNS):
+        scores = bl.dot(query, keys_of.load([start, 0]).T)
+        if start >= whole:
+            columns = start + bl.arange(0, COLUMNS)
+            visible = (columns < keys)[None, :]
+            if CAUSAL:
+                visible = visible & (columns[None, :] <= (rows + shift)[:, None])
+            scores = bl.where(visible, scores, -float("inf"))
+        larger = bl.maximum(top, bl.max(scores, axis=1) * scale)
+        powers = bl.exp2(scores * scale - larger[:, None])
+        factor = bl.exp2(top - larger)
+        total = total * factor + bl.sum(powers, axis=1)
+        values = values_of.load([start, 0])
+        result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
+        top = larger
+    unseen = total == 0.0
+    result *= (1.0 / bl.where(unseen, 1.0, total))[:, None]
+    head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).store([first, 0], result.to(out.dtype.element_ty))
+    if logsums is not None:
+        line = logsums + (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+        logsum = bl.where(unseen, -float("inf"), (top + bl.log2(total)) * LN2)
+        bl.store(line + rows, logsum, mask=rows < queries)
+
+
+def tile(q: Any, width: int) -> Tile:
+    """ROWS, COLUMNS, num_warps and num_stages for heads of that many numbers (a power of two)."""
+    return choose(q, width, {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)})
+
+
+def attention(
+    q: Any, k: Any, v: Any, out: Any = None, *, causal: bool = False, scale: float | None = None, shift: int = 0,
+    logsums: Any = None,
+) -> Any:  # fmt: skip
+    """softmax(scale q k^T) v for each batch and head; returns `out`, which is made where it is None.
+
+    q and out have the shape (batch, heads, queries, head), k and v (batch, kv heads, keys, head): heads of q share those of k and v in
+    groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has at most 256 numbers. `scale` is
+    1 / sqrt(head) unless given, and positive. If `causal`, query i sees keys 0 to i + shift: 0 is torch's mask, keys - queries that of a
+    cache whose last keys are those of the queries. A query that sees no key has zeros. `logsums`, fp32 (batch, heads, queries), are
+    written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen.
+
+    Raises ValueError for arrays that do not fit.
+    """
+    found = heads_of(q, k, v)
+    out = empty(q, tuple(q.shape), found.dtype) if out is None else out
+    alike(found, out=out, logsums=logsums)
+    factor = found.scale(scale) / math.log(2)
+    if found.empty:
+        out[...] = 0
+        if logsums is not None:
+            logsums[...] = -math.inf
+        return out
+    chosen = tile(q, found.block)
+    rows = chosen["ROWS"]
+    attention_kernel[(blocknb.cdiv(found.queries, rows), found.heads, found.batch)](
+        q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries,
+        found.keys, found.width, found.group, shift, CAUSAL=causal, WIDTH=found.block, **chosen,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,158 @@
+"""The gradients of attention, from the sums of powers that the forward pass kept: dq, dk and dv from dout.
+
+With P = exp(scale q k^T - logsum), dP = dout v^T and dS = P (dP - delta), delta a row's sum of out * dout: dv = P^T dout,
+dk = scale dS^T q and dq = scale dS k. Scores are computed anew, twice: once by programs that have a block of keys and walk over the
+queries which see it, once by programs that have a block of queries, as the forward pass does; so nobody adds to what others add to. The
+former compute all transposed, k q^T and v dout^T: then P^T and dS^T are left operands of products as they come out of others, and
+stay in registers. A head of k and v has the sums of all heads of q that share it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.attention import head_of
+from blocknb.kernels.heads import Tile, alike, choose, heads_of
+from blocknb.kernels.strides import empty
+
+LOG2E = bl.constexpr(1.4426950408889634)
+
+
+@blocknb.kernel
+def deltas_kernel(out, dout, deltas, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
+    """deltas = the sums of out * dout over rows."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    rows = block * ROWS + bl.arange(0, ROWS)
+    result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
+    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
+    line = deltas + (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+    bl.store(line + rows, bl.sum(result * given, axis=1), mask=rows < queries)
+
+
+@blocknb.kernel
+def key_gradients_kernel(
+    q, k, v, dout, dk, dv, logsums, deltas, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
+    group, shift, CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+):  # fmt: skip
+    """A block of COLUMNS keys a program, of a head of k and v."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    first = block * COLUMNS
+    columns = first + bl.arange(0, COLUMNS)
+    key = head_of(k, batch, head, k_at, keys, width, COLUMNS, WIDTH).load([first, 0])
+    value = head_of(v, batch, head, v_at, keys, width, COLUMNS, WIDTH).load([first, 0])
+    begin, whole = 0, 0  # the first query that sees a key of the block, and the first that sees all of them
+    if CAUSAL:
+        begin = max(first - shift, 0) // ROWS * ROWS
+        whole = first + COLUMNS - 1 - shift
+    dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
+    dvalue = bl.zeros((COLUMNS, WIDTH), bl.float32)
+    for member in range(group):
+        own = head * group + member
+        queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
+        given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
+        line = (batch.to(bl.int64) * bl.num_programs(1) * group + own) * queries
+        for start in range(begin, queries, ROWS):
+            rows = start + bl.arange(0, ROWS)
+            query = queries_of.load([start, 0])
+            logsum = bl.load(logsums + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
+            powers = bl.exp2(bl.dot(key, query.T) * scale - logsum[None, :])
+            if CAUSAL:
+                if start < whole:
+                    powers = bl.where(columns[:, None] <= (rows + shift)[None, :], powers, 0.0)
+            given = given_of.load([start, 0])
+            dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
+            delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
+            dscores = powers * (bl.dot(value, given.T) - delta[None, :])
+            dkey = bl.dot(dscores.to(query.dtype), query, dkey)
+    dkey *= scale / LOG2E
+    head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
+    head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
+
+
+@blocknb.kernel
+def query_gradients_kernel(
+    q, k, v, dout, dq, logsums, deltas, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
+    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+):  # fmt: skip
+    """A block of ROWS queries a program, as in the forward pass."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    if CAUSAL:
+        block = bl.num_programs(0) - 1 - block
+    first = block * ROWS
+    rows = first + bl.arange(0, ROWS)
+    query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
+    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([first, 0])
+    keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
+    values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
+    line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+    logsum = bl.load(logsums + line + rows, mask=rows < queries, other=0.0) * LOG2E
+    delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
+    seen, whole = keys, keys // COLUMNS * COLUMNS
+    if CAUSAL:
+        seen = min(keys, max(first + ROWS + shift, 0))
+        whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
+    dquery = bl.zeros((ROWS, WIDTH), bl.float32)
+    for start in range(0, seen, COLUMNS):
+        key = keys_of.load([start, 0])
+        powers = bl.exp2(bl.dot(query, key.T) * scale - logsum[:, None])
+        if start >= whole:
+            columns = start + bl.arange(0, COLUMNS)
+            visible = (columns < keys)[None, :]
+            if CAUSAL:
+                visible = visible & (columns[None, :] <= (rows + shift)[:, None])
+            powers = bl.where(visible, powers, 0.0)
+        dscores = powers * (bl.dot(given, values_of.load([start, 0]).T) - delta[:, None])
+        dquery = bl.dot(dscores.to(key.dtype), key, dquery)
+    dquery *= scale / LOG2E
+    head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
+
+
+def key_tile(q: Any, width: int) -> Tile:
+    """The tile of a program that has keys: COLUMNS of them, and ROWS queries a step."""
+    return choose(q, width, {64: (128, 128, 8, 2), 128: (64, 128, 8, 2), 256: (64, 64, 8, 1)})
+
+
+def query_tile(q: Any, width: int) -> Tile:
+    """The tile of a program that has queries."""
+    return choose(q, width, {64: (128, 128, 8, 2), 128: (128, 64, 8, 2), 256: (128, 64, 8, 1)})
+
+
+def attention_backward(
+    q: Any, k: Any, v: Any, out: Any, logsums: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
+    causal: bool = False, scale: float | None = None, shift: int = 0,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
+
+    Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
+    gives nothing, nor does a key that no query sees. Needs scratch memory of an fp32 number for each query. Raises ValueError as
+    `attention` does.
+    """
+    found = heads_of(q, k, v)
+    dq, dk, dv = (
+        empty(like, tuple(like.shape), found.dtype) if array is None else array
+        for array, like in ((dq, q), (dk, k), (dv, v))
+    )
+    alike(found, out=out, logsums=logsums, dout=dout, dq=dq, dk=dk, dv=dv)
+    factor = found.scale(scale) / math.log(2)
+    if found.empty:
+        for array in (dq, dk, dv):
+            array[...] = 0
+        return dq, dk, dv
+    deltas = empty(q, (found.batch, found.heads, found.queries), "float32")
+    sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
+    constants = {"CAUSAL": causal, "WIDTH": found.block}
+    of_keys, of_queries = key_tile(q, found.block), query_tile(q, found.block)
+    rows = 64
+    deltas_kernel[(blocknb.cdiv(found.queries, rows), found.heads, found.batch)](
+        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=rows, WIDTH=found.block
+    )
+    key_gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
+        q, k, v, dout, dk, dv, logsums, deltas, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **of_keys
+    )
+    query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
+        q, k, v, dout, dq, logsums, deltas, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
+    )
+    return dq, dk, dv

@@ -1,0 +1,117 @@
+"""What attention's wrappers share: the shapes of queries, keys and values, checked; tiles by the size of a head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import blocknb
+from blocknb.kernels.strides import on_host, strides
+
+Tile = dict[str, int]
+DTYPES = ("float16", "bfloat16", "float32")
+LONGEST, LEAST = 256, 16  # of a head: what registers hold, and what a tensor core multiplies at once
+HOST = (64, 64, 4, 1)  # of a program on a CPU
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The sizes of an attention: `group` heads of q share one of k and v; `block` is the power of two that holds a head's `width`."""
+
+    batch: int
+    heads: int
+    group: int
+    queries: int
+    keys: int
+    width: int
+    dtype: str
+
+    @property
+    def block(self) -> int:
+        return max(LEAST, blocknb.next_power_of_2(self.width))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no head, no query or no key: nothing to launch for."""
+        return not self.batch * self.heads * self.queries * self.keys
+
+    def scale(self, given: float | None) -> float:
+        """The factor of the scores. Raises ValueError unless it is positive and finite."""
+        scale = 1 / math.sqrt(self.width) if given is None else float(given)
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive, not {scale}")
+        return scale
+
+    def steps(self, *arrays: Any) -> tuple[tuple[int, ...], ...]:
+        """The strides of batches, heads and rows of each array."""
+        return tuple(strides(array)[:3] for array in arrays)
+
+
+def heads_of(q: Any, k: Any, v: Any) -> Heads:
+    """The sizes of q (batch, heads, queries, head), k and v (batch, kv heads, keys, head). Raises ValueError where they do not fit."""
+    shapes = {"q": tuple(q.shape), "k": tuple(k.shape), "v": tuple(v.shape)}
+    for name, shape in shapes.items():
+        if len(shape) != 4:
+            raise ValueError(f"{name} must have the shape (batch, heads, rows, head), not {shape}")
+    (batch, heads, queries, width), (batches, shared, keys, depth) = shapes["q"], shapes["k"]
+    if shapes["v"] != shapes["k"]:
+        raise ValueError(f"v must have the shape of k, {shapes['k']}, not {shapes['v']}")
+    if (batches, depth) != (batch, width):
+        raise ValueError(
+            f"k of shape {shapes['k']} does not fit q of shape {shapes['q']}: batches and heads' sizes are not equal"
+        )
+    if heads and (not shared or heads % shared):
+        raise ValueError(f"the {heads} heads of q are no multiple of the {shared} of k and v")
+    if not 0 < width <= LONGEST:
+        raise ValueError(f"a head has 1 to {LONGEST} numbers, not {width}")
+    found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, name_of(q))
+    if found.dtype not in DTYPES:
+        raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(DTYPES)}")
+    alike(found, q=q, k=k, v=v)
+    return found
+
+
+def name_of(array: Any) -> str:
+    """float16, whatever library an array is of."""
+    return str(array.dtype).removeprefix("torch.")
+
+
+def alike(found: Heads, **arrays: Any) -> None:
+    """Raises ValueError unless each array has the shape and dtype that its name says, and lies as kernels read it; None is left out."""
+    of_queries = (found.batch, found.heads, found.queries)
+    of_keys = (found.batch, found.heads // found.group, found.keys)
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        if name in ("logsums", "deltas"):
+            if tuple(array.shape) != of_queries or name_of(array) != "float32" or not contiguous(array):
+                raise ValueError(
+                    f"{name} must be contiguous, float32, of shape {of_queries}; it is {name_of(array)}, {tuple(array.shape)}"
+                )
+            continue
+        shape = (*(of_keys if name in ("k", "v", "dk", "dv") else of_queries), found.width)
+        if tuple(array.shape) != shape:
+            raise ValueError(f"{name} must have the shape {shape}, not {tuple(array.shape)}")
+        if name_of(array) != found.dtype:
+            raise ValueError(f"{name} must be {found.dtype}, as q is, not {name_of(array)}")
+        if found.width > 1 and math.prod(shape) and strides(array)[-1] != 1:
+            raise ValueError(f"the last axis of {name} must be contiguous; its strides are {strides(array)}")
+
+
+def contiguous(array: Any) -> bool:
+    expected = 1
+    for size, step in zip(reversed(tuple(array.shape)), reversed(strides(array)), strict=True):
+        if size > 1 and step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def choose(q: Any, block: int, table: Mapping[int, tuple[int, int, int, int]]) -> Tile:
+    """A row of the table, for the least head in it that is not smaller than `block`; fp32 has half of everything."""
+    rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
+    if name_of(q) == "float32" and not on_host(q):
+        rows, columns = max(rows // 2, 32), max(columns // 2, 16)
+    return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
