@@ -30,6 +30,7 @@ from blocknb.trace import Notes
 TRIPS = 16  # a loop is taken to run this often when weighing proposals
 SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
 FEW = 64  # elements of a short line
+PRODUCT = 1e12  # the least weight of a product's proposal for one element
 SECTOR = 32  # bytes that memory moves at least
 ROW = 64  # bytes side by side that an access of a warp to a tile of a product has, or twice that
 
@@ -56,6 +57,7 @@ class Assignment:
         self.layouts: dict[Value, Layout] = {}
         self.demands: dict[Value, dict[Layout, None]] = {}
         self.at: dict[Value, dict[Layout, Value]] = {}
+        self.reductions: list[tuple[Op, float]] = []  # in loops, and how often they are taken to run
         self.told: dict[int, list[Layout | None]] = {}  # of ops that tell something: the layouts of their operands
         self.used_ids: set[int] = set()
         every = experimental(func)
@@ -127,7 +129,7 @@ class Assignment:
             case "dot":
                 self.tie_all((op.result, op.args[2]))
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
-                weight = 1e15 if "instr" in op.attrs else 1e12  # plain multiply-adds take any layout
+                weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
             case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
                 if op.name == "load":  # moving an address is no cheaper than moving what it points to
@@ -136,6 +138,8 @@ class Assignment:
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
+            case "reduce" if trips > 1 and op.results[0].type.shape:
+                self.reductions.append((op, trips))
             case "flip":
                 self.tie_all((op.result, *op.args))
             case "gather":
@@ -161,6 +165,7 @@ class Assignment:
     def settle(self) -> None:
         """Picks each group's layout: the heaviest proposal, else what views or reductions suggest, else the default."""
         values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
+        self.propose_reductions()
         members: dict[Value, int] = {}
         for value in values:
             root = self.groups.find(value)
@@ -186,6 +191,21 @@ class Assignment:
         settle_backwards(self, self.func.body)
         for value in values:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+
+    def propose_reductions(self) -> None:
+        """What a reduction of a product leaves in each trip of a loop (attention's largest scores) weighs as much as if it were loaded
+        there: less than what the loop does load, more than a store behind it."""
+        for op, trips in self.reductions:
+            kind = op.args[0].type
+            if not self.anchored(op.args[0]):
+                continue
+            proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ())
+            weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
+            if layout is not None and weight >= PRODUCT:
+                for result in op.results:
+                    self.groups.propose(
+                        result, trips * result.type.size * kind.dtype.bytes, layout.slice(op.attrs["axis"])
+                    )
 
     def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
         """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a

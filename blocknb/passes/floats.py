@@ -27,7 +27,8 @@ def floats(func: Func, target: Target, notes: Notes) -> Func:
     A quotient whose divisor is proved to be neither huge nor tiny is a product with one reciprocal (that of zero is infinite, and
     products with it are what quotients by zero are), and an exponential whose tiny results
     (below 2^-126) cannot change anything that is stored is a single instruction. Softmax has both: the largest element is
-    taken off, so the sum of the exponentials is at least 1.
+    taken off, so the sum of the exponentials is at least 1. exp2 is that instruction anyway, as it is in Triton: its results below
+    2^-126 are zero.
     """
     magnitudes = Magnitudes(affine.analyze(func), uses(func))
     originals = {op.id: op for op in func.ops() if op.name in ("div", "exp", "exp2")}
@@ -48,10 +49,12 @@ def floats(func: Func, target: Target, notes: Notes) -> Func:
             text = f"the divisor {what}: its reciprocal, and a product for each element"
         else:
             least = magnitudes.invisible(old.result)
-            if least < TINY:
+            if least < TINY and op.name == "exp":
                 return NotImplemented
             new = op.replace(attrs={**op.attrs, "flush": True}, origin="floats")
             text = f"results below {least:.2g} change nothing that is stored: no scaling for those below 2^-126"
+            if least < TINY:
+                text = "exp2 is the GPU's own instruction, in which results below 2^-126 are zero"
         rebuild.builder.append(new)
         notes(new, text)
         return new.results
