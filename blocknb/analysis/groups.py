@@ -252,9 +252,7 @@ def _moved(op: Op, x: Info) -> Info:
             return x
         case "part":
             axis = op.attrs["axis"]
-            return x._replace(
-                groups=tuple(_part(g, 1, new[axis]) if i == axis else g for i, g in enumerate(x.groups))
-            )
+            return x._replace(groups=tuple(_part(g, 1, new[axis]) if i == axis else g for i, g in enumerate(x.groups)))
         case "broadcast":
             return x._replace(
                 groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
@@ -405,7 +403,19 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if op is None or value.type.is_pointer:
         return False
     match op.name:
-        case "div" | "rem" | "shr" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "abs":
+        case (
+            "div"
+            | "rem"
+            | "shr"
+            | "splat"
+            | "broadcast"
+            | "expand_dims"
+            | "reshape"
+            | "trans"
+            | "convert"
+            | "part"
+            | "abs"
+        ):
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

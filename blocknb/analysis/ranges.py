@@ -140,7 +140,10 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:
-        case (("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "cast" | "promise"), [a]):
+        case (
+            ("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "cast" | "promise"),
+            [a],
+        ):
             return a
         case "min", [a, b]:
             return min(a[0], b[0]), min(a[1], b[1])

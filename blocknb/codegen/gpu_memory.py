@@ -175,7 +175,9 @@ def address(g: Generator, pointer: Value, register: int) -> tuple[str, int]:
     """The address of a register as (name, constant bytes): a nearby register's address where the distance is a constant."""
     if not pointer.type.shape:
         return g.reg(pointer), 0
-    while (op := g.defs.get(pointer)) is not None and op.name == "part":  # whose addresses are near those of other parts
+    while (
+        op := g.defs.get(pointer)
+    ) is not None and op.name == "part":  # whose addresses are near those of other parts
         pointer, register = whole(g, pointer, register)
     layout = pointer.type.layout
     strides = constant_strides(g, pointer, layout)

@@ -486,5 +486,3 @@ class Schedule:
         first = next(iter(self.at.values()), None)
         text = "".join(f"\n    {line}" for line in lines)
         return CompilerBug(f"deadlock: {what} (program {self.program}){text}", first.loc if first else self.func.loc)
-
-

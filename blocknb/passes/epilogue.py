@@ -96,6 +96,8 @@ def can_part(layout: Layout, axis: int, count: int) -> bool:
 
 def explain(made: Op, layout: Layout, count: int) -> str:
     size = layout.size * made.result.type.dtype.bytes
-    whose = "each warp its own rows" if convert.within_warps(made.args[0].type.layout, made.attrs["layout"]) else "together"
+    whose = (
+        "each warp its own rows" if convert.within_warps(made.args[0].type.layout, made.attrs["layout"]) else "together"
+    )
     what = format_shape(layout.shape)
     return f"store: in {count} parts of {what}, through {size} bytes of shared memory, {whose}"

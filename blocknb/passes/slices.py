@@ -28,7 +28,6 @@ from blocknb.language.types import Tile
 if TYPE_CHECKING:
     from blocknb.passes.specialize import Copy, Group, Plan
 
-PRODUCER_WARPS = 1
 NUMBER = Tile(t.int32)
 
 
@@ -172,7 +171,7 @@ class Roles:
                 role.all()
                 b.op("yield")
             blocks.append(opened.done)
-        b.op("roles", blocks=blocks, warps=(num_warps, PRODUCER_WARPS))
+        b.op("roles", blocks=blocks, warps=(num_warps, self.plan.warps), registers=self.plan.registers)
         cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
         return cut.with_attrs(persistent=True) if self.plan.persistent else cut
 

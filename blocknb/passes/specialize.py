@@ -23,7 +23,7 @@ from blocknb.analysis.effects import effects, global_operands, orders
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
-from blocknb.language.types import Buffer
+from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.passes.allocate import place
 from blocknb.passes.operands import from_shared, lasting
@@ -37,6 +37,10 @@ MOST_SLOTS = 8
 #: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
 HALF = 113 * 1024
 ALONE = 8  # warps of a team that has a multiprocessor for itself
+#: Registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role, since each warp more
+#: than eight leaves 168 to all. A warpgroup gives them away together, so the producer is one then, of which a single warp works.
+MANY_REGISTERS = 128
+SHARED_OUT = (240, 24)
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -108,6 +112,12 @@ class Plan:
     groups: list[Group] = field(default_factory=list)
     persistent: bool = False
     alone: bool = True
+    registers: tuple[int, int] | None = None
+
+    @property
+    def warps(self) -> int:
+        """The producer's."""
+        return wgmma.GROUP if self.registers else 1
 
     @property
     def rings(self) -> list[Group]:
@@ -154,6 +164,9 @@ class Plan:
                 notes(copy.load, text)
             for op in group.lasting:
                 notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+        if self.registers:
+            team, producer = self.registers
+            notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")
         if self.persistent:
             notes(
                 None,
@@ -194,7 +207,20 @@ class Planner:
             return None
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
-        return Plan(groups, persistent, self.func.attrs["num_warps"] >= ALONE)
+        alone = self.func.attrs["num_warps"] >= ALONE
+        return Plan(groups, persistent, alone, SHARED_OUT if alone and self.held() > MANY_REGISTERS else None)
+
+    def held(self) -> int:
+        """The registers of a thread for the results and operands of products that are there at the same time."""
+        blocks = {id(self.home[op][0]): self.home[op][0] for op in self.func.ops() if op.name == "dot"}
+        return max(sum(map(self.held_by, block.ops)) for block in blocks.values())
+
+    def held_by(self, op: Op) -> int:
+        if op.name != "dot":
+            return 0
+        a, result = op.args[0].type, op.result.type
+        operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
+        return result.layout.num_registers + operand
 
     def against_function(self) -> str:
         """Why nothing of the function may be copied ahead of its place, "" if something may."""
