@@ -137,10 +137,12 @@ class Product:
         if self.late:
             lines += [
                 "%product = dot_wait %total",
-                "%some = cmp gt %trips, %zero",
-                "arrive %empty, %before_end, %some",
             ]
+            if self.persistent:
+                lines += ["%some = cmp gt %trips, %zero", "arrive %empty, %before_end, %some"]
         lines += ["%result = cast %product : tile<64x64xf16, #acc>"]
+        if self.bulk and self.persistent:
+            lines += ["store_wait {pending=0}"]
         return lines + ([BULK_STORE] if self.bulk else [STORE])
 
     def producer(self) -> list[str]:
@@ -238,7 +240,6 @@ store %pointer, %result, %mask
 """
 
 BULK_STORE = """
-store_wait {pending=0}
 local_store %rc, %result
 fence
 store_bulk %mc, %rc, %row_team, %column_team {axes=(0, 1)}

@@ -191,9 +191,16 @@ class Placement:
                 end = self.walk(block.ops, end)
             # In the next trip a pointer made in the loop is another one, though its Value is the same.
             known = entry | {replace(access, own=None) if access.own in made else access for access in end}
+            if self.over_programs(op):  # which nobody promised to run one after another
+                known = entry | {access for access in known if access.root is None}
             if known == entry:
                 return self.walk(op.blocks[0].ops, entry) if op.name == "while" else entry
             entry = known
+
+    def over_programs(self, loop: Op) -> bool:
+        """Whether each trip of a loop is another program."""
+        step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
+        return step is not None and step.name == "num_ctas"
 
     def hazard(self, access: Access, pending: Pending) -> Access | None:
         found = [other for other in pending if access.conflicts(other)]
