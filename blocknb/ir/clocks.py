@@ -88,7 +88,7 @@ class Marks:
     def _late(self, moments: np.ndarray, warp: int, where: np.ndarray) -> np.ndarray:
         """Whether some warp has done it at a moment that this one does not know of, for each byte."""
         known = self.clocks.known[warp, : self.clocks.warps]
-        return (moments[:, where] > known.reshape(-1, *(1 for _ in where.shape))).any(axis=0)
+        return np.any(moments[:, where] > known.reshape(-1, *(1 for _ in where.shape)), axis=0)
 
     def _unread(self, warp: int, where: np.ndarray) -> str:
         return self._unwritten(warp, where) or self._updates(warp, where)

@@ -337,7 +337,7 @@ class Agent(Warp):
         map, buffer, *coordinates = args[0], args[1], *(int(x) for x in args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
         where = self.bytes_of(buffer, np.arange(box.address.size)).reshape(-1)
-        data, trouble = self.memory.read(self.number, where, buffer)
+        _, trouble = self.memory.read(self.number, where, buffer)
         self.complain(op, trouble or self.memory.unfenced(self.number, where, "stores"))
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from blocknb.errors import CompilerBug
+from blocknb.ir import verify_roles
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.text import print_op
 from blocknb.language import ops as table
@@ -49,6 +50,8 @@ class _Verifier:
                 self.fail(None, f"the parameter {param.name} is {param.type}; parameters are scalars")
         self.ops(func.body, set(func.params), nested=False)
         self.under_way()
+        if func.level == "memory":
+            verify_roles.check(func, self.require)
 
     def fail(self, op: Op | None, message: str) -> NoReturn:
         where = f"\n    {print_op(self.func, op)}" if op is not None else ""

@@ -102,6 +102,17 @@ def swizzled(
     return SharedLayout(plain.shape, tuple(map(swizzle, plain.basis)))
 
 
+def boxed(shape: Sequence[int], element_bits: int, inner: int, extent: int, swizzle: int) -> SharedLayout:
+    """The layout of a buffer that the copy engine fills or reads, in boxes of `extent` elements along its inner axis: rows along that axis
+    are cut into panels of so many elements, panel after panel, and a row of `swizzle` bytes (0: any) lies under that swizzle."""
+    outer = [axis for axis in range(len(shape)) if axis != inner]
+    if swizzle:
+        return swizzled(shape, element_bits, (inner, *outer), swizzle)
+    row = _axis_bits(shape, [inner])
+    width = extent.bit_length() - 1
+    return _place(shape, row[:width] + _axis_bits(shape, outer) + row[width:])
+
+
 def _axis_bits(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
     """The index bits of these axes, low bits first, one axis after another."""
     result: list[int] = []

@@ -1,0 +1,192 @@
+"""Rules of functions whose warps have roles, and of what the copy engine is told: a part of the verifier, for the memory level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.bulk import Barriers, TensorMap
+from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer, Tile
+from blocknb.layouts.shared import boxed
+
+#: What the host computes for tensor maps, from parameters.
+HOST = ("const", "promise", "cast", "cmp", "select", "add", "sub", "mul", "div", "rem", "min", "max")
+SIGNALS = ("expect", "await", "arrive")
+PRODUCES = ("expect", "await", "copy_bulk", "slot", "load")  # besides scalars and control flow
+ELECTED = ("expect", "copy_bulk")  # done by the producer alone
+TEAMS = ("barrier", "arrive", "fence", "store_bulk", "store_wait")  # done by the team alone
+LEAST_REGISTERS, MOST_REGISTERS = 24, 256
+GROUP = 4  # warps that share out registers together
+
+Require = Callable[[bool, Op, str], None]
+
+
+def check(func: Func, require: Require) -> None:
+    """Calls `require(condition, op, message)` for each rule."""
+    _Checks(func, require).run()
+
+
+class _Checks:
+    def __init__(self, func: Func, require: Require):
+        self.func, self.require = func, require
+        self.top = {value: op for op in func.body.ops for value in op.results}
+
+    def run(self) -> None:
+        parts = [op for op in self.func.ops() if op.name == "roles"]
+        for op in self.func.ops():
+            self.op(op)
+        if not parts:
+            for op in self.func.ops():
+                self.require(op.name not in (*SIGNALS, "copy_bulk"), op, f"{op.name} without roles")
+            return
+        self.roles(parts[-1])
+
+    def op(self, op: Op) -> None:
+        """What holds for one op wherever it stands."""
+        match op.name:
+            case "tensor_map":
+                self.require(op.args[0] in self.func.params, op, "a tensor map begins at a parameter")
+                self.require(self.at_top(op), op, "tensor maps are made at the function's top")
+                for value in op.args[1:]:
+                    self.host(op, value)
+            case "mbarriers":
+                self.require(self.at_top(op), op, "mbarriers are made at the function's top")
+                total, offset = self.func.attrs.get("shared_bytes"), op.attrs.get("offset")
+                if total is not None or offset is not None:
+                    self.require(isinstance(offset, int) and offset >= 0, op, "mbarriers without an offset")
+                    assert isinstance(offset, int)
+                    self.require(offset % Barriers.EACH == 0, op, f"mbarriers at {offset}, no multiple of 8 bytes")
+                    inside = isinstance(total, int) and offset + op.result.type.bytes <= total
+                    self.require(inside, op, f"mbarriers at {offset} of {total} bytes of shared memory")
+            case "copy_bulk":
+                self.moved(op, op.args[0], op.args[1])
+            case "store_bulk":
+                self.moved(op, op.args[1], op.args[0])
+            case "program_id":
+                several = bool(self.func.attrs.get("persistent"))
+                self.require(not several, op, "a CTA that runs several programs has no program id")
+            case "cta_id" | "num_ctas":
+                several = bool(self.func.attrs.get("persistent"))
+                self.require(several, op, f"{op.name} in a function that is not persistent")
+        for value in op.args:
+            if isinstance(value.type, (Barriers, TensorMap)):
+                self.require(value in self.top, op, f"%{value.name} comes by way of a loop or branch")
+
+    def at_top(self, op: Op) -> bool:
+        return self.top.get(op.result) is op
+
+    def host(self, user: Op, value: Value) -> None:
+        """Whether the host can compute a number when it launches the kernel."""
+        if value in self.func.params:
+            return
+        op = self.top.get(value)
+        self.require(op is not None, user, f"%{value.name} is made in a loop or branch, so the host cannot compute it")
+        assert op is not None
+        self.require(op.name in HOST, user, f"%{value.name} is made by {op.name}, which the host does not compute")
+        for arg in op.args:
+            self.host(user, arg)
+
+    def moved(self, op: Op, buffer: Value, map: Value) -> None:
+        """Whether boxes lie in a buffer as the copy engine puts them there."""
+        kind, found, axes = map.type, buffer.type, op.attrs["axes"]
+        inner = len(kind.box) - 1
+        self.require(len(found.shape) == 2 and inner in axes, op, f"boxes of {kind} in {found}, along axes {axes}")
+        width = kind.box[inner] * kind.dtype.bytes
+        message = f"the copy engine moves rows of multiples of 16 bytes, not of {width}"
+        self.require(width % 16 == 0 or found.shape[axes.index(inner)] == kind.box[inner] == 1, op, message)
+        fits = not kind.swizzle or width == kind.swizzle
+        self.require(fits, op, f"rows of {width} bytes under a swizzle of {kind.swizzle}")
+        wanted = boxed(found.shape, kind.dtype.bits, axes.index(inner), kind.box[inner], kind.swizzle)
+        self.require(
+            found.layout == wanted, op, f"boxes of {kind} lie in a buffer as {wanted}, which has {found.layout}"
+        )
+        alloc = self.alloc(buffer)
+        align = max(128, 8 * kind.swizzle)
+        self.require(alloc is not None, op, f"%{buffer.name} comes by way of a loop or branch")
+        assert alloc is not None
+        given = alloc.attrs.get("align", 128)
+        aligned = given % align == 0 and found.bytes % align == 0
+        self.require(aligned, op, f"{found} at multiples of {given} bytes, not of {align}")
+
+    def alloc(self, buffer: Value) -> Op | None:
+        """The op that makes the buffer, or the ring of a slot."""
+        if not hasattr(self, "made"):
+            self.made = {op.results[0]: op for op in self.func.ops() if op.name in ("alloc", "slot")}
+        op = self.made.get(buffer)
+        while op is not None and op.name == "slot":
+            op = self.made.get(op.args[0])
+        return op
+
+    # -- roles
+
+    def roles(self, op: Op) -> None:
+        ops = self.func.body.ops
+        self.require(bool(ops) and op is ops[-1], op, "roles stand at a function's end")
+        team, producer = op.attrs["warps"]
+        wanted = self.func.attrs.get("num_warps", team)
+        self.require(team == wanted, op, f"a team of {team} warps in a program of {wanted}")
+        if (registers := op.attrs.get("registers")) is not None:
+            fine = all(n % 8 == 0 and LEAST_REGISTERS <= n <= MOST_REGISTERS for n in registers)
+            self.require(
+                fine, op, f"registers of a thread are multiples of 8 from {LEAST_REGISTERS} to {MOST_REGISTERS}"
+            )
+            groups = team % GROUP == 0 and producer % GROUP == 0
+            self.require(groups, op, f"warps share out registers in groups of {GROUP}")
+        for before in ops[:-1]:
+            self.before(before)
+        first, second = op.blocks
+        for inner in walk(first):
+            self.require(inner.name not in ELECTED, inner, f"the team does not do {inner.name}")
+            if inner.name in SIGNALS:
+                self.require(inner.args[0] in self.top, inner, "an mbarrier that is not made at the function's top")
+        for inner in walk(second):
+            self.produces(inner)
+        self.scalars(op, second)
+
+    def before(self, op: Op) -> None:
+        """What all warps do before they part, among them those that have no part of a tile."""
+        if op.name in ("barrier", "mbarriers"):
+            return
+        for inner in (op, *(nested for block in op.blocks for nested in walk(block))):
+            spec = OPS[inner.name]
+            quiet = not spec.writes and spec.reads != "shared" and inner.name not in ("barrier", "asm")
+            self.require(quiet, inner, f"{inner.name} in front of roles, where the producer's warps are, too")
+
+    def produces(self, op: Op) -> None:
+        spec = OPS[op.name]
+        allowed = op.name in PRODUCES or spec.kind in ("source", "elementwise", "shape")
+        allowed = allowed or (spec.kind == "control" and op.name not in TEAMS and op.name != "roles")
+        self.require(allowed and op.name not in TEAMS, op, f"a producer does not do {op.name}")
+        for value in (*op.args, *op.results, *(x for block in op.blocks for x in block.args)):
+            tile = isinstance(value.type, Tile) and value.type.shape != ()
+            self.require(not tile, op, f"%{value.name} is a tile, and a producer has none")
+            if isinstance(value.type, Buffer) and op.name == "copy_bulk":
+                alloc = self.alloc(value)
+                at_top = alloc is not None and self.at_top(alloc)
+                self.require(at_top, op, "a producer fills buffers that are made at the function's top")
+
+    def scalars(self, user: Op, producer: Block) -> None:
+        """What the producer's part is computed from, in front of it, is made without tiles."""
+        todo = [value for op in walk(producer) for value in op.args]
+        seen = set[Value]()
+        while todo:
+            value = todo.pop()
+            op = self.top.get(value)
+            if value in seen or op is None:
+                continue
+            seen.add(value)
+            for used in _used(op):
+                tile = isinstance(used.type, Tile) and used.type.shape != ()
+                self.require(
+                    not tile, user, f"the producer needs %{value.name}, which is made of the tile %{used.name}"
+                )
+                todo.append(used)
+
+
+def _used(op: Op) -> Iterator[Value]:
+    """The operands of an op, and of what is nested in it."""
+    yield from op.args
+    for block in op.blocks:
+        for inner in walk(block):
+            yield from inner.args
