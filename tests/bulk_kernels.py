@@ -184,8 +184,9 @@ class Product:
         for way, shape in zip((*self.order, "n"), ((m, k), (k, n), (m, n)), strict=True):
             rows, columns = shape if way == "n" else shape[::-1]
             whole = rng.standard_normal((max(rows, 1), -(-max(columns, 1) // 8) * 8)).astype(np.float16)
+            if len(arrays) == 2:
+                whole[:] = np.nan
             arrays.append(whole[:rows, :columns] if way == "n" else whole[:rows, :columns].T)
-        arrays[2][:] = np.nan
         strides = [max(x.strides) // 2 if x.size else 8 for x in arrays]
         return [*arrays, m, n, k, *strides]
 

@@ -267,6 +267,11 @@ OPS = {
     **dict.fromkeys(("slot", "copy_async", "commit", "wait"), "made by passes: tests/ir/test_copies.py"),
     **dict.fromkeys(("fence", "dot_wait"), "made by passes: tests/codegen/test_wgmma.py"),
     **dict.fromkeys(
+        ("tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "roles"),
+        "made by passes: tests/ir/test_interp_roles.py",
+    ),
+    **dict.fromkeys(("cta_id", "num_ctas"), "made by passes: tests/ir/test_interp_roles.py"),
+    **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),
     **dict.fromkeys(("program_id", "num_programs"), "needs a grid: tests/matrix/test_matrix.py"),

@@ -1,0 +1,214 @@
+"""Roles in the interpreter: products are right in any order of warps and copies, and whatever is left out or swapped is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from bulk_kernels import HOPPER, PRODUCTS, Product
+
+from blocknb.errors import AccessError, CompilerBug
+from blocknb.ir.build import rebuild
+from blocknb.ir.core import Func, Op
+from blocknb.ir.interp import run
+from blocknb.ir.text import parse_func, print_func
+from blocknb.ir.verify import verify
+from blocknb.passes.allocate import allocate
+from blocknb.passes.barriers import barriers
+from blocknb.trace import Notes
+
+ORDERED = ("barrier", "await", "arrive", "expect", "fence", "store_wait", "dot_wait", "copy_bulk", "store_bulk")
+
+
+def check(product: Product, func: Func, sizes: Sequence[int], seed: int, **options) -> None:
+    """Runs the product on fresh arguments and compares; C has room beside it, which must stay as it is."""
+    m, n, k = sizes
+    arguments = product.arguments(m, n, k, seed)
+    run(func, arguments, product.programs(m, n), seed=seed, **options)
+    a, b, c = (x.astype(np.float64) for x in arguments[:3])
+    np.testing.assert_allclose(c, a @ b, rtol=2e-3, atol=2e-2)
+    assert np.isnan(arguments[2].base[:, n:]).all()
+
+
+def deep(product: Product) -> tuple[int, int, int]:
+    """Two tiles, and along K so many that each slot is used more than once."""
+    return 128, 64, 64 * (2 * product.slots - 1)
+
+
+def fails(product: Product, func: Func, seeds: Sequence[int] = (0, 1)) -> None:
+    options = {"ctas": 1} if product.persistent else {}
+    with pytest.raises((CompilerBug, AssertionError)):
+        for seed in seeds:
+            check(product, func, deep(product), seed, **options)
+
+
+def changed(text: str, old: str = "", new: str = "") -> Func:
+    """The finished function of a text in which something is replaced wherever it stands."""
+    assert old in text
+    return barriers(
+        allocate(parse_func(text.replace(old, new) if old else text), HOPPER, Notes("a")), HOPPER, Notes("b")
+    )
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (100, 72, 200), (192, 128, 320), (1, 1, 0), (70, 1, 1)])
+def test_products_are_right_with_and_without_barriers_of_their_own(product: Product, sizes: tuple) -> None:
+    written = product.written()
+    assert print_func(parse_func(print_func(written))) == print_func(written)
+    check(product, product.finished(), sizes, seed=1)
+    if sizes[2] == 200:
+        check(product, written, sizes, seed=2, implicit_barriers=True)
+
+
+@pytest.mark.parametrize("product", PRODUCTS[3:], ids=lambda p: p.name)
+@pytest.mark.parametrize("ctas", [1, 2, 5, 9])
+def test_any_number_of_ctas_runs_all_programs(product: Product, ctas: int) -> None:
+    check(product, product.finished(), (128, 150, 64), seed=ctas, ctas=ctas)
+
+
+def test_a_persistent_function_runs_whole_grids_only() -> None:
+    product = PRODUCTS[3]
+    with pytest.raises(ValueError, match="run all programs"):
+        run(product.finished(), product.arguments(64, 64, 64), 1, programs=[(0, 0, 0)])
+
+
+def removable() -> list:
+    cases = []
+    for product in PRODUCTS:
+        ops = [op for op in product.finished().ops() if op.name in ORDERED]
+        seen: dict[str, int] = {}
+        for op in ops:
+            seen[op.name] = number = seen.get(op.name, -1) + 1
+            cases.append(pytest.param(product, op.id, id=f"{product.name}-{op.name}-{number}"))
+    return cases
+
+
+@pytest.mark.parametrize(("product", "number"), removable())
+def test_removing_any_one_op_that_orders_or_copies_is_noticed(product: Product, number: int) -> None:
+    def visit(op: Op, _) -> object:
+        return (op.args if op.results else ()) if op.id == number else NotImplemented
+
+    fails(product, rebuild(product.finished(), "test", visit))
+
+
+PARITIES = [("%turn = %zero", "%turn = %one"), ("%round = %one", "%round = %zero")]
+CARRIED = [("%phase_team = %zero", "%phase_team = %one"), ("%phase_producer = %one", "%phase_producer = %zero")]
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("side", [0, 1])
+def test_swapped_parities_are_noticed(product: Product, side: int) -> None:
+    fails(product, changed(product.text, *(CARRIED if product.persistent else PARITIES)[side]))
+
+
+WRONG = [
+    ("await %full, %at, %turn", "await %full, %zero, %turn", "another slot's mbarrier"),
+    ("await %full, %at, %turn", "await %empty, %at, %turn", "the wrong mbarrier"),
+    ("arrive %empty, %before, %second", "arrive %empty, %at, %second", "a slot that is still read"),
+    ("arrive %empty, %before, %second", "arrive %empty, %before", "one arrival too many"),
+    ("arrivals=4", "arrivals=3", "a warp that nobody waits for"),
+    ("arrivals=4", "arrivals=5", "an arrival that never comes"),
+    ("bytes=16384", "bytes=8192", "bytes of one operand"),
+    ("bytes=16384", "bytes=16400", "bytes that never come"),
+    (
+        "%turn_next = select %at_over, %turn_other",
+        "%turn_next = select %second, %turn_other",
+        "a phase that turns early",
+    ),
+    ("%tb = slot %rb, %to", "%tb = slot %rb, %zero", "a slot that is not free"),
+    ("%sa = slot %ra, %at", "%sa = slot %ra, %zero", "a slot that has not arrived"),
+    ("%product = dot_wait %total", "", "a product that nobody waits for"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "what"), WRONG, ids=[what for *_, what in WRONG])
+def test_what_is_wrong_with_a_ring_is_noticed(old: str, new: str, what: str) -> None:
+    product = Product("tn", persistent=True)
+    text = product.text
+    if not new:
+        text = text.replace("cast %product", "cast %total")
+    fails(product, changed(text, old, new))
+
+
+def test_a_deadlock_says_who_waits_where() -> None:
+    product = PRODUCTS[1]
+    func = changed(product.text, "expect %full, %to {bytes=16384}", "")
+    with pytest.raises(
+        CompilerBug,
+        match=r"deadlock: nobody can go on[^$]*warp 3 waits at await %full, [^$]*the producer waits at await %empty",
+    ):
+        check(product, func, (64, 64, 64 * 5), 0)
+
+
+def test_a_slot_is_not_handed_back_while_a_product_reads_it() -> None:
+    """The product before is waited for, this one is not."""
+    product = Product()
+    text = product.text.replace("arrive %empty, %before, %second", "arrive %empty, %at")
+    func = changed(text, "%second = cmp gt %step, %zero", "")
+    with pytest.raises(
+        CompilerBug, match="copies to shared memory that another warp reads|the copy engine writes|under way"
+    ):
+        check(product, func, (64, 64, 64 * 7), 0)
+
+
+@pytest.mark.parametrize(("order", "name"), [("nn", "%m"), ("nn", "%k"), ("nt", "%n"), ("tn", "%k")])
+def test_a_box_beyond_its_array_is_an_access_outside(order: str, name: str) -> None:
+    """The map says that the array has more than it has: what is read there is no zero, and nobody's."""
+    product = Product(order)
+    more = f"%more = mul {name}, %size\n"
+    lines = [
+        re.sub(rf"{name}\b", "%more", line) if "tensor_map" in line else line for line in product.text.splitlines()
+    ]
+    at = next(i for i, line in enumerate(lines) if "tensor_map" in line)
+    func = changed("\n".join([*lines[:at], more.strip(), *lines[at:]]))
+    verify(func)
+    with pytest.raises(AccessError, match="loads? element"):
+        check(product, func, (100, 72, 200), 0)
+
+
+def test_strides_that_the_copy_engine_does_not_take_are_refused() -> None:
+    product = Product()
+    arguments = product.arguments(64, 64, 64)
+    arguments[6] = 68
+    with pytest.raises(CompilerBug, match="strides of multiples of 16 bytes"):
+        run(product.finished(), arguments, 1)
+
+
+AGAIN = """
+store_wait {pending=0}
+%i = arange 0 64 : tile<64xi32, #rows>
+%pc = splat %c : tile<64xptr<f16>, #rows>
+%qc = ptradd %pc, %i
+%back = load %qc
+"""
+
+
+def test_what_the_copy_engine_stores_is_read_back_by_nobody() -> None:
+    product = Product("nt", bulk=True)
+    text = product.text
+    at = text.rindex("store_wait")
+    func = changed(text[:at] + AGAIN + text[at:])
+    with pytest.raises(CompilerBug, match="the copy engine writes"):
+        check(product, func, (64, 64, 64), 0)
+
+
+def test_a_result_over_an_operand_is_a_race_unless_it_has_been_read() -> None:
+    """C is A: one tile, whose product is stored when all of A has been copied; of two, the second needs all of it, too."""
+    for product in (Product("nt", bulk=True), Product("nt")):
+        over_a(product, (64, 64, 64), 0)
+    for seed in range(4):
+        with pytest.raises(CompilerBug, match="`a` that (the copy engine reads|another warp writes)"):
+            over_a(Product("nt", persistent=True, slots=4), (64, 128, 128), seed)
+
+
+def over_a(product: Product, sizes: tuple[int, int, int], seed: int) -> None:
+    """Runs a product whose result goes to A."""
+    text = product.text.replace("tensor_map %c", "tensor_map %a").replace("splat %c :", "splat %a :")
+    arguments = product.arguments(*sizes)
+    expected = arguments[0].astype(np.float64) @ arguments[1].astype(np.float64)
+    run(
+        changed(text), arguments, product.programs(*sizes[:2]), seed=seed, **({"ctas": 1} if product.persistent else {})
+    )
+    np.testing.assert_allclose(arguments[0].astype(np.float64), expected, rtol=2e-3, atol=2e-2)
