@@ -97,6 +97,7 @@ class Generator:
         self.offsets: dict[Value, int] = {}
         self.postponed: list[Callable[[], None]] = []  # copies that the next product begins
         self.hurried = False  # whether copies are for the next trip
+        self.flying: list[str] = []  # words of operands in registers of wgmma that are under way
         self.moving = gpu_async.moving(func, self.defs)
         self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
         self.maps: list[MapSpec] = []

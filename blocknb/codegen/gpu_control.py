@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 MANY_ACCESSES = 256
 
 
-def split(g: Generator, number: str = "") -> None:
+def split(g: Generator, number: str = "", under_way: bool = False) -> None:
     """Ends a basic block with a branch that is never taken, and of which neither LLVM nor ptxas knows that: n * (n + 1) is even.
 
     Within a block ptxas puts a load as late as its use allows, and what is loaded for the next trip is not used in this one: it
     would be issued when the trip has done its work. Past the end of a block it does not go. `number` is n, else the clock, which takes
-    longer to read.
+    longer to read. With wgmma `under_way` ptxas would wait for them before the program could end; it goes on then,
+    behind an instruction that nobody else has a use for.
     """
     n = number or g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
     product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
@@ -35,7 +36,9 @@ def split(g: Generator, number: str = "") -> None:
     never, on = g.new_label("never"), g.new_label("on")
     g.do(f"br i1 {odd}, label %{never}, label %{on}")
     g.start(never)
-    g.do("ret void")
+    if under_way:
+        g.do('call void asm sideeffect "pmevent 1;", ""()')
+    g.do(f"br label %{on}" if under_way else "ret void")
     g.start(on)
 
 
@@ -90,6 +93,17 @@ def arriving(g: Generator, op: Op) -> dict[int, Words]:
         found = kept
 
 
+def multiplied(g: Generator, op: Op) -> dict[int, Words]:
+    """The carried values of a loop, by number, of 16-bit floats that only wgmma uses: in the words in which it reads them from registers."""
+    found = {}
+    for i, (inner, outer) in enumerate(zip(op.blocks[0].args[1:], op.results, strict=True)):
+        users = [*g.users.get(inner, ()), *g.users.get(outer, ())]
+        if users and all(user.attrs.get("registers") and place == 0 for user, place in users):
+            count = g.num_registers(inner) if inner.type.dtype.bits == 16 else 0
+            found |= {i: tuple((r, r + 1) for r in range(0, count, 2))} if count else {}
+    return found
+
+
 def words_of(g: Generator, value: Value) -> Words:
     """The words in which a load brings its value; none for anything else."""
     op = g.defs.get(value)
@@ -117,13 +131,15 @@ def carry_words(
 def loop_for(g: Generator, op: Op) -> None:
     lower, upper, step = (g.reg(v) for v in op.args[:3])
     kind = llvm_type(op.args[0].type.dtype)
-    body, worded = op.blocks[0], arriving(g, op)
-    plain = [i for i in range(len(op.results)) if i not in worded]
+    body, worded, words = op.blocks[0], arriving(g, op), multiplied(g, op)
+    plain = [i for i in range(len(op.results)) if i not in worded and i not in words]
     values = [body.args[0], *(body.args[1 + i] for i in plain)]
     initial, before = [[lower], *(g.regs(op.args[3 + i]) for i in plain)], g.label
     header, inside, done = (g.new_label(x) for x in ("for", "body", "done"))
     carried = phis(g, values)
-    packed = {i: [g.name() for _ in words] for i, words in worded.items()}
+    packed = {i: [g.name() for _ in found] for i, found in worded.items()}
+    named = {i: [g.name() for _ in found] for i, found in words.items()}
+    first = {i: [gpu_memory.word(g, op.args[3 + i], x) for x in found] for i, found in words.items()}
     g.do(f"br label %{header}")
     g.start(header)
     phi_sink = g.open_chunk()
@@ -135,9 +151,12 @@ def loop_for(g: Generator, op: Op) -> None:
         g.set(value, names)
     for i, names in packed.items():
         gpu_memory.arrive(g, g.defs[op.args[3 + i]], dict(zip(worded[i], names, strict=True)), body.args[1 + i])
+    for i, names in named.items():
+        g.words[body.args[1 + i]] = g.words[op.results[i]] = dict(zip(words[i], names, strict=True))
     g.indices.append((kind, carried[0][0]))
     g.block(body)
     g.indices.pop()
+    following_words = {i: [gpu_memory.word(g, body.terminator.args[i], x) for x in found] for i, found in words.items()}
     following = [
         [g.emit(f"add i{op.args[0].type.dtype.bits} {carried[0][0]}, {step}")],
         *(g.regs(body.terminator.args[i]) for i in plain),
@@ -145,6 +164,9 @@ def loop_for(g: Generator, op: Op) -> None:
     latch = g.label
     g.do(f"br label %{header}")
     write_phis(g, phi_sink, values, carried, [(before, initial), (latch, following)])
+    for i, names in named.items():
+        for name, start, after in zip(names, first[i], following_words[i], strict=True):
+            phi_sink.append(f"  {name} = phi i32 [ {start}, %{before} ], [ {after}, %{latch} ]")
     for i, names in packed.items():
         edges = [(before, op.args[3 + i]), (latch, body.terminator.args[i])]
         carry_words(g, phi_sink, body.args[1 + i], worded[i], names, edges)

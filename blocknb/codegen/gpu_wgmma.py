@@ -7,9 +7,10 @@ the part of one that depends on the warp is computed once, at the head of the ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import gpu_roles
+from blocknb.codegen import gpu_control, gpu_roles
 from blocknb.codegen.gpu_math import as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import word
 from blocknb.ir.core import Op, Value
@@ -32,15 +33,56 @@ def dot(g: Generator, op: Op) -> None:
 
 
 def wait(g: Generator, op: Op) -> None:
-    """Accumulators go through the wait, so that nothing uses them before it: it is no dependency that LLVM could see."""
-    for value, result in zip(op.args, op.results, strict=True):
+    """Accumulators go through the wait, so that nothing uses them before it: it is no dependency that LLVM could see. What else is named
+    is computed before, and operands that were read from registers are there until then, so that these are not given to others."""
+    pending = op.attrs.get("pending", 0)
+    kept = [] if pending else [("r", f"i32 {name}") for name in g.flying]
+    summed = [i for i, value in enumerate(op.args) if is_summed(g, value)]
+    for i, (value, result) in enumerate(zip(op.args, op.results, strict=True)):
+        if i not in summed:
+            g.set(result, g.regs(value))
+            kept += early(g, value)
+    if len(summed) < len(op.args):
+        gpu_control.split(g, number(g, [value for i, value in enumerate(op.args) if i not in summed]), under_way=True)
+    for value, result in ((op.args[i], op.results[i]) for i in summed):
         names, kind = g.regs(value), llvm_type(value.type.dtype)
         count, letter = len(names), "f" if kind == "float" else "r"
-        constraints = ",".join([*[f"={letter}"] * count, *map(str, range(count)), "~{memory}"])
-        aggregate, operands = "{" + ", ".join([kind] * count) + "}", ", ".join(f"{kind} {name}" for name in names)
-        text = "wgmma.wait_group.sync.aligned 0;"
+        constraints = ",".join([*[f"={letter}"] * count, *map(str, range(count)), *(x for x, _ in kept), "~{memory}"])
+        operands = ", ".join([f"{kind} {name}" for name in names] + [x for _, x in kept])
+        aggregate, text = "{" + ", ".join([kind] * count) + "}", f"wgmma.wait_group.sync.aligned {pending};"
         got = g.emit(f'call {aggregate} asm sideeffect "{text}", "{constraints}"({operands}) #1')
         g.set(result, [g.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(count)])
+        kept = []
+    if not pending:
+        g.flying = []
+
+
+def number(g: Generator, values: Sequence[Value]) -> str:
+    """A number for which all of the fewest registers of a tile of 32 bits are needed: left to itself ptxas waits first and computes then."""
+    value = min(reversed([value for value in values if value.type.dtype.bits == 32]), key=g.num_registers)
+    kind, found = llvm_type(value.type.dtype), ""
+    for name in g.regs(value):
+        bits = g.emit(f"bitcast {kind} {name} to i32")
+        found = g.emit(f"xor i32 {found}, {bits}") if found else bits
+    return found
+
+
+def is_summed(g: Generator, value: Value) -> bool:
+    """Whether a value is the result of a product that may be under way, or of a loop that carries one."""
+    made = g.defs.get(value)
+    return made is not None and made.name in ("dot", "for")
+
+
+def early(g: Generator, value: Value) -> list[tuple[str, str]]:
+    """A tile's registers as operands of inline assembly: constraints, and types with names."""
+    if value.type.dtype.bits == 16:
+        return [("r", f"i32 {word(g, value, (i, i + 1))}") for i in range(0, g.num_registers(value), 2)]
+    kind = llvm_type(value.type.dtype)
+    return (
+        [("f" if kind == "float" else "r", f"{kind} {name}") for name in g.regs(value)]
+        if value.type.dtype.bits == 32
+        else []
+    )
 
 
 class Product:
@@ -95,6 +137,8 @@ class Product:
             names = [as_tf32(g, name) for name in g.regs(value)]
         else:
             names = [word(g, value, tuple(range(i, i + per))) for i in range(0, count, per)]
+        if self.op.attrs.get("pending"):
+            g.flying += names
         return [self.operand("r", f"i32 {name}") for name in names]
 
     def descriptor(self, value: Value, side: int) -> int:

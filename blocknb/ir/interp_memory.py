@@ -265,7 +265,7 @@ class Warp(LaidMachine):
                 self.keep(op, args[0], held, np.atleast_1d(values))
                 return ()
             case "dot_wait":
-                self.arrive(op, 0)
+                self.arrive(op, op.attrs.get("pending", 0))
                 return tuple(args)
             case "fence":
                 self.memory.fence(self.number)

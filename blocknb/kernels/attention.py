@@ -46,6 +46,7 @@ def attention_kernel(
     if CAUSAL:
         seen = min(keys, max(first + ROWS + shift, 0))
         whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
+    last = bl.minimum(rows + shift, keys - 1) if CAUSAL else bl.full((ROWS,), 0, bl.int32) + (keys - 1)
     top = bl.full((ROWS,), LEAST, bl.float32)
     total = bl.zeros((ROWS,), bl.float32)
     result = bl.zeros((ROWS, WIDTH), bl.float32)
@@ -53,10 +54,7 @@ def attention_kernel(
         scores = bl.dot(query, keys_of.load([start, 0]).T)
         if start >= whole:
             columns = start + bl.arange(0, COLUMNS)
-            visible = (columns < keys)[None, :]
-            if CAUSAL:
-                visible = visible & (columns[None, :] <= (rows + shift)[:, None])
-            scores = bl.where(visible, scores, -float("inf"))
+            scores = bl.where(columns[None, :] <= last[:, None], scores, -float("inf"))
         larger = bl.maximum(top, bl.max(scores, axis=1) * scale)
         powers = bl.exp2(scores * scale - larger[:, None])
         factor = bl.exp2(top - larger)

@@ -39,8 +39,9 @@ def rows(row: Callable) -> None:
         "dot_wait",
         "shared",
         rules.each,
-        "Waits for all wgmma that are under way; what they add up is then there to be used.",
+        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up is then there to be used.",
         operands="x...",
+        attrs=("pending",),
         reads="shared",
         levels=("memory",),
     )

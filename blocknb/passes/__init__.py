@@ -41,6 +41,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         epilogue,
         floats,
         narrow,
+        overlap,
         pack,
         persist,
         pointers,
@@ -85,6 +86,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass(  # when it is known what is stored to shared memory, and in which layout
             "specialize", specialize.specialize, optional=True, applies=specialize.applies
         ),
+        Pass("overlap", overlap.overlap, optional=True, applies=overlap.applies),  # of rings that `specialize` has made
         Pass(  # what is left of it
             "pipeline", rings.pipeline, optional=True, applies=rings.applies
         ),
@@ -112,6 +114,7 @@ OPTIONAL = (
     "epilogue",
     "persist",
     "specialize",
+    "overlap",
     "pipeline",
     "pack",
 )
