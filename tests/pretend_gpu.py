@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.language.types import Pointer
-from blocknb.runtime import driver, tensormaps
+from blocknb.runtime import driver, reports, tensormaps
 from blocknb.runtime.compile import Compiled
 from blocknb.target import Target
 
@@ -40,6 +40,7 @@ class Launched:
     shared: int
     stream: int
     arguments: dict[str, Any]
+    said: tuple[int, ...] = ()  # the report's address, and of each extent the lowest one and how many
     programs: tuple[int, ...] = ()  # of a persistent grid
     maps: tuple[TensorMap, ...] = ()
 
@@ -128,13 +129,23 @@ class PretendGpu:
         self.resident = 1  # CTAs of a kernel that a multiprocessor holds
         self.zeros: list[int] = []  # memory that was set to zero
         self.thread, self.seconds = _Thread(), 0.0
-        runtime = SimpleNamespace(getDevice=self.get_device, getDeviceCount=lambda: count, free=self.free)
-        runtime.memset, runtime.streamSynchronize = (
-            lambda address, value, size: self.zeros.append(address),
-            lambda stream: None,
+        runtime = SimpleNamespace(
+            getDevice=self.get_device,
+            getDeviceCount=lambda: count,
+            free=self.free,
+            memset=lambda address, value, size: self.zeros.append(address),
+            memsetAsync=lambda address, value, size, stream: self.zeros.append(address),
+            memcpyAsync=lambda target, source, size, kind, stream: ctypes.memset(
+                target, 0, size
+            ),  # kernels say nothing
+            streamSynchronize=lambda stream: None,
+            streamIsCapturing=lambda stream: False,
         )
-        alloc = lambda size: SimpleNamespace(ptr=next(_addresses))  # noqa: E731
-        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime, Device=self.device_of, alloc=alloc))
+        cuda = SimpleNamespace(runtime=runtime, Device=self.device_of, alloc=self.alloc)
+        self.cupy = SimpleNamespace(cuda=cuda)
+
+    def alloc(self, size: int) -> Any:
+        return SimpleNamespace(ptr=next(_addresses))
 
     def device_of(self, device: int) -> Any:
         found = self.on(device)
@@ -184,9 +195,10 @@ class PretendGpu:
             return struct.unpack_from(f"<{form}", ctypes.string_at(next(table), 8))[0]
 
         arguments = {n: value("Q" if isinstance(t, Pointer) else _FORMATS[t.name]) for n, t in compiled.parameters}
+        said = tuple(value("Q") for _ in range(compiled.code.reports + 2 * len(compiled.code.extents)))
         programs = tuple(value("i") for _ in range(3 * compiled.code.persistent))
         maps = tuple(TensorMap.unpack(ctypes.string_at(next(table), tensormaps.BYTES)) for _ in compiled.code.maps)
-        launched = Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments, programs, maps)
+        launched = Launched(compiled, device, (x, y, z), tuple(block), shared, stream, arguments, said, programs, maps)
         self.launches.append(launched)
 
     def occupancy(self, function: int, threads: int, shared: int) -> int:
@@ -225,6 +237,7 @@ def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
     api = SimpleNamespace(launchKernel=gpu.launch, occupancyMaxActiveBlocksPerMultiprocessor=gpu.occupancy)
     monkeypatch.setattr(driver, "_api", lambda: api)
     monkeypatch.setattr(tensormaps, "encode_tiled", lambda: gpu.encode)
+    monkeypatch.setattr(reports, "_blocks", {})
     tensormaps.spare.cache_clear()
     monkeypatch.setattr(driver, "_load", gpu.load)
     monkeypatch.setattr(driver, "current_stream", gpu.current_stream)

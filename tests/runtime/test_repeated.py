@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import itertools
 from dataclasses import replace
@@ -38,7 +39,25 @@ class Sub(np.ndarray):
     pass
 
 
+class Described(blocknb.TensorDescriptor):
+    pass
+
+
+def descriptor(
+    dtype=np.float32, block_shape=(4, 16), columns=32, padding="zero", array=None, made_by=blocknb.TensorDescriptor
+):
+    base = placed(dtype, 0, 128) if array is None else array
+    return made_by(base, [4, columns], [32, 1], block_shape, padding)
+
+
+def changed(value, **attributes):
+    for name, new in attributes.items():
+        setattr(value, name, new)
+    return value
+
+
 Mode = enum.IntEnum("Mode", {"A": 32})
+Pair = collections.namedtuple("Pair", "first second")
 VALUES = [
     *(placed(d, at) for d in (np.float32, np.int32, np.float16, np.float64) for at in (0, 16, 8, 32)),
     placed(np.float32, 4),
@@ -55,6 +74,24 @@ VALUES = [
     *(np.uint8(16), np.longlong(5), np.float32(-0.0)),
     (1, 2),
     (placed(np.float32, 0), 3),
+    (placed(np.float32, 16), 32),
+    (placed(np.float32, 4), 3),
+    (placed(np.float32, 0), 3, None),
+    Pair(placed(np.float32, 0), 3),
+    Pair(placed(np.float32, 0), (np.float32(2.5), "text")),
+    Pair(placed(np.float32, 0), (np.float32(3.5), "text")),
+    Pair(placed(np.float32, 0), (np.float32(3.5), "another")),
+    *(descriptor(dtype=d) for d in (np.float32, np.int32, np.float16)),
+    *(descriptor(block_shape=b) for b in ([4, 16], (2, 16), (4, 8))),
+    *(descriptor(columns=n) for n in (16, 17, 32)),
+    descriptor(padding="nan"),
+    descriptor(array=frozen(placed(np.float32, 0, 128))),
+    descriptor(array=placed(np.float32, 0, 128).view(Sub)),
+    changed(descriptor(), block_shape=[2, 16]),
+    changed(descriptor(), base=placed(np.float32, 64, 128)),
+    changed(descriptor(), shape=[3, 48]),
+    descriptor(made_by=Described),
+    (descriptor(), descriptor(columns=17)),
 ]
 SEEN = (
     int,
@@ -66,6 +103,9 @@ SEEN = (
     np.float32,
     np.bool_,
     np.uint64,
+    tuple,
+    Pair,
+    blocknb.TensorDescriptor,
 )  # types that are recognised, where the Kind allows it
 
 
@@ -104,7 +144,7 @@ def described(value, fixed: bool):
 
 @pytest.mark.parametrize("fixed", [False, True])
 def test_what_is_taken_for_the_same_has_the_same_kind_and_raw_value(fixed):
-    values = [v for v in VALUES if not (fixed and (isinstance(v, np.ndarray) or type(v) is tuple))]
+    values = [v for v in VALUES if not (fixed and isinstance(v, (np.ndarray, tuple, blocknb.TensorDescriptor)))]
     recognised = 0
     for first in values:
         kind, _ = described(first, fixed)
@@ -147,11 +187,12 @@ def test_torch_tensors_are_told_apart():
 def test_the_usual_arguments_are_recognised():
     for value in VALUES:
         if type(value) in SEEN and not (type(value) is int and not -(2**63) <= value < 2**63):
-            if type(value) is np.ndarray and not value.flags.writeable:
+            array = getattr(value, "base", None) if type(value) is blocknb.TensorDescriptor else value
+            if isinstance(array, np.ndarray) and (type(array) is Sub or not array.flags.writeable):
                 continue
             kind, raw = describer(value)(value)
             found = Way(value, kind, False).raws(value)
-            assert found == [raw] or (raw != raw and found[0] is raw), value
+            assert found == [raw] or (raw != raw and found[0] is raw) or (found and kind.constant), value
     for value in (1, 1024, True, "text", 1e-5, 0.0, -0.0, float("nan"), None, t.float16, (), of_one, described):
         assert Way(value, constant_kind(value), True).raws(value) == [None]
 

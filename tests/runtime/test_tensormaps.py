@@ -202,6 +202,20 @@ def test_a_persistent_grid_has_as_many_ctas_as_run_at_a_time(gpu, scale, with_ma
             scale[(2**16, 2**15)](x, out, 64, 64, 64)
 
 
+def test_hidden_parameters_have_one_order(gpu, scale):
+    gpu.hidden = {"persistent": True, "maps": SPECS}
+    x, out = CupyArray(), CupyArray()
+    for number in range(1, 4):
+        compiled = scale[(300, number)](x, out, 64, 64, 64, checked=True)
+        assert (compiled.code.reports, compiled.code.extents) == (True, (0, 1))
+        found = gpu.launches[-1]
+        assert (found.grid, found.programs) == ((132, 1, 1), (300, number, 1))
+        assert told(found) == expected(x, out, 64, 64, 64)
+        report, *extents = found.said
+        assert extents == [0, 2**64 - 4] * 2  # these arrays do not tell where they end
+        assert report in gpu.zeros
+
+
 def test_a_kernel_that_fits_nowhere_at_once_still_has_ctas(gpu, scale):
     gpu.hidden, gpu.resident = {"persistent": True}, 0
     scale[(500,)](CupyArray(), CupyArray(), 1, 1, 1)
