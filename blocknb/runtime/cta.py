@@ -1,4 +1,4 @@
-"""How many programs of a launch share a CTA, where the compiler lets them (see the pass `pack`), or come after each other in one."""
+"""How many programs of a launch share a CTA, where the compiler lets them (see the pass `pack`)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,5 @@ def packed(launch: Callable[..., Any], most: int, sms: int) -> Callable[..., Any
     def start(function: int, x: int, y: int, z: int, threads: int, *rest: Any) -> None:
         programs = found(x, y, z)
         launch(function, x // programs, y, z, threads, programs, *rest[1:])
-
-    return start
-
-
-def persistent(launch: Callable[..., Any], most: int) -> Callable[..., Any]:
-    """The driver's launch of a function whose CTAs take programs in turn, on a grid of programs: of as many CTAs as run at a time."""
-
-    def start(function: int, x: int, y: int, z: int, *rest: Any) -> None:
-        launch(function, min(x * y * z, most), 1, 1, *rest)
 
     return start

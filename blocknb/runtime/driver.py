@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
 from blocknb.language.types import Pointer, int32, uint64
 from blocknb.runtime import tensormaps
-from blocknb.runtime.cta import packed, persistent
+from blocknb.runtime.cta import packed
 from blocknb.target import Target, known
 from blocknb.trace import Resources
 
@@ -134,23 +134,25 @@ class Launcher:
     The driver copies arguments during the call, from slots that nobody else may write meanwhile: whoever launches takes some from
     `slots` and puts them back. The further attributes are for functions that do the same by themselves (see `repeated`), which they may
     where a launcher is `plain`: its arguments are packed as they come, behind the addresses of the tensor maps that `maps` gives, if
-    it is not None, and before the grid where the kernel is `persistent`.
+    it is not None. A persistent kernel has as many CTAs as are `resident` (0 for others), and the grid as further arguments.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
         self.function, self.device, self.positions, self.library = _load(compiled, device), device, positions, library
         self.address, self.name = int(self.function.ptr), compiled.name
         self.threads, self.shared = compiled.code.threads, compiled.code.shared_bytes
-        self.persistent = compiled.code.persistent
-        types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * self.persistent]
+        self.resident = self._resident() if compiled.code.persistent else 0
+        types = [
+            *(kind for _, kind in compiled.parameters),
+            *[uint64] * hidden,
+            *[int32] * 3 * compiled.code.persistent,
+        ]
         self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
         self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
         self.pack_into, self.slots = _packer(types, len(compiled.code.maps)), [self.fresh()]
         self.current, self.launch, self.note = current_stream(library), _api().launchKernel, _recent.append
         if compiled.code.programs > 1:
             self.launch = packed(self.launch, compiled.code.programs, self._sms())
-        if self.persistent:
-            self.launch = persistent(self.launch, self._resident())
         runtime = cupy().cuda.runtime
         self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
         self._convert = _converters(compiled)
@@ -177,12 +179,14 @@ class Launcher:
             packed[i] = to_bits(packed[i])
         if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
             raise _too_large(grid, self.name)
-        if self.persistent and math.prod(grid) > MAX_GRID[0]:
-            raise LaunchError(
-                f"the grid {grid} of {self.name} is too large: {math.prod(grid)} programs, and 2^31 - 1 are the most"
-            )
         maps, _structs = ((), None) if self.maps is None else self.maps(packed)
-        more = grid if self.persistent else ()
+        ctas = grid
+        if self.resident:
+            packed += grid
+            if (count := math.prod(grid)) > MAX_GRID[0]:  # programs are counted in 32 bits
+                message = f"the grid {grid} of {self.name} is too large: {count} programs, and 2^31 - 1 are the most"
+                raise LaunchError(message)
+            ctas = min(count, self.resident), 1, 1
         try:
             slots = self.slots.pop()
         except IndexError:
@@ -190,8 +194,8 @@ class Launcher:
         try:
             stream = self.current(self.device)
             handle = stream if self.library == "torch" else stream.ptr
-            self.pack_into(slots[0], 0, *maps, *packed, *more)
-            self.launch(self.address, *grid, self.threads, 1, 1, self.shared, handle, slots[1], 0)
+            self.pack_into(slots[0], 0, *maps, *packed)
+            self.launch(self.address, *ctas, self.threads, 1, 1, self.shared, handle, slots[1], 0)
         except OverflowError:  # a number beyond fp32 is infinite there
             self(grid, [_as_single(raw) for raw in raws], values)
         except Exception as error:

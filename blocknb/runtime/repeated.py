@@ -289,7 +289,7 @@ class _Writer:
             ending = self.direct(start)
             if not start.alone:
                 here = f" and {self.name(start.current_device)}() == {start.device}"
-            if start.persistent:
+            if start.resident:
                 here += f" and {_}x * {_}y * {_}z <= {largest}"
         return f"""\
             {_}kind = {_}type({_}grid)
@@ -324,7 +324,9 @@ class _Writer:
             )
             known, encode = self.name(start.maps.get), self.name(start.maps.encode)
             encoded = f"({', '.join(maps)},), {_}structs = {known}(({reads})) or {encode}({reads})"
-        packed = "".join(f", {value}" for value in [*maps, *given, *[grid] * start.persistent])
+        packed = "".join(f", {value}" for value in [*maps, *given, *([grid] if start.resident else [])])
+        if start.resident:
+            grid = f"({_}ctas if ({_}ctas := {_}x * {_}y * {_}z) < {start.resident} else {start.resident}), 1, 1"
         append, pop, fresh = (self.name(x) for x in (start.slots.append, start.slots.pop, start.fresh))
         fixed = ", ".join(self.name(x) for x in (start.threads, 1, 1, start.shared))
         stream = f"{self.name(start.current)}({start.device}){'.ptr' if start.library != 'torch' else ''}"
