@@ -40,11 +40,16 @@ class TensorDescriptor:
         block_shape: Sequence[int],
         padding: str = "zero",
     ):
-        self.base = base
+        self.base, self.padding = base, padding
         self.shape, self.strides = _integers("shape", shape), _integers("strides", strides)
-        self.block_shape: Sequence[int] = list(_integers("block_shape", block_shape))
-        self.padding = padding
-        self._check()
+        block = _integers("block_shape", block_shape)
+        self.block_shape: Sequence[int] = list(block)
+        kind, address = _describer()(base)(base)
+        if not kind.is_pointer:
+            raise LaunchError(f"a tensor descriptor describes an array, not a {type(base).__name__}")
+        self._element = kind.type.element
+        _check(kind, self.shape, self.strides, block, padding)
+        self._aligned(address)
 
     @staticmethod
     def from_tensor(tensor: Any, block_shape: Sequence[int], padding: str = "zero") -> TensorDescriptor:
@@ -65,38 +70,6 @@ class TensorDescriptor:
     @property
     def rank(self) -> int:
         return len(self.shape)
-
-    def _check(self) -> None:
-        from blocknb.runtime.arguments import describer
-
-        kind, address = describer(self.base)(self.base)
-        if not kind.is_pointer:
-            raise LaunchError(f"a tensor descriptor describes an array, not a {type(self.base).__name__}")
-        rank, dtype = len(self.shape), kind.type.element
-        self._element = dtype
-        for name, sizes in (("strides", self.strides), ("block_shape", self.block_shape)):
-            if len(sizes) != rank:
-                raise LaunchError(
-                    f"{name} has {len(sizes)} elements, and shape has {rank}", hint="all three have one for each axis"
-                )
-        if not 1 <= rank <= MAX_RANK:
-            raise LaunchError(f"a tensor descriptor has 1 to {MAX_RANK} axes, not {rank}", hint="reshape the array")
-        for size in self.shape:
-            if not 0 < size < 2**31:
-                raise LaunchError(f"the size {size} in the shape {self.shape} is not between 1 and 2^31 - 1")
-        if self.strides[-1] != 1:
-            raise LaunchError(
-                f"the last stride of a tensor descriptor is 1, not {self.strides[-1]}",
-                hint="describe the transposed array, or pass the array itself and use tl.make_block_ptr in the kernel",
-            )
-        for stride in self.strides[:-1]:
-            if stride * dtype.bytes % ALIGNMENT:
-                raise LaunchError(
-                    f"a stride of {stride} elements is {stride * dtype.bytes} bytes, not a multiple of {ALIGNMENT}",
-                    hint=f"pad the rows to a multiple of {ALIGNMENT // dtype.bytes} elements, or use tl.make_block_ptr in the kernel",
-                )
-        self._aligned(address)
-        _type(dtype, tuple(self.block_shape), self.padding)
 
     def type(self, kind: Kind, address: int) -> t.Descriptor:
         """What a kernel is compiled for, given the Kind and the address of `base`. Raises LaunchError."""
@@ -119,6 +92,40 @@ class TensorDescriptor:
                 f"the array of a tensor descriptor begins at a multiple of {ALIGNMENT} bytes, and this one does not",
                 hint="pass x.copy(), which is aligned, or use tl.make_block_ptr in the kernel",
             )
+
+
+@functools.lru_cache(4096)  # who makes descriptors for each launch makes the same ones again
+def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: tuple[int, ...], padding: str) -> None:
+    rank, dtype = len(shape), kind.type.element
+    for name, sizes in (("strides", strides), ("block_shape", block)):
+        if len(sizes) != rank:
+            raise LaunchError(
+                f"{name} has {len(sizes)} elements, and shape has {rank}", hint="all three have one for each axis"
+            )
+    if not 1 <= rank <= MAX_RANK:
+        raise LaunchError(f"a tensor descriptor has 1 to {MAX_RANK} axes, not {rank}", hint="reshape the array")
+    for size in shape:
+        if not 0 < size < 2**31:
+            raise LaunchError(f"the size {size} in the shape {shape} is not between 1 and 2^31 - 1")
+    if strides[-1] != 1:
+        raise LaunchError(
+            f"the last stride of a tensor descriptor is 1, not {strides[-1]}",
+            hint="describe the transposed array, or pass the array itself and use tl.make_block_ptr in the kernel",
+        )
+    for stride in strides[:-1]:
+        if stride * dtype.bytes % ALIGNMENT:
+            raise LaunchError(
+                f"a stride of {stride} elements is {stride * dtype.bytes} bytes, not a multiple of {ALIGNMENT}",
+                hint=f"pad the rows to a multiple of {ALIGNMENT // dtype.bytes} elements, or use tl.make_block_ptr in the kernel",
+            )
+    _type(dtype, block, padding)
+
+
+@functools.cache
+def _describer() -> Any:
+    from blocknb.runtime.arguments import describer
+
+    return describer
 
 
 @functools.cache
