@@ -65,7 +65,7 @@ def tensor_map(g: Generator, op: Op) -> None:
     """Enters what the host is to encode. The result's name is that of the parameter."""
     kind, (base, *numbers) = op.attrs["type"], op.args
     rank, found = len(kind.box), [expression(g, x) for x in numbers]
-    stored = all(user.name == "store_bulk" for user, _ in g.users.get(op.result, ()))
+    stored = any(user.name == "store_bulk" for user, _ in g.users.get(op.result, ()))
     dims, strides = tuple(found[:rank]), tuple(found[rank:])
     g.set(op.result, [f"%map{len(g.maps)}"])
     g.maps.append(MapSpec(g.func.params.index(base), kind.dtype, kind.box, kind.swizzle, dims, strides, stored))

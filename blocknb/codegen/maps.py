@@ -30,7 +30,7 @@ class MapSpec:
     """One tensor map. `base` is the index of the parameter that points to the array, `box` the extents that one instruction moves and
     `swizzle` (bytes: 128, 64, 32 or 0) how it lies in shared memory; `dims` are expressions for the array's extents and `strides` for
     the distances of its elements along all axes but the last, whose elements are neighbours. Everything is in elements, outer to inner.
-    `stored`: stores go through the map (and no loads do)."""
+    `stored`: stores go through the map, so that of an empty array it must name memory that nobody else reads."""
 
     base: int
     dtype: DType

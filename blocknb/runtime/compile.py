@@ -41,9 +41,10 @@ class Code:
     """What a launch needs beside the artifacts, and what the disk cache stores as JSON.
 
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
-    `loaded` the names of the arrays written and read. GPU: `threads` a program, bytes of dynamic shared memory, and how many `programs`
-    may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a program may run for long. `sites` are the places that the
-    kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and `maps` its hidden parameters (see `codegen.module`).
+    `loaded` the names of the arrays written and read. GPU: `threads` a program, of which the `warps` that were asked for are a part,
+    bytes of dynamic shared memory, and how many `programs` may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a
+    program may run for long. `sites` are the places that the kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and
+    `maps` its hidden parameters (see `codegen.module`).
     """
 
     entry: str
@@ -60,6 +61,7 @@ class Code:
     programs: int = 1
     maps: tuple[Any, ...] = ()
     persistent: bool = False
+    warps: int = NOMINAL_WARPS
 
 
 @dataclass(eq=False)
@@ -334,7 +336,7 @@ class Request:
 
     def compiled(self, code: Code, trace: Trace) -> Compiled:
         if trace.options["num_warps"] is None:
-            warps = code.threads // self.target.warp_size if self.target.is_gpu else NOMINAL_WARPS
+            warps = code.warps if self.target.is_gpu else NOMINAL_WARPS
             trace.options = {**trace.options, "num_warps": warps}
         return Compiled(self.source, self.kinds, self.options, self.target, code, trace, self.reached)
 

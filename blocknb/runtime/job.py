@@ -150,7 +150,7 @@ class Job:
             raise OutOfResources(f"{self.source.name} {needs}", definition(self.source), hint)
         more: dict[str, Any] = {"threads": made.threads, "shared_bytes": made.shared_bytes}
         more |= {"sites": made.sites, "reports": made.reports, "extents": made.extents, "programs": made.programs}
-        more |= {"maps": made.maps, "persistent": made.persistent}
+        more |= {"maps": made.maps, "persistent": made.persistent, "warps": func.attrs["num_warps"]}
         self.select = made.select
         return made.text, made.entry, more, made.notes
 

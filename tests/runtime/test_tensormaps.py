@@ -277,6 +277,33 @@ def test_a_descriptor_that_has_changed_is_not_taken_for_the_old_one(gpu):
         kernel[(1,)](source, target, 16)
 
 
+def product(a, b, c, m, n, k, BLOCK: bl.constexpr):
+    rows, columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK), bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+    inner, acc = bl.arange(0, 64), bl.zeros((BLOCK, BLOCK), bl.float32)
+    for at in range(0, k, 64):
+        left = bl.load(a + rows[:, None] * k + at + inner, mask=(rows[:, None] < m) & (at + inner < k), other=0)
+        right = bl.load(
+            b + (at + inner)[:, None] * n + columns, mask=((at + inner)[:, None] < k) & (columns < n), other=0
+        )
+        acc = bl.dot(left, right, acc)
+    bl.store(c + rows[:, None] * n + columns, acc.to(bl.float16), mask=(rows[:, None] < m) & (columns < n))
+
+
+def test_the_maps_of_a_product_are_those_of_its_arrays(gpu):
+    gpu.hidden, kernel = {}, blocknb.kernel(product)
+    a, b, c = (TorchTensor(np.float16) for _ in range(3))
+    for m, n, k in ((256, 512, 320), (272, 496, 16), (272, 496, 0), (272, 496, 32)):
+        compiled = kernel[(3, 4)](a, b, c, m, n, k, BLOCK=128)
+        found = gpu.launches[-1]
+        left, right, *_ = found.maps
+        if k:
+            assert (left.address, left.dims, left.strides, left.swizzle) == (a.address, (m, k), (2 * k,), 3)
+            assert (right.address, right.dims, right.strides, right.kind) == (b.address, (k, n), (2 * n,), 6)
+        else:
+            assert {left.address, right.address} <= set(gpu.zeros)
+        assert compiled.code.threads > 32 * compiled.trace.options["num_warps"] == 32 * compiled.metadata.num_warps
+
+
 EXPRESSIONS = [
     (7, 7),
     (("arg", 0), 23),
