@@ -1,4 +1,5 @@
-"""Tensor maps and persistent grids on a GPU that has them, with machine code written by hand: what boxes hold, and where they end."""
+"""Tensor maps and persistent grids on a GPU that has them: with machine code written by hand, what boxes hold and where they end; with a
+kernel's, that every launch has its own."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import blocknb
+import blocknb.language as bl
+from blocknb import TensorDescriptor
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
@@ -186,3 +189,94 @@ def test_the_driver_takes_maps_of_any_dtype_and_rank(dtype: t.DType, swizzle: in
         (address,), structs = made([memory.data.ptr])
         assert address % 64 == 0
         assert made([memory.data.ptr])[1] is structs
+
+
+@blocknb.kernel
+def product(a, b, c, m, n, k, BLOCK: bl.constexpr):
+    rows, columns = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK), bl.program_id(1) * BLOCK + bl.arange(0, BLOCK)
+    inner, acc = bl.arange(0, 64), bl.zeros((BLOCK, BLOCK), bl.float32)
+    for at in range(0, k, 64):
+        left = bl.load(a + rows[:, None] * k + at + inner, mask=(rows[:, None] < m) & (at + inner < k), other=0)
+        right = bl.load(
+            b + (at + inner)[:, None] * n + columns, mask=((at + inner)[:, None] < k) & (columns < n), other=0
+        )
+        acc = bl.dot(left, right, acc)
+    bl.store(c + rows[:, None] * n + columns, acc, mask=(rows[:, None] < m) & (columns < n))
+
+
+@blocknb.kernel
+def described_product(a, b, c, k, BLOCK: bl.constexpr):
+    row, column, acc = bl.program_id(0) * BLOCK, bl.program_id(1) * BLOCK, bl.zeros((BLOCK, BLOCK), bl.float32)
+    for at in range(0, k, BLOCK):
+        acc = bl.dot(a.load([row, at]), b.load([at, column]), acc)
+    c.store([row, column], acc)
+
+
+def halves(*shape: int) -> Any:
+    return cupy.random.standard_normal(shape, dtype=cupy.float32).astype(np.float16)
+
+
+def launch(a: Any, b: Any, c: Any) -> Any:
+    (m, k), n = a.shape, b.shape[1]
+    return product[(blocknb.cdiv(m, 128), blocknb.cdiv(n, 128))](a, b, c, m, n, k, BLOCK=128)
+
+
+def check(a: Any, b: Any, c: Any) -> None:
+    expected = a.get().astype(np.float64) @ b.get().astype(np.float64)
+    np.testing.assert_allclose(c.get(), expected, rtol=1e-3, atol=1e-3 * max(a.shape[1], 1) ** 0.5)
+
+
+SIZES = [
+    (256, 384, 512),
+    (16, 16, 16),
+    (272, 400, 48),
+    (128, 128, 0),
+    (300, 16, 1040),
+    (1, 256, 64),
+    (5, 64, 80),
+    (2, 0, 64),
+]
+
+
+def test_launches_of_one_kernel_have_their_own_maps() -> None:
+    arrays = [(halves(m, k), halves(k, n), cupy.full((m, n), np.nan, np.float32)) for m, n, k in SIZES]
+    for _ in range(3):
+        for a, b, c in arrays:
+            c[:] = np.nan
+            compiled = launch(a, b, c)
+            assert driver.target(0).capability != 90 or compiled.code.maps
+        for a, b, c in arrays:
+            check(a, b, c)
+
+
+def test_a_graph_holds_the_maps_of_its_launches() -> None:
+    arrays = [(halves(m, 64), halves(64, 128), cupy.zeros((m, 128), np.float32)) for m in (64, 128, 200)]
+    for _ in range(3):
+        for given in arrays:
+            launch(*given)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        stream.begin_capture()
+        for given in arrays:
+            launch(*given)
+        graph = stream.end_capture()
+    for i in range(300):  # more launches than are remembered, elsewhere
+        x = halves(16 + i, 64)
+        launch(x, arrays[0][1], cupy.zeros((16 + i, 128), np.float32))
+    for a, b, c in arrays:
+        a[:], c[:] = halves(*a.shape), np.nan
+    cupy.cuda.Device().synchronize()
+    graph.launch(stream)
+    stream.synchronize()
+    for given in arrays:
+        check(*given)
+
+
+def test_descriptors_of_the_host_are_maps() -> None:
+    for m, n, k, pitch in ((128, 128, 128, 128), (100, 72, 200, 256), (1, 8, 8, 64), (640, 136, 72, 72)):
+        a, b, c = halves(m, pitch)[:, :k], halves(k, n), cupy.full((m, n), np.nan, np.float32)
+        given = [TensorDescriptor.from_tensor(x, [64, 64]) for x in (a, b, c)]
+        for _ in range(3):
+            described_product[(blocknb.cdiv(m, 64), blocknb.cdiv(n, 64))](*given, k, BLOCK=64)
+        check(a, b, c)

@@ -2,13 +2,15 @@
 
 A measurement is a batch of launches between two readings of the clock, with a wait for the GPU before and behind it, so that its queue
 never fills and no launch waits for the GPU. The bare driver call is the same kernel with its arguments laid out beforehand: what
-remains of a launch when Python has nothing to do. Of ours and Triton's there are two further rows: the grid as a function of the
-arguments, as it is mostly written, and launches of two kinds in turn, none of which is like the one before.
+remains of a launch when Python has nothing to do. Of ours and Triton's there are further rows: the grid as a function of the
+arguments, as it is mostly written; launches of two kinds in turn, none of which is like the one before; and a product of arrays that
+come as tensor descriptors, made beforehand or for each launch, which the hardware wants encoded.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
 import time
 from collections.abc import Callable
@@ -37,6 +39,14 @@ def five_arguments(x, y, out, n, scale, BLOCK: bl.constexpr):  # type: ignore[no
     inside = offsets < n
     total = bl.load(x + offsets, mask=inside) + bl.load(y + offsets, mask=inside) * scale
     bl.store(out + offsets, total, mask=inside)
+
+
+@blocknb.kernel
+def through_descriptors(x, y, out, k, BLOCK: bl.constexpr):  # type: ignore[no-untyped-def]
+    total = bl.zeros((BLOCK, BLOCK), bl.float32)
+    for at in range(0, k, BLOCK):
+        total = bl.dot(x.load([0, at]), y.load([at, 0]), total)
+    out.store([0, 0], total.to(bl.float16))
 
 
 _CUDA = r"""
@@ -131,6 +141,32 @@ def _ways(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> dict[st
     }
 
 
+def _described(name: str, make: Callable[[], tuple[Any, type]]) -> dict[str, Callable[[], Call]]:
+    """The rows of products through descriptors; `make` returns the kernel and the class of its descriptors."""
+
+    def tensors() -> list[Any]:
+        import torch
+
+        return [torch.randn((N, N), device="cuda", dtype=torch.float16) for _ in range(3)]
+
+    def beforehand() -> Call:
+        kernel, described = make()
+        given = [described.from_tensor(x, [N, N]) for x in tensors()]  # type: ignore[attr-defined]
+        return lambda: kernel[(1,)](*given, N, BLOCK=N, num_warps=4)
+
+    def each_time() -> Call:
+        (kernel, described), arrays = make(), tensors()
+        from_tensor = described.from_tensor  # type: ignore[attr-defined]
+        return lambda: kernel[(1,)](*[from_tensor(x, [N, N]) for x in arrays], N, BLOCK=N, num_warps=4)
+
+    return {f"{name}, descriptors": beforehand, f"{name}, new descriptors": each_time}
+
+
+def _tritons() -> tuple[Any, type]:
+    module = importlib.import_module("triton.tools.tensor_descriptor")
+    return kernel_for_triton(through_descriptors), module.TensorDescriptor
+
+
 def _gpu_calls() -> dict[str, Callable[[], Call]]:
     """What makes each peer's call. Arrays of ours and Triton's are torch's, as their users' are; CuPy's have a row of their own."""
     import cupy
@@ -177,7 +213,9 @@ def _gpu_calls() -> dict[str, Callable[[], Call]]:
     return {
         **_ways(OURS, ours),
         f"{OURS}, CuPy arrays": lambda: _launcher(five_arguments, own),
+        **_described(OURS, lambda: (through_descriptors, blocknb.TensorDescriptor)),
         **_ways("Triton", lambda: (kernel_for_triton(five_arguments), tensors())),
+        **_described("Triton", _tritons),
         "CuPy RawKernel": raw_kernel,
         "torch.add": torch_add,
         "the driver's call alone": driver,
