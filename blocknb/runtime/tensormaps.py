@@ -41,17 +41,15 @@ class Encoder:
     `get(values of these)` gives the Structs of an earlier launch or None, `encode(*values)` makes them. Raises LaunchError."""
 
     def __init__(self, compiled: Compiled, device: int):
-        self.specs, self.device, self.kernel = compiled.code.maps, device, compiled.name
-        self.names = [name for name, _ in compiled.parameters]
-        told = [(*spec.dims, *spec.strides) for spec in self.specs]
-        read = {spec.base for spec in self.specs}.union(*(maps.parameters(e) for told_of in told for e in told_of))
-        self.reads = sorted(read)
-        names = [f"p{i}" for i in range(len(self.names))]
-        shown = "".join(f"(p{s.base}, {_written(s.dims, names)}, {_written(s.strides, names)}), " for s in self.specs)
+        self.specs, names = compiled.code.maps, [name for name, _ in compiled.parameters]
+        self._maps = [_Map(spec, spelled(names[spec.base]), compiled.name, device) for spec in self.specs]
+        expressions = [e for spec in self.specs for e in (("arg", spec.base), *spec.dims, *spec.strides)]
+        self.reads = sorted(frozenset().union(*map(maps.parameters, expressions)))
+        values = [f"p{i}" for i in range(len(names))]
+        shown = "".join(f"(p{s.base}, {_written(s.dims, values)}, {_written(s.strides, values)}), " for s in self.specs)
         known = {"quotient": maps.quotient, "remainder": maps.remainder}
         self._evaluate = eval(f"lambda {', '.join(f'p{i}' for i in self.reads)}: ({shown})", known)
         self._launches: dict[tuple[int, ...], Structs] = {}
-        self._structs: dict[tuple, _Struct] = {}
         self._lock = threading.Lock()
         self.get = self._launches.get
 
@@ -62,42 +60,9 @@ class Encoder:
 
     def encode(self, *values: int) -> Structs:
         with self._lock:
-            found = tuple(map(self._struct, range(len(self.specs)), self._evaluate(*values)))
-            made = tuple(struct.address for struct in found), found
+            found = [one.struct(told) for one, told in zip(self._maps, self._evaluate(*values), strict=True)]
+            made = tuple([_place(struct) for struct in found]), found
             return _kept(self._launches, values, made)
-
-    def _struct(self, number: int, told: tuple[int, tuple[int, ...], tuple[int, ...]]) -> _Struct:
-        if (found := self._structs.get((number, *told))) is not None:
-            return found
-        spec, (base, dims, strides) = self.specs[number], told
-        made = _Struct()
-        if base == 0 or min(dims) <= 0:
-            # A map of an empty array there is none, and every box of it reads zeros: so do those of one zero.
-            base, dims, strides = spare(self.device)[spec.stored], (1,) * len(dims), (0,) * len(strides)
-        steps = [
-            _LEAST_STRIDE if dim == 1 else stride * spec.dtype.bytes for dim, stride in zip(dims, strides, strict=False)
-        ]
-        self._check(spec, base, dims, steps)
-        if status := _encode(made.address, spec, base, dims, steps):
-            told_of = f"dims {dims}, strides {tuple(steps)} bytes, box {spec.box}, swizzle {spec.swizzle}"
-            raise self._refused(spec, f"of {told_of}: the driver refuses a map of it (error {status})")
-        return _kept(self._structs, (number, *told), made)
-
-    def _check(self, spec: MapSpec, base: int, dims: Sequence[int], steps: Sequence[int]) -> None:
-        if base % 16:
-            raise self._refused(spec, "beginning at no multiple of 16 bytes")
-        if max(dims) > _MAX_DIM:
-            raise self._refused(spec, f"of {max(dims)} elements along an axis: 2^32 are the most")
-        for step in steps:
-            if not 0 <= step < _MAX_STRIDE or step % _LEAST_STRIDE:
-                raise self._refused(spec, f"with a stride of {step} bytes: no multiple of 16 from 0 to 2^40")
-
-    def _refused(self, spec: MapSpec, why: str) -> LaunchError:
-        name = spelled(self.names[spec.base])
-        return LaunchError(
-            f"{self.kernel} moves boxes of `{name}` (TMA), which cannot be done with an array {why}",
-            hint='without="specialize" leaves such copies out; arrays whose rows begin at multiples of 16 bytes can be copied so',
-        )
 
 
 def _written(expressions: Sequence[maps.Expression], names: Sequence[str]) -> str:
@@ -112,24 +77,62 @@ def _kept(known: dict, key: tuple, value: Any) -> Any:
     return value
 
 
-class _Struct:
-    """Memory for a tensor map."""
-
-    def __init__(self) -> None:
-        self.memory = ctypes.create_string_buffer(BYTES + ALIGNMENT)
-        self.address = -(-ctypes.addressof(self.memory) // ALIGNMENT) * ALIGNMENT
+_Struct = ctypes.c_uint64 * ((BYTES + ALIGNMENT) // 8)  # with room to begin at a multiple of 64 bytes
 
 
-def _encode(address: int, spec: MapSpec, base: int, dims: Sequence[int], steps: Sequence[int]) -> int:
-    """Has the driver write a map of an array; its status, 0 if all is well. It counts axes from the innermost."""
-    rank, longs, words = len(dims), ctypes.c_uint64, ctypes.c_uint32
-    sizes, strides = (longs * rank)(*reversed(dims)), (longs * rank)(*reversed(steps))
-    box, ones = (words * rank)(*reversed(spec.box)), (words * rank)(*[1] * rank)
-    kind, swizzle = _TYPES.get(spec.dtype.short, 0), _SWIZZLES[spec.swizzle]
-    encode = encode_tiled()
-    return encode(
-        address, kind, rank, base, sizes, strides, box, ones, _PLAIN, swizzle, _PROMOTE_256, _FILL_ZERO
-    )  # fmt: skip
+def _place(struct: Any) -> int:
+    return -(-ctypes.addressof(struct) // ALIGNMENT) * ALIGNMENT
+
+
+class _Map:
+    """One of a kernel's maps. What the driver is given of it stays but for the array's place, extents and strides; it counts axes from
+    the innermost."""
+
+    def __init__(self, spec: MapSpec, array: str, kernel: str, device: int):
+        self.spec, self.array, self.kernel, self.device = spec, array, kernel, device
+        self.structs: dict[tuple, Any] = {}
+        self.rank, self.bytes, words = len(spec.box), spec.dtype.bytes, ctypes.c_uint32 * len(spec.box)
+        self.dims, self.steps = ((ctypes.c_uint64 * self.rank)() for _ in range(2))
+        self.box, self.ones = words(*reversed(spec.box)), words(*[1] * self.rank)
+        self.kind, self.swizzle = _TYPES.get(spec.dtype.short, 0), _SWIZZLES[spec.swizzle]
+
+    def struct(self, told: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:
+        """The struct for (the array's address, its extents, its strides in elements, outer to inner)."""
+        if (found := self.structs.get(told)) is not None:
+            return found
+        base, dims, strides = told
+        if base == 0 or min(dims) <= 0:
+            # A map of an empty array there is none, and every box of it reads zeros: so do those of one zero.
+            base, dims, strides = spare(self.device)[self.spec.stored], (1,) * self.rank, (0,) * (self.rank - 1)
+        steps = [stride * self.bytes for stride in strides]
+        if 1 in dims:  # along which nothing has a stride
+            steps = [_LEAST_STRIDE if dim == 1 else step for dim, step in zip(dims, steps, strict=False)]
+        self.check(base, dims, steps)
+        self.dims[:], self.steps[: self.rank - 1] = list(reversed(dims)), list(reversed(steps))
+        made, encode = _Struct(), encode_tiled()
+        status = encode(
+            _place(made), self.kind, self.rank, base, self.dims, self.steps, self.box, self.ones, _PLAIN, self.swizzle,
+            _PROMOTE_256, _FILL_ZERO,
+        )  # fmt: skip
+        if status:
+            told_of = f"dims {dims}, strides {tuple(steps)} bytes, box {self.spec.box}, swizzle {self.spec.swizzle}"
+            raise self.refused(f"of {told_of}: the driver refuses a map of it (error {status})")
+        return _kept(self.structs, told, made)
+
+    def check(self, base: int, dims: Sequence[int], steps: Sequence[int]) -> None:
+        if base & 15:
+            raise self.refused("that begins at no multiple of 16 bytes")
+        if max(dims) > _MAX_DIM:
+            raise self.refused(f"of {max(dims)} elements along an axis: 2^32 are the most")
+        for step in steps:
+            if step % _LEAST_STRIDE or not 0 <= step < _MAX_STRIDE:
+                raise self.refused(f"with a stride of {step} bytes: no multiple of 16 from 0 to 2^40")
+
+    def refused(self, why: str) -> LaunchError:
+        return LaunchError(
+            f"{self.kernel} moves boxes of `{self.array}` (TMA), which cannot be done with an array {why}",
+            hint='without="specialize" leaves such copies out; arrays whose rows begin at multiples of 16 bytes can be copied so',
+        )
 
 
 @functools.cache

@@ -143,7 +143,7 @@ def test_an_array_without_memory_is_empty(gpu, scale):
 @pytest.mark.parametrize(
     ("offset", "sizes", "message"),
     [
-        (4, (16, 16, 16), "moves boxes of `x` .* beginning at no multiple of 16 bytes"),
+        (4, (16, 16, 16), "moves boxes of `x` .* that begins at no multiple of 16 bytes"),
         (0, (16, 16, 17), "moves boxes of `x` .* with a stride of 68 bytes"),
         (0, (16, 16, -16), "with a stride of -64 bytes"),
         (0, (16, 16, 2**38), "with a stride of 1099511627776 bytes"),
