@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from blocknb.runtime.arguments import Kind
 
 ALIGNMENT, MAX_RANK = 16, 5
+_TRACED = ("FakeTensor", "FunctionalTensor")  # torch's, while it traces a function: they have no memory
 PADDING = ("zero", "nan")
 
 
@@ -44,7 +45,8 @@ class TensorDescriptor:
         self.shape, self.strides = _integers("shape", shape), _integers("strides", strides)
         block = _integers("block_shape", block_shape)
         self.block_shape: Sequence[int] = list(block)
-        kind, address = _describer()(base)(base)
+        traced = type(base).__name__ in _TRACED
+        kind, address = _without_memory(base) if traced else _describer()(base)(base)
         if not kind.is_pointer:
             raise LaunchError(f"a tensor descriptor describes an array, not a {type(base).__name__}")
         self._element = kind.type.element
@@ -119,6 +121,12 @@ def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: 
                 hint=f"pad the rows to a multiple of {ALIGNMENT // dtype.bytes} elements, or use tl.make_block_ptr in the kernel",
             )
     _type(dtype, block, padding)
+
+
+def _without_memory(base: Any) -> tuple[Kind, int]:
+    from blocknb.runtime.arguments import ANYWHERE, dtype_of, pointer_kind
+
+    return pointer_kind(dtype_of(base.dtype), True, ANYWHERE), 0
 
 
 @functools.cache

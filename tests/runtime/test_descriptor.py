@@ -90,6 +90,21 @@ def test_torch_tensors_on_the_host() -> None:
     assert torch.equal(out, 2 * x)
 
 
+def test_what_torch_traces_with_has_no_memory_to_look_at() -> None:
+    class FakeTensor:
+        dtype, shape = np.dtype(np.float16), (10, 24)
+
+        def stride(self) -> tuple[int, ...]:
+            return (24, 1)
+
+    x = TensorDescriptor.from_tensor(FakeTensor(), [8, 16])
+    assert (x.shape, x.strides, x.block_shape, x.dtype) == ((10, 24), (24, 1), [8, 16], np.float16)
+    with pytest.raises(LaunchError, match="is 40 bytes, not a multiple of 16"):
+        TensorDescriptor(x.base, (10, 20), (20, 1), [8, 16])
+    with pytest.raises(LaunchError, match="FakeTensor is neither an array nor a number"):
+        double[1, 1](x, x)
+
+
 def test_none_stands_for_no_descriptor() -> None:
     out = np.zeros(4, np.float32)
     optional[1,](None, out, n=4)
