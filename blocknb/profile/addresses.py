@@ -9,6 +9,7 @@ an address, a mask, a bound or a condition needs are computed, and a loop is lef
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,6 +154,13 @@ class _Walk:
                 self.branch(op)
             case "while":
                 self.repeat(op)
+            case "roles":
+                for block in op.blocks:
+                    self.block(block)
+            case "cta_id":  # of a CTA that has one program
+                self.assign(op.results, [self.number().astype(np.int32)])
+            case "num_ctas":
+                self.assign(op.results, [np.asarray(math.prod(self.home.grid), np.int32)])
             case "inside":  # the test of checked mode, which a launch that went well has passed
                 self.assign(op.results, [np.ones(() if self.flat else op.result.type.shape, bool)])
             case "local_store":
@@ -161,6 +169,14 @@ class _Walk:
                 self.assign(op.results, [self.buffers.get(op.args[0])])
             case _ if any(result in self.home.needed for result in op.results):
                 self.assign(op.results, self.compute(op))
+
+    def number(self) -> np.ndarray:
+        """The number of the program, in the order in which they are launched."""
+        return self.numbers(np.asarray(self.program))
+
+    def numbers(self, ids: np.ndarray) -> np.ndarray:
+        x, y, _ = self.home.grid
+        return ids[..., 0] + x * (ids[..., 1] + y * ids[..., 2])
 
     def record(self, op: Op) -> None:
         if not self.recording:
@@ -257,6 +273,9 @@ class _Origins(_Walk):
         self.ids = programs
         self.active: np.ndarray = np.ones(len(programs), bool)
         self.reached: dict[int, np.ndarray] = {}
+
+    def number(self) -> np.ndarray:
+        return self.numbers(self.ids)
 
     def record(self, op: Op) -> None:
         super().record(op)

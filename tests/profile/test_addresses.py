@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from bulk_kernels import PRODUCTS
 
 import blocknb
 import blocknb.language as tl
@@ -202,3 +203,16 @@ def test_the_trip_of_a_loop_moves_its_pointers():
     assert first[op].trips == 3
     assert (later[op].offsets - first[op].offsets == 2 * 16 * 4).all()
     assert (beyond[op].offsets == later[op].offsets).all()
+
+
+@pytest.mark.parametrize("product", [p for p in PRODUCTS if not p.bulk], ids=lambda p: p.name)
+def test_a_team_s_accesses_are_those_of_one_program_of_the_grid(product):
+    """Whether or not a CTA has several of them. What the producer copies is no access of a tile."""
+    func, (m, n, k) = product.finished(), (128, 192, 128)
+    scalars = {"m": m, "n": n, "k": k, "lda": m, "ldb": n, "ldc": n}
+    found = Addresses(func, scalars, (6, 1, 1))
+    first = [(row * n + column) * 2 for row in (0, 64) for column in (0, 64, 128)]
+    for number in range(6):
+        ((op, access),) = found.of((number, 0, 0)).items()
+        assert (access.array, access.offsets[0, 0], access.trips) == ("c", first[number], 1)
+    assert found.origins(op, [(i, 0, 0) for i in range(6)]) == first
