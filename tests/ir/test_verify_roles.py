@@ -1,0 +1,118 @@
+"""Which functions with roles are no functions: each rule is broken once in a product that is right."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from bulk_kernels import HOPPER, PRODUCTS, Product
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.text import parse_func
+from blocknb.ir.verify import verify
+from blocknb.layouts.shared import boxed, row_major, swizzled
+from blocknb.passes.allocate import allocate
+from blocknb.trace import Notes
+
+PRODUCT = Product("nt", persistent=True, bulk=True)
+PRODUCER, TEAM = "} else {", "roles {warps=(4, 1)} {"
+
+BROKEN = [
+    # Roles.
+    (TEAM, "roles {warps=(8, 1)} {", "a team of 8 warps in a program of 4"),
+    (TEAM, "roles {warps=(4, 1), registers=(240, 24)} {", "share out registers in groups of 4"),
+    (TEAM, "roles {warps=(4, 4), registers=(240, 20)} {", "multiples of 8 from 24"),
+    (TEAM, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + TEAM, "fence in front of roles"),
+    (TEAM, "if %yes {\nbarrier\nyield\n} else {\nyield\n}\n" + TEAM, "barrier in front of roles"),
+    (PRODUCER, PRODUCER + "\nbarrier", "a producer does not do barrier"),
+    (PRODUCER, PRODUCER + "\nfence", "a producer does not do fence"),
+    (PRODUCER, PRODUCER + "\narrive %full, %zero", "a producer does not do arrive"),
+    (PRODUCER, PRODUCER + "\nstore_wait {pending=0}", "a producer does not do store_wait"),
+    (PRODUCER, PRODUCER + "\nstore %a, %half", "a producer does not do store"),
+    (PRODUCER, PRODUCER + "\n%u = const 0.0 : tile<64xf32, #rows>", "%u is a tile, and a producer has none"),
+    (PRODUCER, PRODUCER + "\n%u = alloc {align=1024} : buffer<64x64xf16, #a>", "a producer does not do alloc"),
+    (TEAM, TEAM + "\nexpect %full, %zero {bytes=8}", "the team does not do expect"),
+    (TEAM, TEAM + "\ncopy_bulk %rc, %ma, %full, %zero, %zero, %zero {axes=(0, 1)}", "the team does not do copy_bulk"),
+    # mbarriers and maps.
+    (TEAM, TEAM + "\n%inner = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "mbarriers are made at the function's top"),
+    (TEAM, TEAM + "\n%mi = tensor_map %a, %m, %k, %lda : map<64x64xf16, 128>", "tensor maps are made at the function's"),
+    ("%ma = tensor_map %a, %m", "%r = cta_id\n%ma = tensor_map %a, %r", "%r is made by cta_id"),
+    ("%ma = tensor_map %a,", "%q = ptradd %a, %m\n%ma = tensor_map %q,", "a tensor map begins at a parameter"),
+    ("%first_team = cta_id", "%first_team = program_id 0", "a CTA that runs several programs has no program id"),
+    ("num_warps=4, persistent=True", "num_warps=4", "cta_id in a function that is not persistent"),
+    # How boxes lie in buffers.
+    ("map<64x64xf16, 128>", "map<64x32xf16, 128>", "rows of 64 bytes under a swizzle of 128"),
+    ("map<64x64xf16, 128>", "map<64x32xf16, 64>", "lie in a buffer as"),
+    ("map<64x64xf16, 128>", "map<64x64xf16, 0>", "lie in a buffer as"),
+    ("map<64x64xf16, 128>", "map<64x4xf16, 0>", "rows of multiples of 16 bytes, not of 8"),
+    ("map<64x64xf16, 128>", "map<128x64xf16, 128>", "do not fill"),
+    ("{axes=(1, 0)}", "{axes=(0, 1)}", "lie in a buffer as"),
+    ("%rc = alloc {align=1024}", "%rc = alloc", "at multiples of 128 bytes, not of 1024"),
+    ("%ra = alloc {align=1024}", "%ra = alloc {align=512}", "at multiples of 512 bytes, not of 1024"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "message"), BROKEN, ids=[message for *_, message in BROKEN])
+def test_a_broken_rule_is_named(old: str, new: str, message: str) -> None:
+    text = PRODUCT.text.replace("%ma = ", "%yes = cmp gt %m, %zero\n%half = const 0.0 : f16\n%ma = ", 1)
+    verify(parse_func(text))
+    assert old in text
+    with pytest.raises(CompilerBug, match=message.replace("(", r"\(")):
+        verify(parse_func(text.replace(old, new)))
+
+
+def test_roles_are_the_end_of_a_function() -> None:
+    text = PRODUCT.text.rstrip().removesuffix("}")
+    verify(parse_func(text + "}"))
+    with pytest.raises(CompilerBug, match="stand at a function's end"):
+        verify(parse_func(text + "barrier\n}"))
+
+
+def test_what_a_producer_needs_is_made_of_scalars() -> None:
+    made = "%t = arange 0 64 : tile<64xi32, #columns>\n%s = reduce %t {axis=0} add\n"
+    text = PRODUCT.text.replace(TEAM, made + TEAM).replace("%depth = mul %copy, %size", "%depth = mul %copy, %s")
+    with pytest.raises(CompilerBug, match="the producer needs %s, which is made of the tile %t"):
+        verify(parse_func(text))
+
+
+def test_signals_belong_to_roles() -> None:
+    lines = ["%full = mbarriers {slots=1, arrivals=1} : mbarriers<1>", "%zero = const 0 : i32"]
+    for op in ("await %full, %zero, %zero", "arrive %full, %zero", "expect %full, %zero {bytes=8}"):
+        text = "\n".join(["func @f() memory {num_warps=4} {", *lines, op, "}"])
+        with pytest.raises(CompilerBug, match=f"{op.split()[0]} without roles"):
+            verify(parse_func(text))
+
+
+@pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
+def test_rings_and_mbarriers_have_places_of_their_own(product: Product) -> None:
+    func = allocate(product.written(), HOPPER, Notes("allocate"))
+    verify(func)
+    places = []
+    for op in func.ops():
+        if op.name in ("alloc", "mbarriers"):
+            places.append((op.attrs["offset"], op.attrs["offset"] + op.result.type.bytes))
+    assert len(places) == 4 + product.bulk
+    places.sort()
+    assert all(before[1] <= after[0] for before, after in pairwise(places))
+    assert places[-1][1] == func.attrs["shared_bytes"]
+
+
+@pytest.mark.parametrize("change", [("offset=", 4), ("offset=", 1 << 20)])
+def test_mbarriers_lie_within_shared_memory_at_multiples_of_8_bytes(change: tuple) -> None:
+    func = allocate(PRODUCT.written(), HOPPER, Notes("allocate"))
+    ops = tuple(
+        op.replace(attrs={**op.attrs, "offset": op.attrs["offset"] + change[1]}) if op.name == "mbarriers" else op
+        for op in func.body.ops
+    )
+    with pytest.raises(CompilerBug, match=r"mbarriers at \d+"):
+        verify(func.replace(body=type(func.body)(func.body.args, ops)))
+
+
+def test_boxes_lie_as_the_swizzles_of_wgmma_or_one_panel_after_another() -> None:
+    for inner in (0, 1):
+        order = (inner, 1 - inner)
+        for swizzle in (32, 64, 128):
+            assert boxed((64, 128), 16, inner, swizzle // 2, swizzle) == swizzled((64, 128), 16, order, swizzle)
+        assert boxed((64, 128), 16, inner, (64, 128)[inner], 0) == row_major((64, 128), order)
+    panels = boxed((4, 32), 16, 1, 8, 0)
+    assert [panels.offset(index) for index in (1, 7, 8, 16, 32, 33)] == [1, 7, 32, 64, 8, 9]
