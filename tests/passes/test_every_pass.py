@@ -66,6 +66,23 @@ def test_removing_any_one_barrier_or_wait_is_noticed(name):
                 case.interpret(without(func, removed), arguments, seed=seed)
 
 
+ROLES = ("await", "arrive", "expect", "copy_bulk", "dot_wait", "barrier")
+
+
+def test_removing_any_op_by_which_roles_wait_for_each_other_is_noticed():
+    """With two slots a ring and one CTA, so that all of them are used again."""
+    case = CASES["wgmma_attention"]
+    arguments = case.make(np.random.default_rng(5))
+    func, _ = case.lower(arguments, "sm_90a", num_stages=2)
+    case.interpret(func, arguments, ctas=1)
+    needed = [op.id for op in func.ops() if op.name in ROLES]
+    assert {"await", "arrive", "expect", "copy_bulk"} <= {op.name for op in func.ops()}
+    for removed in needed:
+        with pytest.raises((CompilerBug, AssertionError)):
+            for seed in range(3):
+                case.interpret(without(func, removed), arguments, seed=seed, ctas=1)
+
+
 def without(func: Func, id: int) -> Func:
     """The function without the op of that id."""
 
