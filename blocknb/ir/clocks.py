@@ -47,7 +47,8 @@ class Marks:
 
     def __init__(self, size: int, clocks: Clocks):
         self.clocks = clocks
-        self.read, self.written, self.updated = (np.zeros((clocks.warps, size), np.int32) for _ in range(3))
+        self.read, self.written = (np.zeros((clocks.warps, size), np.int32) for _ in range(2))
+        self.updated: np.ndarray | None = None  # few memories see atomics
         # The copy engine's last write to a byte, and its last read: which column tells of its end, and the moment of that.
         self.writer, self.landed = np.zeros(size, np.int16), np.zeros(size, np.int32)
         self.reader, self.fetched = np.zeros(size, np.int16), np.zeros(size, np.int32)
@@ -66,6 +67,8 @@ class Marks:
     def note_update(self, warp: int, epoch: int, where: np.ndarray) -> str:
         """Remembers an atomic, which meets other atomics without harm; what is wrong with it, or ""."""
         trouble = self._unwritten(warp, where) or self._idle(warp, where)
+        if self.updated is None:
+            self.updated = np.zeros_like(self.read)
         self.updated[warp, where] = self.clocks.now(warp)
         return trouble
 
@@ -101,7 +104,8 @@ class Marks:
         return "the copy engine writes" if (self.landed[where] > known[self.writer[where]]).any() else ""
 
     def _updates(self, warp: int, where: np.ndarray) -> str:
-        return "another warp updates" if self._late(self.updated, warp, where).any() else ""
+        late = self.updated is not None and self._late(self.updated, warp, where).any()
+        return "another warp updates" if late else ""
 
     def _idle(self, warp: int, where: np.ndarray) -> str:
         """What is wrong with a change of bytes that somebody may be reading, or ""."""

@@ -330,7 +330,9 @@ class Agent(Warp):
             self.complain(op, f"{does} {trouble}{UNORDERED}" if trouble else "")
 
     def marks(self, array: int) -> Marks:
-        return self.memory.arrays.setdefault(array, Marks(len(self.space.bytes[array]), self.cta.clocks))
+        if array not in self.memory.arrays:
+            self.memory.arrays[array] = self.memory.account(len(self.space.bytes[array]))
+        return self.memory.arrays[array]
 
     def store_bulk(self, op: Op, args: list) -> None:
         """Tells the copy engine to store a buffer: it reads it some time before a wait for that, and writes some time later."""
