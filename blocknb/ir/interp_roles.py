@@ -283,7 +283,8 @@ class Agent(Warp):
         kind, numbers = op.result.type, [int(x) for x in args]
         rank, size = len(kind.box), kind.dtype.bytes
         base, extents, strides = numbers[0], numbers[1 : rank + 1], [*numbers[rank + 1 :], 1]
-        if base % ALIGNMENT or any(stride * size % ALIGNMENT for stride in strides[:-1]):
+        wrong = (n > 1 and stride * size % ALIGNMENT for n, stride in zip(extents, strides[:-1], strict=False))
+        if base % ALIGNMENT or any(wrong):
             raise self.bug(op, f"a tensor map needs a start and strides of multiples of {ALIGNMENT} bytes: {strides}")
         return Map(kind, base, tuple(extents), tuple(strides))
 
