@@ -357,6 +357,8 @@ class Planner:
             last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
             late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
             late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
+            if slots == 1:  # which is awaited again before the product behind it, that would let go of it, has begun
+                late = ()
             yield Group(together, block, loop, slots, slots, named is not None, last, late)
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:

@@ -1,0 +1,226 @@
+"""Kernels with products in loops of every kind, of random extents and tiles: with roles they compute what NumPy does, in any order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.base import Case, poison
+from support import UNPLACED
+
+import blocknb
+import blocknb.language as bl
+from blocknb.ir.core import Func
+
+ORDERS = ("nn", "nt", "tn", "tt")
+
+
+@blocknb.kernel
+def plain(
+    a,
+    b,
+    c,
+    m,
+    n,
+    k,
+    la,
+    lb,
+    lc,
+    TA: bl.constexpr,
+    TB: bl.constexpr,
+    BM: bl.constexpr,
+    BN: bl.constexpr,
+    BK: bl.constexpr,
+):
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
+        pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
+        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+        y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+        total = bl.dot(x, y, total)
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+
+
+@blocknb.kernel
+def nested(
+    a,
+    b,
+    c,
+    m,
+    n,
+    k,
+    la,
+    lb,
+    lc,
+    TA: bl.constexpr,
+    TB: bl.constexpr,
+    BM: bl.constexpr,
+    BN: bl.constexpr,
+    BK: bl.constexpr,
+):
+    """All columns of some rows in one program; every other time the inner loop is left out at the end."""
+    rows = bl.program_id(0) * BM + bl.arange(0, BM)
+    for column in range(0, n, BN):
+        columns = column + bl.arange(0, BN)
+        total = bl.zeros((BM, BN), bl.float32)
+        if column // BN % 3 != 1:
+            for start in range(0, k, BK):
+                inner = start + bl.arange(0, BK)
+                pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
+                pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
+                x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+                y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+                total = bl.dot(x, y, total) * 0.5
+        inside = (rows[:, None] < m) & (columns[None, :] < n)
+        bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+
+
+@blocknb.kernel
+def twice(
+    a,
+    b,
+    c,
+    m,
+    n,
+    k,
+    la,
+    lb,
+    lc,
+    TA: bl.constexpr,
+    TB: bl.constexpr,
+    BM: bl.constexpr,
+    BN: bl.constexpr,
+    BK: bl.constexpr,
+):
+    """Two loops one after the other, the second over half of K; a tile that is loaded once and used throughout."""
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    first = bl.arange(0, BK)
+    pb = b + (columns[None, :] * lb + first[:, None] if TB else first[:, None] * lb + columns[None, :])
+    once = bl.load(pb, mask=(first[:, None] < k) & (columns[None, :] < n), other=0.0)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
+        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+        total = bl.dot(x, once, total)
+    for start in range(0, k // 2, BK):
+        inner = start + bl.arange(0, BK)
+        pa = a + (inner[None, :] * la + rows[:, None] if TA else rows[:, None] * la + inner[None, :])
+        pb = b + (columns[None, :] * lb + inner[:, None] if TB else inner[:, None] * lb + columns[None, :])
+        x = bl.load(pa, mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+        y = bl.load(pb, mask=(inner[:, None] < k) & (columns[None, :] < n), other=0.0)
+        total = bl.dot(x, y, total)
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    bl.store(c + rows[:, None] * lc + columns[None, :], total.to(c.dtype.element_ty), mask=inside)
+
+
+def of_plain(a: np.ndarray, b: np.ndarray, x: dict[str, Any]) -> np.ndarray:
+    return a @ b
+
+
+def of_nested(a: np.ndarray, b: np.ndarray, x: dict[str, Any]) -> np.ndarray:
+    total = np.zeros((x["m"], x["n"]))
+    for start in range(0, x["k"], x["BK"]):
+        part = slice(start, start + x["BK"])
+        total = (total + a[:, part] @ b[part]) * 0.5
+    left_out = np.arange(x["n"]) // x["BN"] % 3 == 1
+    return np.where(left_out, 0.0, total)
+
+
+def of_twice(a: np.ndarray, b: np.ndarray, x: dict[str, Any]) -> np.ndarray:
+    size, k = x["BK"], x["k"]
+    total = np.zeros((x["m"], x["n"]))
+    for start in range(0, k, size):
+        part = a[:, start : start + size]
+        total += part @ b[:size][: part.shape[1]]
+    half = min(k, -(-(k // 2) // size) * size)
+    return total + a[:, :half] @ b[:half]
+
+
+KERNELS = ((plain, of_plain), (nested, of_nested), (twice, of_twice))
+
+
+def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
+    """A kernel, extents, tiles and options of a launch."""
+    rng = random.Random(seed)
+    kernel, reference = rng.choice(KERNELS)
+    order, warps = rng.choice(ORDERS), rng.choice((4, 4, 8))
+    tile = rng.choice((64, 128)), rng.choice((16, 32, 64, 128)), rng.choice((16, 32, 64))
+    m, n, k = (rng.choice((extent, 1, rng.randint(1, 2 * extent), 2 * extent)) for extent in tile)
+    k = rng.choice((k, 0, rng.randint(1, 7) * tile[2], rng.randint(1, 5 * tile[2])))
+
+    def make(_: np.random.Generator) -> dict[str, Any]:
+        values = np.random.default_rng(seed)
+        found: dict[str, Any] = {}
+        for name, step, (rows, columns) in zip("ab", ("la", "lb"), ((m, k), (k, n)), strict=True):
+            shape = (rows, columns) if order["ab".index(name)] == "n" else (columns, rows)
+            whole = values.integers(-4, 5, (max(1, shape[0]), -(-max(1, shape[1]) // 8) * 8)).astype(np.float16)
+            found |= {name: whole, step: whole.shape[1]}
+        found |= {"c": poison((m, n + rng.choice((0, 3))), np.float32), "m": m, "n": n, "k": k}
+        found |= {"lc": found["c"].shape[1], "TA": order[0] == "t", "TB": order[1] == "t"}
+        return found | dict(zip(("BM", "BN", "BK"), tile, strict=True))
+
+    def expected(x: dict[str, Any]) -> dict[str, np.ndarray]:
+        a, b = (
+            x[i].astype(np.float64).T if way == "t" else x[i].astype(np.float64)
+            for i, way in zip("ab", order, strict=True)
+        )
+        a, b = a[:m, :k], b[:k, :n]
+        c = x["c"].astype(np.float64)
+        c[:, :n] = reference(a, b, x)
+        return {"c": c}
+
+    grid = (-(-m // tile[0]), 1 if kernel is nested else -(-n // tile[1]))
+    options = {"num_warps": warps, "num_stages": rng.choice((None, 1, 2, 3, 4))}
+    without = ("persist",) if rng.random() < 0.3 else ()
+    case = Case(
+        f"{kernel.__name__} {order} {m}x{n}x{k} by {tile} {options} {without}",
+        kernel,
+        make,
+        expected,
+        grid,
+        rtol=1e-5,
+        atol=1e-3,
+    )
+    return case, {"without": without, **{name: x for name, x in options.items() if x is not None}}
+
+
+def check(seed: int) -> Func:
+    case, options = drawn(seed)
+    arguments = case.make(np.random.default_rng(seed))
+    func, stages = case.lower(arguments, "sm_90a", **options)
+    for stage in stages:
+        if stage.after is stage.before and stage.name != "barriers":
+            continue
+        if any(op.name == "roles" for op in stage.after.ops()):
+            case.interpret(stage.after, arguments, implicit_barriers=stage.name in UNPLACED, seed=seed)
+    return func
+
+
+#: 14 and 59 have rings of one slot, in loops whose products could run on into the next trip.
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (3, 5, 6), (7, 8, 9), (14, 59)], ids=str)
+def test_kernels_with_roles_compute_what_numpy_does(seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
+        check(seed)
+
+
+def test_most_of_them_have_roles() -> None:
+    found = []
+    for seed in range(24):
+        case, options = drawn(seed)
+        func, _ = case.lower(case.make(np.random.default_rng(seed)), "sm_90a", **options)
+        found.append(any(op.name == "roles" for op in func.ops()))
+    assert sum(found) > 12
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first", range(12, 412, 10))
+def test_many_more(first: int) -> None:
+    for seed in range(first, first + 10):
+        check(seed)
