@@ -251,8 +251,7 @@ def _moved(op: Op, x: Info) -> Info:
         case "convert":
             return x
         case "part":
-            axis = op.attrs["axis"]
-            return x._replace(groups=tuple(_part(g, 1, new[axis]) if i == axis else g for i, g in enumerate(x.groups)))
+            return x._replace(groups=tuple(_part(g, 1, n) for g, n in zip(x.groups, new, strict=True)))
         case "broadcast":
             return x._replace(
                 groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
@@ -403,19 +402,7 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if op is None or value.type.is_pointer:
         return False
     match op.name:
-        case (
-            "div"
-            | "rem"
-            | "shr"
-            | "splat"
-            | "broadcast"
-            | "expand_dims"
-            | "reshape"
-            | "trans"
-            | "convert"
-            | "part"
-            | "abs"
-        ):
+        case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

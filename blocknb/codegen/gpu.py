@@ -387,7 +387,7 @@ class Generator:
                 gpu_control.loop_while(self, op)
             case "if":
                 gpu_control.branch(self, op)
-            case "load" | "store" | "alloc" | "local_load" | "local_store" | "fence" | "barrier":
+            case "load" | "store" | "alloc" | "local_load" | "local_store" | "fence" | "barrier" | "warp_barrier":
                 gpu_memory.emit(self, op)
             case "slot" | "copy_async" | "commit" | "wait":
                 gpu_async.emit(self, op)

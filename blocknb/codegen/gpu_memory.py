@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen import gpu_roles, gpu_stream
+from blocknb.codegen import gpu_matrix, gpu_roles, gpu_stream
 from blocknb.codegen.gpu_math import ElementType, as_tf32, llvm_type
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
@@ -37,11 +37,14 @@ def emit(g: Generator, op: Op) -> None:
         case "alloc":
             g.offsets[op.result] = op.attrs["offset"]
         case "local_store":
-            local_store(g, op)
+            if not gpu_matrix.store(g, op):
+                local_store(g, op)
         case "local_load":
             local_load(g, op)
         case "fence":
             g.do('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"() #1')
+        case "warp_barrier":
+            g.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
         case "barrier":
             gpu_roles.barrier(g)
 

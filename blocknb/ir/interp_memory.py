@@ -270,6 +270,8 @@ class Warp(LaidMachine):
             case "fence":
                 self.memory.fence(self.number)
                 return ()
+            case "warp_barrier":  # a warp is in step here
+                return ()
             case "local_load":
                 type = op.result.type
                 wanted = np.zeros(type.size, bool)

@@ -262,9 +262,9 @@ row(
     "store",
     "memory",
     rules.store,
-    "Elements to memory where the mask is on.",
+    "Elements to memory where the mask is on. Stores with one number as `part_of` are parts of one store, in no order among themselves.",
     operands="pointer value [mask]",
-    attrs=("cache", "evict", "layout", "vec"),
+    attrs=("cache", "evict", "layout", "vec", "part_of"),
     writes="global",
 )
 row(

@@ -36,6 +36,14 @@ def rows(row: Callable) -> None:
         levels=("memory",),
     )
     row(
+        "warp_barrier",
+        "shared",
+        rules.nothing,
+        "The lanes of each warp meet here: what they have done in shared memory before it is seen by each other after it.",
+        writes="shared",
+        levels=("memory",),
+    )
+    row(
         "dot_wait",
         "shared",
         rules.each,

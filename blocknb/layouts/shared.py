@@ -325,6 +325,16 @@ def ldmatrix_plan(layout: Layout, shared: SharedLayout, element_bits: int) -> Ma
     return MatrixAccess(bits.count, bits.trans, tuple(lane), layout.warp, tuple(steps), wavefronts)
 
 
+@cache
+def stmatrix_plan(layout: Layout, shared: SharedLayout, element_bits: int) -> MatrixAccess | None:
+    """How stmatrix writes this layout to the buffer; None when it cannot, or when plain stores are no longer."""
+    plan = ldmatrix_plan(layout, shared, element_bits)
+    if plan is None or element_bits * len(plan.steps[0].registers[0]) != 32:
+        return None
+    wavefronts, instructions = vector_cost(layout, shared, element_bits)
+    return plan if plan.wavefronts + len(plan.steps) < wavefronts + instructions else None
+
+
 def _combinations(positions: Sequence[int]) -> list[int]:
     """All masks over these bit positions, the first position counting fastest."""
     masks = [0]

@@ -22,6 +22,9 @@ from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer
+from blocknb.layouts.convert import within_warps
+from blocknb.layouts.linear import Layout
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -41,7 +44,8 @@ ANYWHERE = Value(None, "behind a pointer of unknown origin")
 @dataclass(frozen=True)
 class Access:
     """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument. `own` is the pointer tile, if
-    each of its elements is a place of its own that one thread alone touches."""
+    each of its elements is a place of its own that one thread alone touches. `tile` is how a tile and a buffer lie between which all
+    elements move, and `met` says that the lanes of each warp have met since. `store` is the store that it is a part of, in this trip."""
 
     write: bool
     low: int
@@ -51,6 +55,9 @@ class Access:
     op: Op
     acquires: bool = False
     releases: bool = False
+    tile: tuple[Buffer, Layout] | None = None
+    met: bool = False
+    store: int | None = None
 
     def conflicts(self, other: Access) -> bool:
         if self.op.name == "wait" or (other.op.name == "copy_async" and other.root is None):
@@ -63,10 +70,20 @@ class Access:
             return True  # one thread orders what all have accessed, so they meet before it, or after
         if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
             return False
+        if self.store is not None and self.store == other.store:
+            return False
         # Through one pointer tile every thread meets its own elements again.
         return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
             self.own is None or self.own is not other.own
         )
+
+    def within_warps(self, other: Access) -> bool:
+        """Whether a warp meets in these bytes none but its own accesses."""
+        if self.tile is None or other.tile is None or self.low != other.low:
+            return False
+        (one, layout), (two, other_layout) = self.tile, other.tile
+        same = (one.dtype.bits, one.layout) == (two.dtype.bits, two.layout)
+        return same and within_warps(layout, other_layout)
 
 
 def commute(a: Op, b: Op) -> bool:
@@ -95,13 +112,14 @@ class Placement:
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
         self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
+        self.in_warp: set[int] = set()  # of the ops before which a barrier of each warp does
         self.builder = Builder("barriers", func.next_id)
 
     def run(self) -> Func:
         while True:  # each round knows the barriers of the one before; a new barrier can only remove hazards
-            count = len(self.before)
+            known = frozenset(self.before), frozenset(self.in_warp)
             self.walk(self.func.body.ops, frozenset())
-            if len(self.before) == count:
+            if (frozenset(self.before), frozenset(self.in_warp)) == known:
                 break
         if not self.before:
             return self.func
@@ -136,9 +154,12 @@ class Placement:
         return []
 
     def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:
-        own = pointer if pointer.type.shape and self.apart(pointer) else None
         root = self.facts.root(pointer) or ANYWHERE
-        return Access(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases)
+        while (made := self.facts.definition.get(pointer)) is not None and made.name == "part":
+            pointer = made.args[0]  # each part has its own elements
+        own = pointer if pointer.type.shape and self.apart(pointer) else None
+        whole = op.attrs.get("part_of") if op.name == "store" else None
+        return Access(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
 
     def apart(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
@@ -157,13 +178,18 @@ class Placement:
 
     def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:
         alloc = self.offsets[buffer]
-        low = alloc.attrs["offset"]
-        return Access(write, low, low + alloc.attrs["type"].bytes, None, None, op)
+        low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
+        if op.name in ("local_store", "local_load") and buffer is alloc.result:
+            layout = op.args[1].type.layout if op.name == "local_store" else op.attrs["layout"]
+            tile = (kind, layout) if layout is not None else None
+        return Access(write, low, low + kind.bytes, None, None, op, tile=tile)
 
     def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:
         """What is pending after `ops`, given what is before; records the barriers that are missing."""
         for op in ops:
-            if op.id in self.before or op.name == "barrier":
+            if op.id in self.in_warp or op.name == "warp_barrier":
+                pending = frozenset(replace(access, met=True) for access in pending)
+            elif op.id in self.before or op.name == "barrier":
                 pending = frozenset()
             match op.name:
                 case "for" | "while":
@@ -175,8 +201,7 @@ class Placement:
                 case _:
                     for access in self.accesses(op):
                         if (hazard := self.hazard(access, pending)) is not None:
-                            self.before[op.id] = (hazard, access)
-                            pending = frozenset()
+                            pending = self.settled(hazard, access, pending)
                     pending |= frozenset(self.accesses(op))
         return pending
 
@@ -189,8 +214,9 @@ class Placement:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # In the next trip a pointer made in the loop is another one, though its Value is the same.
-            known = entry | {replace(access, own=None) if access.own in made else access for access in end}
+            # In the next trip a pointer made in the loop is another one, though its Value is the same, and so is a store.
+            later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
+            known = entry | frozenset(later)
             if self.over_programs(op):  # which nobody promised to run one after another
                 known = entry | {access for access in known if access.root is None}
             if known == entry:
@@ -203,8 +229,19 @@ class Placement:
         return step is not None and step.name == "num_ctas"
 
     def hazard(self, access: Access, pending: Pending) -> Access | None:
-        found = [other for other in pending if access.conflicts(other)]
-        return min(found, key=lambda other: other.op.id, default=None)
+        """An access that must be settled before this one, one of other warps if there is any."""
+        found = [(access.within_warps(other), other) for other in pending if access.conflicts(other)]
+        found = [(within, other) for within, other in found if not (within and other.met)]
+        return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
+
+    def settled(self, hazard: Access, access: Access, pending: Pending) -> Pending:
+        """What is pending once a barrier, of all warps or of each, stands before an access."""
+        self.before[access.op.id] = (hazard, access)
+        if access.within_warps(hazard):
+            self.in_warp.add(access.op.id)
+            return frozenset(replace(other, met=True) for other in pending)
+        self.in_warp.discard(access.op.id)
+        return frozenset()
 
     def insert(self, block: Block) -> Block:
         with self.builder.block(block.args) as opened:
@@ -218,6 +255,11 @@ class Placement:
 
     def place(self, op: Op) -> None:
         earlier, later = self.before[op.id]
+        if op.id in self.in_warp:
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("warp_barrier")
+            self.notes(made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp meets its own alone")
+            return
         if later.root is not None and (later.releases or earlier.acquires):
             atomic, what = (
                 (earlier.op, "what follows comes after")

@@ -48,7 +48,7 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
             converted = b.value("convert", piece, layout=layout)
             piece.name = converted.name = made.result.name or value.name
             args = (part(pointer, index), converted, *(part(x, index) for x in mask))
-            stored = b.op("store", *args, **op.attrs)
+            stored = b.op("store", *args, **op.attrs, part_of=op.id)
             if not index:
                 notes(stored, explain(made, layout, count))
         return ()
@@ -64,13 +64,14 @@ class Stores:
         self.stores: dict[int, tuple[Op, tuple[int, int]]] = {}
         for op in func.ops():
             made = defs.get(op.args[1]) if op.name == "store" else None
-            if made is not None and made.name == "convert" and len(users[made.result]) == 1:
-                if (cut := parts(made)) is not None:
-                    self.stores[op.id] = made, cut
+            if made is None or made.name != "convert" or len(users[made.result]) > 1:
+                continue
+            if (cut := parts(op, made)) is not None:
+                self.stores[op.id] = made, cut
         self.converts = {made.id for made, _ in self.stores.values()}
 
 
-def parts(made: Op) -> tuple[int, int] | None:
+def parts(store: Op, made: Op) -> tuple[int, int] | None:
     """The axis along which a converted tile is cut, and into how many parts; None for a tile that goes whole."""
     source, target, kind = made.args[0].type.layout, made.attrs["layout"], made.result.type
     bits = max(8, kind.dtype.bits)
@@ -79,7 +80,8 @@ def parts(made: Op) -> tuple[int, int] | None:
     near = convert.within_warps(source, target)
     if not near and kind.size * bits // 8 <= SMALL:
         return None
-    fast = next((axis for axis in range(len(kind.shape)) if target.reg and target.reg[0] & target.dim_mask(axis)), -1)
+    first = target.reg[0] if target.reg and store.attrs.get("vec", 1) > 1 else target.lane[0]
+    fast = next((axis for axis in range(len(kind.shape)) if first & target.dim_mask(axis)), -1)
     count = kind.shape[fast] * bits // 8 // ROW
     while count > 1 and not all(can_part(layout, fast, count) for layout in (source, target)):
         count //= 2
@@ -95,9 +97,12 @@ def can_part(layout: Layout, axis: int, count: int) -> bool:
 
 
 def explain(made: Op, layout: Layout, count: int) -> str:
-    size = layout.size * made.result.type.dtype.bytes
-    whose = (
-        "each warp its own rows" if convert.within_warps(made.args[0].type.layout, made.attrs["layout"]) else "together"
-    )
-    what = format_shape(layout.shape)
-    return f"store: in {count} parts of {what}, through {size} bytes of shared memory, {whose}"
+    source, kind = made.args[0].type.layout, made.result.type
+    size = layout.size * kind.dtype.bytes
+    piece = source.part(next(i for i, n in enumerate(layout.shape) if n != kind.shape[i]), count)
+    if convert.plan(piece, layout, max(8, kind.dtype.bits)).kind == "shared":
+        whose = "each warp its own" if convert.within_warps(piece, layout) else "all warps together"
+        how = f"through {size} bytes of shared memory, {whose}"
+    else:
+        how = "by shuffles within warps"
+    return f"store: in {count} parts of {format_shape(layout.shape)}, {how}"

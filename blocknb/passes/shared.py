@@ -17,7 +17,7 @@ from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, vector_access
+from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, vector_access
 from blocknb.passes import rings
 from blocknb.passes.operands import Operands, from_shared
 from blocknb.target import Target
@@ -103,7 +103,7 @@ class Lowering(Rebuild):
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func, "shared", self.lower)
-        self.has_ldmatrix, self.notes = target.capability >= 75, notes
+        self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
         self.waiting: list[dict[Value, Op]] = [{}]
         self.used = uses(func)
         self.operands = Operands(self.builder, self.store)
@@ -196,7 +196,11 @@ class Lowering(Rebuild):
     def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
         source = self.get(op.args[0])
         layout = convert.choose_shared(
-            source.type.layout, op.attrs["layout"], max(8, op.result.type.dtype.bits), load_matrix=self.has_ldmatrix
+            source.type.layout,
+            op.attrs["layout"],
+            max(8, op.result.type.dtype.bits),
+            store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
+            load_matrix=self.has_ldmatrix,
         )
         return self.store(source, layout, op.result.name or "conversion"), layout
 
@@ -226,8 +230,14 @@ class Lowering(Rebuild):
         buffer.name = value.name
         stored = b.op("local_store", buffer, value, **rounded)
         bits = max(8, value.type.dtype.bits)
-        access = vector_access(value.type.layout, layout, bits)
-        how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
+        plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None
+        if plan:
+            count = len(plan.steps)
+            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{how}, {ways(plan.wavefronts / (count * plan.count))}"
+        else:
+            access = vector_access(value.type.layout, layout, bits)
+            how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
         self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 NOBODY, SEVERAL = -1, -2
+MET = 1 << 20  # and the number of a warp: one of its threads, and its lanes have met since
 
 
 class Race(Exception):
@@ -38,7 +39,7 @@ class Marks:
     ) -> bool:
         """Notes an access; whether it races with an earlier one. `same`: what is written is there already."""
         writer, reader = self.writer[places], self.reader[places]
-        after_write, after_read = (writer != NOBODY) & (writer != who), (reader != NOBODY) & (reader != who)
+        after_write, after_read = self.others(writer, who), self.others(reader, who)
         races = after_write & ~(self.atomic[places] & atomic) & ~np.asarray(same)
         if write:
             races |= after_read
@@ -47,6 +48,17 @@ class Marks:
         else:
             self.note(self.reader, places, who, after_read)
         return bool(races.any())
+
+    @staticmethod
+    def others(marks: np.ndarray, who: np.ndarray) -> np.ndarray:
+        """Which marks are of somebody else, with whom one has not met."""
+        return (marks != NOBODY) & (marks != who) & (marks != MET + who // 32)
+
+    def meet(self) -> None:
+        """The lanes of each warp meet."""
+        for marks in (self.writer, self.reader):
+            threads = (marks >= 0) & (marks < MET)
+            marks[threads] = MET + marks[threads] // 32
 
     @staticmethod
     def note(marks: np.ndarray, places: np.ndarray, who: np.ndarray, others: np.ndarray) -> None:
@@ -67,6 +79,9 @@ class Watch:
 
     def barrier(self) -> None:
         self.threads.clear()
+
+    def warp_barrier(self) -> None:
+        self.threads.meet()
 
     def access(self, places: np.ndarray, who: np.ndarray, where: str, **kind: Any) -> None:
         """An access of each thread of `who` to the bytes at `places`, [threads, size], of a kind as `Marks` has it. Raises Race."""

@@ -124,6 +124,25 @@ def matrix(env: Env, match: re.Match, address: np.ndarray) -> Any:
     return results[0] if count == 1 else results
 
 
+def warp_barrier(env: Env, match: re.Match, mask: Any) -> None:
+    for memory in (env["@"].memory, env["@"].shared):
+        memory.watch.warp_barrier()
+
+
+def store_matrix(env: Env, match: re.Match, address: np.ndarray, *words: np.ndarray) -> None:
+    """stmatrix, the other way round."""
+    thread, machine = np.arange(len(address)), env["@"]
+    lane, first = thread % 32, thread // 32 * 32
+    for i, word in enumerate(words):
+        halves = np.ascontiguousarray(word).view(np.int16).reshape(-1, 2)
+        for half in range(2):
+            row, column = (2 * (lane % 4) + half, lane // 4) if match[2] else (lane // 4, 2 * (lane % 4) + half)
+            where, data = address[first + 8 * i + row], halves[:, half : half + 1].copy().view(np.uint8)
+            if (where % 16).any():
+                raise ValueError(f"a row of a matrix that is no multiple of 16 bytes: {match[0]}")
+            machine.shared.store(where + 2 * column, data, 2, match[0], thread)
+
+
 def copy_async(text: str, args: list[Get], threads: int) -> Get:
     """cp.async: the bytes are taken now and arrive when somebody waits; what lies there until then is of no use."""
     where = r"\[\$(\d)(?:\+(-?\d+))?\]"
@@ -177,9 +196,11 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
-    r"llvm\.nvvm\.bar(?:rier|\.warp\.sync).*": lambda env, match, *_: env["@"].barrier(),
+    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: env["@"].barrier(),
+    r"llvm\.nvvm\.bar\.warp\.sync": warp_barrier,
     r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
+    r"llvm\.nvvm\.stmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": store_matrix,
     r"llvm\.nvvm\.ldmatrix\.sync\.aligned\.m8n8\.x(\d)(\.trans)?\.b16\.p3": matrix,
     r"llvm\.smin\..*": plain(np.minimum), r"llvm\.smax\..*": plain(np.maximum),
     r"llvm\.umin\..*": extremum(np.minimum), r"llvm\.umax\..*": extremum(np.maximum),

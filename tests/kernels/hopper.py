@@ -17,6 +17,7 @@ def wgmma_case(name, *args, **options):
 
 
 wgmma_case("fp16", np.float16, np.float16, 100, 72, 80, (64, 64, 32), order="nt", rtol=2e-3)
+wgmma_case("fp16_parts", np.float16, np.float16, 72, 144, 48, (64, 128, 16), order="nt", leaky=True, rtol=2e-3)
 wgmma_case("fp16_nn", np.float16, np.float32, 72, 100, 40, (64, 128, 16), num_warps=8, rtol=1e-4)
 wgmma_case(
     "fp16_tn_leaky", np.float16, np.float16, 130, 60, 70, (128, 64, 64), order="tn", leaky=True, num_warps=8, rtol=2e-3

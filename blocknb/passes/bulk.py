@@ -1,0 +1,238 @@
+"""Stores by the copy engine (TMA): a tile goes to a swizzled buffer, and from there to memory while the program goes on.
+
+Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
+to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
+cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
+the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.analysis import affine, boxes
+from blocknb.analysis.boxes import Box
+from blocknb.analysis.forms import Form
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.language import types as t
+from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
+from blocknb.language.types import Buffer
+from blocknb.layouts.shared import SharedLayout, swizzled
+from blocknb.layouts.wgmma import ALIGNMENT
+from blocknb.passes.allocate import place
+from blocknb.passes.simplify import tidy
+from blocknb.passes.specialize import HALF
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+BUFFERS = 2
+WIDEST = 128  # bytes of a row under a swizzle
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Where warps have roles (only the pass `specialize` makes them, and only for targets with a copy engine)."""
+    return any(op.name == "roles" for op in func.body.ops)
+
+
+def bulk(func: Func, target: Target, notes: Notes) -> Func:
+    """Leaves stores of boxes to the copy engine
+
+    A tile that goes through shared memory on its way to a box of an array is written to one of two buffers, swizzled so that there are no
+    bank conflicts, and stored from there by the copy engine (TMA) while the warps go on. That needs a tensor descriptor, or pointers with
+    a mask that is the array's bounds; other stores go through small buffers warp by warp.
+    """
+    found = Finder(func, notes)
+    if not found.stores:
+        return func
+    made = tidy(Lowering(func, found, notes).run(), "bulk")
+    bytes, before = place(made)[1], place(func)[1]
+    if bytes > (HALF if before <= HALF else target.max_shared):
+        for store in found.stores.values():
+            notes(store.op, "store: not by the copy engine, shared memory has no room for two buffers", "missed")
+        return func
+    for store in found.stores.values():
+        notes(store.op, store.text())
+    return made
+
+
+@dataclass(eq=False)
+class Store:
+    """A store that the copy engine can do: where it goes to, what is stored, and the ops that its way through shared memory has now."""
+
+    op: Op
+    box: Box
+    kind: TensorMap
+    type: Buffer
+    value: Value
+    start: tuple[Form, ...]
+    gone: tuple[Op, ...]
+
+    def text(self) -> str:
+        size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
+        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}"
+
+
+class Finder:
+    """The stores of a function that the copy engine can do, by op id."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
+        self.told: set[int] = set()
+        self.stores: dict[int, Store] = {}
+        (roles,) = (op for op in func.body.ops if op.name == "roles")
+        for block in blocks_of(roles.blocks[0]):
+            here = set(block.ops)
+            for op in block.ops:
+                if op.name == "store" and (store := self.store(op, here)) is not None:
+                    self.stores[op.id] = store
+
+    def store(self, op: Op, here: set[Op]) -> Store | None:
+        """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
+        load = self.defs.get(op.args[1])
+        if load is None or load.name != "local_load" or len(self.users[load.result]) > 1:
+            return None
+        (buffer,) = load.args
+        alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
+        if op.attrs.get("cache") or op.attrs.get("evict"):
+            self.refuse(op, "it says what caches shall do")
+            return None
+        if alloc.name != "alloc" or len(users) != 2 or not {alloc, load, *users} <= here:
+            return None
+        (written,) = (user for user in users if user is not load)
+        whole, distance = self.whole(op)
+        box = boxes.box_of(self.facts, whole)
+        if isinstance(box, str):
+            self.refuse(op, box)
+            return None
+        if written.name != "local_store" or len(buffer.type.shape) != 2:
+            return None
+        inner = box.axes.index(box.rank - 1) if box.rank - 1 in box.axes else -1
+        bytes, shape = buffer.type.dtype.bytes, buffer.type.shape
+        width = min(WIDEST, shape[inner] * bytes)
+        if inner < 0 or width not in SWIZZLES:
+            self.refuse(op, f"its rows have {width} bytes")
+            return None
+        extents = [1] * box.rank
+        for axis, to in enumerate(box.axes):
+            extents[to] = width // bytes if axis == inner else min(MOST_EXTENT, shape[axis])
+        start = list(box.start)
+        for axis, to in enumerate(box.axes):
+            start[to] = start[to] + Form.of(distance[axis])
+        kind = TensorMap(buffer.type.dtype, tuple(extents), width)
+        type = Buffer(buffer.type.dtype, shape, buffer_layout(shape, buffer.type.dtype.bits, inner))
+        return Store(op, box, kind, type, written.args[1], tuple(start), (alloc, written, load))
+
+    def whole(self, op: Op) -> tuple[Op, list[int]]:
+        """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
+        pointer, value, *mask = op.args
+        distance = [0] * len(pointer.type.shape)
+        part = self.defs.get(pointer)
+        if part is None or part.name != "part":
+            return op, distance
+        at = {name: part.attrs[name] for name in ("axis", "index", "count")}
+        wholes = []
+        for x in mask:
+            made = self.defs.get(x)
+            if x.type.shape and (made is None or made.name != "part" or dict(made.attrs) != at):
+                return op, distance
+            wholes.append(made.args[0] if made is not None and x.type.shape else x)
+        distance[at["axis"]] = at["index"] * pointer.type.shape[at["axis"]]
+        return op.replace(args=(part.args[0], value, *wholes)), distance
+
+    def refuse(self, op: Op, why: str) -> None:
+        whole = op.attrs.get("part_of", op.id)
+        if whole not in self.told:
+            self.notes(op, f"store: not by the copy engine: {why}", "missed")
+        self.told.add(whole)
+
+
+def blocks_of(block: Block) -> Iterator[Block]:
+    yield block
+    for op in walk(block):
+        if op.name in ("for", "while", "if"):
+            yield from op.blocks
+
+
+def buffer_layout(shape: Sequence[int], bits: int, inner: int) -> SharedLayout:
+    return swizzled(shape, bits, (inner, 1 - inner), WIDEST)
+
+
+class Lowering(Rebuild):
+    """The function with its stores through the copy engine."""
+
+    def __init__(self, func: Func, found: Finder, notes: Notes):
+        super().__init__(func, "bulk", lambda op, _: self.visit_op(op))
+        self.found, self.stores = found, found.stores
+        self.gone = {op.id for store in found.stores.values() for op in store.gone}
+        self.maps: dict[tuple, Value] = {}
+        self.buffers: dict[Buffer, list[Value]] = {}
+        self.run_of: list[int] = []  # for each open block the stores one after another in it so far
+        self.order: list[Buffer] = []
+
+    def visit_op(self, op: Op) -> Any:
+        if op.name == "roles":
+            self.prepare()
+            return self.team(op)
+        if op.id in self.gone:
+            return op.results
+        if op.id in self.stores:
+            self.emit(self.stores[op.id])
+            return ()
+        return NotImplemented
+
+    def prepare(self) -> None:
+        """At the function's top: a map for each array, and two buffers of each form."""
+        b, made, facts = self.builder, dict[Value, Value](), self.found.facts
+        for store in self.stores.values():
+            box, key = store.box, self.key(store)
+            with b.at(store.op):
+                if key not in self.maps:
+                    numbers = [boxes.at_top(b, facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
+                    self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
+                    self.maps[key].name = box.root.name
+                if store.type not in self.buffers:
+                    two = [b.value("alloc", type=store.type, align=ALIGNMENT) for _ in range(BUFFERS)]
+                    self.buffers[store.type] = two
+                    for buffer in two:
+                        buffer.name = box.root.name
+
+    def key(self, store: Store) -> tuple:
+        return store.box.root, store.box.dims, store.box.strides, store.kind
+
+    def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
+        """Whatever was stored around a block is waited for in it, and the other way round."""
+        if self.run_of:
+            self.run_of[-1] = 0
+        self.run_of.append(0)
+        try:
+            return super().block(block, args)
+        finally:
+            self.run_of.pop()
+
+    def team(self, op: Op) -> tuple:
+        """At the end the buffers have been read."""
+        b, (block, producer) = self.builder, op.blocks
+        self.run_of.append(0)
+        with b.block() as opened:
+            self.ops(block.ops[:-1])
+            b.op("store_wait", pending=0)
+            b.append(block.terminator)
+        self.run_of.pop()
+        b.append(op.replace(blocks=(opened.done, producer)))
+        return ()
+
+    def emit(self, store: Store) -> None:
+        b, number = self.builder, self.run_of[-1]
+        if number == 0:
+            b.op("store_wait", pending=0)
+        elif number >= BUFFERS:
+            b.op("store_wait", pending=BUFFERS - 1)
+        buffer = self.buffers[store.type][number % BUFFERS]
+        b.op("local_store", buffer, self.get(store.value))
+        b.op("fence")
+        start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
+        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes)
+        self.run_of[-1] = number + 1
