@@ -15,7 +15,7 @@ from blocknb.ir.verify import verify
 from blocknb.target import Target
 
 #: Passes behind which the barriers are yet to come; the interpreter is to take them for granted.
-UNPLACED = ("shared", "persist", "specialize", "overlap", "pipeline", "allocate")
+UNPLACED = ("shared", "persist", "specialize", "overlap", "bulk", "pipeline", "allocate")
 # Relative to the largest magnitude in the array: passes may reassociate sums, they may not do more.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-6, "float64": 1e-14}
 

@@ -36,6 +36,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         allocate,
         assign,
         barriers,
+        bulk,
         checks,
         coalesce,
         epilogue,
@@ -87,6 +88,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
             "specialize", specialize.specialize, optional=True, applies=specialize.applies
         ),
         Pass("overlap", overlap.overlap, optional=True, applies=overlap.applies),  # of rings that `specialize` has made
+        Pass("bulk", bulk.bulk, optional=True, applies=bulk.applies),  # of what specialize has made
         Pass(  # what is left of it
             "pipeline", rings.pipeline, optional=True, applies=rings.applies
         ),
@@ -115,6 +117,7 @@ OPTIONAL = (
     "persist",
     "specialize",
     "overlap",
+    "bulk",
     "pipeline",
     "pack",
 )

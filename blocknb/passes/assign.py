@@ -16,11 +16,12 @@ from collections.abc import Sequence
 
 from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, experimental, uses
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
-from blocknb.layouts import convert, tables, wgmma
+from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
+from blocknb.passes.epilogue import by_warp, products
 from blocknb.passes.groups import Groups
 from blocknb.passes.tensorcore import operand_layouts
 from blocknb.passes.views import POINTWISE, VIEWS, operand_layout, settle_backwards
@@ -32,7 +33,6 @@ SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather
 FEW = 64  # elements of a short line
 PRODUCT = 1e12  # the least weight of a product's proposal for one element
 SECTOR = 32  # bytes that memory moves at least
-ROW = 64  # bytes side by side that an access of a warp to a tile of a product has, or twice that
 
 
 def assign(func: Func, target: Target, notes: Notes) -> Func:
@@ -60,12 +60,7 @@ class Assignment:
         self.reductions: list[tuple[Op, float]] = []  # in loops, and how often they are taken to run
         self.told: dict[int, list[Layout | None]] = {}  # of ops that tell something: the layouts of their operands
         self.used_ids: set[int] = set()
-        every = experimental(func)
-        self.products = {
-            op.attrs["layout"]
-            for op in func.ops()
-            if op.name == "dot" and "instr" in op.attrs and (wgmma.is_name(op.attrs["instr"]) or every)
-        }
+        self.products = products(func)
         self.builder = Builder("assign", func.next_id)
 
     def run(self) -> Func:
@@ -336,18 +331,9 @@ class Assignment:
         wanted = self.layout_of(value) if self.anchored(value) else own
         if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
             return own if wanted.is_replicated else wanted
-        return wanted if self.as_wide(op, wanted, own) else self.by_warp(op, wanted, own)
-
-    def by_warp(self, op: Op, wanted: Layout, own: Layout) -> Layout:
-        """The layout of an access whose tile lies in that of a product, `wanted`: one in which warps keep their elements, so that no warp
-        waits for another, if it moves vectors as wide and rows of ROW bytes; else its own."""
-        first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
-        fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), None)
-        if fast is None or wanted not in self.products:
-            return own
-        vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
-        found = tables.stored_by_warp(wanted, fast, vec, 2 * ROW // bytes)
-        return found if found is not None and found.consecutive(fast, vec) * bytes >= ROW else own
+        if self.as_wide(op, wanted, own):
+            return wanted
+        return by_warp(op, wanted, own) if wanted in self.products else own
 
     def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""

@@ -51,10 +51,10 @@ def bulk(func: Func, target: Target, notes: Notes) -> Func:
     bytes, before = place(made)[1], place(func)[1]
     if bytes > (HALF if before <= HALF else target.max_shared):
         for store in found.stores.values():
-            notes(store.op, "store: not by the copy engine, shared memory has no room for two buffers", "missed")
+            found.refuse(store.op, "shared memory has no room for two buffers")
         return func
-    for store in found.stores.values():
-        notes(store.op, store.text())
+    for whole in {store.op.attrs.get("part_of", store.op.id): store for store in found.stores.values()}.values():
+        notes(whole.op, whole.text())
     return made
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op, Value, definitions, uses
-from blocknb.layouts import convert
+from blocknb.ir.core import Func, Op, Value, definitions, experimental, uses
+from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -86,6 +86,24 @@ def parts(store: Op, made: Op) -> tuple[int, int] | None:
     while count > 1 and not all(can_part(layout, fast, count) for layout in (source, target)):
         count //= 2
     return (range(len(kind.shape))[fast], count) if count > 1 else None
+
+
+def products(func: Func) -> set[Layout]:
+    """The layouts of products whose tiles warps shall store by themselves: of wgmma; of mma.sync it is not measured yet."""
+    found = (op.attrs for op in func.ops() if op.name == "dot" and "instr" in op.attrs)
+    return {attrs["layout"] for attrs in found if wgmma.is_name(attrs["instr"]) or experimental(func)}
+
+
+def by_warp(op: Op, product: Layout, own: Layout) -> Layout:
+    """The layout of an access whose tile lies as a product does: one in which warps keep their elements, so that no warp waits for
+    another, if it moves vectors as wide as `own` and rows of half of ROW bytes at least; else `own`."""
+    first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
+    fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), None)
+    if fast is None:
+        return own
+    vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
+    found = tables.stored_by_warp(product, fast, vec, ROW // bytes)
+    return found if found is not None and found.consecutive(fast, vec) * bytes >= ROW // 2 else own
 
 
 def can_part(layout: Layout, axis: int, count: int) -> bool:
