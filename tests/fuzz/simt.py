@@ -8,9 +8,11 @@ aligned to what the instruction asks, as on hardware. Barriers have nothing to d
 
 from __future__ import annotations
 
-import ctypes
+import copy
+import functools
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -18,55 +20,17 @@ import numpy as np
 
 from blocknb.codegen.gpu import Module
 from blocknb.runtime.cta import programs_of_cta
-from fuzz.races import Watch
+from fuzz import simt_bulk
+from fuzz.simt_memory import Memory
 
 TYPES = {
     "i1": np.dtype(bool), "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64), "half": np.dtype(np.float16), "bfloat": np.dtype(ml_dtypes.bfloat16),
     "float": np.dtype(np.float32), "double": np.dtype(np.float64), "ptr": np.dtype(np.int64),
 }  # fmt: skip
+CTAS = 2  # that a persistent kernel has
 Env = dict[str, Any]
 Get = Callable[[Env], Any]
-
-
-class Memory:
-    """Arrays at their own addresses, of which kernels may find more in memory; nothing may be touched outside them."""
-
-    def __init__(self, arrays: Sequence[np.ndarray], programs: bool = False):
-        ranges = sorted({np.lib.array_utils.byte_bounds(array) for array in arrays if array.size})
-        self.lows = np.array([low for low, _ in ranges], np.int64)
-        self.sizes = np.array([high - low for low, high in ranges], np.int64)
-        self.first = np.cumsum(self.sizes) - self.sizes
-        self.raw = [np.frombuffer((ctypes.c_ubyte * (high - low)).from_address(low), np.uint8) for low, high in ranges]
-        self.bytes = np.concatenate(self.raw) if ranges else np.empty(0, np.uint8)
-        self.watch = Watch(self.bytes.size, programs)
-
-    def write_back(self) -> None:
-        for raw, start in zip(self.raw, self.first, strict=True):
-            raw[:] = self.bytes[start : start + raw.size]
-
-    def places(self, addresses: np.ndarray, size: int, align: int, where: str) -> np.ndarray:
-        """Where in `bytes` the bytes of each access lie, [threads, size]."""
-        if (addresses % align).any():
-            raise ValueError(f"an access of {align} bytes at an address that is no multiple of it: {where}")
-        owner = np.searchsorted(self.lows, addresses, "right") - 1
-        offsets = addresses - self.lows[owner] if len(self.lows) else addresses
-        if len(addresses) and ((owner < 0) | (offsets + size > self.sizes[owner])).any():
-            raise ValueError(f"an access outside the arrays: {where}")
-        return (self.first[owner] + offsets)[:, None] + np.arange(size)
-
-    def load(self, addresses: np.ndarray, size: int, align: int, where: str, who: np.ndarray) -> np.ndarray:
-        """[threads, size] bytes, for the threads `who`."""
-        places = self.places(addresses, size, align, where)
-        self.watch.access(places, who, where)
-        return self.bytes[places]
-
-    def store(self, addresses: np.ndarray, data: np.ndarray, align: int, where: str, who: np.ndarray) -> None:
-        places = self.places(addresses, data.shape[1], align, where)
-        self.watch.access(places, who, where, write=True, same=(self.bytes[places] == data).ravel())
-        self.bytes[places] = data
-        if (self.bytes[places] != data).any():
-            raise ValueError(f"two threads store different values to one place: {where}")
 
 
 def run(
@@ -83,38 +47,71 @@ def run(
     """
     memory = Memory([a for a in (*arguments, *reachable) if isinstance(a, np.ndarray)], apart)
     values = [a.ctypes.data if isinstance(a, np.ndarray) else a for a in arguments]
-    functions = {f.name: f for f in parse(module.text, module.threads)}
-    kernel, sizes = functions[module.entry], (*grid, 1, 1)[:3]
-    kinds = [TYPES[kind] for kind, _ in kernel.parameters]
+    sizes = (*grid, 1, 1)[:3]
+    tensor_maps = [simt_bulk.Map.encode(spec, values) for spec in module.maps]
+    if module.persistent:
+        values += sizes
+        sizes = (min(CTAS, math.prod(sizes)), 1, 1)
+    values += [simt_bulk.MAP_ADDRESS + 128 * i for i in range(len(tensor_maps))]
+    functions = functools.cache(lambda threads: {f.name: f for f in parse(module.text, threads)})
+    kinds = [TYPES[kind] for kind, _ in functions(module.threads)[module.entry].parameters]
     with np.errstate(all="ignore"):
         threads = [np.full(module.threads, v).astype(kind) for v, kind in zip(values, kinds, strict=True)]
         for number, program in enumerate(np.ndindex(*sizes)):
             memory.watch.begin(number)
-            Machine(functions, memory, module, program, sizes).call(kernel, threads)
+            machine = Machine(functions, memory, module, program, sizes, simt_bulk.Engine(tensor_maps))
+            simt_bulk.together(machine.start(machine.functions[module.entry], threads))
+            machine.engine.end()
     memory.write_back()
 
 
 class Machine:
-    """One program: its shared memory, and where it stands in the grid."""
+    """Threads of one CTA: its shared memory, and where it stands in the grid. Where threads part, those of a role go on in a machine of
+    their own, and share the rest."""
 
-    def __init__(self, functions: Mapping[str, Function], memory: Memory, module: Module, program: tuple, sizes: tuple):
-        self.functions, self.memory, self.threads = functions, memory, module.threads
-        self.program, self.sizes = program, sizes
+    def __init__(
+        self, variants: Callable, memory: Memory, module: Module, program: tuple, sizes: tuple, engine: simt_bulk.Engine
+    ):
+        self.variants, self.memory, self.threads, self.all = variants, memory, module.threads, module.threads
+        self.program, self.sizes, self.engine = program, sizes, engine
+        self.functions, self.ids = variants(self.threads), np.arange(self.threads)
+        self.agents: list[Iterator[bool]] = []
         self.together = programs_of_cta(sizes, module.programs, sms=0)  # they say nothing to each other
         whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
         self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
+        self.shared.unseen = np.zeros(module.shared_bytes, bool)
         self.active = np.ones(self.threads, bool)  # the threads that access memory now
         self.copies: list[list[tuple]] = [[]]  # the groups of copies under way; the last is yet to be committed
 
-    def barrier(self) -> None:
+    def barrier(self, count: int = 0) -> None:
+        if self.threads != (count or self.all):
+            raise ValueError(f"a barrier of {count or self.all} threads, and {self.threads} are here")
         self.memory.watch.barrier()
         self.shared.watch.barrier()
 
+    def warp_barrier(self) -> None:
+        if self.threads == 32:  # no other warp is here
+            self.barrier(32)
+
+    def start(self, function: Function, values: Sequence[Any]) -> list[Iterator[bool]]:
+        """The agents that run a kernel: one, until threads part."""
+        self.agents.append(self.walk(function, self.environment(function, values), "entry", ""))
+        return self.agents
+
+    def environment(self, function: Function, values: Sequence[Any]) -> Env:
+        return {name: v for (_, name), v in zip(function.parameters, values, strict=True)} | {"@": self}
+
     def call(self, function: Function, values: Sequence[Any]) -> Any:
-        env: Env = {name: v for (_, name), v in zip(function.parameters, values, strict=True)}
-        env["@"] = self
-        label, before = "entry", ""
+        walk = self.walk(function, self.environment(function, values), "entry", "")
+        try:
+            next(walk)
+        except StopIteration as end:
+            return end.value
+        raise ValueError(f"{function.name} waits")
+
+    def walk(self, function: Function, env: Env, label: str, before: str) -> Generator[bool, None, Any]:
+        """Runs from a block on, to the end of the function. Gives True where it waits, False where others shall have their turn."""
         while True:
             phis, body, end = function.blocks[label]
             env.update({name: arms[before](env) for name, arms in phis})  # all at once
@@ -122,25 +119,49 @@ class Machine:
                 value = step(env)
                 if name:
                     env[name] = value
+                elif isinstance(value, simt_bulk.Wait):
+                    while not value.over():
+                        yield True
+                elif value is simt_bulk.SWITCH:
+                    yield False
             if end[0] == "ret":
                 return end[1](env) if end[1] else None
             before = label
-            label = end[2] if len(end) < 4 else self.choose(function, env, end)
+            if len(end) < 4:
+                label = end[2]
+            elif not (chosen := self.choose(function, env, end)):
+                self.part(function, env, end, label)
+                return None
+            else:
+                label = chosen
 
     def choose(self, function: Function, env: Env, branch: tuple) -> str:
-        """The label all threads go on at; where only some take a short way round, it is walked here, for them alone."""
+        """The label all threads go on at ("": they part); where only some take a short way round, it is walked here, for them alone."""
         _, condition, yes, no = branch
         taken = condition(env)
         if (taken == taken[0]).all():
             return yes if taken[0] else no
         phis, body, end = function.blocks[yes]
         if phis or end != ("br", None, no) or function.blocks[no][0]:
-            raise ValueError("threads of a program take different branches")
+            return ""
         self.active = taken
         for name, step in body:
             env[name or "-"] = step(env)
         self.active = np.ones(self.threads, bool)
         return no
+
+    def part(self, function: Function, env: Env, branch: tuple, label: str) -> None:
+        """Threads take different branches, each to the end of the kernel."""
+        if not self.engine.barriers:
+            raise ValueError("threads of a program take different branches")
+        _, condition, *targets = branch
+        taken = condition(env)
+        for target, who in zip(targets, (taken, ~taken), strict=True):
+            role = copy.copy(self)
+            role.threads, role.ids, role.copies = int(who.sum()), self.ids[who], [[]]
+            role.active, role.functions = np.ones(role.threads, bool), self.variants(role.threads)
+            own = {name: simt_bulk.part(value, who) for name, value in env.items()} | {"@": role}
+            self.agents.append(role.walk(role.functions[function.name], own, target, label))
 
 
 # -- parsing -------------------------------------------------------------------------------------------------------------

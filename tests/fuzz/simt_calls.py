@@ -15,7 +15,7 @@ import numpy as np
 
 from blocknb.language import meaning
 from blocknb.language.types import from_numpy
-from fuzz import simt_wgmma
+from fuzz import simt_bulk, simt_wgmma
 from fuzz.simt import Env, Get, pieces, typed, unsigned
 
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -89,10 +89,10 @@ def register(env: Env, match: re.Match, *_: Any) -> np.ndarray:
     machine = env["@"]
     name, _, axis = match[1].partition(".")
     if name == "clock":  # any number, another in each thread
-        return np.arange(machine.threads, dtype=np.int32) * 77 + 12345
+        return machine.ids.astype(np.int32) * 77 + 12345
     (x, y, z), (across, *others), together = machine.program, machine.sizes, machine.together
     values = {
-        "tid": (np.arange(machine.threads), x % together, 0), "ntid": (machine.threads, together, 1),
+        "tid": (machine.ids, x % together, 0), "ntid": (machine.all, together, 1),
         "ctaid": (x // together, y, z), "nctaid": (across // together, *others),
     }  # fmt: skip
     return np.broadcast_to(np.asarray(values[name]["xyz".index(axis)], np.int32), machine.threads)
@@ -196,7 +196,9 @@ def saturated(low: np.ndarray, high: np.ndarray, name: str) -> np.ndarray:
 
 INTRINSICS: dict[str, Callable] = {
     r"llvm\.nvvm\.read\.ptx\.sreg\.(.*)": register,
-    r"llvm\.nvvm\.barrier.*": lambda env, match, *_: env["@"].barrier(),
+    r"llvm\.nvvm\.barrier\.cta\.sync\.aligned\.all": lambda env, match, _: env["@"].barrier(),
+    r"llvm\.nvvm\.barrier\.cta\.sync\.aligned\.count": lambda env, match, _, n: env["@"].barrier(int(n[0])),
+    r"llvm\.nvvm\.elect\.sync": simt_bulk.elect,
     r"llvm\.nvvm\.bar\.warp\.sync": warp_barrier,
     r"llvm\.nvvm\.cp\.async\.commit\.group": commit, r"llvm\.nvvm\.cp\.async\.wait\.group": wait,
     r"llvm\.nvvm\.shfl\.sync\.(bfly|idx)\.i32": shuffle,
@@ -234,8 +236,10 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return lambda env: nearest_tf32(args[0](env))
     if not text and constraints == "=r,0,l":
         return args[0]
-    if text.startswith("fence."):
-        return lambda env: None
+    if (known := simt_bulk.assembly(text, args, threads)) is not None:
+        return known
+    if text == "fence.proxy.async.shared::cta;":
+        return lambda env: env["@"].shared.unseen.fill(False)
     if "cp.async." in text:
         return copy_async(text, args, threads)
     if re.match(r"(@\$\d+ )?(red|atom)\.", text):

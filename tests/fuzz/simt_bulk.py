@@ -1,0 +1,301 @@
+"""The copy engine, mbarriers and roles for `simt`, as the PTX ISA has them ("Tensors", "mbarrier", "Swizzling modes").
+
+What is copied arrives as late as it may: its place is of no use from the instruction on, and the bytes come when somebody waits for
+them; a store reads shared memory when its thread waits for that. A thread that arrives gives way to the others, so who says too early
+that a slot is free sees it written at once. Nothing here comes from the compiler's own tables but what the host is told of a map.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from blocknb.codegen import maps
+
+Env = dict[str, Any]
+Get = Callable[[Env], Any]
+SWITCH = object()  # what a step gives after which others shall run
+MAP_ADDRESS = 0x7E57 << 32  # of the first tensor map; the next are 128 bytes further
+DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "int8": np.int8, "int32": np.int32}
+DTYPES |= {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
+
+
+@dataclass
+class Map:
+    """An encoded tensor map: numbers, outer axis first; strides in bytes."""
+
+    base: int
+    size: int  # bytes of an element
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+    @staticmethod
+    def encode(spec: maps.MapSpec, values: Sequence[int]) -> Map:
+        """What cuTensorMapEncodeTiled takes, and what it refuses."""
+        names = [f"values[{i}]" for i in range(len(values))]
+        known = {"values": values, "quotient": maps.quotient, "remainder": maps.remainder}
+        dims, strides = ([eval(maps.python(e, names), known) for e in many] for many in (spec.dims, spec.strides))
+        size = np.dtype(DTYPES[spec.dtype.name]).itemsize
+        found = Map(values[spec.base], size, tuple(dims), (*(s * size for s in strides), size), spec.box, spec.swizzle)
+        assert not found.base % 16, "the address of an array is no multiple of 16"
+        assert all(0 < n <= 2**32 for n in dims), dims
+        assert all(s >= 0 and not s % 16 for s in found.strides[:-1]), found.strides
+        assert all(1 <= n <= 256 for n in spec.box), spec.box
+        assert not spec.box[-1] * size % 16
+        assert not spec.swizzle or spec.box[-1] * size <= spec.swizzle, "rows of a box are longer than the swizzle"
+        return found
+
+    def elements(self, start: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each element of a box: its address, whether it is in bounds, and its place among the box's bytes."""
+        grid = np.indices(self.box).reshape(len(self.box), -1)
+        where = grid + np.array(start, np.int64)[:, None]
+        inside = ((where >= 0) & (where < np.array(self.dims, np.int64)[:, None])).all(0)
+        address = self.base + (where * np.array(self.strides, np.int64)[:, None]).sum(0)
+        return address, inside, np.arange(grid.shape[1]) * self.size
+
+    @property
+    def bytes(self) -> int:
+        return int(np.prod(self.box)) * self.size
+
+    def swizzled(self, address: np.ndarray) -> np.ndarray:
+        """Shared addresses under the pattern: of 128 bytes bits 4 to 6 are XORed with bits 7 to 9."""
+        chunks = max(1, self.swizzle // 16)
+        return address ^ (address >> 7 & (chunks - 1)) << 4
+
+
+@dataclass
+class Mbarrier:
+    """Arrivals and bytes that the phase at hand still waits for."""
+
+    count: int
+    pending: int
+    bytes: int = 0
+    phase: int = 0
+
+    def step(self, arrivals: int = 0, bytes: int = 0) -> None:
+        self.pending -= arrivals
+        self.bytes += bytes
+        if self.pending < 0:
+            raise ValueError(f"more arrivals than the {self.count} of a phase")
+        if not self.pending and not self.bytes:
+            self.phase, self.pending = self.phase + 1, self.count
+
+
+class Engine:
+    """The copies and mbarriers of a CTA. `machine` has its memories."""
+
+    def __init__(self, tensor_maps: Sequence[Map]):
+        self.maps = tensor_maps
+        self.barriers: dict[int, Mbarrier] = {}
+        self.flying: list[tuple[int, np.ndarray, np.ndarray]] = []  # for an mbarrier, bytes to places
+        self.groups: list[list[Callable[[], None]]] = [[]]
+
+    def barrier(self, address: int) -> Mbarrier:
+        if address not in self.barriers:
+            raise ValueError(f"no mbarrier was made at {address}")
+        return self.barriers[address]
+
+    def map(self, address: int) -> Map:
+        return self.maps[(address - MAP_ADDRESS) // 128]
+
+    def load(self, machine: Any, map: Map, start: Sequence[int], target: int, barrier: int, text: str) -> None:
+        assert not target % 128, f"a box at a shared address that is no multiple of 128: {text}"
+        address, inside, place = map.elements(start)
+        data = np.zeros((len(address), map.size), np.uint8)
+        if inside.any():
+            data[inside] = machine.memory.load(address[inside], map.size, map.size, text, np.zeros(inside.sum(), int))
+        places = machine.shared.places(map.swizzled(target + place), map.size, map.size, text)
+        machine.shared.bytes[places] = 0xA5  # of no use until it arrives
+        self.barrier(barrier)
+        self.flying.append((barrier, places, data))
+
+    def arrive(self, machine: Any, barrier: int) -> None:
+        """The bytes under way for an mbarrier arrive."""
+        for flight in [x for x in self.flying if x[0] == barrier]:
+            self.flying.remove(flight)
+            machine.shared.bytes[flight[1]] = flight[2]
+            self.barrier(barrier).step(bytes=-flight[2].size)
+
+    def store(self, machine: Any, map: Map, start: Sequence[int], source: int, text: str) -> None:
+        assert not source % 128, f"a box at a shared address that is no multiple of 128: {text}"
+        address, inside, place = map.elements(start)
+        thread = np.full(len(address), machine.ids[machine.active][0])
+
+        where = map.swizzled(source + place)
+        machine.shared.load(where, map.size, map.size, text, thread)  # a race with who wrote it, perhaps
+        places = machine.shared.places(where, map.size, map.size, text)
+        if machine.shared.unseen[places].any():
+            raise ValueError(f"shared memory was written, and no fence has shown it to the copy engine: {text}")
+
+        def late() -> None:
+            machine.memory.store(address[inside], machine.shared.bytes[places][inside], map.size, text, thread[inside])
+
+        self.groups[-1].append(late)
+
+    def wait(self, pending: int) -> None:
+        while len(self.groups) - 1 > pending:
+            for late in self.groups.pop(0):
+                late()
+
+    def end(self) -> None:
+        if self.flying:
+            raise ValueError("the CTA ends while copies to it are under way")
+        if any(self.groups):
+            raise ValueError("the CTA ends before its stores have read shared memory")
+
+
+@dataclass
+class Wait:
+    """What a thread waits for."""
+
+    machine: Any
+    address: int
+    parity: int
+
+    def over(self) -> bool:
+        engine = self.machine.engine
+        engine.arrive(self.machine, self.address)
+        return engine.barrier(self.address).phase & 1 != self.parity
+
+
+# -- inline PTX
+
+PLACE = r"\[\$(\d+)(?:\+(\d+))?\]"
+WAIT = re.compile(
+    r"\{ \.reg \.pred over; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 over, "
+    + PLACE
+    + r", \$(\d), \d+; @over bra done; bra again; done: \}"
+)
+LOAD = re.compile(
+    r"cp\.async\.bulk\.tensor\.(\d)d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
+    + PLACE
+    + r", \[\$(\d+), \{(.*?)\}\], "
+    + PLACE
+    + ";"
+)
+STORE = re.compile(
+    r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared::cta\.bulk_group \[\$(\d+), \{(.*?)\}\], " + PLACE + ";"
+)
+
+
+def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
+    """What an asm does; None for one that is none of these."""
+
+    def number(env: Env, index: str | int, at: str | None = None, on: np.ndarray | None = None) -> int:
+        """An operand that is the same in all threads (of those that are `on`), and a constant."""
+        values = {int(x) for x in args[int(index)](env)[env["@"].active if on is None else on]}
+        if len(values) != 1:
+            raise ValueError(f"an operand that differs from thread to thread: {text}")
+        return values.pop() + int(at or 0)
+
+    def alone(env: Env) -> None:
+        if env["@"].active.sum() != 1:
+            raise ValueError(f"an instruction for one thread: {text}")
+
+    if text.startswith("mbarrier.init"):
+        found = re.findall(r"mbarrier\.init\.shared::cta\.b64 " + PLACE + r", (\d+);", text)
+
+        def init(env: Env) -> None:
+            alone(env)
+            for index, at, count in found:
+                address = number(env, index, at)
+                assert not address % 8
+                env["@"].engine.barriers[address] = Mbarrier(int(count), int(count))
+
+        assert text.endswith("; fence.mbarrier_init.release.cluster;")
+        return init
+    if found := WAIT.fullmatch(text):
+        return lambda env: Wait(env["@"], number(env, found[1], found[2]), number(env, found[3]))
+    if found := re.fullmatch(r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, " + PLACE + r", (\d+);", text):
+
+        def expect(env: Env) -> object:
+            alone(env)
+            env["@"].engine.barrier(number(env, found[1], found[2])).step(1, int(found[3]))
+            return SWITCH
+
+        return expect
+    if found := re.fullmatch(r"(?:@\$(\d) )?mbarrier\.arrive\.shared::cta\.b64 _, " + PLACE + ";", text):
+
+        def arrive(env: Env) -> object:
+            on = args[int(found[1])](env) if found[1] else np.ones(threads, bool)
+            if on.any():
+                env["@"].engine.barrier(number(env, found[2], found[3], on)).step(int(on.sum()))
+            return SWITCH
+
+        return arrive
+    if found := LOAD.fullmatch(text):
+        names = re.findall(r"\$(\d+)", found[5])
+        assert len(names) == int(found[1])
+
+        def load(env: Env) -> None:
+            alone(env)
+            engine, start = env["@"].engine, [number(env, n) for n in reversed(names)]
+            target, barrier = number(env, found[2], found[3]), number(env, found[6], found[7])
+            engine.load(env["@"], engine.map(number(env, found[4])), start, target, barrier, text)
+
+        return load
+    if found := STORE.fullmatch(text):
+        names = re.findall(r"\$(\d+)", found[3])
+        assert len(names) == int(found[1])
+
+        def store(env: Env) -> None:
+            alone(env)
+            engine, start = env["@"].engine, [number(env, n) for n in reversed(names)]
+            engine.store(env["@"], engine.map(number(env, found[2])), start, number(env, found[4], found[5]), text)
+
+        return store
+    if text == "cp.async.bulk.commit_group;":
+        return lambda env: env["@"].engine.groups.append([])
+    if found := re.fullmatch(r"cp\.async\.bulk\.wait_group\.read (\d+);", text):
+        return lambda env: env["@"].engine.wait(int(found[1]))
+    if re.fullmatch(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 \d+;", text):
+
+        def registers(env: Env) -> None:
+            if threads % 128 or env["@"].ids[0] % 128:
+                raise ValueError("registers are shared out to groups of four warps")
+
+        return registers
+    if text == "prefetch.tensormap [$0];":
+        return lambda env: None
+    return None
+
+
+# -- roles
+
+
+def part(value: Any, taken: np.ndarray) -> Any:
+    """What some of the threads have of a value."""
+    if isinstance(value, np.ndarray):
+        return value[taken]
+    if isinstance(value, list):
+        return [part(x, taken) for x in value]
+    return value
+
+
+def elect(env: Env, match: re.Match, mask: np.ndarray) -> list[np.ndarray]:
+    """The first thread of each warp."""
+    threads = np.arange(len(mask))
+    return [np.zeros(len(mask), np.int32), threads % 32 == 0]
+
+
+def together(agents: list[tuple[Any, Any]]) -> None:
+    """Runs those who have roles, in turn, until all have ended; each in a generator, which gives True where it has to wait. Who is
+    made on the way joins them. Raises ValueError where all wait."""
+    waiting = 0
+    while agents:
+        agent = agents.pop(0)
+        waited = next(agent, None)
+        if waited is None:
+            waiting = 0
+            continue
+        agents.append(agent)
+        waiting = waiting + 1 if waited else 0
+        if waiting > len(agents):
+            raise ValueError("everybody waits for an mbarrier")
