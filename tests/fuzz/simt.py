@@ -8,19 +8,18 @@ aligned to what the instruction asks, as on hardware. Barriers have nothing to d
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from blocknb.codegen.gpu import Module
-from blocknb.runtime.cta import programs_of_cta
 from fuzz import simt_bulk
+from fuzz.simt_machine import Env, Function, Machine
 from fuzz.simt_memory import Memory
 
 TYPES = {
@@ -29,7 +28,6 @@ TYPES = {
     "float": np.dtype(np.float32), "double": np.dtype(np.float64), "ptr": np.dtype(np.int64),
 }  # fmt: skip
 CTAS = 2  # that a persistent kernel has
-Env = dict[str, Any]
 Get = Callable[[Env], Any]
 
 
@@ -65,117 +63,10 @@ def run(
     memory.write_back()
 
 
-class Machine:
-    """Threads of one CTA: its shared memory, and where it stands in the grid. Where threads part, those of a role go on in a machine of
-    their own, and share the rest."""
-
-    def __init__(
-        self, variants: Callable, memory: Memory, module: Module, program: tuple, sizes: tuple, engine: simt_bulk.Engine
-    ):
-        self.variants, self.memory, self.threads, self.all = variants, memory, module.threads, module.threads
-        self.program, self.sizes, self.engine = program, sizes, engine
-        self.functions, self.ids = variants(self.threads), np.arange(self.threads)
-        self.agents: list[Iterator[bool]] = []
-        self.together = programs_of_cta(sizes, module.programs, sms=0)  # they say nothing to each other
-        whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
-        self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
-        self.shared, self.base = Memory([self.buffer]), self.buffer.ctypes.data
-        self.shared.unseen = np.zeros(module.shared_bytes, bool)
-        self.active = np.ones(self.threads, bool)  # the threads that access memory now
-        self.copies: list[list[tuple]] = [[]]  # the groups of copies under way; the last is yet to be committed
-
-    def barrier(self, count: int = 0) -> None:
-        if self.threads != (count or self.all):
-            raise ValueError(f"a barrier of {count or self.all} threads, and {self.threads} are here")
-        self.memory.watch.barrier()
-        self.shared.watch.barrier()
-
-    def warp_barrier(self) -> None:
-        if self.threads == 32:  # no other warp is here
-            self.barrier(32)
-
-    def start(self, function: Function, values: Sequence[Any]) -> list[Iterator[bool]]:
-        """The agents that run a kernel: one, until threads part."""
-        self.agents.append(self.walk(function, self.environment(function, values), "entry", ""))
-        return self.agents
-
-    def environment(self, function: Function, values: Sequence[Any]) -> Env:
-        return {name: v for (_, name), v in zip(function.parameters, values, strict=True)} | {"@": self}
-
-    def call(self, function: Function, values: Sequence[Any]) -> Any:
-        walk = self.walk(function, self.environment(function, values), "entry", "")
-        try:
-            next(walk)
-        except StopIteration as end:
-            return end.value
-        raise ValueError(f"{function.name} waits")
-
-    def walk(self, function: Function, env: Env, label: str, before: str) -> Generator[bool, None, Any]:
-        """Runs from a block on, to the end of the function. Gives True where it waits, False where others shall have their turn."""
-        while True:
-            phis, body, end = function.blocks[label]
-            env.update({name: arms[before](env) for name, arms in phis})  # all at once
-            for name, step in body:
-                value = step(env)
-                if name:
-                    env[name] = value
-                elif isinstance(value, simt_bulk.Wait):
-                    while not value.over():
-                        yield True
-                elif value is simt_bulk.SWITCH:
-                    yield False
-            if end[0] == "ret":
-                return end[1](env) if end[1] else None
-            before = label
-            if len(end) < 4:
-                label = end[2]
-            elif not (chosen := self.choose(function, env, end)):
-                self.part(function, env, end, label)
-                return None
-            else:
-                label = chosen
-
-    def choose(self, function: Function, env: Env, branch: tuple) -> str:
-        """The label all threads go on at ("": they part); where only some take a short way round, it is walked here, for them alone."""
-        _, condition, yes, no = branch
-        taken = condition(env)
-        if (taken == taken[0]).all():
-            return yes if taken[0] else no
-        phis, body, end = function.blocks[yes]
-        if phis or end != ("br", None, no) or function.blocks[no][0]:
-            return ""
-        self.active = taken
-        for name, step in body:
-            env[name or "-"] = step(env)
-        self.active = np.ones(self.threads, bool)
-        return no
-
-    def part(self, function: Function, env: Env, branch: tuple, label: str) -> None:
-        """Threads take different branches, each to the end of the kernel."""
-        if not self.engine.barriers:
-            raise ValueError("threads of a program take different branches")
-        _, condition, *targets = branch
-        taken = condition(env)
-        for target, who in zip(targets, (taken, ~taken), strict=True):
-            role = copy.copy(self)
-            role.threads, role.ids, role.copies = int(who.sum()), self.ids[who], [[]]
-            role.active, role.functions = np.ones(role.threads, bool), self.variants(role.threads)
-            own = {name: simt_bulk.part(value, who) for name, value in env.items()} | {"@": role}
-            self.agents.append(role.walk(role.functions[function.name], own, target, label))
-
-
 # -- parsing -------------------------------------------------------------------------------------------------------------
 
 TYPE = re.compile(r"<\d+ x \w+>|ptr(?: addrspace\(\d+\))?|\{.*?\}|\w+")
 ARGUMENT = re.compile(r"^(<\d+ x \w+>|ptr(?: addrspace\(\d+\))?(?: align \d+)?|\{.*?\}|\w+)\s+(.*)$")
-
-
-class Function:
-    """A function: parameters as (type, name), and for each label (phis, straight code, terminator)."""
-
-    def __init__(self, name: str, parameters: list[tuple[str, str]], threads: int):
-        self.name, self.parameters, self.threads = name, parameters, threads
-        self.blocks: dict[str, tuple[list, list, tuple]] = {}
 
 
 def parse(text: str, threads: int) -> list[Function]:

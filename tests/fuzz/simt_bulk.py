@@ -237,7 +237,7 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
         def load(env: Env) -> None:
             alone(env)
             engine, start = env["@"].engine, [number(env, n) for n in reversed(names)]
-            target, barrier = number(env, found[2], found[3]), number(env, found[6], found[7])
+            target, barrier = in_shared(env, number(env, found[2], found[3])), number(env, found[6], found[7])
             engine.load(env["@"], engine.map(number(env, found[4])), start, target, barrier, text)
 
         return load
@@ -248,7 +248,13 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
         def store(env: Env) -> None:
             alone(env)
             engine, start = env["@"].engine, [number(env, n) for n in reversed(names)]
-            engine.store(env["@"], engine.map(number(env, found[2])), start, number(env, found[4], found[5]), text)
+            engine.store(
+                env["@"],
+                engine.map(number(env, found[2])),
+                start,
+                in_shared(env, number(env, found[4], found[5])),
+                text,
+            )
 
         return store
     if text == "cp.async.bulk.commit_group;":
@@ -265,6 +271,12 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
     if text == "prefetch.tensormap [$0];":
         return lambda env: None
     return None
+
+
+def in_shared(env: Env, address: int) -> int:
+    """An address of 32 bits in full."""
+    base = env["@"].base
+    return base + (address - base & 0xFFFFFFFF)
 
 
 # -- roles
