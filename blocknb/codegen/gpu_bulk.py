@@ -75,8 +75,9 @@ def expression(g: Generator, value: Value) -> Any:
     """A number as the host computes it, of parameters and constants (see `maps`)."""
     if value in g.func.params:
         return ("arg", g.func.params.index(value))
-    op = g.defs.get(value)
-    match op.name if op is not None else "":
+    if (op := g.defs.get(value)) is None:
+        raise CompilerBug(f"{value} of a tensor map is not known when the kernel is launched")
+    match op.name:
         case "const":
             return int(op.attrs["value"])
         case "promise":
@@ -87,7 +88,7 @@ def expression(g: Generator, value: Value) -> Any:
             return (op.attrs["pred"], *(expression(g, x) for x in op.args))
         case "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "select" as name:
             return (name, *(expression(g, x) for x in op.args))
-    raise CompilerBug(f"an extent or stride of a tensor map is made by {op.name if op is not None else value}")
+    raise CompilerBug(f"an extent or stride of a tensor map is made by {op.name}", op.loc)
 
 
 def boxes(type: Buffer, kind: TensorMap, axes: Sequence[int]) -> Iterator[tuple[dict[int, int], int]]:
