@@ -41,7 +41,8 @@ def resident(g: Generator, threads: int) -> int:
     if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
     live = Liveness(g.func, 32 * found.attrs["warps"][0])
-    held = max((live.peak(op) for op in walk(found.blocks[0]) if op.name in ("for", "while")), default=0)
+    loops = (op for op in walk(found.blocks[0]) if op.name == "for" and any(x.name == "dot" for x in op.blocks[0].ops))
+    held = max(map(live.peak, loops), default=0)
     return 2 if REGISTERS // (2 * threads) >= held + SPARE else 1
 
 

@@ -55,7 +55,10 @@ def assemble(modules: dict[str, dict[str, str]]) -> None:
         assert not assembly.warnings, name
         for kernel in of_kernels:
             if kernel in MULTIPLYING and target.capability >= 80:
-                assert re.search(r"wgmma\.mma_async" if name == "sm_90a" else r"[^w]mma\.sync", ptx[name, kernel]), (name, kernel)
+                assert re.search(r"wgmma\.mma_async" if name == "sm_90a" else r"[^w]mma\.sync", ptx[name, kernel]), (
+                    name,
+                    kernel,
+                )
             if kernel in LOADS:
                 found = re.findall(r"ld\.global(?:\.\w+)*?\.(v4\.b32|b32)", ptx[name, kernel])
                 assert set(found) == LOADS[kernel], (name, kernel)

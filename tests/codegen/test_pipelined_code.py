@@ -18,7 +18,14 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
     arrays = {"a": f"*{dtype}:16", "b": f"*{dtype}:16", "c": "*fp32:16"}
     columns = dict.fromkeys(("a_column", "b_column", "c_column"), 1)
     return matmul_kernel.trace(
-        **arrays, **SIZES, **columns, **blocks, GROUP=8, num_warps=warps, target=target, **({"without": ("wgmma",)} | options)
+        **arrays,
+        **SIZES,
+        **columns,
+        **blocks,
+        GROUP=8,
+        num_warps=warps,
+        target=target,
+        **({"without": ("wgmma",)} | options),
     )
 
 

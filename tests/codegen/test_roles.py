@@ -2,27 +2,123 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from bulk_kernels import HOPPER, PRODUCTS, Product
 from fuzz import simt
+from fuzz.races import Race
 
-from blocknb.codegen import gpu
+import blocknb
+import blocknb.language as bl
+from blocknb.codegen import gpu, llvm, sass, toolchain
 
 
-def ran(product: Product, m: int, n: int, k: int, change=lambda text: text) -> tuple[np.ndarray, np.ndarray]:
+def ran(
+    product: Product, m: int, n: int, k: int, change: Callable[[str], str] = lambda text: text, swizzle: int = 128
+) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel stores, and what it should."""
     arguments = product.arguments(m, n, k)
     module = gpu.generate(product.finished(), HOPPER)
-    simt.run(replace(module, text=change(module.text)), arguments, [product.programs(m, n)])
+    maps = tuple(replace(spec, swizzle=swizzle if i == 1 else spec.swizzle) for i, spec in enumerate(module.maps))
+    simt.run(replace(module, text=change(module.text), maps=maps), arguments, [product.programs(m, n)])
     a, b, c = arguments[:3]
     return c.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64)
 
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 @pytest.mark.parametrize("extents", [(64, 64, 64), (100, 72, 200), (130, 8, 520)], ids=str)
-def test_products_are_right(product, extents):
+def test_products_are_right(product: Product, extents: tuple[int, int, int]) -> None:
     got, expected = ran(product, *extents)
     np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
+
+
+#: What goes wrong when a line of the code does. The third product stores by the copy engine.
+MISTAKES = {
+    "bytes": (0, lambda text: text.replace(", 16384;", ", 16400;"), "everybody waits"),
+    "arrivals": (0, lambda text: re.sub(r"(\[\$0\+491(?:76|84|92)\]), 4;", r"\1, 5;", text), "everybody waits"),
+    "order": (0, lambda text: "\n".join(line for line in text.split("\n") if "again: mbarrier" not in line), None),
+    "barrier": (2, lambda text: text.replace("count(i32 1, i32 128)", "count(i32 1, i32 160)"), "a barrier of 160"),
+    "fence": (2, lambda text: re.sub(r"[^\n]*fence\.proxy\.async[^\n]*\n", "", text), "no fence has shown"),
+    "read": (2, lambda text: re.sub(r"[^\n]*wait_group\.read[^\n]*\n", "", text), "before its stores have read"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_noticed(mistake: str) -> None:
+    number, change, message = MISTAKES[mistake]
+    with pytest.raises((ValueError, AssertionError, Race), match=message):
+        got, expected = ran(PRODUCTS[number], 100, 72, 264, change)
+        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-2)
+
+
+def test_another_swizzle_than_the_descriptor_has_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="longer than the swizzle"):
+        ran(PRODUCTS[0], 64, 64, 64, swizzle=64)
+    got, expected = ran(PRODUCTS[0], 64, 64, 64, swizzle=0)
+    assert not np.allclose(got, expected, rtol=2e-3, atol=2e-2)
+
+
+# -- machine code
+
+
+@blocknb.kernel
+def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    left = bl.make_tensor_descriptor(a, [m, k], [pitch, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(b, [n, k], [pitch, 1], [BN, BK])
+    across = bl.cdiv(n, BN)
+    row, column = bl.program_id(0) // across * BM, bl.program_id(0) % across * BN
+    total = bl.zeros((BM, BN), bl.float32)
+    for step in range(bl.cdiv(k, BK)):
+        total = bl.dot(left.load([row, step * BK]), right.load([column, step * BK]).T, total)
+    bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
+
+
+#: tile, warps, slots; and of the machine code: products of a trip, CTAs of a multiprocessor
+TILES = [((128, 256, 64), 8, 4, 4, 1), ((128, 128, 64), 4, 3, 8, 2), ((64, 128, 64), 4, 4, 4, 2)]
+
+
+@pytest.mark.parametrize(("tile", "warps", "slots", "count", "resident"), TILES, ids=str)
+def test_the_loop_of_a_product(tile: tuple[int, int, int], warps: int, slots: int, count: int, resident: int) -> None:
+    blocks = dict(zip(("BM", "BN", "BK"), tile, strict=True))
+    arrays, numbers = dict.fromkeys("abc", "*fp16:16"), dict.fromkeys(("m", "n", "k", "pitch"), "i32:16")
+    compiled = multiply.compile(**arrays, **numbers, **blocks, num_warps=warps, num_stages=slots, target="sm_90a")
+    found = compiled.trace.resources
+    assert not found.warnings
+    assert not found.spill_bytes
+    ptx = compiled.artifacts["ptx"]
+    assert f".reqntid {32 * (warps + 1)}" in ptx
+    assert f".minnctapersm {resident}" in ptx
+    assert found.registers * 32 * (warps + 1) * resident <= 1 << 16
+    listing = sass.disassemble(compiled.artifacts["cubin"], HOPPER).result().text
+    loops = [part for part in re.split(r"\.L_x_\d+:", listing) if "GMMA" in part]
+    assert len(loops) == 1
+    assert len(re.findall(r"HGMMA\.", loops[0])) == count
+    assert len(loops[0].splitlines()) < 60
+    assert not re.search(r"\bMOV R\d+, R\d+", loops[0])  # accumulators stay where they are
+    assert listing.count("UTMALDG") == 2
+    assert "UTMACCTL.PF" in listing
+    assert "SYNCS.PHASECHK" in listing
+    assert re.search(r"BAR\.SYNC\S* 0x1, ", listing)  # the team's barrier
+    assert "R2UR" not in loops[0]  # addresses and descriptors are uniform
+
+
+def test_registers_are_shared_out() -> None:
+    product = Product("nt", bulk=True, registers=(240, 24), producers=4)
+    func = product.finished()
+    module = gpu.generate(func, HOPPER)
+    assert module.threads == 256
+    job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
+    ptx = llvm.shared().submit(job | {"text": module.text}).result()["ptx"]
+    assembly = toolchain.assemble_many([ptx], HOPPER)
+    assert not assembly.warnings
+    listing = sass.disassemble(assembly.cubin, HOPPER).result().text
+    assert "USETMAXREG.TRY_ALLOC" in listing
+    assert "USETMAXREG.DEALLOC" in listing
+    arguments = product.arguments(64, 64, 128)
+    simt.run(module, arguments, [1])
+    a, b, c = (x.astype(np.float64) for x in arguments[:3])
+    np.testing.assert_allclose(c, a @ b, rtol=2e-3, atol=2e-2)
