@@ -102,7 +102,6 @@ def test_the_loop_of_a_product(tile: tuple[int, int, int], warps: int, slots: in
     assert listing.count("UTMALDG") == 2
     assert "UTMACCTL.PF" in listing
     assert "SYNCS.PHASECHK" in listing
-    assert re.search(r"BAR\.SYNC\S* 0x1, ", listing)  # the team's barrier
     assert "R2UR" not in loops[0]  # addresses and descriptors are uniform
 
 
@@ -118,6 +117,8 @@ def test_registers_are_shared_out() -> None:
     listing = sass.disassemble(assembly.cubin, HOPPER).result().text
     assert "USETMAXREG.TRY_ALLOC" in listing
     assert "USETMAXREG.DEALLOC" in listing
+    assert "UTMASTG.2D" in listing
+    assert re.search(r"BAR\.SYNC\S* 0x1, 0x80", listing)  # the team's
     arguments = product.arguments(64, 64, 128)
     simt.run(module, arguments, [1])
     a, b, c = (x.astype(np.float64) for x in arguments[:3])

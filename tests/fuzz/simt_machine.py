@@ -49,10 +49,6 @@ class Machine:
         self.memory.watch.barrier()
         self.shared.watch.barrier()
 
-    def warp_barrier(self) -> None:
-        if self.threads == 32:  # no other warp is here
-            self.barrier(32)
-
     def start(self, function: Function, values: Sequence[Any]) -> list[Iterator[bool]]:
         """The agents that run a kernel: one, until threads part."""
         self.agents.append(self.walk(function, self.environment(function, values), "entry", ""))

@@ -22,7 +22,7 @@ class Memory:
         self.bytes = np.concatenate(self.raw) if ranges else np.empty(0, np.uint8)
         self.watch = Watch(self.bytes.size, programs)
         self.unseen: np.ndarray | None = (
-            None  # which bytes ordinary stores have written and no fence has shown to the copy engine
+            None  # bytes that stores have written and no fence has shown to the copy engine
         )
 
     def write_back(self) -> None:
