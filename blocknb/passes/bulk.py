@@ -20,7 +20,7 @@ from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.types import Buffer
-from blocknb.layouts.shared import SharedLayout, swizzled
+from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.allocate import place
 from blocknb.passes.simplify import tidy
@@ -91,39 +91,46 @@ class Finder:
 
     def store(self, op: Op, here: set[Op]) -> Store | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
-        load = self.defs.get(op.args[1])
-        if load is None or load.name != "local_load" or len(self.users[load.result]) > 1:
+        way = self.way(op, here)
+        if way is None:
             return None
-        (buffer,) = load.args
-        alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
+        value, *gone = way
+        shape, dtype = op.args[0].type.shape, op.args[0].type.dtype.element
         if op.attrs.get("cache") or op.attrs.get("evict"):
-            self.refuse(op, "it says what caches shall do")
-            return None
-        if alloc.name != "alloc" or len(users) != 2 or not {alloc, load, *users} <= here:
-            return None
-        (written,) = (user for user in users if user is not load)
+            return self.refuse(op, "it says what caches shall do")
         whole, distance = self.whole(op)
         box = boxes.box_of(self.facts, whole)
         if isinstance(box, str):
-            self.refuse(op, box)
-            return None
-        if written.name != "local_store" or len(buffer.type.shape) != 2:
-            return None
-        inner = box.axes.index(box.rank - 1) if box.rank - 1 in box.axes else -1
-        bytes, shape = buffer.type.dtype.bytes, buffer.type.shape
+            return self.refuse(op, box)
+        if len(shape) != 2 or box.rank - 1 not in box.axes:
+            return self.refuse(op, "it is no tile of rows and columns")
+        inner, bytes = box.axes.index(box.rank - 1), dtype.bytes
         width = min(WIDEST, shape[inner] * bytes)
-        if inner < 0 or width not in SWIZZLES:
-            self.refuse(op, f"its rows have {width} bytes")
-            return None
-        extents = [1] * box.rank
+        if width not in SWIZZLES:
+            return self.refuse(op, f"its rows have {width} bytes")
+        extents, start = [1] * box.rank, list(box.start)
         for axis, to in enumerate(box.axes):
             extents[to] = width // bytes if axis == inner else min(MOST_EXTENT, shape[axis])
-        start = list(box.start)
-        for axis, to in enumerate(box.axes):
             start[to] = start[to] + Form.of(distance[axis])
-        kind = TensorMap(buffer.type.dtype, tuple(extents), width)
-        type = Buffer(buffer.type.dtype, shape, buffer_layout(shape, buffer.type.dtype.bits, inner))
-        return Store(op, box, kind, type, written.args[1], tuple(start), (alloc, written, load))
+        layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
+        kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
+        return Store(op, box, kind, type, value, tuple(start), tuple(gone))
+
+    def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
+        """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
+        last = self.defs.get(op.args[1])
+        if last is None or last not in here or len(self.users[last.result]) > 1:
+            return None
+        if last.name == "convert":
+            return last.args[0], last
+        if last.name != "local_load":
+            return None
+        (buffer,) = last.args
+        alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
+        written = next((user for user in users if user.name == "local_store"), None)
+        if alloc.name != "alloc" or written is None or len(users) != 2 or not {alloc, written} <= here:
+            return None
+        return written.args[1], alloc, written, last
 
     def whole(self, op: Op) -> tuple[Op, list[int]]:
         """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
@@ -142,11 +149,13 @@ class Finder:
         distance[at["axis"]] = at["index"] * pointer.type.shape[at["axis"]]
         return op.replace(args=(part.args[0], value, *wholes)), distance
 
-    def refuse(self, op: Op, why: str) -> None:
+    def refuse(self, op: Op, why: str) -> Store | None:
+        """Says it once of all parts of a store."""
         whole = op.attrs.get("part_of", op.id)
         if whole not in self.told:
             self.notes(op, f"store: not by the copy engine: {why}", "missed")
         self.told.add(whole)
+        return None
 
 
 def blocks_of(block: Block) -> Iterator[Block]:
@@ -154,10 +163,6 @@ def blocks_of(block: Block) -> Iterator[Block]:
     for op in walk(block):
         if op.name in ("for", "while", "if"):
             yield from op.blocks
-
-
-def buffer_layout(shape: Sequence[int], bits: int, inner: int) -> SharedLayout:
-    return swizzled(shape, bits, (inner, 1 - inner), WIDEST)
 
 
 class Lowering(Rebuild):

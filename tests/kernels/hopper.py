@@ -99,3 +99,39 @@ def _gated_reference(a):
 
 
 case("wgmma_gated", gated, _gated_make, _gated_reference, grid=(2,), rtol=1e-3, atol=1e-3)
+
+
+@blocknb.kernel
+def boxed(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """leaky_relu(a @ b.T), all of them in boxes of tensor descriptors: a warp of its own copies them, and the result is a box, too."""
+    rows, columns = (
+        bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK]),
+        bl.make_tensor_descriptor(b, [n, k], [k, 1], [BN, BK]),
+    )
+    result, across = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]), bl.cdiv(n, BN)
+    row, column = bl.program_id(0) // across * BM, bl.program_id(0) % across * BN
+    total = bl.zeros((BM, BN), bl.float32)
+    for inner in range(0, k, BK):
+        total = bl.dot(rows.load([row, inner]), columns.load([column, inner]).T, total)
+    total = bl.where(total >= 0, total, 0.01 * total)
+    result.store([row, column], total.to(c.dtype.element_ty))
+
+
+def boxed_case(name, dtype, m, n, k, tile, rtol, **options):
+    def make(rng):
+        a, b = (normal(rng, (rows, k)).astype(np.float16) for rows in (m, n))
+        return {"a": a, "b": b, "c": poison((m, n), dtype), "m": m, "n": n, "k": k} | dict(
+            zip(("BM", "BN", "BK"), tile, strict=True)
+        )
+
+    def reference(arguments):
+        total = wide(arguments["a"]) @ wide(arguments["b"]).T
+        return {"c": np.where(total >= 0, total, 0.01 * total)}
+
+    grid = (-(-m // tile[0]) * -(-n // tile[1]),)
+    case(f"boxed_{name}", boxed, make, reference, grid=grid, rtol=rtol, atol=rtol, options=options)
+
+
+boxed_case("fp16", np.float16, 72, 272, 48, (64, 128, 16), 4e-3)
+boxed_case("fp32", np.float32, 136, 48, 48, (128, 32, 32), 1e-3, num_warps=8)
+boxed_case("fp16_wide", np.float16, 72, 272, 48, (64, 256, 32), 4e-3, num_stages=2)

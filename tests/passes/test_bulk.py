@@ -1,0 +1,93 @@
+"""Stores that the copy engine does: which they are, what becomes of them, and that what they lack is noticed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.ir.verify import verify
+
+
+def lowered(name="boxed_fp16", without=(), seed=0, **options):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(seed))
+    func, stages = case.lower(arguments, "sm_90a", without, **options)
+    return func, stages, arguments
+
+
+def notes(stages, name="bulk") -> list[str]:
+    return [note.text for stage in stages if stage.name == name for note in stage.notes]
+
+
+def team(func: Func) -> list[Op]:
+    (roles,) = (op for op in func.body.ops if op.name == "roles")
+    return list(walk(roles.blocks[0]))
+
+
+def edited(func: Func, change) -> Func:
+    def block(old: Block) -> Block:
+        new = [change(op.replace(blocks=tuple(map(block, op.blocks))) if op.blocks else op) for op in old.ops]
+        return Block(old.args, tuple(op for op in new if op is not None))
+
+    return func.replace(body=block(func.body))
+
+
+@pytest.mark.parametrize("without", [(), ("persist",), ("epilogue",)], ids=str)
+@pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp32"])
+def test_what_the_copy_engine_stores_is_right(name, without):
+    func, stages, arguments = lowered(name, without)
+    verify(func)
+    assert any("store: by the copy engine" in text for text in notes(stages))
+    assert not any(op.name in ("store", "local_load") for op in team(func))
+    CASES[name].interpret(func, arguments)
+
+
+def test_parts_go_through_two_buffers_in_turns():
+    func, stages, _ = lowered()
+    assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 8192 bytes, 128-byte swizzle"]
+    names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
+    ops = [op for op in team(func) if op.name in names]
+    once = ["local_store", "fence", "barrier", "store_bulk"]
+    assert [op.name for op in ops] == ["store_wait", "barrier", *once, *once, "store_wait"]
+    assert [op.attrs["pending"] for op in ops if op.name == "store_wait"] == [0, 0]
+    first, second = (op.args[1] for op in ops if op.name == "store_bulk")
+    assert first is not second
+    (kind,) = {op.args[0].type for op in ops if op.name == "store_bulk"}
+    assert (kind.box, kind.swizzle) == ((64, 64), 128)
+
+
+def test_the_third_part_waits_until_the_first_has_been_read():
+    func, _, arguments = lowered("boxed_fp16_wide")
+    waits = [op.attrs["pending"] for op in team(func) if op.name == "store_wait"]
+    assert waits == [0, 1, 1, 0]
+    CASES["boxed_fp16_wide"].interpret(func, arguments)
+
+
+@pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
+def test_what_it_lacks_is_noticed(lost, trouble):
+    name = "boxed_fp16_wide"
+    func, _, arguments = lowered(name)
+    inside = {op.id for op in team(func) if op.name == lost}
+    with pytest.raises(CompilerBug, match=trouble):
+        CASES[name].interpret(edited(func, lambda op: None if op.id in inside else op), arguments)
+
+
+def test_without_the_pass_each_warp_stores_its_rows():
+    func, stages, arguments = lowered(without=("bulk",))
+    names = [op.name for op in team(func)]
+    assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 4
+    CASES["boxed_fp16"].interpret(func, arguments)
+
+
+def test_a_result_that_is_no_box_goes_by_warps():
+    """Its rows are 36 elements apart: no multiple of 16 bytes is known."""
+    case = CASES["boxed_fp16"]
+    arguments = case.make(np.random.default_rng(0))
+    arguments["b"], arguments["n"] = arguments["b"][:36], 36
+    arguments["c"] = np.ascontiguousarray(arguments["c"][:, :36])
+    func, stages = case.lower(arguments, "sm_90a")
+    assert notes(stages) == ["store: not by the copy engine: its rows are not known to be a multiple of 16 bytes apart"]
+    case.interpret(func, arguments)
