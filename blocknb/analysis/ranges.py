@@ -128,9 +128,9 @@ def _ruling(op: Op) -> tuple[Value, ...]:
 def _rule(facts: Facts, op: Op) -> Interval | None:
     """Bounds of an op's result from those of its operands; None when there is no rule."""
     match op.name:
-        case "program_id":
+        case "program_id" | "cta_id":
             return 0, MAX_INT - 1
-        case "num_programs":
+        case "num_programs" | "num_ctas":
             return 1, MAX_INT
         case "const":
             if not op.result.type.dtype.is_integer:

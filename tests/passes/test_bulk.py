@@ -76,7 +76,7 @@ def test_what_it_lacks_is_noticed(lost, trouble):
 
 
 def test_without_the_pass_each_warp_stores_its_rows():
-    func, stages, arguments = lowered(without=("bulk",))
+    func, _, arguments = lowered(without=("bulk",))
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 4
     CASES["boxed_fp16"].interpret(func, arguments)
