@@ -53,8 +53,9 @@ def bulk(func: Func, target: Target, notes: Notes) -> Func:
         for store in found.stores.values():
             found.refuse(store.op, "shared memory has no room for two buffers")
         return func
-    for whole in {store.op.attrs.get("part_of", store.op.id): store for store in found.stores.values()}.values():
-        notes(whole.op, whole.text())
+    firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
+    for store in firsts.values():
+        notes(store.op, store.text())
     return made
 
 

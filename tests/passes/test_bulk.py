@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz import reports
 from kernels import CASES
+from kernels.base import copied
 
+from blocknb.codegen import gpu, llvm, sass, toolchain
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
+from blocknb.target import Target
+
+HOPPER = Target.parse("sm_90a")
 
 
 def lowered(name="boxed_fp16", without=(), seed=0, **options):
@@ -91,3 +97,28 @@ def test_a_result_that_is_no_box_goes_by_warps():
     func, stages = case.lower(arguments, "sm_90a")
     assert notes(stages) == ["store: not by the copy engine: its rows are not known to be a multiple of 16 bytes apart"]
     case.interpret(func, arguments)
+
+
+@pytest.mark.parametrize("without", [(), ("persist",), ("bulk",)], ids=str)
+@pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp16_wide", "boxed_fp32"])
+def test_the_code_stores_what_it_should(name, without):
+    func, _, arguments = lowered(name, without)
+    got = {key: copied(value) for key, value in arguments.items()}
+    reports.run(func, got, CASES[name].grid)
+    CASES[name].check(arguments, got)
+
+
+def test_the_code_of_a_large_result_is_short():
+    """16 stmatrix and 4 boxes for 128 x 256 halves by 8 warps; no loads of what was stored, no addresses, nothing spilled."""
+    case = CASES["boxed_fp16"]
+    arguments = case.make(np.random.default_rng(0)) | {"m": 256, "n": 512, "k": 512, "BM": 128, "BN": 256, "BK": 64}
+    arguments |= {"a": np.zeros((256, 512), np.float16), "b": np.zeros((512, 512), np.float16)}
+    arguments["c"] = np.zeros((256, 512), np.float16)
+    for without, counts in (((), (16, 0, 0, 4)), (("bulk",), (16, 16, 16, 0))):
+        func, _ = case.lower(arguments, "sm_90a", without, num_warps=8)
+        job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
+        ptx = llvm.shared().submit(job | {"text": gpu.generate(func, HOPPER).text}).result()["ptx"]
+        assembly = toolchain.assemble_many([ptx], HOPPER)
+        assert not assembly.warnings and all(not found.spill_stores for found in assembly.resources.values())
+        listing = sass.disassemble(assembly.cubin, HOPPER).result().text
+        assert tuple(map(listing.count, ("STSM.16.M88.4", "LDS.128", "STG.E.128", "UTMASTG"))) == counts

@@ -9,7 +9,7 @@ from kernels import CASES
 from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
-PASSES = ("narrow", "coalesce", "wgmma", "tensorcore", "assign", "shared", "pipeline", "barriers")
+PASSES = ("narrow", "coalesce", "wgmma", "tensorcore", "assign", "epilogue", "shared", "bulk", "pipeline", "barriers")
 USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
     "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
@@ -17,6 +17,8 @@ SAMPLES = {
     "wgmma": ("wgmma_attention", "wgmma_tf32_tn", "matmul_tf32_tt"),
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
+    "epilogue": ("wgmma_fp16_parts",),
+    "bulk": ("boxed_fp16",),
     "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32", "wgmma_fp16"),
     "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
