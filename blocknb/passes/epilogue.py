@@ -10,15 +10,21 @@ Where the layout that is stored leaves every warp its own rows (`assign` sees to
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from blocknb.analysis import affine
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.effects import effects
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op, Value, definitions, experimental, uses
+from blocknb.ir.core import Block, Func, Op, Value, experimental, uses
+from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+Users = Mapping[Value, Sequence[tuple[Op, int]]]
 ROW = 128  # bytes of a row of a part
 SMALL = 32 * 1024  # bytes of a tile that goes at once, where warps have to wait for each other
 
@@ -27,48 +33,111 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
     """Stores large tiles in parts.
 
     A tile that goes through shared memory on its way to a store, as a product's result does, is cut into parts of 128 bytes a row,
-    so that a small buffer serves them all one after another. Each thread has its piece of every part in registers of its own.
+    so that a small buffer serves them all one after another. Each thread has its piece of every part in registers of its own. What is
+    loaded only to be combined with the tile is loaded in such parts, too, each while the one before it is stored.
     """
-    found = Stores(func)
+    found = find(func)
+    gone = {id: store for store in found.values() for id in store.made}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.id in found.converts:
-            return op.args
-        if op.id not in found.stores:
-            return NotImplemented
-        made, (axis, count) = found.stores[op.id]
-        pointer, value, *mask = op.args
-        layout, b = pointer.type.layout.part(axis, count), rebuild.builder
+        if op.id in found:
+            found[op.id].emit(rebuild, notes)
+            return ()
+        return op.results if op.id in gone else NotImplemented
 
-        def part(x: Value, index: int) -> Value:
-            return b.value("part", x, axis=axis, index=index, count=count) if x.type.shape else x
+    return rebuild(func, "epilogue", visit) if found else func
 
-        for index in range(count):
-            piece = part(value, index)
-            converted = b.value("convert", piece, layout=layout)
-            piece.name = converted.name = made.result.name or value.name
-            args = (part(pointer, index), converted, *(part(x, index) for x in mask))
-            stored = b.op("store", *args, **op.attrs, part_of=op.id)
+
+def find(func: Func) -> dict[int, Store]:
+    """The stores of a laid-out Func that are cut, by op id."""
+    facts, users = affine.analyze(func), uses(func)
+    found: dict[int, Store] = {}
+    for op in func.ops():
+        made = facts.definition.get(op.args[1]) if op.name == "store" else None
+        if made is None or made.name != "convert" or len(users[made.result]) > 1:
+            continue
+        if (cut := parts(op, made)) is not None:
+            home = facts.parent[op]
+            block = func.body if home is None else next(b for b in home.blocks if op in b.ops)
+            found[op.id] = Store(op, made, *cut, block, facts, users)
+    return found
+
+
+class Store:
+    """A store that is cut into `count` parts along an axis. `made`, by op id and in order: what is made part by part for it alone. That is
+    the conversion, and where other tiles are loaded for it (what a product is added to), all from there on."""
+
+    def __init__(self, op: Op, last: Op, axis: int, count: int, block: Block, facts: Facts, users: Users):
+        self.op, self.last, self.axis, self.count, self.facts = op, last, axis, count, facts
+        self.made: dict[int, Op] = {}
+        place = {x: i for i, x in enumerate(block.ops)}
+        tree: dict[Op, None] = {}
+        for x in reversed(block.ops[: place[op]]):
+            alone = len(x.results) == 1 and all(user is op or user in tree for user, _ in users.get(x.result, ()))
+            if (
+                alone
+                and users.get(x.result)
+                and self.may_be_cut(x)
+                and (x.name != "load" or self.may_move(x, block, place))
+            ):
+                tree[x] = None
+        waiting: set[Value] = set()  # values that are made of what is loaded
+        for x in reversed(tree):
+            if x is last or x.name == "load" or any(value in waiting for value in x.args):
+                waiting.add(x.result)
+                self.made[x.id] = x
+
+    def may_be_cut(self, op: Op) -> bool:
+        kind = op.result.type
+        if kind.shape != self.last.result.type.shape or not can_part(kind.layout, self.axis, self.count):
+            return False
+        return op.name in ("convert", "load") or OPS[op.name].kind == "elementwise"
+
+    def may_move(self, load: Op, block: Block, place: Mapping[Op, int]) -> bool:
+        """Whether a load may be done at the store: nothing in between writes arrays, and the store does not write elsewhere in its own."""
+        if load.attrs.get("volatile"):
+            return False
+        for op in block.ops[place[load] + 1 : place[self.op]]:
+            found = effects(op)
+            if found.orders or found.may_hang or "global" in found.writes:
+                return False
+        roots = [self.facts.root(op.args[0]) for op in (load, self.op)]
+        return load.args[0] is self.op.args[0] or (None not in roots and roots[0] is not roots[1])
+
+    def emit(self, rebuild: Rebuild, notes: Notes) -> None:
+        """All parts; what one loads is loaded before the one before it is stored."""
+        b, done = rebuild.builder, [dict[Value, Value]() for _ in range(self.count)]
+        results = {op.result for op in self.made.values()}
+        early = [op for op in self.made.values() if op.name == "load" and not results & set(op.args)]
+
+        def part(value: Value, index: int) -> Value:
+            if not value.type.shape:
+                return rebuild.get(value)
+            if value not in done[index]:
+                taken = b.value("part", rebuild.get(value), axis=self.axis, index=index, count=self.count)
+                done[index][value] = taken
+                taken.name = value.name
+            return done[index][value]
+
+        def again(op: Op, index: int) -> None:
+            attrs = dict(op.attrs)
+            if op.name == "convert":
+                attrs["layout"] = attrs["layout"].part(self.axis, self.count)
+            with b.at(op):
+                done[index][op.result] = new = b.value(op.name, *(part(x, index) for x in op.args), **attrs)
+            new.name = op.result.name
+
+        for index in range(self.count):
+            for op in early:
+                for ahead in range(index + 1 if index else 0, min(index + 2, self.count)):
+                    again(op, ahead)
+            for op in self.made.values():
+                if op not in early:
+                    again(op, index)
+            args = [part(x, index) for x in self.op.args]
+            stored = b.op("store", *args, **self.op.attrs, part_of=self.op.id)
             if not index:
-                notes(stored, explain(made, layout, count))
-        return ()
-
-    return rebuild(func, "epilogue", visit)
-
-
-class Stores:
-    """The stores of a laid-out Func that are cut, by op id: what is converted for each, and (axis, number of parts)."""
-
-    def __init__(self, func: Func):
-        defs, users = definitions(func), uses(func)
-        self.stores: dict[int, tuple[Op, tuple[int, int]]] = {}
-        for op in func.ops():
-            made = defs.get(op.args[1]) if op.name == "store" else None
-            if made is None or made.name != "convert" or len(users[made.result]) > 1:
-                continue
-            if (cut := parts(op, made)) is not None:
-                self.stores[op.id] = made, cut
-        self.converts = {made.id for made, _ in self.stores.values()}
+                notes(stored, explain(self.last, args[1].type.layout, self.count, len(early)))
 
 
 def parts(store: Op, made: Op) -> tuple[int, int] | None:
@@ -114,7 +183,7 @@ def can_part(layout: Layout, axis: int, count: int) -> bool:
     return True
 
 
-def explain(made: Op, layout: Layout, count: int) -> str:
+def explain(made: Op, layout: Layout, count: int, loads: int) -> str:
     source, kind = made.args[0].type.layout, made.result.type
     size = layout.size * kind.dtype.bytes
     piece = source.part(next(i for i, n in enumerate(layout.shape) if n != kind.shape[i]), count)
@@ -123,4 +192,5 @@ def explain(made: Op, layout: Layout, count: int) -> str:
         how = f"through {size} bytes of shared memory, {whose}"
     else:
         how = "by shuffles within warps"
-    return f"store: in {count} parts of {format_shape(layout.shape)}, {how}"
+    more = f"; {loads} tile{'s' if loads > 1 else ''} loaded in such parts" if loads else ""
+    return f"store: in {count} parts of {format_shape(layout.shape)}, {how}{more}"

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 NOBODY, SEVERAL = -1, -2
-MET = 1 << 20  # and the number of a warp: one of its threads, and its lanes have met since
+MET = 1 << 20  # and the number of a warp: some of its threads, and its lanes have met since
+CROWD = 1 << 21  # and the number of a warp: several of its threads
 
 
 class Race(Exception):
@@ -59,11 +60,22 @@ class Marks:
         for marks in (self.writer, self.reader):
             threads = (marks >= 0) & (marks < MET)
             marks[threads] = MET + marks[threads] // 32
+            marks[marks >= CROWD] += MET - CROWD
 
     @staticmethod
     def note(marks: np.ndarray, places: np.ndarray, who: np.ndarray, others: np.ndarray) -> None:
-        marks[places] = np.where(others, SEVERAL, who)
-        marks[places[marks[places] != who]] = SEVERAL
+        mine = np.where(others, several(marks[places], who), who)
+        marks[places] = mine
+        again = marks[places] != mine  # another thread in the same instruction
+        found, places = several(marks[places], who)[again], places[again]
+        marks[places] = found
+        marks[places[found == SEVERAL]] = SEVERAL
+
+
+def several(marks: np.ndarray, who: np.ndarray) -> np.ndarray:
+    """The mark of threads together with those of marks: a CROWD, if they are all of one warp."""
+    warps = np.where(marks < MET, marks // 32, marks & (MET - 1))
+    return np.where((marks >= 0) & (warps == who // 32), CROWD + who // 32, SEVERAL)
 
 
 class Watch:
