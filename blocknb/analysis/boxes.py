@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import groups
-from blocknb.analysis.bounds import NOT_BOUNDS, Bounds, bounds_of
-from blocknb.analysis.forms import VALUE, Form, Monomial
+from blocknb.analysis.bounds import bounds_of
+from blocknb.analysis.coordinates import Deal, Refused
+from blocknb.analysis.forms import VALUE, Form
 from blocknb.analysis.polynomials import (
     Poly,
     Scalar,
@@ -26,9 +27,7 @@ from blocknb.analysis.polynomials import (
     emittable,
     known_before,
     nonnegative,
-    quotient,
     scalar,
-    without,
 )
 from blocknb.ir.core import Op, Value
 from blocknb.language.bulk import MOST_RANK, UNBOUNDED
@@ -65,12 +64,8 @@ def box_of(facts: Facts, op: Op) -> Box | str:
     would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits."""
     try:
         return _Reader(facts, op).box()
-    except _Refused as refused:
+    except Refused as refused:
         return str(refused)
-
-
-class _Refused(Exception):
-    """Why there is no box."""
 
 
 class _Reader:
@@ -83,7 +78,7 @@ class _Reader:
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:
-            raise _Refused("its tile has not two axes")
+            raise Refused("its tile has not two axes")
         self.names = dict(zip(self.axes, SIDES, strict=True))
 
     def box(self) -> Box:
@@ -92,12 +87,12 @@ class _Reader:
         strides = {axis: self.stride(form, axis) for axis in self.axes}
         unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
         if unit is None:
-            raise _Refused("neither its rows nor its columns lie side by side")
+            raise Refused("neither its rows nor its columns lie side by side")
         (other,) = (axis for axis in self.axes if axis != unit)
         self.check_rows(unit, strides[other], self.names[other])
         bounds = bounds_of(self.facts, self.mask)
         if isinstance(bounds, str):
-            raise _Refused(bounds)
+            raise Refused(bounds)
         rest = form.only(lambda m: all(s.is_uniform for s in m))
         deal = Deal(self.facts, strides, unit, bounds)
         deal.out(rest)
@@ -108,11 +103,11 @@ class _Reader:
     def suits(self) -> None:
         op, dtype = self.op, self.pointer.type.dtype.element
         if op.attrs.get("volatile"):
-            raise _Refused("it is volatile")
+            raise Refused("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
-            raise _Refused("where its mask is off it is not zero")
+            raise Refused("where its mask is off it is not zero")
         if dtype.bits not in (8, 16, 32):
-            raise _Refused(f"its elements are {dtype}")
+            raise Refused(f"its elements are {dtype}")
 
     def is_zero(self, value: Value) -> bool:
         op = self.facts.definition.get(value)
@@ -127,14 +122,15 @@ class _Reader:
         facts, base, form = self.facts, self.facts.base(self.pointer), self.facts.form(self.pointer)
         size = self.pointer.type.dtype.element.bytes
         while base is not None and form is not None and (op := facts.definition.get(base)) is not None:
-            if op.name not in ("promise", "bitcast") or op.args[0].type.dtype.element.bytes != size:
+            source = op.args[0].type
+            if op.name not in ("promise", "bitcast") or not source.is_pointer or source.dtype.element.bytes != size:
                 break
             base, before = facts.base(op.args[0]), facts.form(op.args[0])
             form = None if before is None else form + before
         if base is None or form is None or base not in facts.func.params:
-            raise _Refused("its array is no argument of the kernel")
+            raise Refused("its array is no argument of the kernel")
         if facts.hints.get(base, 1) % ALIGNMENT:
-            raise _Refused(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
+            raise Refused(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
         return base, form
 
     def stride(self, form: Form, axis: int) -> Form:
@@ -142,12 +138,12 @@ class _Reader:
         name = self.names[axis]
         cut = form.split(axis)
         if cut is None:
-            raise _Refused(self.irregular(form, axis))
+            raise Refused(self.irregular(form, axis))
         stride = cut[0]
         if len(stride.terms) != 1 or not all(known_before(self.facts, s) for s in stride.symbols()):
-            raise _Refused(f"its {name} are not one stride apart that the launch knows")
+            raise Refused(f"its {name} are not one stride apart that the launch knows")
         if next(iter(stride.terms.values())) < 0:
-            raise _Refused(f"its {name} run backwards")
+            raise Refused(f"its {name} run backwards")
         return stride
 
     def irregular(self, form: Form, axis: int) -> str:
@@ -174,140 +170,41 @@ class _Reader:
         size = self.pointer.type.dtype.element.bytes
         length = self.pointer.type.shape[unit] * size
         if length % ALIGNMENT:
-            raise _Refused(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
+            raise Refused(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
         if groups.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
-            raise _Refused(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
+            raise Refused(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
 
     # -- what comes of it ----------------------------------------------------------------------------------------------------
 
     def finished(self, root: Value, deal: Deal, other: int, unit: int) -> Box:
         outer, size = deal.outer, self.pointer.type.dtype.element.bytes
         if len(outer) + 2 > MOST_RANK:
-            raise _Refused(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
-        for axis in outer:
-            if groups.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
-                raise _Refused(
-                    f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})"
-                )
-            if not axis.checked:
-                self.check_start(axis.at, "it")
+            raise Refused(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
         dims: list[Scalar] = [UNBOUNDED if axis.extent is None else scalar(axis.extent) for axis in outer]
         for side in (other, unit):
             at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
             if side not in deal.bounds.lower:
+                moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
+                if upper is not None and min(moving, default=0) < 0 and not nonnegative(self.facts, at):
+                    raise Refused(f"the bound of its {self.names[side]} is not known to the launch")
                 self.check_start(at, f"its {self.names[side]}")
             extent = Form.of(UNBOUNDED) if upper is None else at - upper
             if not all(known_before(self.facts, s) for s in extent.symbols()):
-                raise _Refused(f"the bound of its {self.names[side]} is not known to the launch")
+                raise Refused(f"the bound of its {self.names[side]} is not known to the launch")
             dims.append(scalar(extent))
+        for axis in outer:
+            if groups.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
+                raise Refused(f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})")
+            if not axis.checked:
+                self.check_start(axis.at, "it")
         start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
-            raise _Refused("where it lies depends on a loop without an index")
+            raise Refused("where it lies depends on a loop without an index")
         strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
         return Box(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
 
     def check_start(self, at: Form, name: str) -> None:
         if not nonnegative(self.facts, at):
-            raise _Refused(f"{name} may begin before the array, and its mask does not say so")
-
-
-@dataclass
-class Outer:
-    """An axis of the array beside the tile's: its stride, the box's coordinate, whether the mask says that it is not negative, and the
-    extent that the mask names."""
-
-    stride: Form
-    at: Form
-    checked: bool = False
-    extent: Form | None = None
-
-
-class Deal:
-    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, and `outer` axes."""
-
-    def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
-        self.facts, self.strides, self.unit, self.bounds = facts, strides, unit, bounds
-        self.coordinates: dict[int, Form] = {}
-        self.outer: list[Outer] = []
-
-    def out(self, rest: Form) -> None:
-        for axis, stride in self.strides.items():
-            self.coordinates[axis] = at = self.given(axis)
-            rest = rest - stride * at
-        conditions = list(self.bounds.uniform)
-        for condition in self.bounds.uniform:  # a coordinate that is not to be negative tells which terms are its own
-            at = -condition - Form.of(1)
-            if (stride := self.stride_of(at, rest)) is not None:
-                self.outer.append(Outer(stride, at, checked=True))
-                rest = rest - stride * at
-                conditions.remove(condition)
-        self.remaining(rest)
-        for condition in conditions:
-            if not any(self.bounded(outer, condition) for outer in self.outer):
-                raise _Refused(NOT_BOUNDS)
-
-    def remaining(self, rest: Form) -> None:
-        """Deals out what the mask does not place."""
-        left: dict[Monomial, Form] = {}
-        for monomial, coefficient in rest.terms.items():
-            term = Form({monomial: coefficient})
-            own = tuple(s for s in monomial if not known_before(self.facts, s))
-            axis = self.axis_for(term, bool(own))
-            if axis is not None:
-                part = quotient(term, self.strides[axis])
-                assert part is not None, "the stride divides the term"
-                self.coordinates[axis] += part
-                continue
-            factor = without(monomial, own)
-            if not own or factor is None:
-                raise _Refused("its start is not that of its mask")
-            left[factor] = left.get(factor, Form.of(0)) + term
-        for factor, terms in left.items():
-            stride = Form({factor: math.gcd(*terms.terms.values())})
-            coordinate = quotient(terms, stride)
-            assert coordinate is not None, "the stride is common to the terms"
-            self.outer.append(Outer(stride, coordinate))
-
-    def stride_of(self, at: Form, rest: Form) -> Form | None:
-        """A stride of the launch such that `rest` holds all terms of it times `at`."""
-        if not at.terms:
-            return None
-        first = Form(dict([next(iter(at.terms.items()))]))
-        for monomial, coefficient in rest.terms.items():
-            stride = quotient(Form({monomial: coefficient}), first)
-            if stride is None or min(stride.terms.values()) < 0:
-                continue
-            known = all(known_before(self.facts, s) for s in stride.symbols())
-            if known and all(rest.terms.get(m) == c for m, c in (stride * at).terms.items()):
-                return stride
-        return None
-
-    def bounded(self, outer: Outer, condition: Form) -> bool:
-        """Takes a condition for the extent of an outer axis, if it can be."""
-        extent = outer.at - condition
-        if outer.extent not in (None, extent) or not all(known_before(self.facts, s) for s in extent.symbols()):
-            return False
-        outer.extent = extent
-        return True
-
-    def given(self, axis: int) -> Form:
-        """What the mask says the coordinate is: all of it, or what changes from program to program."""
-        if (lower := self.bounds.lower.get(axis)) is not None:
-            return lower
-        upper = self.bounds.upper.get(axis, Form.of(0))
-        return upper.only(lambda m: not all(known_before(self.facts, s) for s in m))
-
-    def axis_for(self, term: Form, own: bool) -> int | None:
-        """The axis of the tile that takes a term, `own` if it is not of the launch; None: a further axis of the array."""
-        open_ = [
-            axis for axis in self.strides if axis not in self.bounds.lower and not (own and axis in self.bounds.upper)
-        ]
-        found = [axis for axis in open_ if axis != self.unit and quotient(term, self.strides[axis]) is not None]
-        if found:
-            return found[0]
-        if self.unit not in open_:
-            return None
-        by_parameter = own and any(known_before(self.facts, s) for s in next(iter(term.terms)))
-        return None if by_parameter else self.unit
+            raise Refused(f"{name} may begin before the array, and its mask does not say so")

@@ -162,3 +162,115 @@ def test_rows_that_wrap_around_are_no_box() -> None:
         "its rows wrap around (% m)",
         "its columns wrap around (% n)",
     ]
+
+
+@blocknb.kernel
+def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.constexpr):
+    """A tile of rows of x, taken in ways that are no box, or almost none."""
+    pid = bl.program_id(0)
+    rows, columns = pid * B + bl.arange(0, B), bl.arange(0, C)
+    mask, other = rows[:, None] < n, None
+    if WHAT == "gathered":
+        rows = bl.load(index + bl.arange(0, B))
+    elif WHAT == "before":
+        rows -= 1
+        mask = rows[:, None] < n
+    elif WHAT == "backwards":
+        rows = -rows
+        mask = rows[:, None] >= 0
+    elif WHAT == "diagonal":
+        mask = rows[:, None] >= columns[None, :]
+    elif WHAT == "loaded bound":
+        mask = rows[:, None] < bl.load(index)
+    elif WHAT == "two bounds":
+        mask = (rows < n)[:, None] & (rows < s)[:, None]
+    elif WHAT == "every other":
+        mask = 2 * rows[:, None] < n
+    elif WHAT == "filled":
+        other = 1.0
+    elif WHAT == "minus zero":
+        other = -0.0
+    elif WHAT == "a number of rows":
+        mask = rows[:, None] == n
+    elif WHAT == "a switch":
+        mask = (rows < n)[:, None] & (bl.load(index) > 0)
+    elif WHAT == "strided twice":
+        columns *= 2
+    elif WHAT == "folded":
+        rows = rows // 2
+    elif WHAT == "found":
+        x = bl.load(x.to(bl.pointer_type(bl.uint64))).to(bl.pointer_type(bl.float16))
+    elif WHAT == "further":
+        x += bl.load(index) * s
+    elif WHAT == "odd further":
+        x += bl.load(index) * n
+    elif WHAT == "waiting":
+        at = 0
+        while at < bl.load(index):
+            at += 1
+        x += at * s
+        mask = None
+    tile = x + rows[:, None] * s + columns[None, :]
+    if WHAT == "row":
+        y = bl.load(x + columns, mask=columns < n)[None, :]
+    elif WHAT == "volatile":
+        y = bl.load(tile, mask=mask, volatile=True)
+    else:
+        y = bl.load(tile, mask=mask, other=other)
+    if WHAT == "row":
+        bl.store(out + columns[None, :], y)
+    else:
+        bl.store(out + bl.arange(0, B)[:, None] * C + bl.arange(0, C)[None, :], y)
+
+
+REASONS = {
+    "gathered": "its rows are found through an array of indices",
+    "before": "its rows may begin before the array, and its mask does not say so",
+    "backwards": "its rows run backwards",
+    "diagonal": "its mask is not the bounds of an array",
+    "loaded bound": "the bound of its rows is not known to the launch",
+    "two bounds": "its mask bounds an axis twice",
+    "every other": "its mask is not the bounds of an array",
+    "filled": "where its mask is off it is not zero",
+    "minus zero": "where its mask is off it is not zero",
+    "a number of rows": "its mask is not the bounds of an array",
+    "a switch": "its mask is not the bounds of an array",
+    "strided twice": "neither its rows nor its columns lie side by side",
+    "folded": "its rows are not a fixed distance apart",
+    "found": "its array is no argument of the kernel",
+    "further": "it may begin before the array, and its mask does not say so",
+    "odd further": "it does not start a known multiple of 16 bytes from its array (n)",
+    "waiting": "where it lies depends on a loop without an index",
+    "row": "its tile has not two axes",
+    "volatile": "it is volatile",
+}
+
+
+def one(what: str, dtype: Any = HALF, **more: Any) -> dict[str, Any]:
+    arrays = {"x": empty(64, 32, dtype=dtype), "out": empty(16, 32, dtype=dtype), "index": empty(64, dtype=np.int32)}
+    return arrays | {"n": 50, "s": 32, "WHAT": what, "B": 16, "C": 16} | more
+
+
+@pytest.mark.parametrize("what", REASONS)
+def test_what_is_no_box_says_why(what: str) -> None:
+    found = boxes(after(one_load, one(what)))
+    assert REASONS[what] in found, found
+
+
+def test_a_plain_tile_of_rows_is_one() -> None:
+    (box, _) = check_boxes(one_load, one(""), 4, 2)
+    assert [str(x) for x in (*box.dims, *box.strides)] == ["n", str(UNBOUNDED), "s"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"s": 40}, "its rows are not known to be a multiple of 16 bytes apart"),
+        ({"dtype": np.float64}, "its elements are fp64"),
+        ({"C": 4}, "a row of it has 8 bytes, which is no multiple of 16"),
+        ({"x": empty(64, 33)[1:, 1:]}, "its array is not known to begin at a multiple of 16 bytes"),
+    ],
+)
+def test_what_a_tensor_map_cannot_describe(given: dict[str, Any], why: str) -> None:
+    found = boxes(after(one_load, one("", **given)))
+    assert found[0] == why

@@ -1,0 +1,122 @@
+"""The coordinates of a box: what is left of an address beside the axes of the tile, dealt out to axes of the array.
+
+The terms that the mask names go to the axis that it bounds, others to the axis of the tile whose stride divides them, and to further
+axes of the array what has a parameter for a factor (a batch's or a head's stride) and fits nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blocknb.analysis.bounds import NOT_BOUNDS, Bounds
+from blocknb.analysis.forms import Form, Monomial
+from blocknb.analysis.polynomials import known_before, quotient, without
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+
+class Refused(Exception):
+    """Why there is no box: a phrase for a note."""
+
+
+@dataclass
+class Outer:
+    """An axis of the array beside the tile's: its stride, the box's coordinate, whether the mask says that it is not negative, and the
+    extent that the mask names."""
+
+    stride: Form
+    at: Form
+    checked: bool = False
+    extent: Form | None = None
+
+
+class Deal:
+    """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, and `outer` axes."""
+
+    def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
+        self.facts, self.strides, self.unit, self.bounds = facts, strides, unit, bounds
+        self.coordinates: dict[int, Form] = {}
+        self.outer: list[Outer] = []
+
+    def out(self, rest: Form) -> None:
+        for axis, counted in self.strides.items():
+            self.coordinates[axis] = given = self.given(axis)
+            rest = rest - counted * given
+        conditions = list(self.bounds.uniform)
+        for condition in self.bounds.uniform:  # a coordinate that is not to be negative tells which terms are its own
+            at = -condition - Form.of(1)
+            if (stride := self.stride_of(at, rest)) is not None:
+                self.outer.append(Outer(stride, at, checked=True))
+                rest = rest - stride * at
+                conditions.remove(condition)
+        self.remaining(rest)
+        for condition in conditions:
+            if not any(self.bounded(outer, condition) for outer in self.outer):
+                raise Refused(NOT_BOUNDS)
+
+    def remaining(self, rest: Form) -> None:
+        """Deals out what the mask does not place."""
+        left: dict[Monomial, Form] = {}
+        for monomial, coefficient in rest.terms.items():
+            term = Form({monomial: coefficient})
+            own = tuple(s for s in monomial if not known_before(self.facts, s))
+            axis = self.axis_for(term, bool(own))
+            if axis is not None:
+                part = quotient(term, self.strides[axis])
+                assert part is not None, "the stride divides the term"
+                self.coordinates[axis] += part
+                continue
+            factor = without(monomial, own)
+            if not own or factor is None:
+                raise Refused("its start is not that of its mask")
+            left[factor] = left.get(factor, Form.of(0)) + term
+        for factor, terms in left.items():
+            stride = Form({factor: math.gcd(*terms.terms.values())})
+            coordinate = quotient(terms, stride)
+            assert coordinate is not None, "the stride is common to the terms"
+            self.outer.append(Outer(stride, coordinate))
+
+    def stride_of(self, at: Form, rest: Form) -> Form | None:
+        """A stride of the launch such that `rest` holds all terms of it times `at`."""
+        if not at.terms:
+            return None
+        first = Form(dict([next(iter(at.terms.items()))]))
+        for monomial, coefficient in rest.terms.items():
+            stride = quotient(Form({monomial: coefficient}), first)
+            if stride is None or min(stride.terms.values()) < 0:
+                continue
+            known = all(known_before(self.facts, s) for s in stride.symbols())
+            if known and all(rest.terms.get(m) == c for m, c in (stride * at).terms.items()):
+                return stride
+        return None
+
+    def bounded(self, outer: Outer, condition: Form) -> bool:
+        """Takes a condition for the extent of an outer axis, if it can be."""
+        extent = outer.at - condition
+        if outer.extent not in (None, extent) or not all(known_before(self.facts, s) for s in extent.symbols()):
+            return False
+        outer.extent = extent
+        return True
+
+    def given(self, axis: int) -> Form:
+        """What the mask says the coordinate is: all of it, or what changes from program to program."""
+        if (lower := self.bounds.lower.get(axis)) is not None:
+            return lower
+        upper = self.bounds.upper.get(axis, Form.of(0))
+        return upper.only(lambda m: not all(known_before(self.facts, s) for s in m))
+
+    def axis_for(self, term: Form, own: bool) -> int | None:
+        """The axis of the tile that takes a term, `own` if it is not of the launch; None: a further axis of the array."""
+        open_ = [
+            axis for axis in self.strides if axis not in self.bounds.lower and not (own and axis in self.bounds.upper)
+        ]
+        found = [axis for axis in open_ if axis != self.unit and quotient(term, self.strides[axis]) is not None]
+        if found:
+            return found[0]
+        if self.unit not in open_:
+            return None
+        by_parameter = own and any(known_before(self.facts, s) for s in next(iter(term.terms)))
+        return None if by_parameter else self.unit
