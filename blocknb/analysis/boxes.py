@@ -46,7 +46,8 @@ class Box:
     """A box of an array: `root` the pointer parameter, and outer to inner by axis of the array `dims` (elements), `strides` (elements; of
     all axes but the innermost, whose stride is 1) and `start`, the coordinates of the first element. Dims and strides are numbers or
     polynomials of the launch (see `at_top`), starts polynomials of the program (see `emit`). `axes`: the array's axis of each of the two
-    axes of the tile that have more than one element; along the others a box has one."""
+    axes of the tile that have more than one element; along the others a box has one. Nothing is known of the signs of what the launch
+    gives: along a dim of zero or less no element is inside, and there is no tensor map with a negative stride."""
 
     root: Value
     dims: tuple[Scalar, ...]

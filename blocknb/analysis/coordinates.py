@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis.bounds import NOT_BOUNDS, Bounds
 from blocknb.analysis.forms import Form, Monomial
-from blocknb.analysis.polynomials import known_before, quotient, without
+from blocknb.analysis.polynomials import known_before, nonnegative, quotient, without
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
@@ -58,26 +58,55 @@ class Deal:
                 raise Refused(NOT_BOUNDS)
 
     def remaining(self, rest: Form) -> None:
-        """Deals out what the mask does not place."""
+        """Deals out what the mask does not place: first what changes from program to program."""
         left: dict[Monomial, Form] = {}
+        of_launch: list[Form] = []
         for monomial, coefficient in rest.terms.items():
             term = Form({monomial: coefficient})
             own = tuple(s for s in monomial if not known_before(self.facts, s))
-            axis = self.axis_for(term, bool(own))
-            if axis is not None:
-                part = quotient(term, self.strides[axis])
-                assert part is not None, "the stride divides the term"
-                self.coordinates[axis] += part
-                continue
             factor = without(monomial, own)
             if not own or factor is None:
-                raise Refused("its start is not that of its mask")
-            left[factor] = left.get(factor, Form.of(0)) + term
+                of_launch.append(term)
+            elif not self.taken(term, changing=True):
+                left[factor] = left.get(factor, Form.of(0)) + term
         for factor, terms in left.items():
             stride = Form({factor: math.gcd(*terms.terms.values())})
             coordinate = quotient(terms, stride)
             assert coordinate is not None, "the stride is common to the terms"
             self.outer.append(Outer(stride, coordinate))
+        for term in of_launch:
+            if not self.taken(term, changing=False):
+                if min(term.terms.values()) < 0:
+                    raise Refused("it may begin before the array, and its mask does not say so")
+                self.outer.append(
+                    Outer(term, Form.of(1))
+                )  # the second index of an axis that is as long as the way there
+
+    def taken(self, term: Form, changing: bool) -> bool:
+        """Whether an axis that is there takes a term; `changing`: from program to program, so not where the mask names such terms."""
+        for axis, stride in self.strides.items():
+            part = quotient(term, stride) if axis != self.unit and self.free(axis, changing) else None
+            if part is not None and (changing or self.harmless(part)):
+                self.coordinates[axis] += part
+                return True
+        if not changing:
+            for outer in self.outer:
+                part = None if outer.checked else quotient(term, outer.stride)
+                if part is not None and self.harmless(part):
+                    outer.at += part
+                    return True
+        by_parameter = changing and any(known_before(self.facts, s) for s in next(iter(term.terms)))
+        if not self.free(self.unit, changing) or by_parameter or not (changing or self.harmless(term)):
+            return False
+        self.coordinates[self.unit] += term
+        return True
+
+    def free(self, axis: int, changing: bool) -> bool:
+        return axis not in self.bounds.lower and not (changing and axis in self.bounds.upper)
+
+    def harmless(self, part: Form) -> bool:
+        """Whether a part of the launch leaves it to the others whether the sum may be negative."""
+        return part.constant is not None or nonnegative(self.facts, part)
 
     def stride_of(self, at: Form, rest: Form) -> Form | None:
         """A stride of the launch such that `rest` holds all terms of it times `at`."""
@@ -107,16 +136,3 @@ class Deal:
             return lower
         upper = self.bounds.upper.get(axis, Form.of(0))
         return upper.only(lambda m: not all(known_before(self.facts, s) for s in m))
-
-    def axis_for(self, term: Form, own: bool) -> int | None:
-        """The axis of the tile that takes a term, `own` if it is not of the launch; None: a further axis of the array."""
-        open_ = [
-            axis for axis in self.strides if axis not in self.bounds.lower and not (own and axis in self.bounds.upper)
-        ]
-        found = [axis for axis in open_ if axis != self.unit and quotient(term, self.strides[axis]) is not None]
-        if found:
-            return found[0]
-        if self.unit not in open_:
-            return None
-        by_parameter = own and any(known_before(self.facts, s) for s in next(iter(term.terms)))
-        return None if by_parameter else self.unit

@@ -121,6 +121,12 @@ def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int
     assert sum(isinstance(box, Box) for box in found) == count, found
     below = boxes(after(kernel, arguments, "shared", **options))
     assert sum(isinstance(box, Box) for box in below) == count, below
+    check_same(func, arguments, grid)
+    return [box for box in found if isinstance(box, Box)]
+
+
+def check_same(func: Func, arguments: Mapping[str, Any], grid: Any) -> None:
+    """Every element of the accesses that are boxes is where the box has it, and there where the mask has it."""
     made = Boxer(func).run()
     verify(made)
     expected, got = (watched(f, arguments, grid) for f in (func, made))
@@ -128,4 +134,3 @@ def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int
     for (addresses, mask), (others, theirs) in zip(expected, got, strict=True):
         np.testing.assert_array_equal(mask, theirs)
         np.testing.assert_array_equal(addresses[mask], others[mask])
-    return [box for box in found if isinstance(box, Box)]
