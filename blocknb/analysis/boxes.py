@@ -157,7 +157,8 @@ class _Reader:
             while op is not None and op.name in ("cast", "convert", "splat", "broadcast", "expand_dims"):
                 op = self.facts.definition.get(op.args[0])
             if op is not None and op.name == "rem":
-                return f"its {name} wrap around (% {self.named(op.args[1])})"
+                size = self.pointer.type.shape[axis]
+                return f"its {name} wrap around (% {self.named(op.args[1])}, which is not known to be a multiple of {size})"
             if op is not None and op.name == "load":
                 return f"its {name} are found through an array of indices"
         return f"its {name} are not a fixed distance apart"

@@ -179,6 +179,34 @@ class Source:
         return tuple(sorted(path for path in self._names[1] if path[0] not in self.local_names))
 
     @cached_property
+    def moduli(self) -> frozenset[str]:
+        """The parameters that stand right of a `%`, here or in a kernel that they are passed on to under a name of its own."""
+        return frozenset(self._moduli(frozenset()))
+
+    def _moduli(self, callers: frozenset[Source]) -> Iterator[str]:
+        if self in callers:
+            return
+        own = {p.name for p in self.parameters}
+        for node in ast.walk(self.node):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+                yield from own.intersection(_named(node.right))
+            elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Mod):
+                yield from own.intersection(_named(node.value))
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                try:
+                    called = source_of(self.lookup(node.func.id))
+                except KeyError:
+                    continue
+                if called is None:
+                    continue
+                names = [p.name for p in called.parameters]
+                passed = [*zip(names, node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+                wanted = frozenset(called._moduli(callers | {self}))
+                for name, value in passed:
+                    if name in wanted:
+                        yield from own.intersection(_named(value))
+
+    @cached_property
     def closure(self) -> dict[str, Any]:
         """The cells of the enclosing functions, by name."""
         return dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
@@ -232,6 +260,10 @@ def _is_constexpr(annotation: Any) -> bool:
     return annotation is constexpr or (
         isinstance(annotation, str) and annotation.rpartition(".")[2].strip("'\" ") == "constexpr"
     )
+
+
+def _named(node: ast.AST) -> tuple[str, ...]:
+    return (node.id,) if isinstance(node, ast.Name) else ()
 
 
 _library: dict[Any, Source] = {}

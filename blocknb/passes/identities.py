@@ -14,6 +14,7 @@ from blocknb.analysis.groups import PROMISES
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
+from blocknb.passes.remainders import whole_tile
 
 if TYPE_CHECKING:
     from blocknb.passes.simplify import Rewriter
@@ -24,6 +25,8 @@ OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "g
 
 def identity(op: Op, rewriter: Rewriter) -> Value | None:
     """The value that an op without blocks comes to by some rule, or None."""
+    if op.name == "rem" and op.result.type.shape and (value := whole_tile(op, rewriter)) is not None:
+        return value
     if any(name in op.attrs for name in PROMISES):
         return None
     if OPS[op.name].kind == "shape":

@@ -32,10 +32,10 @@ ANYWHERE = -2  # a pointer without a word on where it points: it follows the oth
 class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
-    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1 (of the value, of the address in
-    bytes, or of the size of a descriptor's last axis).
-    `device` is the GPU's number, HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for
-    tensors that live on torch's stream. `constant` holds the value of a constant in a one-element tuple.
+    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, or what `moduli` finds (of the
+    value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number, HOST, or None for
+    scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's stream. `constant`
+    holds the value of a constant in a one-element tuple.
     """
 
     type: Any
@@ -54,10 +54,11 @@ class Kind:
             return repr(self.constant[0])
         if isinstance(self.type, Tuple):
             return str(self.type)
+        divisor = f":{self.divisibility}" if self.divisibility > 1 else ""
         if isinstance(self.type, t.Descriptor):
-            return f"{self.type}{':16' if self.divisibility == 16 else ''}"
+            return f"{self.type}{divisor}"
         star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
-        return f"{star}{dtype.name if dtype.is_float else dtype.short}{':16' if self.divisibility == 16 else ''}"
+        return f"{star}{dtype.name if dtype.is_float else dtype.short}{divisor}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -112,7 +113,13 @@ def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = Fa
 @functools.cache
 def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
     """The Kind of a number passed at run time."""
-    return Kind(dtype, 16 if divisible else 1)
+    return multiple_kind(dtype, 16 if divisible else 1)
+
+
+@functools.cache
+def multiple_kind(dtype: t.DType, divisor: int) -> Kind:
+    """The Kind of a number passed at run time, of which that is known to be a divisor."""
+    return Kind(dtype, divisor)
 
 
 @functools.cache

@@ -19,6 +19,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
+from blocknb.runtime.moduli import moduli
 
 #: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`); `num_warps`
 #: and `num_stages` for: nobody names a number (see `passes.warps` and `passes.STAGES`).
@@ -55,7 +56,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class Binding:
     """One way of calling the kernel of a source: `names` are the parameters or options in the order of the values, the first
     `positional` of which are given without their names, then `keywords`; `fixed` says which values are constants, `unspecialized`
-    which are never taken for a constant 1 or a multiple of 16; `defaults` are the values of the parameters left out; `plans` are the
+    which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
+    by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
     launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
     Python types (a Repeated; None after one launch, or where it cannot be seen)."""
 
@@ -65,6 +67,7 @@ class Binding:
     names: tuple[str, ...]
     fixed: tuple[bool, ...]
     unspecialized: tuple[bool, ...]
+    moduli: tuple[int, ...]
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     ways: dict[Any, Any] = field(default_factory=dict)
@@ -137,7 +140,9 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
     order = (*given, *keywords, *(p.name for p in left_out))
     fixed = tuple(n not in by_name or by_name[n].constexpr for n in order)
     plain, defaults = tuple(n in unspecialized for n in order), tuple(p.default for p in left_out)
-    return Binding(source, positional, keywords, order, fixed, plain, defaults)
+    wrapping = moduli(source)
+    closely = tuple(i for i, n in enumerate(order) if n in wrapping and not fixed[i] and not plain[i])
+    return Binding(source, positional, keywords, order, fixed, plain, closely, defaults)
 
 
 def unspecialized_names(parameters: tuple[Parameter, ...], wanted: Any) -> frozenset[str]:

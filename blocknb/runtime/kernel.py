@@ -41,6 +41,7 @@ from blocknb.runtime.binding import (
     unspecialized_names,
 )
 from blocknb.runtime.interface import KernelInterface
+from blocknb.runtime.moduli import refined
 from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.recent import attended, recent, wanted_by_environment
 from blocknb.runtime.reports import asserting
@@ -366,7 +367,7 @@ class Kernel(KernelInterface):
             raise launch_error(
                 self.source, name, f"the argument `{name}` of the kernel {self.__name__}: {error.message}", error.hint
             ) from None
-        return tuple(kinds), raws
+        return refined(kinds, raws, binding.moduli) if binding.moduli else tuple(kinds), raws
 
     def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> Plan:
         with self._lock:

@@ -15,6 +15,7 @@ from blocknb.runtime.arguments import ANYWHERE, HOST, Kind, Tuple, flat, spelled
 from blocknb.runtime.binding import Binding, launch_error
 from blocknb.runtime.descriptor import parse_descriptor
 from blocknb.runtime.interface import MockTensor
+from blocknb.runtime.moduli import FINER
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -46,13 +47,12 @@ def parse_type(text: str) -> Kind | None:
         )
     star = name.startswith("*")
     known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
-    if known is None or divisor not in ("", "16", "1") or (known.is_fp8() and not star):
+    multiples = ("", "1", "16") if star else ("", "1", "16", *map(str, FINER))
+    if known is None or divisor not in multiples or (known.is_fp8() and not star):
         return None
-    return (
-        arguments.pointer_kind(known, divisor == "16", ANYWHERE)
-        if star
-        else arguments.scalar_kind(known, divisor == "16")
-    )
+    if star:
+        return arguments.pointer_kind(known, divisor == "16", ANYWHERE)
+    return arguments.multiple_kind(known, int(divisor or 1))
 
 
 def typed(value: Any, fixed: bool) -> Any:

@@ -29,6 +29,7 @@ from blocknb.runtime.arguments import HOST, NONE, ONE, Kind, Tuple
 from blocknb.runtime.binding import LEFT_OUT, Binding, place
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.driver import MAX_GRID, Launcher
+from blocknb.runtime.moduli import divides
 from blocknb.runtime.plan import Plan
 from blocknb.runtime.recent import attended
 
@@ -96,8 +97,10 @@ class _Writer:
         self.launcher = start if isinstance(start, Launcher) else None
         self.locals = 0
         self.recognised = True
-        for name, value, kind, fixed in zip(self.values, values, plan.kinds, binding.fixed, strict=True):
-            found = self.constant(name, value) if fixed else self.argument(name, value, kind)
+        for i, (name, value, kind, fixed) in enumerate(
+            zip(self.values, values, plan.kinds, binding.fixed, strict=True)
+        ):
+            found = self.constant(name, value) if fixed else self.argument(name, value, kind, i in binding.moduli)
             if fixed:
                 self.flat.append("None")
             if name in defaults and (fixed or type(value) in _IMMUTABLE):
@@ -137,13 +140,15 @@ class _Writer:
             return f"({same} or {self.is_a(name, type(value))} and {name} == {self.name(value)})", "None"
         return (same, "None") if type(value) is float else None
 
-    def argument(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
-        """(the test whether an argument has the same Kind, its raw value). It goes to `flat`, too."""
+    def argument(self, name: str, value: Any, kind: Kind, modulus: bool = False) -> tuple[str, str] | None:
+        """(the test whether an argument has the same Kind, its raw value). It goes to `flat`, too. `modulus`: its Kind may be finer."""
         if isinstance(kind.type, Tuple):
             return self.elements(name, value, kind)
         if isinstance(kind.type, Descriptor):
             return self.descriptor(name, value, kind)
-        found = self.array(name, value, kind) if isinstance(kind.type, Pointer) else self.number(name, value, kind)
+        found = (
+            self.array(name, value, kind) if isinstance(kind.type, Pointer) else self.number(name, value, kind, modulus)
+        )
         if found is not None:
             self.flat.append(found[1])
         return found
@@ -178,7 +183,7 @@ class _Writer:
         self.flat += raws
         return " and ".join(tests), f"({', '.join(raws)})"
 
-    def number(self, name: str, value: Any, kind: Kind) -> tuple[str, str] | None:
+    def number(self, name: str, value: Any, kind: Kind, modulus: bool) -> tuple[str, str] | None:
         if kind is NONE:
             return f"{name} is None", "None"
         raw, same = name, self.is_a(name, type(value))
@@ -192,7 +197,7 @@ class _Writer:
             return same, raw
         if kind is ONE:
             return f"{same} and {raw} == 1", raw
-        same += f" and {raw} != 1 and " + (f"not {raw} & 15" if kind.divisibility == 16 else f"{raw} & 15")
+        same += f" and {raw} != 1 and {divides(raw, kind.divisibility, modulus)}"
         if raw != name:  # a number of NumPy's, whose type says how many bits it has
             return same, raw
         if kind.type.name == "int32":

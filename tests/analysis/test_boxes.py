@@ -159,8 +159,8 @@ def refusals(kernel: Any, arguments: dict[str, Any]) -> list[str]:
 
 def test_rows_that_wrap_around_are_no_box() -> None:
     assert refusals(product, operands(70, 33, 50, wrap=True)) == [
-        "its rows wrap around (% m)",
-        "its columns wrap around (% n)",
+        "its rows wrap around (% m, which is not known to be a multiple of 32)",
+        "its columns wrap around (% n, which is not known to be a multiple of 16)",
     ]
 
 

@@ -122,7 +122,7 @@ def test_random_tiles_lie_where_their_boxes_are(seed: int) -> None:
     for _ in range(12):
         arguments = {"x": np.zeros(60000, np.float16), "out": np.zeros(256, np.float16)} | draw(rng)
         func = after(tiles, arguments)
-        (found, _) = boxes(func)
+        found = boxes(func)[0]
         count[isinstance(found, Box)] += 1
         try:
             check_same(func, arguments, (3, 2, 3))
