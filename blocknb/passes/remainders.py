@@ -65,7 +65,8 @@ def _divided(op: Op, rewriter: Rewriter) -> bool:
     """Whether the tile's size divides where it starts and the modulus, and its start is not negative."""
     facts, size = rewriter.facts, op.result.type.shape[0]
     before = facts.definition.get(op.result)
-    if before is None:  # made in this round: the next one looks at it
+    if before is None:  # made in this round, and nothing is known of it before the next
+        rewriter.again = True
         return False
     number, modulus = (facts.form(a) for a in before.args)
     cut = None if number is None else number.split(0)

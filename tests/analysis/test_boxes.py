@@ -84,6 +84,13 @@ def test_a_product_moves_boxes_in_every_order(m: int, n: int, k: int, order: str
         assert [str(d) for d in a.dims] == (["m", "k"] if order[0] == "n" else ["k", "m"])
 
 
+@pytest.mark.parametrize("order", ["nn", "nt", "tn"])
+def test_whole_tiles_of_rows_that_wrap_around_are_boxes(order: str) -> None:
+    """The same kernel for other sizes has none, see below."""
+    a, _, _ = check_boxes(product, operands(128, 64, 50, order, wrap=True), 16, 3)
+    assert UNBOUNDED in a.dims and "k" in map(str, a.dims)
+
+
 # -- descriptors, batches, attention -------------------------------------------------------------------------------------------
 
 

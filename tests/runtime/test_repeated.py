@@ -17,6 +17,7 @@ from blocknb.language import types as t
 from blocknb.runtime import kernel as kernels
 from blocknb.runtime.arguments import DESCRIBE, constant_kind, describer
 from blocknb.runtime.binding import bind
+from blocknb.runtime.moduli import finer
 from blocknb.runtime.plan import Plan
 from blocknb.runtime.repeated import repeated
 
@@ -114,17 +115,22 @@ def of_one(x, FIXED: bl.constexpr):
     pass
 
 
+@blocknb.kernel
+def of_modulus(x, FIXED: bl.constexpr):
+    bl.program_id(0) % x
+
+
 class Way:
     """How launches like the one with `value` are recognised. `raws(other)` are the raw values of one with another value, None where
     it is not recognised."""
 
-    def __init__(self, value, kind, fixed):
+    def __init__(self, value, kind, fixed, kernel=of_one):
         self.fixed, self.seen = fixed, []
-        binding = bind(of_one.source, frozenset(), 0, ("FIXED", "x"))
+        binding = bind(kernel.source, frozenset(), 0, ("FIXED", "x"))
         compiled = SimpleNamespace(reached=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
-        self.way = repeated(of_one, binding, Plan(compiled, kinds, -1, start), self.values(value))
+        self.way = repeated(kernel, binding, Plan(compiled, kinds, -1, start), self.values(value))
 
     def values(self, value):
         return (value, None) if self.fixed else (None, value)
@@ -156,6 +162,22 @@ def test_what_is_taken_for_the_same_has_the_same_kind_and_raw_value(fixed):
                 assert other is kind, (first, second)
                 assert kind.constant or found == [raw] or (raw != raw and found[0] != found[0]), (first, second)
     assert recognised >= 20  # each with itself at least
+
+
+def test_a_modulus_is_the_same_among_numbers_of_the_same_multiples():
+    numbers = [0, 1, *range(-64, 65, 8), 96, 128, 192, 256, 320, 384, 512, 2**31 - 64, 2**31, 2**40 + 64, 2**63]
+    values = [*numbers, *(np.int64(v) for v in numbers[:-1]), 1.0, None, True]
+
+    def finer_kind(value):
+        kind, raw = described(value, False)
+        return finer(kind, raw)
+
+    assert {finer_kind(v).divisibility for v in numbers} == {1, 16, 64, 128, 256}
+    for i, first in enumerate(values):
+        way = Way(first, finer_kind(first), False, of_modulus)
+        same = [way.raws(second) is not None for second in values]
+        assert not any(s and finer_kind(v) is not finer_kind(first) for s, v in zip(same, values, strict=True)), first
+        assert same[i] or first == 2**63, first
 
 
 def test_torch_tensors_are_told_apart():
