@@ -27,6 +27,7 @@ from blocknb.analysis.polynomials import (
     emittable,
     known_before,
     nonnegative,
+    positive_in_loops,
     scalar,
 )
 from blocknb.ir.core import Op, Value
@@ -76,6 +77,7 @@ class _Reader:
         self.facts, self.op, self.pointer = facts, op, op.args[0]
         masks = 1 if op.name == "load" else 2
         self.mask = op.args[masks] if len(op.args) > masks else None
+        self.positive = positive_in_loops(facts, op)
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:
@@ -187,7 +189,7 @@ class _Reader:
             at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
             if side not in deal.bounds.lower:
                 moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
-                if upper is not None and min(moving, default=0) < 0 and not nonnegative(self.facts, at):
+                if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
                     raise Refused(f"the bound of its {self.names[side]} is not known to the launch")
                 self.check_start(at, f"its {self.names[side]}")
             extent = Form.of(UNBOUNDED) if upper is None else at - upper
@@ -207,6 +209,9 @@ class _Reader:
         place = {other: len(outer), unit: len(outer) + 1}
         return Box(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
 
+    def nonnegative(self, at: Form) -> bool:
+        return nonnegative(self.facts, at, self.positive)
+
     def check_start(self, at: Form, name: str) -> None:
-        if not nonnegative(self.facts, at):
+        if not self.nonnegative(at):
             raise Refused(f"{name} may begin before the array, and its mask does not say so")

@@ -86,7 +86,7 @@ class Deal:
         """Whether an axis that is there takes a term; `changing`: from program to program, so not where the mask names such terms."""
         for axis, stride in self.strides.items():
             part = quotient(term, stride) if axis != self.unit and self.free(axis, changing) else None
-            if part is not None and (changing or self.harmless(part)):
+            if part is not None and self.harmless(part):
                 self.coordinates[axis] += part
                 return True
         if not changing:
@@ -95,8 +95,8 @@ class Deal:
                 if part is not None and self.harmless(part):
                     outer.at += part
                     return True
-        by_parameter = changing and any(known_before(self.facts, s) for s in next(iter(term.terms)))
-        if not self.free(self.unit, changing) or by_parameter or not (changing or self.harmless(term)):
+        by_parameter = changing and any(known_before(self.facts, s) for s in term.symbols())
+        if not self.free(self.unit, changing) or by_parameter or not self.harmless(term):
             return False
         self.coordinates[self.unit] += term
         return True
@@ -105,8 +105,9 @@ class Deal:
         return axis not in self.bounds.lower and not (changing and axis in self.bounds.upper)
 
     def harmless(self, part: Form) -> bool:
-        """Whether a part of the launch leaves it to the others whether the sum may be negative."""
-        return part.constant is not None or nonnegative(self.facts, part)
+        """Whether a part leaves it to the others whether the sum may be negative, or has no parameter that would be its stride if an
+        axis of its own took it."""
+        return not any(known_before(self.facts, s) for s in part.symbols()) or nonnegative(self.facts, part)
 
     def stride_of(self, at: Form, rest: Form) -> Form | None:
         """A stride of the launch such that `rest` holds all terms of it times `at`."""

@@ -6,7 +6,7 @@ trips. What is built of nothing but parameters and constants by pure ops is *of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import groups, ranges
@@ -137,11 +137,35 @@ def without(monomial: Monomial, factors: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
-def nonnegative(facts: Facts, form: Form) -> bool:
-    """Whether a uniform polynomial is never negative, if index arithmetic does not overflow and divisors are positive."""
+def nonnegative(facts: Facts, form: Form, positive: Collection[Symbol] = ()) -> bool:
+    """Whether a uniform polynomial is never negative, if index arithmetic does not overflow and divisors are positive, and the symbols
+    that are known to be `positive`."""
     if ranges.interval(facts, form, ())[0] >= 0:
         return True
-    return all(c >= 0 and all(groups.symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items())
+    return all(
+        c >= 0 and all(s in positive or groups.symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items()
+    )
+
+
+def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
+    """The symbols that are positive wherever the op is reached, since a loop around it makes a trip: in
+    `range(first, min(first + length, end), 64)` it is `length`."""
+    found: set[Symbol] = set()
+    loop = facts.parent[op]
+    while loop is not None:
+        if loop.name == "for" and ranges.bounds(facts, loop.args[2])[0] > 0:
+            lower, ends = facts.integer(loop.args[0]), [loop.args[1]]
+            while ends:
+                end = ends.pop()
+                made = facts.definition.get(end)
+                if made is not None and made.name == "min":
+                    ends.extend(made.args)
+                far = facts.integer(end) - lower
+                ((monomial, coefficient),) = far.terms.items() if len(far.terms) == 1 else (((), 0),)
+                if len(monomial) == 1 and coefficient > 0:
+                    found.add(monomial[0])
+        loop = facts.parent[loop]
+    return found
 
 
 def by_index(facts: Facts, form: Form) -> Form:

@@ -140,3 +140,20 @@ def attention_pointers(
         w = bl.load(v + columns[:, None] * stride_m + depth[None, :], mask=columns[:, None] < tokens, other=0.0)
         total = bl.dot(bl.dot(x, y).to(bl.float16), w, total)
     bl.store(out + base + rows[:, None] * stride_m + depth[None, :], total, mask=rows[:, None] < tokens)
+
+
+@blocknb.kernel
+def split(
+    a, b, parts, m, n, k, length, a_row, b_row, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr,
+):  # fmt: skip
+    """A product split along K: where a part begins is not negative, because the loop makes trips only if `length` is positive."""
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
+    first = bl.program_id(2) * length
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(first, min(first + length, k), BK):
+        at = start + bl.arange(0, BK)
+        x = bl.load(a + rows[:, None] * a_row + at[None, :], mask=(rows < m)[:, None] & (at < k)[None, :], other=0.0)
+        y = bl.load(b + at[:, None] * b_row + columns[None, :], mask=(at < k)[:, None] & (columns < n)[None, :])
+        total = bl.dot(x, y, total)
+    part = parts + bl.program_id(2) * (bl.cdiv(m, BM) * BM * 64)
+    bl.store(part + rows[:, None] * 64 + columns[None, :], total)

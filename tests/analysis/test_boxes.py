@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from box_kernels import attention, attention_pointers, batched, batched_blocks, described, persistent
+from box_kernels import attention, attention_pointers, batched, batched_blocks, described, persistent, split
 from boxed import after, boxes, check_boxes
 
 import blocknb
@@ -136,6 +136,14 @@ def test_a_batch_is_a_further_axis(m: int, n: int, k: int, backwards: bool) -> N
     assert all(box.rank == 3 and box.axes == (1, 2) for box in found)
     assert [str(box.strides[0]) for box in found] == ["a_batch", "b_batch", "c_batch"]
     assert all(box.dims[0] == UNBOUNDED for box in found)
+
+
+@pytest.mark.parametrize("length", [16, 32, 64])
+def test_parts_along_k(length: int) -> None:
+    arrays = {"a": empty(40, 64), "b": empty(50, 64), "parts": empty(4, 48, 64, dtype=np.float32)}
+    sizes = {"m": 40, "n": 24, "k": 50, "length": length, "a_row": 64, "b_row": 64, "BM": 16, "BN": 16, "BK": 16}
+    found = check_boxes(split, arrays | sizes, (3, 2, -(-50 // length)), 3)
+    assert str(found[0].start[1]) == "start" and found[2].rank == 3
 
 
 @pytest.mark.parametrize("causal", [False, True])
