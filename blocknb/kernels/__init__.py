@@ -8,11 +8,14 @@ from blocknb.kernels.attention import attention, attention_kernel
 from blocknb.kernels.attention_gradients import attention_backward
 from blocknb.kernels.copies import copy
 from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
+from blocknb.kernels.descriptors import matmul_descriptors
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
-from blocknb.kernels.matmul import matmul, matmul_kernel
+from blocknb.kernels.gemm import matmul
+from blocknb.kernels.matmul import matmul_kernel, matmul_pointers
 from blocknb.kernels.norm_gradients import layer_norm_backward, rms_norm_backward
 from blocknb.kernels.norms import layer_norm, rms_norm
 from blocknb.kernels.softmax import softmax, softmax_kernel
+from blocknb.kernels.split_k import matmul_split
 from blocknb.kernels.sums import sum
 from blocknb.kernels.transpose import transpose
 
@@ -29,7 +32,10 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "matmul",
+    "matmul_descriptors",
     "matmul_kernel",
+    "matmul_pointers",
+    "matmul_split",
     "rms_norm",
     "rms_norm_backward",
     "rope",

@@ -1,4 +1,9 @@
-"""Matrix multiplication in tiles, programs grouped so that those that run together share rows and columns in the L2 cache."""
+"""Matrix multiplication in tiles of pointers: any strides, any shape. Programs are grouped so that those that run together share rows and
+columns in the L2 cache.
+
+Rows and columns beyond the result wrap around to its beginning (`% m`), where there is something to load, and are not stored; along K a
+mask says what is there.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,17 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.strides import on_host, strides
+from blocknb.kernels.operands import Product
+from blocknb.kernels.shapes import Tile
+from blocknb.kernels.tiling import finish
 
 
 @blocknb.kernel
 def matmul_kernel(
     a, b, c, m, n, k, a_row, a_column, b_row, b_column, c_row, c_column,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    a_batch=None, b_batch=None, c_batch=None, bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False,
+    ACTIVATION: bl.constexpr = "", SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", FAR: bl.constexpr = False,
 ):  # fmt: skip
     pid = bl.program_id(0)
     width = GROUP * bl.cdiv(n, BLOCK_N)
@@ -23,39 +32,46 @@ def matmul_kernel(
     rows = (tile_m * BLOCK_M + bl.arange(0, BLOCK_M)) % m
     columns = (tile_n * BLOCK_N + bl.arange(0, BLOCK_N)) % n
     inner = bl.arange(0, BLOCK_K)
+    if a_batch is not None:
+        batch = bl.program_id(1).to(bl.int64)
+        a += batch * a_batch
+        b += batch * b_batch
+        c += batch * c_batch
+    if FAR:  # offsets do not fit 32 bits
+        rows, columns, inner = rows.to(bl.int64), columns.to(bl.int64), inner.to(bl.int64)
     a_tile = a + rows[:, None] * a_row + inner[None, :] * a_column
     b_tile = b + inner[:, None] * b_row + columns[None, :] * b_column
-    total = bl.zeros((BLOCK_M, BLOCK_N), dtype=bl.float32)
+    total = bl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)
     for step in range(0, bl.cdiv(k, BLOCK_K)):
         left = k - step * BLOCK_K
         x = bl.load(a_tile, mask=inner[None, :] < left, other=0.0)
         y = bl.load(b_tile, mask=inner[:, None] < left, other=0.0)
-        total = bl.dot(x, y, total)
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
         a_tile += BLOCK_K * a_column
         b_tile += BLOCK_K * b_row
     rows = tile_m * BLOCK_M + bl.arange(0, BLOCK_M)
     columns = tile_n * BLOCK_N + bl.arange(0, BLOCK_N)
+    if FAR:
+        rows, columns = rows.to(bl.int64), columns.to(bl.int64)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
 
 
-LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
-
-
-def matmul(
-    a: Any, b: Any, out: Any, *, tile: tuple[int, int, int] | None = None, group: int = 8, num_warps: int = 4
-) -> Any:
-    """out = a @ b for matrices of shapes (M, K), (K, N) and (M, N), of one floating-point dtype, with any strides; returns `out`.
-
-    `tile` is (M, N, K) of a program; by default what its device's caches hold. Raises ValueError when the shapes do not fit.
-    """
-    (m, k), (k_b, n) = a.shape, b.shape
-    tile = tile or ((256, 128, 128) if on_host(a) and min(m, n, k) >= LARGE else (128, 128, 64))
-    if k != k_b or out.shape != (m, n):
-        raise ValueError(f"cannot multiply {a.shape} by {b.shape} into {out.shape}")
-    grid = (blocknb.cdiv(m, tile[0]) * blocknb.cdiv(n, tile[1]),)
-    blocks = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), tile, strict=True))
+def matmul_pointers(
+    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    num_warps: int | None = None, num_stages: int | None = None, **rest: Any,
+) -> Any:  # fmt: skip
+    """out = a @ b by the kernel of pointers, for arrays with any strides; arguments as those of `matmul`. Returns `out`."""
+    p = Product.of(a, b, out, **rest)
+    if p.empty:
+        return p.out
+    t = p.tile(tile, num_warps, num_stages)
+    grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
+    options = {"num_warps": t.num_warps} | ({} if t.num_stages is None else {"num_stages": t.num_stages})
     matmul_kernel[grid](
-        a, b, out, m, n, k, *strides(a), *strides(b), *strides(out), **blocks, GROUP=group, num_warps=num_warps
-    )
-    return out
+        p.a, p.b, p.out, p.m, p.n, p.k, *p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:],
+        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **p.batches, **p.epilogue,
+        SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **options,
+    )  # fmt: skip
+    return p.out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from blocknb.runtime import machine
 
 
 def strides(array: Any) -> tuple[int, ...]:
@@ -13,6 +16,30 @@ def strides(array: Any) -> tuple[int, ...]:
     if callable(getattr(array, "stride", None)):
         return tuple(array.stride())
     return tuple(step // array.dtype.itemsize for step in array.strides)
+
+
+def contiguous(array: Any) -> bool:
+    """Whether the elements follow each other, the last axis the fastest."""
+    step = 1
+    for size, found in zip(reversed(array.shape), reversed(strides(array)), strict=True):
+        if size > 1 and found != step:
+            return False
+        step *= size
+    return True
+
+
+def dtype_name(array: Any) -> str:
+    """The dtype as all libraries call it: float16, bfloat16, float8_e4m3fn..."""
+    return str(array.dtype).removeprefix("torch.")
+
+
+def address(array: Any) -> int:
+    """Where the first element lies."""
+    if hasattr(array, "data_ptr"):
+        return int(array.data_ptr())
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data
+    return int(array.__cuda_array_interface__["data"][0])
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
@@ -32,3 +59,25 @@ def on_host(array: Any) -> bool:
     if isinstance(array, np.ndarray):
         return True
     return getattr(getattr(array, "device", None), "type", "") == "cpu"
+
+
+class Device(NamedTuple):
+    """Where kernels run: multiprocessors, the compute capability (90 is Hopper's, 0 a CPU's), bytes of shared memory a program may have."""
+
+    processors: int
+    capability: int
+    shared: int
+
+
+HOST = Device(1, 0, 0)
+
+
+@functools.cache
+def _gpu(number: int | None) -> Device:
+    found = machine.properties(number)
+    return Device(found["multiprocessor_count"], machine.current_target().arch, found["max_shared_mem"])
+
+
+def device(array: Any) -> Device:
+    """The device on which kernels on this array run."""
+    return HOST if on_host(array) or not machine.has_gpu() else _gpu(machine.current_gpu())

@@ -1,0 +1,198 @@
+"""Matrix multiplication in blocks that tensor descriptors describe: what a GPU with a tensor memory accelerator copies by itself.
+
+Three ways to say the same: descriptors made in the kernel of plain arrays (`matmul_descriptor_kernel`: as short as it gets, and fast:
+one program a tile, the compiler makes it run on and specialises its warps), descriptors that the host passes, and the latter in a
+kernel that deals the tiles out to as many programs as there are multiprocessors itself, as kernels for Triton do. Batches have an
+axis more. Operands may be stored along either axis: the transposed array is described, and its blocks are turned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb import TensorDescriptor
+from blocknb.kernels.operands import Product
+from blocknb.kernels.shapes import Tile
+from blocknb.kernels.strides import device
+from blocknb.kernels.tiling import finish, place
+
+
+@blocknb.kernel
+def matmul_descriptor_kernel(
+    a, b, c, m, n, k, a_step, b_step, c_step,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
+):  # fmt: skip
+    if A_TURNED:
+        a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
+    else:
+        a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
+    if B_TURNED:
+        b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
+    else:
+        b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
+    c_blocks = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, BLOCK_N])
+    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    for inner in range(0, k, BLOCK_K):
+        x = a_blocks.load([inner, row]).T if A_TURNED else a_blocks.load([row, inner])
+        y = b_blocks.load([column, inner]).T if B_TURNED else b_blocks.load([inner, column])
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+    c_blocks.store([row, column], total.to(c.dtype.element_ty))
+
+
+@blocknb.kernel
+def matmul_batch_kernel(
+    a, b, c, batch, m, n, k, a_batch, a_step, b_batch, b_step, c_batch, c_step,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
+):  # fmt: skip
+    """As many products as there are programs along the second axis of the grid."""
+    if A_TURNED:
+        a_blocks = bl.make_tensor_descriptor(a, [batch, k, m], [a_batch, a_step, 1], [1, BLOCK_K, BLOCK_M])
+    else:
+        a_blocks = bl.make_tensor_descriptor(a, [batch, m, k], [a_batch, a_step, 1], [1, BLOCK_M, BLOCK_K])
+    if B_TURNED:
+        b_blocks = bl.make_tensor_descriptor(b, [batch, n, k], [b_batch, b_step, 1], [1, BLOCK_N, BLOCK_K])
+    else:
+        b_blocks = bl.make_tensor_descriptor(b, [batch, k, n], [b_batch, b_step, 1], [1, BLOCK_K, BLOCK_N])
+    c_blocks = bl.make_tensor_descriptor(c, [batch, m, n], [c_batch, c_step, 1], [1, BLOCK_M, BLOCK_N])
+    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    row, column, z = tile_m * BLOCK_M, tile_n * BLOCK_N, bl.program_id(1)
+    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    for inner in range(0, k, BLOCK_K):
+        if A_TURNED:
+            x = a_blocks.load([z, inner, row]).reshape(BLOCK_K, BLOCK_M).T
+        else:
+            x = a_blocks.load([z, row, inner]).reshape(BLOCK_M, BLOCK_K)
+        if B_TURNED:
+            y = b_blocks.load([z, column, inner]).reshape(BLOCK_N, BLOCK_K).T
+        else:
+            y = b_blocks.load([z, inner, column]).reshape(BLOCK_K, BLOCK_N)
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+    c_blocks.store([z, row, column], total.to(c.dtype.element_ty).reshape(1, BLOCK_M, BLOCK_N))
+
+
+@blocknb.kernel
+def matmul_host_descriptor_kernel(
+    a, b, c, m, n, k,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
+):  # fmt: skip
+    """a, b and c are descriptors with blocks of these sizes (of the stored array, where it is turned)."""
+    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    for inner in range(0, k, BLOCK_K):
+        x = a.load([inner, row]).T if A_TURNED else a.load([row, inner])
+        y = b.load([column, inner]).T if B_TURNED else b.load([inner, column])
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+    c.store([row, column], total.to(c.dtype))
+
+
+@blocknb.kernel
+def matmul_persistent_kernel(
+    a, b, c, m, n, k,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    PROGRAMS: bl.constexpr, HALVES: bl.constexpr,
+    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
+):  # fmt: skip
+    """Descriptors again; PROGRAMS programs share the tiles. HALVES stores a tile in two, which takes less shared memory."""
+    steps, stored = bl.cdiv(k, BLOCK_K), bl.program_id(0) - PROGRAMS
+    tiles = bl.cdiv(m, BLOCK_M) * bl.cdiv(n, BLOCK_N)
+    for tile in bl.range(bl.program_id(0), tiles, PROGRAMS, flatten=True):
+        tile_m, tile_n = place(tile, m, n, BLOCK_M, BLOCK_N, GROUP)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+        for step in range(steps):
+            inner = step * BLOCK_K
+            x = a.load([inner, row]).T if A_TURNED else a.load([row, inner])
+            y = b.load([column, inner]).T if B_TURNED else b.load([inner, column])
+            total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+        stored += (
+            PROGRAMS  # the same tile; counted apart, so that the loads of the next need not wait for this one's stores
+        )
+        tile_m, tile_n = place(stored, m, n, BLOCK_M, BLOCK_N, GROUP)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
+        rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
+        total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+        if HALVES:
+            halves = bl.permute(bl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = bl.split(halves)
+            c.store([row, column], left.to(c.dtype))
+            c.store([row, column + BLOCK_N // 2], right.to(c.dtype))
+        else:
+            c.store([row, column], total.to(c.dtype))
+
+
+#: Who makes the descriptors: the kernel, the host, or the host for a kernel that walks over the tiles.
+WAYS = ("kernel", "host", "persistent")
+
+
+def matmul_descriptors(
+    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    num_warps: int | None = None, num_stages: int | None = None, way: str = "kernel", halves: bool = False, **rest: Any,
+) -> Any:  # fmt: skip
+    """out = a @ b through tensor descriptors; arguments as those of `matmul`. `way` is one of WAYS. Returns `out`.
+
+    Raises ValueError for arrays that cannot be described (see `operands.described`), and for batches unless the kernel describes them.
+    """
+    p = Product.of(a, b, out, **rest)
+    if p.empty:
+        return p.out
+    if isinstance(p.blocks, str):
+        raise ValueError(f"{p.blocks}: no tensor descriptor describes it; matmul and matmul_pointers take any strides")
+    if way not in WAYS or (p.batched and way != "kernel"):
+        raise ValueError(
+            f"no way {way!r}{' for batches' * p.batched}; there are {', '.join(WAYS[: 1 if p.batched else 3])}"
+        )
+    left, right, to = p.blocks
+    t = p.tile(tile, num_warps, num_stages)
+    tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
+    constants = {"BLOCK_M": t.m, "BLOCK_N": t.n, "BLOCK_K": t.k, "GROUP": group}
+    turned = {"A_TURNED": left.turned, "B_TURNED": right.turned}
+    after = {**p.epilogue, "SUM": getattr(bl, p.sum), "PRECISION": p.precision, "num_warps": t.num_warps}
+    after |= {} if t.num_stages is None else {"num_stages": t.num_stages}
+    if p.batched:
+        steps = (left.batch, left.step, right.batch, right.step, to.batch, to.step)
+        matmul_batch_kernel[tiles, p.batch](
+            p.a, p.b, p.out, p.batch, p.m, p.n, p.k, *steps, **constants, **turned, **after
+        )
+    elif way == "kernel":
+        steps = (left.step, right.step, to.step)
+        matmul_descriptor_kernel[tiles,](p.a, p.b, p.out, p.m, p.n, p.k, *steps, **constants, **turned, **after)
+    else:
+        halves = halves and way == "persistent"
+        described = (
+            _descriptor(p.a, (p.m, p.k), (t.m, t.k), left), _descriptor(p.b, (p.k, p.n), (t.k, t.n), right),
+            TensorDescriptor(p.out, [p.m, p.n], [to.step, 1], [t.m, t.n // (1 + halves)]),
+        )  # fmt: skip
+        if way == "host":
+            matmul_host_descriptor_kernel[tiles,](*described, p.m, p.n, p.k, **constants, **turned, **after)
+        else:
+            constants |= {"PROGRAMS": min(tiles, device(p.a).processors), "HALVES": halves}
+            matmul_persistent_kernel[constants["PROGRAMS"],](*described, p.m, p.n, p.k, **constants, **turned, **after)
+    return p.out
+
+
+def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Any) -> Any:
+    """The host's descriptor of a matrix, of its transposed one where that is what lies there."""
+    order = -1 if how.turned else 1
+    return TensorDescriptor(array, list(shape[::order]), [how.step, 1], list(block[::order]))

@@ -1,0 +1,41 @@
+"""`matmul`: a product of any matrices by the kernel, tile, warps and stages that suit them, so that nothing need be searched.
+
+From Hopper on arrays that tensor descriptors describe go that way, others by pointers, as everything does elsewhere; results too small
+for all multiprocessors are split along K.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.kernels.descriptors import matmul_descriptors
+from blocknb.kernels.matmul import matmul_pointers
+from blocknb.kernels.operands import Product
+from blocknb.kernels.split_k import matmul_split
+from blocknb.kernels.strides import device
+
+DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
+
+
+def matmul(
+    a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
+    out_dtype: str = "", precision: str = "tf32", tile: tuple[int, int, int] | None = None, group: int = 8,
+    num_warps: int | None = None, num_stages: int | None = None,
+) -> Any:  # fmt: skip
+    """out = activation(a @ b * a_scale * b_scale + bias) for (M, K) by (K, N), or batches of them; returns `out`, a new array if None.
+
+    Operands are float16, bfloat16, float32, float64, int8 or 8-bit floats with any strides, added up in fp32, int32 or float64; `out`
+    is of any dtype, by default (`out_dtype`) that of the operands, int32 of int8 and bfloat16 of 8-bit floats. `bias` is a vector of
+    N elements; `a_scale` and `b_scale` are fp32, of one element each or of the M rows of a and the N columns of b; `activation` is
+    "relu", "leaky_relu", "silu", "gelu" or "". fp32 is multiplied as `precision` says: "tf32", "tf32x3" or "ieee" (by a CPU always as
+    the last). `tile` (M, N, K of a program), `num_warps` and `num_stages` are chosen by shape, dtype and device unless given. Raises
+    ValueError where arrays do not fit each other.
+    """
+    after = {"bias": bias, "activation": activation, "a_scale": a_scale, "b_scale": b_scale, "precision": precision}
+    p = Product.of(a, b, out, out_dtype=out_dtype, **after)
+    options = {"group": group, "num_warps": num_warps, "num_stages": num_stages}
+    t = p.tile(tile, splittable=not p.batched)
+    if t.splits > 1:
+        return matmul_split(a, b, p.out, splits=t.splits, tile=t, **options, **after)
+    by_blocks = device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str)
+    return (matmul_descriptors if by_blocks else matmul_pointers)(a, b, p.out, tile=t, **options, **after)

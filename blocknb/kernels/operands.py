@@ -1,0 +1,212 @@
+"""The operands of a matrix product, looked at once: sizes, strides, batches, what follows the product, and whether blocks describe them.
+
+Wrappers of all kernels of products take the same arguments, those of `matmul`, and begin with `Product.of`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.kernels.shapes import Tile, choose
+from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
+from blocknb.kernels.tiling import ACTIVATIONS
+
+#: By dtype of the operands: what products are added up in, and the result's dtype unless somebody says otherwise.
+SUMS = {
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32", "bfloat16"),
+    "float32": ("float32", "float32"),
+    "float64": ("float64", "float64"),
+    "int8": ("int32", "int32"),
+    "float8_e4m3fn": ("float32", "bfloat16"),
+    "float8_e5m2": ("float32", "bfloat16"),
+}
+PRECISIONS = ("tf32", "tf32x3", "ieee")
+ALIGNMENT = 16  # bytes: of where a described array and its rows begin
+NEAR = 1 << 31  # elements that 32-bit offsets reach
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How an array is described: along which of its last two axes it is contiguous, as the inner one, and how far apart the others are."""
+
+    turned: bool
+    step: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """out = a @ b: arrays, their sizes and strides (batch, row, column), and the arguments that say what follows."""
+
+    a: Any
+    b: Any
+    out: Any
+    m: int
+    n: int
+    k: int
+    batch: int
+    a_strides: tuple[int, ...]
+    b_strides: tuple[int, ...]
+    out_strides: tuple[int, ...]
+    batched: bool
+    epilogue: dict[str, Any]
+    sum: str
+    precision: str
+
+    @staticmethod
+    def of(
+        a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
+        out_dtype: str = "", precision: str = "tf32",
+    ) -> Product:  # fmt: skip
+        """Raises ValueError where arguments do not fit each other, with what to do instead."""
+        shapes = tuple(a.shape), tuple(b.shape)
+        names = dtype_name(a), dtype_name(b)
+        if not all(2 <= len(shape) <= 3 for shape in shapes):
+            raise ValueError(
+                f"cannot multiply arrays of shapes {shapes[0]} and {shapes[1]}: matrices have two axes, batches of them "
+                "three; reshape a vector to (1, K) or (K, 1), and fold further axes into one"
+            )
+        known = _sizes(*shapes)
+        if known is None:
+            raise ValueError(
+                f"cannot multiply {shapes[0]} by {shapes[1]}"
+                + (f" into {tuple(out.shape)}" if out is not None else "")
+                + ": a is (M, K) and b (K, N), or batches of such, as many or one"
+            )
+        batch, m, n, k = known
+        shape = (batch, m, n) if max(map(len, shapes)) == 3 else (m, n)
+        if names[0] not in SUMS or (names[0] != names[1] and not all(name.startswith("float8") for name in names)):
+            raise ValueError(
+                f"cannot multiply {names[0]} by {names[1]}; both are one of {', '.join(SUMS)} (of 8-bit floats each may have "
+                "its own); convert one of them"
+            )
+        sum_dtype, default = SUMS[names[0]]
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"no activation {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"no precision {precision!r}; there are {', '.join(PRECISIONS)}")
+        if out is None:
+            out = empty(a, shape, out_dtype or default)
+        elif tuple(out.shape) != shape:
+            raise ValueError(
+                f"cannot multiply {shapes[0]} by {shapes[1]} into {tuple(out.shape)}: out has the shape {shape}"
+            )
+        if bias is not None and (tuple(bias.shape) != (n,) or not contiguous(bias)):
+            raise ValueError(f"bias must be a contiguous vector of {n} elements, not of shape {tuple(bias.shape)}")
+        by_row = _scales(a_scale, b_scale, m, n, batch)
+        after = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
+        a_strides, b_strides, out_strides = (_strides(array) for array in (a, b, out))
+        if math.prod(out.shape) > 1 and 0 in [s for s, size in zip(strides(out), out.shape, strict=True) if size > 1]:
+            raise ValueError("out repeats elements (a stride of 0); pass an array of its own")
+        return Product(
+            a, b, out, m, n, k, batch, a_strides, b_strides, out_strides, batch > 1, after, sum_dtype, precision
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute; with K = 0 there is: zeros, and what follows."""
+        return 0 in (self.m, self.n, self.batch)
+
+    @property
+    def batches(self) -> dict[str, int]:
+        """The arguments that say where a batch's matrices lie; none for a single product."""
+        if not self.batched:
+            return {}
+        return {"a_batch": self.a_strides[0], "b_batch": self.b_strides[0], "c_batch": self.out_strides[0]}
+
+    @property
+    def far(self) -> bool:
+        """Whether offsets in one of the matrices need 64 bits; tiles reach a little beyond them."""
+        arrays = (
+            (self.m, self.k, self.a_strides),
+            (self.k, self.n, self.b_strides),
+            (self.m, self.n, self.out_strides),
+        )
+        return any((r + 256) * abs(s[1]) + (c + 256) * abs(s[2]) >= NEAR for r, c, s in arrays)
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.a.dtype.itemsize)
+
+    def tile(
+        self, given: Any = None, num_warps: int | None = None, num_stages: int | None = None, splittable: bool = False
+    ) -> Tile:
+        """What `choose` says, and in its place whatever is named: (M, N, K) of a tile, warps, stages."""
+        if given is None:
+            found = choose(self.m, self.n, self.k, self.itemsize, device(self.a), self.batch, splittable)
+        else:
+            found = given if isinstance(given, Tile) else Tile(*given, 4, None)  # type: ignore[arg-type]
+        named = {"num_warps": num_warps, "num_stages": num_stages}
+        return found._replace(**{name: value for name, value in named.items() if value is not None})
+
+    @functools.cached_property
+    def blocks(self) -> tuple[Blocks, Blocks, Blocks] | str:
+        """How a, b and out are described for block-wise access; where one cannot be, why."""
+        found = []
+        for name, array, steps in (
+            ("a", self.a, self.a_strides), ("b", self.b, self.b_strides), ("out", self.out, self.out_strides),
+        ):  # fmt: skip
+            size = int(array.dtype.itemsize)
+            one = described(array, steps, size, self.batched)
+            if isinstance(one, str):
+                return f"{name} {one}"
+            if one.turned and name == "out":
+                return "out is stored column by column"
+            found.append(one)
+        if self.k == 0:
+            return "a has no columns"
+        return found[0], found[1], found[2]
+
+
+def described(array: Any, steps: tuple[int, ...], size: int, batched: bool) -> Blocks | str:
+    """How an array with these strides (batch, row, column) is described, or why it cannot be: rules of the hardware's tensor maps."""
+    batch, row, column = steps
+    if column == 1 and row * size % ALIGNMENT == 0 and row > 0:
+        found = Blocks(False, row, batch)
+    elif row == 1 and column * size % ALIGNMENT == 0 and column > 0:
+        found = Blocks(True, column, batch)
+    else:
+        return f"has strides {(row, column)}: one must be 1, and the other positive and a multiple of {ALIGNMENT // size} elements"
+    if batched and (batch * size % ALIGNMENT or batch <= 0):
+        return f"has matrices {batch} elements apart, not a positive multiple of {ALIGNMENT // size}"
+    if address(array) % ALIGNMENT:
+        return f"does not begin at a multiple of {ALIGNMENT} bytes"
+    return found
+
+
+def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    """batch, m, n, k; None where shapes do not fit."""
+    batches = {shape[0] for shape in (a, b) if len(shape) == 3} - {1}
+    if a[-1] != b[-2] or len(batches) > 1:
+        return None
+    return batches.pop() if batches else 1, a[-2], b[-1], a[-1]
+
+
+def _strides(array: Any) -> tuple[int, ...]:
+    """Strides of batch, row and column; 0 between batches where there is one matrix for all."""
+    found = strides(array)
+    if len(found) == 2:
+        return 0, *found
+    return (0 if array.shape[0] == 1 else found[0]), *found[1:]
+
+
+def _scales(left: Any, right: Any, m: int, n: int, batch: int) -> bool:
+    """Whether scales are of rows and columns. Raises ValueError for scales that are neither that nor one of a matrix each."""
+    if left is None and right is None:
+        return False
+    sizes = [None if scale is None else math.prod(scale.shape) for scale in (left, right)]
+    if sizes == [1, 1] or (sizes == [m, n] and batch == 1):
+        if any(dtype_name(scale) != "float32" for scale in (left, right)):
+            raise ValueError(f"scales are float32, not {dtype_name(left)} and {dtype_name(right)}")
+        for scale in (left, right):
+            if not contiguous(scale):
+                raise ValueError(f"scales of rows must be contiguous; the strides of one are {strides(scale)}")
+        return sizes != [1, 1]
+    raise ValueError(
+        f"a_scale and b_scale have {sizes[0]} and {sizes[1]} elements; they are one each, or {m} for the rows of a and {n} for "
+        "the columns of b (not of a batch)"
+    )

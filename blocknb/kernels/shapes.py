@@ -1,0 +1,91 @@
+"""How a matrix product is dealt out: which tile a program takes, its warps and stages, and whether it is split along K.
+
+The rule was read off an H200 (and off what cuBLAS does there): a large tile needs the fewest bytes for a product, and a small result needs
+small tiles, so that every multiprocessor has one. So the candidates are compared by the time of their last wave: as many tiles as there
+are multiprocessors at once, each costs its area divided by how well such a tile keeps the tensor cores busy. What is searched
+instead (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the same candidates.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import NamedTuple
+
+from blocknb.kernels.strides import Device
+
+LINE = 128  # bytes of a row of an operand's tile: the widest swizzle of shared memory
+SHORT = 1024  # of K: up to here a tile's beginning and end weigh more than its middle
+LEAST_SPLIT = 1024  # elements of K that a part of a split product has at least
+
+
+class Tile(NamedTuple):
+    """Extents of a program's tile, its warps and stages, and in how many parts K is split."""
+
+    m: int
+    n: int
+    k: int
+    num_warps: int
+    num_stages: int
+    splits: int = 1
+
+
+class Candidate(NamedTuple):
+    """A tile of the result, its warps and stages, and the share of the tensor cores' rate that it reaches with long and short K."""
+
+    m: int
+    n: int
+    num_warps: int
+    num_stages: int
+    long: float
+    short: float
+
+
+#: From wgmma on; below, tiles whose accumulators leave registers for mma.sync's operands.
+HOPPER = (
+    Candidate(128, 256, 8, 4, 1.00, 0.85),
+    Candidate(128, 128, 4, 3, 0.92, 1.00),
+    Candidate(64, 128, 4, 8, 0.80, 0.85),
+    Candidate(64, 64, 4, 8, 0.60, 0.70),
+    Candidate(64, 32, 4, 8, 0.35, 0.45),
+)
+AMPERE = (
+    Candidate(128, 256, 8, 3, 1.00, 1.00),
+    Candidate(128, 128, 4, 4, 0.95, 1.00),
+    Candidate(64, 128, 4, 4, 0.75, 0.80),
+    Candidate(64, 64, 4, 4, 0.55, 0.60),
+    Candidate(32, 32, 2, 4, 0.25, 0.30),
+)
+ON_HOST = {True: (256, 128, 128), False: (128, 128, 64)}  # whether the matrices are large
+LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
+
+
+@functools.lru_cache(4096)
+def choose(m: int, n: int, k: int, itemsize: int, device: Device, batch: int = 1, splittable: bool = False) -> Tile:
+    """The tile for a product of an (m, k) by a (k, n) matrix of elements of `itemsize` bytes, `batch` times."""
+    if device.capability == 0:
+        return Tile(*ON_HOST[min(m, n, k) >= LARGE], 4, 1)
+    inner = max(16, (LINE if device.capability >= 90 else LINE // 2) // itemsize)
+    found = [_timed(one, m, n, k, inner, itemsize, device, batch, splittable) for one in candidates(device)]
+    return min(found)[1]
+
+
+def candidates(device: Device) -> tuple[Candidate, ...]:
+    return HOPPER if device.capability >= 90 else AMPERE
+
+
+def _timed(
+    one: Candidate, m: int, n: int, k: int, inner: int, itemsize: int, device: Device, batch: int, splittable: bool
+) -> tuple[float, Tile]:
+    """A candidate's time in areas of the result, and the tile."""
+    tiles = math.ceil(m / one.m) * math.ceil(n / one.n) * batch
+    splits = 1
+    if splittable and 2 * tiles <= device.processors:
+        splits = max(1, min(device.processors // tiles, k // LEAST_SPLIT, 8))
+    share = one.short if k // splits <= SHORT else one.long
+    waves = math.ceil(tiles * splits / device.processors)
+    time = waves * one.m * one.n / share / splits
+    if splits > 1:  # partial results are written and read once more, in a second launch
+        time += 2 * m * n * batch * (splits + 1) / device.processors + 4096
+    stages = max(2, min(one.num_stages, device.shared // ((one.m + one.n) * inner * itemsize)))
+    return time, Tile(one.m, one.n, inner, one.num_warps, stages, splits)

@@ -1,0 +1,98 @@
+"""A product whose result is too small for all multiprocessors, split along K: each program adds up a part, a second launch the parts.
+
+Partial sums go to a workspace, tile by tile, and are added in the order of K, so results do not depend on who comes first: atomic
+additions to the result would save the second launch, but they give other roundings in each run, want a result of fp32 that is
+cleared before, and leave no place for what follows the sum (activation, conversion), which stands here in the second kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.operands import Product
+from blocknb.kernels.shapes import Tile
+from blocknb.kernels.strides import contiguous, dtype_name, empty
+from blocknb.kernels.tiling import finish, place
+
+ROWS, COLUMNS = 16, 128  # of the result, that a program of the second launch adds up
+
+
+@blocknb.kernel
+def split_kernel(
+    a, b, parts, m, n, k, length, a_row, a_column, b_row, b_column, parts_row,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
+    SUM: bl.constexpr, PRECISION: bl.constexpr, FAR: bl.constexpr,
+):  # fmt: skip
+    """parts[split] = a[:, K of the split] @ b[K of the split]; `length` is a multiple of BLOCK_K, rows of parts are whole tiles."""
+    tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
+    rows, columns = tile_m * BLOCK_M + bl.arange(0, BLOCK_M), tile_n * BLOCK_N + bl.arange(0, BLOCK_N)
+    inner, first = bl.arange(0, BLOCK_K), bl.program_id(1) * length
+    if FAR:  # offsets do not fit 32 bits
+        rows, columns, inner = rows.to(bl.int64), columns.to(bl.int64), inner.to(bl.int64)
+    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    for start in range(first, min(first + length, k), BLOCK_K):
+        at = start + inner
+        a_tile = a + rows[:, None] * a_row + at[None, :] * a_column
+        b_tile = b + at[:, None] * b_row + columns[None, :] * b_column
+        x = bl.load(a_tile, mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0)
+        y = bl.load(b_tile, mask=(at[:, None] < k) & (columns[None, :] < n), other=0.0)
+        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    down = bl.program_id(1).to(bl.int64) * (bl.cdiv(m, BLOCK_M) * BLOCK_M) + rows
+    bl.store(parts + down[:, None] * parts_row + columns[None, :], total)
+
+
+@blocknb.kernel
+def sum_kernel(
+    parts, c, m, n, splits, parts_apart, parts_row, c_row, c_column, bias, a_scale, b_scale, BY_ROW: bl.constexpr,
+    ACTIVATION: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, SUM: bl.constexpr,
+):  # fmt: skip
+    """c = what follows the sum of the parts, which lie `parts_apart` elements apart."""
+    rows, columns = bl.program_id(0) * ROWS + bl.arange(0, ROWS), bl.program_id(1) * COLUMNS + bl.arange(0, COLUMNS)
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    tile = parts + rows[:, None].to(bl.int64) * parts_row + columns[None, :]
+    total = bl.zeros((ROWS, COLUMNS), SUM)
+    for _ in range(splits):
+        total += bl.load(tile, mask=inside, other=0.0)
+        tile += parts_apart
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
+    bl.store(c + rows[:, None].to(bl.int64) * c_row + columns[None, :].to(bl.int64) * c_column, total, mask=inside)
+
+
+def matmul_split(
+    a: Any, b: Any, out: Any = None, *, splits: int, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    num_warps: int | None = None, num_stages: int | None = None, workspace: Any = None, **rest: Any,
+) -> Any:  # fmt: skip
+    """out = a @ b in at most `splits` parts along K, equal in every run; other arguments as those of `matmul`. Returns `out`.
+
+    `workspace` is an array of the sums' dtype with `splits` times the elements of the result in whole tiles, made anew unless given.
+    Raises ValueError for batches, which are not split.
+    """
+    p = Product.of(a, b, out, **rest)
+    if p.batched or splits < 1:
+        raise ValueError(f"cannot split {'a batch' if p.batched else f'into {splits} parts'}; matmul takes it whole")
+    if p.empty:
+        return p.out
+    t = p.tile(tile, num_warps, num_stages)
+    steps = max(1, blocknb.cdiv(p.k, t.k))
+    length = blocknb.cdiv(steps, splits) * t.k
+    splits = max(1, blocknb.cdiv(p.k, length))
+    tiles = blocknb.cdiv(p.m, t.m), blocknb.cdiv(p.n, t.n)
+    high, wide = tiles[0] * t.m, tiles[1] * t.n
+    needed = splits * high * wide
+    if workspace is None:
+        workspace = empty(p.a, (needed,), p.sum)
+    elif dtype_name(workspace) != p.sum or math.prod(workspace.shape) < needed or not contiguous(workspace):
+        raise ValueError(f"the workspace must be {needed} contiguous elements of {p.sum}, not {tuple(workspace.shape)}")
+    options = {"num_warps": t.num_warps} | ({} if t.num_stages is None else {"num_stages": t.num_stages})
+    split_kernel[tiles[0] * tiles[1], splits](
+        p.a, p.b, workspace, p.m, p.n, p.k, length, *p.a_strides[1:], *p.b_strides[1:], wide,
+        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **options,
+    )  # fmt: skip
+    sum_kernel[blocknb.cdiv(p.m, ROWS), blocknb.cdiv(p.n, COLUMNS)](
+        workspace, p.out, p.m, p.n, splits, high * wide, wide, *p.out_strides[1:], **p.epilogue,
+        ROWS=ROWS, COLUMNS=COLUMNS, SUM=getattr(bl, p.sum), num_warps=4,
+    )  # fmt: skip
+    return p.out

@@ -1,0 +1,44 @@
+"""What kernels of matrix products share: the order in which programs cross the result, and what is done to a tile before it is stored."""
+
+from __future__ import annotations
+
+import blocknb
+import blocknb.language as bl
+
+#: Activations by name; gelu is the exact one, leaky_relu's slope is 0.01.
+ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
+
+
+@blocknb.kernel
+def place(program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl.constexpr):
+    """Row and column of a program's tile, counted in tiles: GROUP rows of tiles are crossed column by column, so that programs that run
+    together share rows and columns in the L2 cache."""
+    width = GROUP * bl.cdiv(n, BLOCK_N)
+    first = program // width * GROUP
+    rows = min(bl.cdiv(m, BLOCK_M) - first, GROUP)
+    return first + (program % width) % rows, (program % width) // rows
+
+
+@blocknb.kernel
+def finish(
+    total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr
+):  # fmt: skip
+    """activation(total * a_scale * b_scale + bias): scales are of whole matrices, or with BY_ROW of a's rows and b's columns."""
+    if a_scale is not None:
+        if BY_ROW:
+            left = bl.load(a_scale + rows, mask=rows < m, other=0.0)
+            right = bl.load(b_scale + columns, mask=columns < n, other=0.0)
+            total = total * left[:, None] * right[None, :]
+        else:
+            total = total * (bl.load(a_scale) * bl.load(b_scale))
+    if bias is not None:
+        total += bl.load(bias + columns, mask=columns < n, other=0.0).to(total.dtype)[None, :]
+    if ACTIVATION == "relu":
+        total = bl.where(total < 0, 0.0, total)  # NaN stays
+    elif ACTIVATION == "leaky_relu":
+        total = bl.where(total >= 0, total, 0.01 * total)
+    elif ACTIVATION == "silu":
+        total = total * bl.sigmoid(total)
+    elif ACTIVATION == "gelu":
+        total = 0.5 * total * (1.0 + bl.erf(total * 0.7071067811865476))
+    return total
