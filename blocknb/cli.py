@@ -19,8 +19,8 @@ def doctor(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `launch`, `compile`,
-    `ceilings`, `scaling`; all without a name."""
+    """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `gemm` (products of
+    matrices), `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
     from blocknb.profile.bench import run
     from blocknb.profile.suite.runner import Options
 
@@ -44,7 +44,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         type=listed(str),
         default=(),
         metavar="NAME,...",
-        help="only these: copy, torch, torch.compile, Triton...",
+        help="only these: copy, torch, torch.compile, Triton, CuPy...",
     )
     add(
         "--shapes",
@@ -53,7 +53,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
         metavar="MxN,...",
         help="these instead of the benchmark's own: 4096x1024,2^26",
     )
-    add("--dtypes", type=listed(str), default=(), metavar="NAME,...", help="only these: fp32, fp16")
+    add("--dtypes", type=listed(str), default=(), metavar="NAME,...", help="only these: fp32, fp16, bf16...")
     add("--search", action="store_true", help="first sweep configurations, ours and Triton's, and keep Triton's best")
     add("--rounds", type=int, default=30, metavar="N", help="how often each peer is timed (30)")
 

@@ -97,23 +97,30 @@ def scaling() -> list[Row]:
 
 
 def names() -> list[str]:
-    """Every benchmark: those of ready-made kernels, then the others."""
+    """Every benchmark: those of ready-made kernels, then the others. See `groups` for names of several."""
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
     return [*kernels, "launch", *BENCHMARKS]
 
 
+def groups() -> dict[str, list[str]]:
+    """Names that stand for several benchmarks: "kernels" all ready-made kernels, "gemm" the products of matrices."""
+    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+
+    return {"kernels": list(kernels), "gemm": [name for name in kernels if name.startswith("gemm_")]}
+
+
 def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
-    """Runs the named benchmarks (all of them when none is named; "kernels" are all ready-made kernels). Returns an exit status.
+    """Runs the named benchmarks (all of them when none is named; some names are of `groups`). Returns an exit status.
 
     Those of kernels run first and together. Rows go to the file `path`, as JSON, if it is given.
     """
     from blocknb.profile.suite import launching, runner
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
-    wanted = list(dict.fromkeys(one for name in wanted for one in (kernels if name == "kernels" else [name])))
+    wanted = list(dict.fromkeys(one for name in wanted for one in groups().get(name, [name])))
     if unknown := [name for name in wanted if name not in names()]:
-        print(f"no benchmark {', '.join(unknown)}; there are kernels, {', '.join(names())}", file=sys.stderr)
+        print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return 2
     chosen = wanted or names()
     jobs: dict[str, Callable[[], list[Row]]] = {}

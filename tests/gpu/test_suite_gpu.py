@@ -15,7 +15,7 @@ from blocknb.profile.suite.definition import Case
 from blocknb.profile.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, Session, measure
 from blocknb.profile.suite.search import Best
 
-SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64)}
+SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64), 4: (3, 70, 48, 64)}
 PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)
 
 

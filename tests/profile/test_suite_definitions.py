@@ -14,7 +14,7 @@ from blocknb.profile.suite.definition import Case, Make
 from blocknb.profile.suite.measure import COMPILED, COPY, NUMBA, NUMPY, OURS, TORCH, TRITON, Bench, Session, measure
 from blocknb.profile.suite.triton_source import Sources
 
-SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6)}
+SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
 HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]
 
 
@@ -64,13 +64,15 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
     session = Session("gpu", (COPY, TORCH), rounds=2, torch_device="cpu", clock=clock)
     session.peers, session.sources[TRITON] = (*session.peers, TRITON), Sources("blocknb")
     config = session.sources[TRITON].configurations(BENCHMARKS[name], small(name).shape)[0]
-    row = measure(session, BENCHMARKS[name], small(name, dtype), best=lambda bench: config)
+    row = measure(
+        session, BENCHMARKS[name], small(name, dtype), best=lambda bench, peer: config if peer == TRITON else None
+    )
     assert {peer for peer, why in row.problems.items() if why != "none"} == set()
     assert {OURS, TORCH, TRITON} <= set(row.times) and row.configs == {TRITON: config}
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "matmul"])
+@pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.flops is None])
 def test_what_torch_compiles_gives_what_float64_gives(name: str) -> None:
     pytest.importorskip("torch")
     session = Session("gpu", (COMPILED,), rounds=1, torch_device="cpu", clock=clock)
@@ -114,7 +116,9 @@ def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkey
     monkeypatch.setitem(__import__("sys").modules, "numba", None)
     session = Session("cpu", (NUMPY, NUMBA))
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
-    with pytest.raises(ValueError, match="no peer 'Torch'; there are NumPy, Triton, copy, experimental, numba, torch"):
+    with pytest.raises(
+        ValueError, match="no peer 'Torch'; there are CuPy, NumPy, Triton, copy, experimental, numba, torch"
+    ):
         Session("cpu", ("Torch",))
 
 

@@ -14,14 +14,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from blocknb.profile.suite import launching
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Make
 from blocknb.profile.suite.triton_source import Sources, kernel_for_triton
 
-SMALL = {1: (3000,), 2: (9, 300), 3: (40, 6, 32)}
-POINTERS = {"float32": "*fp32", "float16": "*fp16", "int64": "*i64"}
+SMALL = {1: (3000,), 2: (9, 300), 3: (40, 6, 32), 4: (2, 40, 6, 32)}
+ELEMENTS = {
+    "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "int32": "i32", "int64": "i64",
+}  # fmt: skip
 OPTIONS = ("num_warps", "num_stages")
 count = 0
 
@@ -30,7 +33,9 @@ def kind(value: Any, constexpr: bool) -> str:
     if constexpr or value is None or value is True or value is False or (isinstance(value, int) and value == 1):
         return "constexpr"
     if isinstance(value, np.ndarray):
-        return POINTERS[str(value.dtype)]
+        return f"*{ELEMENTS[str(value.dtype)]}"
+    if isinstance(value, TensorDescriptor):
+        return f"tensordesc<{ELEMENTS[str(value.base.dtype)]}[{', '.join(map(str, value.block_shape))}]>"
     return "fp32" if isinstance(value, float) else "i32"
 
 
@@ -61,6 +66,12 @@ def main() -> None:
                 before = count
                 sources.call(benchmark, inputs | outputs, config)()
                 assert count > before
+            for peer, variant in benchmark.variants.items():
+                if variant.language == "triton" and variant.sweep is not None:
+                    for config in list(variant.sweep(shape))[::5]:
+                        before = count
+                        sources.call(benchmark, inputs | outputs, config, variant.call)()
+                        assert count > before, peer
             print(benchmark.name, dtype, len(grid), flush=True)
     x = np.ones(64, np.float32)
     launching._launcher(kernel_for_triton(launching.five_arguments), (x, x, x))()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from blocknb.profile.suite import products
 from blocknb.profile.suite.definition import (
     Arrays,
     Benchmark,
     Make,
     Shape,
     over_blocks,
-    over_products,
     over_rows,
     over_squares,
     over_warps,
@@ -269,13 +269,6 @@ BENCHMARKS: dict[str, Benchmark] = {
             lambda xp, x: x.T,
             both((8192, 8192), (4095, 8191)), ((4096, 4096),), over_squares, {"fp32": (0.0, 0.0), "fp16": (0.0, 0.0)},
         ),
-        Benchmark(
-            "matmul", "matmul",
-            lambda make, m, n, k: ({"a": make.normal(m, k), "b": make.normal(k, n)}, {"out": make.poison(m, n)}),
-            lambda k, a, **c: k.matmul(a["a"], a["b"], a["out"], **c),
-            lambda xp, a, b: a @ b,
-            {"fp16": ((1024, 1024, 1024), (4096, 4096, 4096))}, ((1024, 1024, 1024),), over_products,
-            {"fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2)}, flops=lambda m, n, k: 2 * m * n * k,
-        ),
+        *products.BENCHMARKS,
     )
 }  # fmt: skip

@@ -7,8 +7,7 @@ reference gets the library as `xp` with all inputs in float64: NumPy, CuPy and t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,30 +18,47 @@ Config = dict[str, Any]
 Arrays = dict[str, Any]
 #: rtol and atol by dtype: fp32 as a few roundings leave it; fp16 as one or two roundings of the result do.
 TOLERANCE = {"fp32": (2e-5, 2e-5), "fp16": (2e-3, 2e-3)}
-NUMPY_NAMES = {"fp32": "float32", "fp16": "float16"}
+#: Dtypes by the names that cases have for them; tf32 is how fp32 is multiplied. fp8 is e4m3 without infinities.
+DTYPES = {
+    "fp32": "float32",
+    "tf32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+}
 
 
 class Make:
     """Makes a case's arrays with NumPy or CuPy (`xp`), fresh random numbers each time."""
 
     def __init__(self, xp: Any, dtype: str) -> None:
-        self.xp, self.dtype, self.random = xp, NUMPY_NAMES[dtype], xp.random.default_rng()
+        self.xp, self.dtype, self.random = xp, DTYPES[dtype], xp.random.default_rng()
 
     def normal(self, *shape: int, dtype: str | None = None) -> Any:
-        return self.random.standard_normal(shape, dtype=np.float32).astype(dtype or self.dtype, copy=False)
+        """Normal random numbers; of integers with a standard deviation of 30."""
+        numbers = self.random.standard_normal(shape, dtype=np.float32)
+        return self.cast(numbers * 30 if (dtype or self.dtype) == "int8" else numbers, dtype)
 
     def below(self, high: int, *shape: int) -> Any:
         """Integers from 0 to high - 1, int64."""
         return self.random.integers(0, high, shape, dtype=np.int64)
 
     def poison(self, *shape: int, dtype: str | None = None) -> Any:
-        return self.xp.full(shape, np.nan, dtype or self.dtype)
+        return self.spoil(self.xp.empty(shape, numpy_dtype(dtype or self.dtype)))
+
+    @staticmethod
+    def spoil(array: Any) -> Any:
+        """Fills an array with what no result holds by chance."""
+        array[...] = -99 if "int" in str(array.dtype) else np.nan
+        return array
 
     def wide(self, array: Any) -> Any:
-        return array.astype(np.float64) if array.dtype.kind == "f" else array
+        """In float64; classes and other large integers as they are."""
+        return array if array.dtype.kind in "iu" and array.dtype.itemsize > 4 else array.astype(np.float64)
 
     def cast(self, array: Any, dtype: str | None = None) -> Any:
-        return array.astype(dtype or self.dtype)
+        return array.astype(numpy_dtype(dtype or self.dtype), copy=False)
 
     @staticmethod
     def nbytes(array: Any) -> int:
@@ -55,22 +71,25 @@ class MakeTorch(Make):
     def __init__(self, device: str, dtype: str) -> None:
         import torch
 
-        self.xp, self.dtype, self.device = torch, NUMPY_NAMES[dtype], device
+        self.xp, self.dtype, self.device = torch, DTYPES[dtype], device
 
     def _kind(self, dtype: str | None) -> Any:
         return getattr(self.xp, dtype or self.dtype)
 
     def normal(self, *shape: int, dtype: str | None = None) -> Any:
-        return self.xp.randn(*shape, device=self.device, dtype=self._kind(dtype))
+        name = dtype or self.dtype
+        if name in ("int8", "float8_e4m3fn"):  # torch makes no such numbers
+            return self.cast(self.xp.randn(*shape, device=self.device) * (30 if name == "int8" else 1), name)
+        return self.xp.randn(*shape, device=self.device, dtype=self._kind(name))
 
     def below(self, high: int, *shape: int) -> Any:
         return self.xp.randint(0, high, shape, device=self.device, dtype=self.xp.int64)
 
     def poison(self, *shape: int, dtype: str | None = None) -> Any:
-        return self.xp.full(shape, math.nan, device=self.device, dtype=self._kind(dtype))
+        return self.spoil(self.xp.empty(shape, device=self.device, dtype=self._kind(dtype)))
 
     def wide(self, array: Any) -> Any:
-        return array.double() if array.dtype.is_floating_point else array
+        return array if array.dtype == self.xp.int64 else array.double()
 
     def cast(self, array: Any, dtype: str | None = None) -> Any:
         return array.to(self._kind(dtype))
@@ -78,6 +97,15 @@ class MakeTorch(Make):
     @staticmethod
     def nbytes(array: Any) -> int:
         return int(array.numel() * array.element_size())
+
+
+def numpy_dtype(name: str) -> Any:
+    """A dtype of NumPy or ml_dtypes."""
+    if name not in ("bfloat16", "float8_e4m3fn"):
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 @dataclass(frozen=True)
@@ -93,6 +121,22 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """Another of our own ways to a benchmark's results, or Triton's way with another source of ours: a peer of its own.
+
+    `language` is one of `triton_source.REWRITING`; `call(kernels, arrays, **config)` fills the outputs, by kernels of
+    blocknb.kernels.<module>. Where there is a `sweep`, the peer is measured in its best configuration, before a search has been made in
+    that which is `known` to be good for a shape and a dtype.
+    """
+
+    language: str
+    call: Callable[..., Any]
+    module: str
+    sweep: Callable[[Shape], Iterable[Config]] | None = None
+    known: Callable[[Shape, str], Config] | None = None
+
+
+@dataclass(frozen=True)
 class Benchmark:
     """`arrays(make, *shape)` gives inputs and outputs; `ours(kernels, arrays, **config)` fills the outputs with the wrappers that
     `kernels` offers; `exact(xp, *inputs in float64)` gives the outputs, a tuple where there are several.
@@ -100,6 +144,8 @@ class Benchmark:
     `module` of blocknb.kernels holds the wrapper, whose `tile` chooses a configuration where it has one; `sweep` gives the
     configurations that a search tries beside. `flops` of a shape turns the rate into TFLOP/s; otherwise it is bytes: every array once.
     `check(xp, inputs, outputs)` replaces the comparison with `exact` where results are random, and says what is wrong.
+    `variants` are further peers, by name; `peers` are those a GPU is measured with unless the command line says otherwise, in the
+    table's order.
     """
 
     name: str
@@ -109,10 +155,12 @@ class Benchmark:
     exact: Callable[..., Any] | None
     gpu: Mapping[str, tuple[Shape, ...]]
     cpu: tuple[Shape, ...]
-    sweep: Callable[[Shape], Iterator[Config]]
+    sweep: Callable[[Shape], Iterable[Config]]
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=lambda: TOLERANCE)
     flops: Callable[..., int] | None = None
     check: Callable[[Any, Arrays, Arrays], str] | None = None
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
 
     def cases(self, device: str) -> list[Case]:
         shapes: Mapping[str, tuple[Shape, ...]] = self.gpu if device == "gpu" else {"fp32": self.cpu}
@@ -164,12 +212,3 @@ def over_squares(shape: Shape) -> Iterator[Config]:
     """The side of a square tile, and num_warps."""
     for side in (32, 64, 128):
         yield from ({"tile": side, "num_warps": w} for w in warps(side * side))
-
-
-def over_products(shape: Shape) -> Iterator[Config]:
-    """Tiles (M, N, K) of a matrix product, and num_warps."""
-    for tile, count in (
-        ((128, 128, 64), 4), ((128, 128, 32), 4), ((128, 256, 64), 8), ((128, 128, 64), 8), ((64, 128, 64), 4),
-        ((256, 128, 64), 8),
-    ):  # fmt: skip
-        yield {"tile": tile, "num_warps": count}

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, TORCH, TRITON, Row
+from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, Row
 from blocknb.profile.suite.table import geometric_mean
 
 BACKWARD = (
     "layer_norm_backward", "rms_norm_backward", "cross_entropy", "cross_entropy_backward", "swiglu", "rope",
 )  # fmt: skip
+POINTERS = "pointers"  # the variant of a product by tiles of pointers
 
 
 @dataclass(frozen=True)
 class Floor:
-    """A promise: of these benchmarks, on that device, against that peer, for rows where `where` holds."""
+    """A promise: of these benchmarks, on that device, against that peer, for rows where `where` holds; `ours` may be a variant."""
 
     device: str
     names: tuple[str, ...]
@@ -29,6 +30,7 @@ class Floor:
     how: str = "each"
     where: Callable[[Row], bool] = lambda row: True
     said: str = ""
+    ours: str = OURS
 
 
 def _wide(row: Row) -> bool:
@@ -37,6 +39,19 @@ def _wide(row: Row) -> bool:
 
 def _huge(row: Row) -> bool:
     return row.case.shape[0] > 4096
+
+
+def _cubed(row: Row) -> bool:
+    return row.case.shape[:1] * 3 == row.case.shape and row.case.shape[0] >= 2048
+
+
+def _short(row: Row) -> bool:
+    m, n, k = row.case.shape
+    return min(m, n) >= 4096 and k <= 1024
+
+
+def _small(row: Row) -> bool:
+    return row.case.shape in ((1024, 1024, 1024), (256, 4096, 4096))
 
 
 FLOORS = (
@@ -53,7 +68,18 @@ FLOORS = (
     Floor("cpu", ("softmax",), TORCH, 1.0, 1.5, "mean"),
     Floor("cpu", ("layer_norm",), NUMPY, 3.0, 6.0, "mean"),
     Floor("cpu", ("layer_norm",), TORCH, 1.0, 1.5, "mean"),
-    Floor("cpu", ("matmul",), NUMPY, 0.75, 0.95),
+    Floor("gpu", ("gemm_plain",), TORCH, 0.95, 1.03, "each", _cubed, "2048, 4096, 8192 cubed"),
+    Floor("gpu", ("gemm_plain",), TRITON, 1.00, 1.10, "each", _cubed, "by pointers, cubed", POINTERS),
+    Floor("gpu", ("gemm_plain",), TORCH, 1.00, 1.18, "each", _short, "K <= 1024 of large results"),
+    Floor("gpu", ("gemm_plain",), TORCH, 0.85, 1.06, "each", _small, "1024 cubed, 256 x 4096 x 4096"),
+    Floor(
+        "gpu", ("gemm_leaky",), TORCH, 1.05, 1.15, "each", lambda row: row.case.shape[0] != 256, "but 256 x 4096 x 4096"
+    ),
+    Floor("gpu", ("gemm_leaky",), TORCH, 0.95, 1.15, "each", lambda row: row.case.shape[0] == 256, "256 x 4096 x 4096"),
+    Floor("gpu", ("gemm_leaky",), TORCH, 1.15, 1.30, "mean"),
+    Floor("gpu", ("gemm_fp8",), TORCH, 0.85, 1.00),
+    Floor("gpu", ("gemm_tf32",), TORCH, 0.85, 1.00),
+    Floor("cpu", ("gemm_plain",), NUMPY, 0.75, 0.95),
 )
 
 
@@ -92,7 +118,9 @@ def judge(device: str, rows: Sequence[Row], floors: Iterable[Floor] = FLOORS) ->
         ratios = [
             (ratio.value, str(row.case))
             for row in rows
-            if row.case.name in floor.names and floor.where(row) and (ratio := row.ratio(floor.peer)) is not None
+            if row.case.name in floor.names
+            and floor.where(row)
+            and (ratio := row.ratio(floor.peer, floor.ours)) is not None
         ]
         if ratios:
             lowest, where = min(ratios)

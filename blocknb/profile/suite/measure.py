@@ -22,7 +22,9 @@ from blocknb.profile.timing import Timing, interleaved
 OURS = "blocknb"
 EXPERIMENTAL = "experimental"  # ours with the optimisations that wait for their measurement
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
+CUPY = "CuPy"
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
+GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, EXPERIMENTAL})  # that any benchmark may have
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
@@ -55,8 +57,9 @@ class Row:
             return None
         return self.amount / self.times[OURS].median / (1e6 if self.unit == "GB/s" else 1e9)
 
-    def ratio(self, peer: str) -> Ratio | None:
-        ours, other = self.times.get(OURS), self.times.get(peer)
+    def ratio(self, peer: str, ours_as: str = OURS) -> Ratio | None:
+        """A peer's time over ours, or over that of one of our variants."""
+        ours, other = self.times.get(ours_as), self.times.get(peer)
         if ours is None or other is None:
             return None
         value = other.median / ours.median
@@ -84,17 +87,14 @@ class Session:
         clock: Clock | None = None,
     ) -> None:
         self.device, self.rounds, self.clock, self.torch_device = device, rounds, clock, torch_device
+        self.asked = peers is not None  # or each benchmark has its own
         self.peers = tuple(PEERS[device] if peers is None else peers)
         self.missing: dict[str, str] = {}
         self.torch = self._optional("torch", device == "gpu" or {TORCH, COMPILED} & set(self.peers))
         self.functions: dict[str, dict[str, Callable[..., Any]]] = {}
         self.sources = {OURS: Sources("blocknb")}  # ours is for searches; what is measured are the kernels themselves
-        for peer in self.peers:
-            try:
-                self._prepare(peer)
-            except ImportError as error:
-                self.missing[peer] = f"not installed ({error})"
-        self.peers = tuple(peer for peer in self.peers if peer not in self.missing)
+        self.prepared: set[str] = set()
+        self.peers = tuple(peer for peer in self.peers if self._there(peer))
         self.cancelled = False  # an interrupt ended a measurement
 
     def _optional(self, name: str, wanted: Any) -> Any:
@@ -103,9 +103,37 @@ class Session:
         except ImportError:
             return None
 
+    def _there(self, peer: str) -> bool:
+        """Prepares a peer when it is first asked for. False if it is not installed."""
+        if peer not in self.prepared:
+            self.prepared.add(peer)
+            try:
+                self._prepare(peer)
+            except ImportError as error:
+                self.missing[peer] = f"not installed ({error})"
+        return peer not in self.missing
+
+    def source(self, language: str) -> Sources:
+        """Our kernels in a language, loaded when first asked for. Raises ImportError without its compiler."""
+        name = {"triton": TRITON, "blocknb": OURS}.get(language, language)
+        if name not in self.sources:
+            self.sources[name] = Sources(language)
+        return self.sources[name]
+
+    def columns(self, benchmark: Benchmark) -> tuple[str, ...]:
+        """The peers that a benchmark is measured with: those that were asked for, or the benchmark's own, as far as they are there."""
+        if self.device == "cpu" or self.asked or not benchmark.peers:
+            return tuple(p for p in self.peers if p in GENERAL or p in benchmark.variants)
+        return tuple(p for p in benchmark.peers if self._there(p))
+
     def _prepare(self, peer: str) -> None:
         from blocknb.profile.suite import peers_numpy, peers_torch
+        from blocknb.profile.suite.catalogue import BENCHMARKS
 
+        for benchmark in BENCHMARKS.values():
+            if peer in benchmark.variants and peer not in GENERAL:
+                self.source(benchmark.variants[peer].language)
+                return
         match peer:
             case "torch":
                 self.functions[peer] = peers_torch.eager()
@@ -117,18 +145,23 @@ class Session:
                 self.functions[peer] = peers_numpy.numba_peers()
             case "Triton":
                 __import__("torch")
-                self.sources[peer] = Sources("triton")
+                self.source("triton")
             case "experimental":
-                self.sources[peer] = Sources("experimental")
+                self.source("experimental")
+            case "CuPy":
+                self.functions[peer] = peers_torch.with_cupy()
             case "copy":
                 pass
             case _:
-                known = sorted({EXPERIMENTAL, *(name for names in PEERS.values() for name in names)})
+                own = dict.fromkeys(name for benchmark in BENCHMARKS.values() for name in benchmark.variants)
+                known = [*sorted(GENERAL), *(name for name in own if name not in GENERAL)]
                 raise ValueError(f"no peer {peer!r}; there are {', '.join(known)}")
 
     def has(self, peer: str, benchmark: Benchmark) -> bool:
         """Whether the peer has such a function; copies and compilers of loops say nothing of matrix products."""
         if benchmark.flops is not None and peer in (COPY, COMPILED):
+            return False
+        if peer == TRITON and benchmark.variants and TRITON not in benchmark.variants:
             return False
         return peer not in self.functions or benchmark.name in self.functions[peer]
 
@@ -173,13 +206,16 @@ class Bench:
         self.bytes = sum(self.make.nbytes(array) for array in self.arrays.values())
 
     def candidate(self, peer: str, config: Config | None) -> Candidate:
-        """The peer's call; `config` is Triton's. Raises KeyError where the peer has none of this benchmark."""
+        """The peer's call, of Triton and variants in a configuration. Raises KeyError where the peer has none of this benchmark."""
         session, name = self.session, self.benchmark.name
         outputs = lambda _: self.outputs  # noqa: E731
         if peer == OURS:
             return Candidate(functools.partial(self.benchmark.ours, kernels, self.arrays), outputs)
-        if peer in session.sources:
-            return Candidate(session.sources[peer].call(self.benchmark, self.arrays, config), outputs)
+        variant = self.benchmark.variants.get(peer)
+        if variant is not None and variant.language == "blocknb" and config is None:
+            return Candidate(functools.partial(variant.call, kernels, self.arrays), outputs)
+        if variant is not None or peer in session.sources:
+            return Candidate(self.configured(peer, config), outputs)
         if peer == COPY:
             return self._copy()
         function = session.functions[peer][name]
@@ -191,6 +227,12 @@ class Bench:
         convert = session.torch.from_numpy if session.device == "cpu" else (lambda array: array)
         tensors = [convert(array) for array in self.inputs.values()]
         return Candidate(functools.partial(function, *tensors), self._returned)
+
+    def configured(self, peer: str, config: Config | None) -> Call:
+        """A call of our own source, by the compiler and the wrapper that the peer stands for, in a configuration."""
+        variant = self.benchmark.variants.get(peer)
+        source = self.session.sources[peer] if variant is None else self.session.source(variant.language)
+        return source.call(self.benchmark, self.arrays, config, None if variant is None else variant.call)
 
     def _returned(self, value: Any) -> Arrays:
         values = value if isinstance(value, tuple | list) else (value,)
@@ -205,6 +247,11 @@ class Bench:
             return Candidate(lambda: target.copy_(source), lambda _: {})
         return Candidate(lambda: self.make.xp.copyto(target, source), lambda _: {})
 
+    def searched(self, peer: str) -> bool:
+        """Whether the peer is measured in its best configuration, not in one that our wrapper chooses."""
+        variant = self.benchmark.variants.get(peer)
+        return peer == TRITON if variant is None else variant.sweep is not None
+
     @functools.cached_property
     def exact(self) -> tuple[Any, ...]:
         assert self.benchmark.exact is not None
@@ -215,7 +262,7 @@ class Bench:
     def verify(self, candidate: Candidate) -> tuple[str, float]:
         """(what is wrong with a candidate's results, "" when all is right; the relative error: the norms' ratio)."""
         for array in self.outputs.values():
-            array[...] = np.nan
+            self.make.spoil(array)
         got = {name: self.make.wide(array) for name, array in candidate.results(candidate.call()).items()}
         self.session.wait()
         xp, worst = self.make.xp, 0.0
@@ -246,22 +293,23 @@ def measure(
     case: Case,
     *,
     before: Callable[[Bench], Any] = lambda bench: None,
-    best: Callable[[Bench], Config | None] = lambda bench: None,
+    best: Callable[[Bench, str], Config | None] = lambda bench, peer: None,
 ) -> Row:
-    """Checks and times a case. `best(bench)` gives the configuration of Triton's kernel; `before(bench)` is called first."""
+    """Checks and times a case. `best(bench, peer)` gives the configuration of a peer that is searched, as Triton's kernel is;
+    `before(bench)` is called first."""
     bench = Bench(session, benchmark, case)
     flops = benchmark.flops
     row = Row(case, bench.bytes if flops is None else flops(*case.shape), "GB/s" if flops is None else "TFLOP/s")
     before(bench)
     calls: dict[str, Call] = {}
-    for peer in (OURS, *session.peers):
+    for peer in (OURS, *session.columns(benchmark)):
         if not session.has(peer, benchmark):
             row.problems[peer] = "none"
             continue
         try:
-            config = best(bench) if peer == TRITON else None
+            config = best(bench, peer) if bench.searched(peer) else None
             if config is not None:
-                row.configs[TRITON] = config
+                row.configs[peer] = config
             candidate = bench.candidate(peer, config)
             wrong, error = bench.verify(candidate)
         except Exception as failure:  # whatever a peer's library raises: the others are measured all the same

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.profile.suite import catalogue
 from blocknb.profile.suite.catalogue import EPS, P
 
 Peer = Callable[..., Any]
@@ -155,9 +156,23 @@ def _transpose(x: Any, out: Any) -> None:
     np.copyto(out, x.T)
 
 
-@numpy_peer
-def _matmul(a: Any, b: Any, out: Any) -> None:
+def _product(a: Any, b: Any, out: Any) -> None:
     np.matmul(a, b, out=out)
+
+
+def _scaled_product(a: Any, b: Any, a_scale: Any, b_scale: Any, out: Any) -> None:
+    np.matmul(a, b, out=out)
+    np.multiply(out, a_scale * b_scale, out=out)
+
+
+@numpy_peer
+def _gemm_leaky(a: Any, b: Any, out: Any) -> None:
+    np.matmul(a, b, out=out)
+    np.maximum(out, np.multiply(out, np.float32(0.01), out=scratch("leak", out.shape)), out=out)
+
+
+NUMPY |= {name: _product for name in catalogue.BENCHMARKS if name.startswith("gemm_") and name not in NUMPY}
+NUMPY["gemm_fp8"] = _scaled_product
 
 
 def numba_peers() -> dict[str, Peer]:

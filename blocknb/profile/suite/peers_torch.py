@@ -60,13 +60,72 @@ def formulas() -> dict[str, Peer]:
     def dropout(x: Any) -> Any:
         return functional.dropout(x, P, training=True)
 
-    return {
+    found: dict[str, Peer] = {
         "add": lambda x, y: x + y, "copy": lambda x: x.clone(), "sum": total, "softmax": softmax,
         "layer_norm": layer_norm, "rms_norm": rms_norm, "layer_norm_backward": layer_norm_backward,
         "rms_norm_backward": rms_norm_backward, "cross_entropy": cross_entropy,
         "cross_entropy_backward": cross_entropy_backward, "swiglu": swiglu, "rope": rope, "dropout": dropout,
-        "transpose": lambda x: x.T.contiguous(), "matmul": lambda a, b: a @ b,
+        "transpose": lambda x: x.T.contiguous(),
     }  # fmt: skip
+    return found | products()
+
+
+def products() -> dict[str, Peer]:
+    """Matrix products by cuBLAS, or whatever torch has for a dtype."""
+    import torch
+
+    def leaky(a: Any, b: Any) -> Any:
+        return torch.nn.functional.leaky_relu(a @ b)
+
+    def tf32(a: Any, b: Any) -> Any:
+        flags = torch.backends.cuda.matmul
+        before, flags.allow_tf32 = flags.allow_tf32, True
+        try:
+            return a @ b
+        finally:
+            flags.allow_tf32 = before
+
+    def scaled(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
+        """fp32 sums as the tensor cores add them, as ours."""
+        if a.dtype != torch.float8_e4m3fn:
+            return a @ b * (a_scale * b_scale)
+        found = torch._scaled_mm(
+            a, b, a_scale.reshape(()), b_scale.reshape(()), out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+        return found[0] if isinstance(found, tuple) else found
+
+    def integers(a: Any, b: Any) -> Any:
+        return torch._int_mm(a, b) if a.dtype == torch.int8 else a @ b
+
+    from blocknb.profile.suite.catalogue import BENCHMARKS
+
+    plain: dict[str, Peer] = {name: lambda a, b: a @ b for name in BENCHMARKS if name.startswith("gemm_")}
+    return plain | {
+        "gemm_leaky": leaky, "gemm_tf32": tf32, "gemm_tf32_nn": tf32, "gemm_fp8": scaled, "gemm_int8": integers,
+    }  # fmt: skip
+
+
+def with_cupy() -> dict[str, Peer]:
+    """Matrix products by cuBLAS as CuPy calls it, on torch's tensors. Raises ImportError without CuPy."""
+    import cupy
+    import torch
+
+    def leak(x: Any) -> Any:
+        return cupy.where(x >= 0, x, x * x.dtype.type(0.01))
+
+    leaky = cupy.fuse(leak, kernel_name="leaky_relu")
+
+    def shared(tensor: Any) -> Any:
+        return cupy.from_dlpack(tensor)
+
+    def plain(a: Any, b: Any) -> Any:
+        return torch.from_dlpack(cupy.matmul(shared(a), shared(b)))
+
+    def followed(a: Any, b: Any) -> Any:
+        return torch.from_dlpack(leaky(cupy.matmul(shared(a), shared(b))))
+
+    names = ("gemm_plain", "gemm_nt", "gemm_tn", "gemm_tt", "gemm_batch")
+    return dict.fromkeys(names, plain) | {"gemm_leaky": followed}
 
 
 def eager() -> dict[str, Peer]:

@@ -24,7 +24,7 @@ from blocknb.errors import Unsupported
 from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Benchmark, Case, parse_shape
-from blocknb.profile.suite.measure import TRITON, Row, Session, measure
+from blocknb.profile.suite.measure import Row, Session, measure
 from blocknb.profile.suite.search import Best, text
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -137,11 +137,11 @@ def _measured(
         "versions": versions(),
         "missing": session.missing,
         "states": states,
-        "rows": [table.as_json(row, session.peers) for row in rows],
+        "rows": [table.as_json(row, session.columns(BENCHMARKS[row.case.name])) for row in rows],
         "means": {
             name: {
                 peer: {"mean": mean, "lowest": low, "where": where, "cases": count}
-                for peer, (mean, low, where, count) in table.means(own, session.peers).items()
+                for peer, (mean, low, where, count) in table.means(own, session.columns(BENCHMARKS[name])).items()
             }
             for name in names
             if (own := [row for row in rows if row.case.name == name])
@@ -157,7 +157,8 @@ def _measured(
 def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) -> list[Row]:
     """Measures and prints one benchmark."""
     rows: list[Row] = []
-    print(f"\n{table.header(benchmark.name, session.peers, 'TFLOP/s' if benchmark.flops else 'GB/s')}", flush=True)
+    peers = session.columns(benchmark)
+    print(f"\n{table.header(benchmark.name, peers, 'TFLOP/s' if benchmark.flops else 'GB/s')}", flush=True)
     for case in cases:
         try:
             row = measure(session, benchmark, case, before=best.before, best=best)
@@ -165,8 +166,8 @@ def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) 
             print(f"  {case}: {type(error).__name__}: {error}", flush=True)
             continue
         rows.append(row)
-        print(table.line(row, session.peers))
-        tail = [f"    Triton: {text(row.configs[TRITON])}"] if TRITON in row.configs and best.fresh else []
+        print(table.line(row, peers))
+        tail = [f"    {peer}: {text(config)}" for peer, config in row.configs.items() if best.fresh]
         for line in [*table.problems(row), *tail]:
             print(line)
         sys.stdout.flush()
@@ -174,7 +175,7 @@ def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) 
             session.torch.cuda.empty_cache()
         if session.cancelled:
             break
-    for line in table.summary(benchmark.name, rows, session.peers):
+    for line in table.summary(benchmark.name, rows, peers):
         print(line)
     return rows
 

@@ -42,12 +42,15 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
     for compiler in compilers:
-        sources = session.sources[compiler]
-        grid = sources.configurations(bench.benchmark, bench.case.shape)
+        variant = bench.benchmark.variants.get(compiler)
+        if variant is not None and variant.sweep is not None:
+            grid = list(variant.sweep(bench.case.shape))
+        else:
+            grid = session.sources[compiler].configurations(bench.benchmark, bench.case.shape)
         for config in grid if session.device == "gpu" else _without_warps(grid):
             label = f"{compiler} {text(config)}"
             try:
-                call = sources.call(bench.benchmark, bench.arrays, config)
+                call = bench.configured(compiler, config)
                 wrong = bench.verify(Candidate(call, lambda _: bench.outputs))[0]
             except Exception as error:  # shared memory, registers: a configuration that a compiler cannot make
                 wrong = one_line(error)
@@ -111,10 +114,12 @@ def grid(found: Sweep) -> list[str]:
 
 
 class Best:
-    """Triton's best configuration of a case: from the file, or from a sweep, which is then kept; `fresh` always sweeps, both compilers.
+    """A searched peer's best configuration of a case (Triton's): from the file, or from a sweep, which is then kept; `fresh` always
+    sweeps, both compilers.
 
-    `device` is what the file's entries hold for, as long as the kernel's source is the same. Sweeps are kept in `sweeps`, and `show` is
-    given their lines when they are fresh.
+    `device` is what the file's entries hold for, as long as the kernel's source is the same. A variant that knows a good configuration
+    is not swept unless `fresh`: an older entry will do, and before there is one what is known. Sweeps are kept in `sweeps`, and `show`
+    is given their lines when they are fresh.
     """
 
     def __init__(self, device: str, *, fresh: bool, show: Callable[[str], None] = print, path: Path = FILE) -> None:
@@ -126,33 +131,55 @@ class Best:
         """Sweeps ours, and the peers that are the same source, when this is a search; shows and keeps what was found."""
         if not self.fresh:
             return
-        found = sweep(bench, tuple(bench.session.sources))
+        variants = bench.benchmark.variants
+        peers = [
+            p
+            for p in bench.session.columns(bench.benchmark)
+            if bench.searched(p) or (p in bench.session.sources and not variants)
+        ]
+        found = sweep(bench, (OURS, *peers))
         self._keep(bench, found)
         for line in grid(found):
             self.show(line)
 
-    def __call__(self, bench: Bench) -> Config:
-        """Triton's best configuration. Raises RuntimeError where none runs."""
-        if (known := self._known(bench)) is None:
-            self._keep(bench, sweep(bench, (TRITON,)))
-            known = self._known(bench)
+    def __call__(self, bench: Bench, peer: str = TRITON) -> Config:
+        """The peer's best configuration. Raises RuntimeError where none runs."""
+        if (known := self._known(bench, peer)) is None:
+            self._keep(bench, sweep(bench, (peer,)))
+            known = self._known(bench, peer)
         if known is None:
             raise RuntimeError(f"no configuration runs: {'; '.join(self.sweeps[-1].problems[:2])}")
         return known
 
-    def _known(self, bench: Bench) -> Config | None:
-        entry = self.kept.get(self.device, {}).get(str(bench.case))
-        return entry["config"] if entry and entry["source"] == _digest(bench) else None
+    def _known(self, bench: Bench, peer: str) -> Config | None:
+        entry = self.kept.get(self.device, {}).get(_name(bench, peer))
+        variant = bench.benchmark.variants.get(peer)
+        if entry and (entry["source"] == _digest(bench, peer) or (variant is not None and variant.known is not None)):
+            found: Config = entry["config"]
+            return found
+        return (
+            variant.known(bench.case.shape, bench.case.dtype)
+            if variant is not None and variant.known is not None
+            else None
+        )
 
     def _keep(self, bench: Bench, found: Sweep) -> None:
         self.sweeps.append(found)
-        best = found.best(TRITON)
-        if best is not None:
-            entry = {"config": best[0], "ms": round(best[1], 5), "source": _digest(bench)}
-            self.kept.setdefault(self.device, {})[str(bench.case)] = entry
-            with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
-                self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
+        for peer in found.times:
+            best = found.best(peer) if bench.searched(peer) else None
+            if best is not None:
+                entry = {"config": best[0], "ms": round(best[1], 5), "source": _digest(bench, peer)}
+                self.kept.setdefault(self.device, {})[_name(bench, peer)] = entry
+        with contextlib.suppress(OSError):  # an installation that cannot be written: this run remembers
+            self.path.write_text(json.dumps(self.kept, indent=1, sort_keys=True) + "\n")
 
 
-def _digest(bench: Bench) -> str:
-    return hashlib.sha256(source(bench.benchmark.module).encode()).hexdigest()[:12]
+def _name(bench: Bench, peer: str) -> str:
+    return str(bench.case) if peer == TRITON else f"{bench.case}, {peer}"
+
+
+def _digest(bench: Bench, peer: str) -> str:
+    variant = bench.benchmark.variants.get(peer)
+    return hashlib.sha256(source(bench.benchmark.module if variant is None else variant.module).encode()).hexdigest()[
+        :12
+    ]

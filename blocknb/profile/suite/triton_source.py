@@ -3,7 +3,8 @@
 `Sources("triton")` offers the same wrappers as blocknb.kernels, whose kernels are Triton's: `@blocknb.kernel` becomes `@triton.jit`, the
 imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a
 search may set a module's `tile` without anybody noticing; `Sources("experimental")` ask for what our compiler does not do by default
-yet. Both compilers read a kernel's source from a file, so the copies lie in a folder that lives as long as the process.
+yet, `Sources("unspecialized")` leave the pass `specialize` out. Both compilers read a kernel's source from a file, so the copies lie in
+a folder that lives as long as the process. A module that imports from others which hold kernels imports from copies of those.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ _count = itertools.count()
 REWRITING: dict[str, tuple[tuple[str, str], ...]] = {
     "blocknb": (),
     "experimental": ((r"^@blocknb\.kernel$", "@blocknb.kernel(experimental=True)"),),
+    "unspecialized": ((r"^@blocknb\.kernel$", '@blocknb.kernel(without={"specialize"})'),),
     "triton": (
         (r"^import blocknb\.language as bl$", "import triton.language as bl"),
         (r"^import blocknb$", "import triton as blocknb"),
+        (r"^from blocknb import TensorDescriptor$", "from triton.tools.tensor_descriptor import TensorDescriptor"),
         (r"^@blocknb\.kernel(\(.*\))?$", "@blocknb.jit"),
     ),
 }
@@ -59,6 +62,22 @@ def rewritten(text: str, language: str) -> str:
 def source(name: str) -> str:
     """The text of blocknb.kernels.<name>."""
     return Path(inspect.getfile(importlib.import_module(f"blocknb.kernels.{name}"))).read_text()
+
+
+_IMPORTED = re.compile(r"^from blocknb\.kernels\.(\w+) import", re.MULTILINE)
+
+
+@functools.cache
+def holds_kernels(name: str) -> bool:
+    """Whether blocknb.kernels.<name> has kernels, or a module has that it imports from."""
+    text = source(name)
+    return "@blocknb.kernel" in text or any(map(holds_kernels, _IMPORTED.findall(text)))
+
+
+def _allocated(size: int, alignment: int, stream: int | None) -> Any:
+    """Memory for the tensor maps that Triton's kernels make."""
+    torch = importlib.import_module("torch")
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def _loaded(name: str, text: str) -> ModuleType:
@@ -88,7 +107,9 @@ class Sources:
         self.language = language
         self.modules: dict[str, ModuleType] = {}
         if language == "triton":
-            importlib.import_module("triton")  # says at once that it is not installed
+            importlib.import_module("triton").set_allocator(
+                _allocated
+            )  # raises ImportError at once where it is not installed
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -102,15 +123,31 @@ class Sources:
     def module(self, name: str) -> ModuleType:
         """The copy of blocknb.kernels.<name>."""
         if name not in self.modules:
-            self.modules[name] = _loaded(name, rewritten(source(name), self.language))
+            text = rewritten(source(name), self.language)
+            for other in filter(holds_kernels, dict.fromkeys(_IMPORTED.findall(text))):
+                text = re.sub(
+                    rf"^from blocknb\.kernels\.{other} import",
+                    f"from {self.module(other).__name__} import",
+                    text,
+                    flags=re.M,
+                )
+            self.modules[name] = _loaded(name, text)
         return self.modules[name]
 
-    def call(self, benchmark: Benchmark, arrays: dict[str, Any], config: Config | None = None) -> Callable[[], Any]:
-        """A call of the benchmark's wrapper on the arrays, in the configuration that it chooses itself or in that one."""
+    def call(
+        self,
+        benchmark: Benchmark,
+        arrays: dict[str, Any],
+        config: Config | None = None,
+        run: Callable[..., Any] | None = None,
+    ) -> Callable[[], Any]:
+        """A call of the benchmark's wrapper (or of `run`, as it) on the arrays, in the configuration that it chooses itself or in that
+        one."""
+        run = run or benchmark.ours
         if config is None:
-            return functools.partial(benchmark.ours, self, arrays)
+            return functools.partial(run, self, arrays)
         if "ROWS" not in config:
-            return functools.partial(benchmark.ours, self, arrays, **config)
+            return functools.partial(run, self, arrays, **config)
         module = self.module(benchmark.module)
         chosen = module.tile
 

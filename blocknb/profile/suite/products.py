@@ -1,0 +1,151 @@
+"""The benchmarks of matrix products, `blocknb bench gemm`: plain ones, stored either way, with what follows, of few bits, in batches.
+
+A product's peers are the vendor's library through torch and through CuPy, and Triton with our own sources: the kernel of pointers, as in
+Triton's tutorial of matrix products, and the persistent one of tensor descriptors, as in its later one. Beside our `matmul` stand our
+kernel of pointers, and `matmul` without warp specialisation. Shapes are M x N x K.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from blocknb.profile.suite.definition import Arrays, Benchmark, Config, Make, Shape, Variant
+
+CUBES: tuple[Shape, ...] = tuple((n, n, n) for n in (2048, 4096, 8192))
+FURTHER: tuple[Shape, ...] = (
+    (4096, 4096, 512), (8192, 8192, 1024), (1024, 1024, 1024), (256, 4096, 4096), (16384, 4096, 4096),
+)  # fmt: skip
+SMALLEST: Shape = (512, 512, 512)
+LARGE: Shape = (4096, 4096, 4096)
+CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
+PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
+#: rtol and atol: of the result's rounding and of the sums of up to 16384 products of normal numbers, as each format rounds them.
+TOLERANCE = {
+    "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 1.0), "int8": (0.0, 0.0),
+}  # fmt: skip
+SCALES = (0.37, 1.9)  # of a and b, where they have any
+BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+#: Tiles (M, N, bytes of K), warps and stages that a search tries; Triton refuses those that do not fit.
+TILES = (
+    ((128, 256, 128), 8, 3), ((128, 256, 128), 8, 4), ((256, 128, 128), 8, 3), ((128, 128, 128), 4, 4), ((128, 128, 128), 8, 3),
+    ((128, 128, 64), 4, 4), ((128, 128, 256), 8, 3), ((64, 256, 128), 4, 4), ((64, 128, 128), 4, 4), ((64, 128, 256), 4, 4),
+    ((64, 64, 128), 4, 5), ((64, 64, 256), 4, 4),
+)  # fmt: skip
+
+
+def grid(itemsize: int, **more: tuple[Any, ...]) -> Callable[[Shape], Iterable[Config]]:
+    """Configurations for operands of so many bytes an element, with every combination of `more`."""
+
+    def configurations(shape: Shape) -> Iterable[Config]:
+        for (m, n, inner), warps, stages in TILES:
+            tile = (m, n, inner // itemsize)
+            for values in itertools.product(*more.values()):
+                yield {"tile": tile, "num_warps": warps, "num_stages": stages, **dict(zip(more, values, strict=True))}
+
+    return configurations
+
+
+def known(**more: Any) -> Callable[[Shape, str], Config]:
+    """What Triton is good with on Hopper, by shape and dtype, until it is searched."""
+
+    def configuration(shape: Shape, dtype: str) -> Config:
+        m, n = shape[-3:-1]
+        tiles = (m // 128) * (n // 128)
+        inner = 128 // BYTES[dtype]
+        if tiles >= 256:
+            return {"tile": (128, 256, inner), "num_warps": 8, "num_stages": 3 if BYTES[dtype] > 1 else 4, **more}
+        if tiles > 64:
+            return {"tile": (128, 128, inner), "num_warps": 4, "num_stages": 4, **more}
+        return {"tile": (64, 128, inner) if tiles > 16 else (64, 64, inner), "num_warps": 4, "num_stages": 4, **more}
+
+    return configuration
+
+
+def _operand(make: Make, rows: int, columns: int, turned: bool) -> Any:
+    return make.normal(columns, rows).T if turned else make.normal(rows, columns)
+
+
+def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple[Arrays, Arrays]]:
+    def arrays(make: Make, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
+        inputs = {"a": _operand(make, m, k, order[0] == "t"), "b": _operand(make, k, n, order[1] == "t")}
+        if scaled:
+            for name, scale in zip(("a_scale", "b_scale"), SCALES, strict=True):
+                inputs[name] = make.poison(1, dtype="float32")
+                inputs[name][...] = scale
+        kept = None if make.dtype == "float32" else result
+        return inputs, {"out": make.poison(m, n, dtype=kept)}
+
+    return arrays
+
+
+def product(
+    name: str, order: str, gpu: dict[str, tuple[Shape, ...]], *, activation: str = "", result: str | None = None,
+    scaled: bool = False, peers: tuple[str, ...] = PEERS,
+) -> Benchmark:  # fmt: skip
+    """A benchmark of a @ b, each stored row by row (n) or column by column (t)."""
+    after: dict[str, Any] = {"activation": activation} if activation else {}
+
+    def calling(wrapper: str, **fixed: Any) -> Callable[..., Any]:
+        def call(k: Any, a: Arrays, **c: Any) -> Any:
+            scales = {x: a[x] for x in ("a_scale", "b_scale") if x in a}
+            return getattr(k, wrapper)(a["a"], a["b"], a["out"], **after, **scales, **fixed, **c)
+
+        return call
+
+    def exact(xp: Any, a: Any, b: Any, *scales: Any) -> Any:
+        found = a @ b
+        for scale in scales:
+            found = found * scale
+        return xp.where(found >= 0, found, 0.01 * found) if activation else found
+
+    itemsize = BYTES[next(iter(gpu))]
+    pointers, persistent = calling("matmul_pointers"), calling("matmul_descriptors", way="persistent")
+    variants = {
+        "Triton": Variant("triton", pointers, "matmul", grid(itemsize), known()),
+        "Triton TMA": Variant(
+            "triton", persistent, "descriptors", grid(itemsize, halves=(False, True)), known(halves=True)
+        ),
+        "pointers": Variant("blocknb", pointers, "matmul"),
+        "unspecialized": Variant("unspecialized", calling("matmul"), "gemm"),
+    }
+    return Benchmark(
+        name, "gemm", _arrays(order, result, scaled), calling("matmul"), exact, gpu, CPU, grid(itemsize), TOLERANCE,
+        flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers,
+    )  # fmt: skip
+
+
+def _batches(make: Make, batch: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
+    return {"a": make.normal(batch, m, k), "b": make.normal(batch, k, n)}, {"out": make.poison(batch, m, n)}
+
+
+def _several(k: Any, a: Arrays, **c: Any) -> Any:
+    return k.matmul(a["a"], a["b"], a["out"], **c)
+
+
+def _several_pointers(k: Any, a: Arrays, **c: Any) -> Any:
+    return k.matmul_pointers(a["a"], a["b"], a["out"], **c)
+
+
+FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # of dtypes that CuPy has not, or does not multiply in this way
+BENCHMARKS: tuple[Benchmark, ...] = (
+    product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
+    product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),
+    product("gemm_fp8", "nt", {"fp8": CUBES}, result="bfloat16", scaled=True, peers=FEW),
+    product("gemm_tf32", "nt", {"tf32": CUBES[:2]}, peers=FEW),
+    product("gemm_tf32_nn", "nn", {"tf32": CUBES[:2]}, peers=FEW),
+    product("gemm_int8", "nt", {"int8": (LARGE,)}, result="int32", peers=FEW),
+    *(product(f"gemm_{order}", order, {"fp16": (LARGE,)}) for order in ("nt", "tn", "tt")),
+    Benchmark(
+        "gemm_batch", "gemm", _batches, _several, lambda xp, a, b: a @ b, {"fp16": ((32, 1024, 1024, 1024),)},
+        ((8, 256, 256, 256),), grid(2), TOLERANCE, flops=lambda batch, m, n, k: 2 * batch * m * n * k,
+        variants={
+            "Triton": Variant("triton", _several_pointers, "matmul", grid(2), known()),
+            "pointers": Variant("blocknb", _several_pointers, "matmul"),
+            "unspecialized": Variant("unspecialized", _several, "gemm"),
+        },
+        peers=tuple(peer for peer in PEERS if peer != "Triton TMA"),
+    ),
+)  # fmt: skip
