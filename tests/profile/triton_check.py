@@ -21,12 +21,19 @@ from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Make
 from blocknb.profile.suite.triton_source import Sources, kernel_for_triton
 
-SMALL = {1: (3000,), 2: (9, 300), 3: (40, 6, 32), 4: (2, 40, 6, 32)}
+SMALL = {1: (3000,), 2: (9, 300), 3: (40, 48, 32), 4: (2, 40, 48, 32)}
 ELEMENTS = {
     "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8e4nv", "int8": "i8", "int32": "i32", "int64": "i64",
 }  # fmt: skip
 OPTIONS = ("num_warps", "num_stages")
 count = 0
+
+
+class Array(np.ndarray):
+    """Tells its address as a tensor does."""
+
+    def data_ptr(self) -> int:
+        return self.ctypes.data
 
 
 def kind(value: Any, constexpr: bool) -> str:
@@ -44,13 +51,24 @@ def compiled(self: JITFunction, *args: Any, grid: Any, warmup: bool = False, **k
     global count
     options = {name: kwargs.pop(name) for name in OPTIONS if kwargs.get(name) is not None}
     given = dict(zip(self.arg_names, args, strict=False)) | kwargs
-    assert list(given) == list(self.arg_names), (list(given), self.arg_names)
+    given |= {p.name: p.default for p in self.params if p.name not in given and p.has_default}
+    assert set(given) == set(self.arg_names), (list(given), self.arg_names)
     assert all(isinstance(axis, int) and axis > 0 for axis in grid)
     kinds = {p.name: kind(given[p.name], p.is_constexpr) for p in self.params}
     constants = {(i,): given[name] for i, name in enumerate(kinds) if kinds[name] == "constexpr"}
     source = ASTSource(self, signature=kinds, constexprs=constants)
     triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     count += 1
+
+
+def others(sources: Sources) -> None:
+    """Ready-made kernels that no benchmark launches through Triton."""
+    a, b, out = (np.zeros(shape, np.float16).view(Array) for shape in ((2, 64, 32), (2, 32, 64), (2, 64, 64)))
+    options = {"tile": (32, 32, 32), "bias": np.zeros(64, np.float16), "activation": "gelu"}
+    sources.matmul_descriptors(a, b, out, **options)
+    for way in ("kernel", "host", "persistent"):
+        sources.matmul_descriptors(a[0], b[0], out[0], way=way, **options)
+    sources.matmul_split(a[0], b[0], out[0], splits=2, **options)
 
 
 def main() -> None:
@@ -60,7 +78,8 @@ def main() -> None:
     for benchmark in BENCHMARKS.values():
         shape = SMALL[len(next(iter(benchmark.gpu.values()))[0])]
         for dtype in benchmark.gpu:
-            inputs, outputs = benchmark.arrays(Make(np, dtype), *shape)
+            made = benchmark.arrays(Make(np, dtype), *shape)
+            inputs, outputs = ({name: array.view(Array) for name, array in arrays.items()} for arrays in made)
             grid = sources.configurations(benchmark, shape)
             for config in (None, grid[0], grid[-1]):
                 before = count
@@ -73,6 +92,7 @@ def main() -> None:
                         sources.call(benchmark, inputs | outputs, config, variant.call)()
                         assert count > before, peer
             print(benchmark.name, dtype, len(grid), flush=True)
+    others(sources)
     x = np.ones(64, np.float32)
     launching._launcher(kernel_for_triton(launching.five_arguments), (x, x, x))()
     print("launch", count)
