@@ -298,7 +298,8 @@ class Planner:
             op = self.defs[value]
             found.append(op)
             value = op.args[0]
-        axes: list[int | None] = list(box.axes)
+        long = iter(box.axes)
+        axes: list[int | None] = [next(long) if n > 1 else None for n in load.result.type.shape]
         for op in reversed(found):
             if op.name == "trans":
                 axes = [axes[i] for i in op.attrs["perm"]]
