@@ -11,6 +11,7 @@ from blocknb.kernels.cross_entropy import cross_entropy, cross_entropy_backward
 from blocknb.kernels.descriptors import matmul_descriptors
 from blocknb.kernels.elementwise import dropout, rope, swiglu, swiglu_backward
 from blocknb.kernels.gemm import matmul
+from blocknb.kernels.grouped import grouped_matmul, matmul_many
 from blocknb.kernels.matmul import matmul_kernel, matmul_pointers
 from blocknb.kernels.norm_gradients import layer_norm_backward, rms_norm_backward
 from blocknb.kernels.norms import layer_norm, rms_norm
@@ -29,11 +30,13 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "dropout",
+    "grouped_matmul",
     "layer_norm",
     "layer_norm_backward",
     "matmul",
     "matmul_descriptors",
     "matmul_kernel",
+    "matmul_many",
     "matmul_pointers",
     "matmul_split",
     "rms_norm",

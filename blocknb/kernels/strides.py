@@ -51,7 +51,20 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
         with like.device:
             return cupy.empty(shape, dtype)
+    if dtype not in np.sctypeDict:
+        import ml_dtypes
+
+        return np.empty(shape, getattr(ml_dtypes, dtype))
     return np.empty(shape, dtype)
+
+
+def table(like: Any, numbers: list[int], dtype: str) -> Any:
+    """A vector of these numbers, of `like`'s library and on its device."""
+    if hasattr(like, "new_tensor"):
+        return like.new_tensor(numbers, dtype=getattr(sys.modules["torch"], dtype))
+    found = empty(like, (len(numbers),), dtype)
+    found[...] = np.array(numbers, dtype) if isinstance(like, np.ndarray) else sys.modules["cupy"].array(numbers, dtype)
+    return found
 
 
 def on_host(array: Any) -> bool:

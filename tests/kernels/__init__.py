@@ -9,6 +9,7 @@ from kernels import (  # noqa: F401 - filling CASES
     elementwise,
     float8,
     functions,
+    gemms,
     hopper,
     inplace,
     mapped,

@@ -1,0 +1,176 @@
+"""Many products in one launch: groups of rows, each by a matrix of its own (the experts of a mixture), and lists of problems of any sizes.
+
+`grouped_matmul` takes rows that lie one group behind the other, as torch's grouped products do: how many a group has, only the GPU need
+know. `matmul_many` takes lists of arrays, which its kernel finds through a table of addresses, as Triton's tutorial does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import blocknb
+import blocknb.language as bl
+from blocknb.kernels.operands import ALIGNMENT, SUMS, Product
+from blocknb.kernels.shapes import choose
+from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
+
+#: The language's names of dtypes, where they are not the arrays'.
+TYPES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
+
+
+@blocknb.kernel
+def grouped_kernel(
+    a, b, c, ends, groups, m, n, k, a_row, a_column, b_group, b_row, b_column, c_row, c_column,
+    GROUPS: bl.constexpr, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, SUM: bl.constexpr,
+):  # fmt: skip
+    """Rows of c up to ends[g], from ends[g - 1] on, are those of a @ b[g]. Each group has tiles of its own; the grid is the most there
+    can be, and programs behind the last tile have nothing to do. GROUPS is a power of two, not less than `groups`."""
+    across = bl.cdiv(n, BLOCK_N)
+    numbers = bl.arange(0, GROUPS)
+    end = bl.load(ends + numbers, mask=numbers < groups, other=0)
+    begin = bl.load(ends + numbers - 1, mask=(numbers > 0) & (numbers < groups), other=0)
+    tiles = bl.where(numbers < groups, (end - begin + BLOCK_M - 1) // BLOCK_M, 0)
+    reached = bl.cumsum(tiles, 0)
+    tile = bl.program_id(0) // across
+    group = bl.sum((reached <= tile).to(bl.int32), 0)
+    if group < groups:
+        mine = numbers == group
+        stop = bl.sum(bl.where(mine, end, 0), 0)
+        start = bl.sum(bl.where(mine, begin + (tile - reached + tiles) * BLOCK_M, 0), 0)
+        rows, columns = start + bl.arange(0, BLOCK_M), bl.program_id(0) % across * BLOCK_N + bl.arange(0, BLOCK_N)
+        inner = bl.arange(0, BLOCK_K)
+        far = rows[:, None].to(bl.int64)
+        matrix = b + group.to(bl.int64) * b_group
+        total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+        for first in range(0, k, BLOCK_K):
+            at = first + inner
+            x = bl.load(
+                a + far * a_row + at[None, :] * a_column, mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
+            )
+            y_mask = (at[:, None] < k) & (columns[None, :] < n)
+            y = bl.load(matrix + at[:, None] * b_row + columns[None, :] * b_column, mask=y_mask, other=0.0)
+            total = bl.dot(x, y, total, out_dtype=SUM)
+        inside = (rows[:, None] < stop) & (columns[None, :] < n)
+        bl.store(c + far * c_row + columns[None, :] * c_column, total, mask=inside)
+
+
+@blocknb.kernel
+def problems_kernel(
+    addresses, sizes, count, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, A: bl.constexpr, B: bl.constexpr,
+    C: bl.constexpr, SUM: bl.constexpr, EVEN: bl.constexpr,
+):  # fmt: skip
+    """Of problem p, `addresses` holds those of a, b and c, and `sizes` m, n, k and their rows' strides; the programs walk over the tiles of
+    all. A, B and C are element types. All strides are multiples of EVEN."""
+    tile, done = bl.program_id(0), 0
+    for p in range(count):
+        m, n, k = bl.load(sizes + 6 * p), bl.load(sizes + 6 * p + 1), bl.load(sizes + 6 * p + 2)
+        across = bl.cdiv(n, BLOCK_N)
+        here = bl.cdiv(m, BLOCK_M) * across
+        while tile >= done and tile < done + here:
+            a = bl.load(addresses + 3 * p).to(bl.pointer_type(A))
+            b = bl.load(addresses + 3 * p + 1).to(bl.pointer_type(B))
+            c = bl.load(addresses + 3 * p + 2).to(bl.pointer_type(C))
+            a_row = bl.multiple_of(bl.load(sizes + 6 * p + 3), EVEN)
+            b_row = bl.multiple_of(bl.load(sizes + 6 * p + 4), EVEN)
+            c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
+            rows = (tile - done) // across * BLOCK_M + bl.arange(0, BLOCK_M)
+            columns = (tile - done) % across * BLOCK_N + bl.arange(0, BLOCK_N)
+            inner = bl.arange(0, BLOCK_K)
+            total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+            for first in range(0, k, BLOCK_K):
+                at = first + inner
+                x = bl.load(
+                    a + rows[:, None] * a_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
+                )
+                y = bl.load(
+                    b + at[:, None] * b_row + columns[None, :],
+                    mask=(at[:, None] < k) & (columns[None, :] < n),
+                    other=0.0,
+                )
+                total = bl.dot(x, y, total, out_dtype=SUM)
+            bl.store(
+                c + rows[:, None] * c_row + columns[None, :],
+                total.to(C),
+                mask=(rows[:, None] < m) & (columns[None, :] < n),
+            )
+            tile += bl.num_programs(0)
+        done += here
+
+
+def grouped_matmul(
+    a: Any, b: Any, ends: Any, out: Any = None, *, tile: tuple[int, int, int] | None = None, **options: Any
+) -> Any:
+    """out[r] = a[r] @ b[g] for the rows r of group g: those before ends[g], and not before ends[g - 1]. Returns `out`.
+
+    a is (M, K), b (G, K, N), ends G int32 that never fall, on the device of the others; out is (M, N), a new array if None. Rows behind the
+    last end stay as they are. `options` are num_warps and num_stages. Raises ValueError for other shapes and dtypes.
+    """
+    if len(a.shape) != 2 or len(b.shape) != 3 or a.shape[1] != b.shape[1]:
+        raise ValueError(
+            f"cannot multiply groups of rows of {tuple(a.shape)} by {tuple(b.shape)}: a is (M, K) and b (G, K, N)"
+        )
+    groups, (m, k), n = b.shape[0], a.shape, b.shape[2]
+    if tuple(ends.shape) != (groups,) or dtype_name(ends) != "int32" or not contiguous(ends):
+        raise ValueError(f"ends must be {groups} contiguous int32, not {dtype_name(ends)} of shape {tuple(ends.shape)}")
+    if out is None:
+        out = empty(a, (m, n), SUMS.get(dtype_name(a), ("", dtype_name(a)))[1])
+    if groups == 0:
+        return out
+    p = Product.of(a, b[0], out)  # checks the rest
+    if p.empty:
+        return out
+    t = p.tile(tile, **options) if tile else choose(max(1, m // groups), n, k, p.itemsize, device(a), groups)
+    grid = ((blocknb.cdiv(m, t.m) + groups) * blocknb.cdiv(n, t.n),)
+    given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
+    grouped_kernel[grid](
+        a, b, out, ends, groups, m, n, k, *strides(a), *strides(b), *strides(out), GROUPS=blocknb.next_power_of_2(groups),
+        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, SUM=getattr(bl, p.sum), **{x: v for x, v in given.items() if v is not None},
+    )  # fmt: skip
+    return out
+
+
+def matmul_many(
+    a: Sequence[Any], b: Sequence[Any], out: Sequence[Any] | None = None, *, tile: tuple[int, int, int] | None = None,
+    **options: Any,
+) -> Sequence[Any]:  # fmt: skip
+    """out[i] = a[i] @ b[i] for lists of matrices of any sizes whose rows are contiguous, one dtype each list. Returns `out`.
+
+    `out` is new arrays if None; `options` are num_warps and num_stages. Raises ValueError where arrays do not fit each other.
+    """
+    out = [None] * len(a) if out is None else out
+    if not len(a) == len(b) == len(out):
+        raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
+    problems = [Product.of(*arrays) for arrays in zip(a, b, out, strict=True)]
+    out = [p.out for p in problems]
+    work = [p for p in problems if not p.empty]
+    for name, arrays in (("a", a), ("b", b), ("out", out)):
+        if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
+            raise ValueError(f"the matrices of {name} must have one dtype and two axes")
+        if any(array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
+            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are turned")
+    if not work:
+        return out
+    if any(p.far for p in work):
+        raise ValueError("a matrix has more than 2^31 elements; multiply it by itself, with matmul")
+    first = work[0]
+    largest = max(work, key=lambda p: p.m * p.n)
+    t = (
+        largest.tile(tile)
+        if tile
+        else choose(largest.m, largest.n, largest.k, first.itemsize, device(first.a), len(work))
+    )
+    tiles = sum(blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n) for p in work)
+    rows = [strides(array)[0] for p in work for array in (p.a, p.b, p.out)]
+    places = [address(array) for p in work for array in (p.a, p.b, p.out)]
+    even = math.gcd(ALIGNMENT, *rows) if all(place % ALIGNMENT == 0 for place in places) else 1
+    sizes = [x for i, p in enumerate(work) for x in (p.m, p.n, p.k, *rows[3 * i : 3 * i + 3])]
+    kinds = (getattr(bl, TYPES.get(name, name)) for name in map(dtype_name, (first.a, first.b, first.out)))
+    given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
+    problems_kernel[min(tiles, 4 * device(first.a).processors),](
+        table(first.a, places, "int64"), table(first.a, sizes, "int32"), len(work), BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k,
+        **dict(zip("ABC", kinds, strict=True)), SUM=getattr(bl, first.sum), EVEN=even,
+        **{x: v for x, v in given.items() if v is not None},
+    )  # fmt: skip
+    return out
