@@ -39,7 +39,7 @@ HALF = 113 * 1024
 ALONE = 8  # warps of a team that has a multiprocessor for itself
 #: Registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role, since each warp more
 #: than eight leaves 168 to all. A warpgroup gives them away together, so the producer is one then, of which a single warp works.
-MANY_REGISTERS = 128
+MANY_REGISTERS = 127
 SHARED_OUT = (240, 24)
 
 
