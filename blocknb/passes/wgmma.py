@@ -17,6 +17,7 @@ from blocknb.language.ops import OPS
 from blocknb.layouts import tables
 from blocknb.layouts import wgmma as table
 from blocknb.layouts.linear import Layout
+from blocknb.passes.simplify import tidy
 from blocknb.passes.tensorcore import instruction_of, multiplied
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -53,7 +54,7 @@ def wgmma(func: Func, target: Target, notes: Notes) -> Func:
         notes(made, choice.explain(made))
         return made.results
 
-    return rebuild(func, "wgmma", visit)
+    return tidy(rebuild(func, "wgmma", visit), "wgmma")  # what 8-bit floats would have been converted to is not needed
 
 
 class Choice:
