@@ -63,40 +63,34 @@ def problems_kernel(
 ):  # fmt: skip
     """Of problem p, `addresses` holds those of a, b and c, and `sizes` m, n, k and their rows' strides; the programs walk over the tiles of
     all. A, B and C are element types. All strides are multiples of EVEN."""
-    tile, done = bl.program_id(0), 0
+    programs, done = bl.num_programs(0), 0
     for p in range(count):
         m, n, k = bl.load(sizes + 6 * p), bl.load(sizes + 6 * p + 1), bl.load(sizes + 6 * p + 2)
+        a = bl.load(addresses + 3 * p).to(bl.pointer_type(A))
+        b = bl.load(addresses + 3 * p + 1).to(bl.pointer_type(B))
+        c = bl.load(addresses + 3 * p + 2).to(bl.pointer_type(C))
+        a_row = bl.multiple_of(bl.load(sizes + 6 * p + 3), EVEN)
+        b_row = bl.multiple_of(bl.load(sizes + 6 * p + 4), EVEN)
+        c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
         across = bl.cdiv(n, BLOCK_N)
-        here = bl.cdiv(m, BLOCK_M) * across
-        while tile >= done and tile < done + here:
-            a = bl.load(addresses + 3 * p).to(bl.pointer_type(A))
-            b = bl.load(addresses + 3 * p + 1).to(bl.pointer_type(B))
-            c = bl.load(addresses + 3 * p + 2).to(bl.pointer_type(C))
-            a_row = bl.multiple_of(bl.load(sizes + 6 * p + 3), EVEN)
-            b_row = bl.multiple_of(bl.load(sizes + 6 * p + 4), EVEN)
-            c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
-            rows = (tile - done) // across * BLOCK_M + bl.arange(0, BLOCK_M)
-            columns = (tile - done) % across * BLOCK_N + bl.arange(0, BLOCK_N)
+        tiles = bl.cdiv(m, BLOCK_M) * across
+        mine = (
+            bl.program_id(0) + programs - done % programs
+        ) % programs  # the first of these tiles: they are dealt out in turn
+        for tile in range(mine, tiles, programs):
+            rows = tile // across * BLOCK_M + bl.arange(0, BLOCK_M)
+            columns = tile % across * BLOCK_N + bl.arange(0, BLOCK_N)
             inner = bl.arange(0, BLOCK_K)
             total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
             for first in range(0, k, BLOCK_K):
                 at = first + inner
-                x = bl.load(
-                    a + rows[:, None] * a_row + at[None, :], mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
-                )
-                y = bl.load(
-                    b + at[:, None] * b_row + columns[None, :],
-                    mask=(at[:, None] < k) & (columns[None, :] < n),
-                    other=0.0,
-                )
+                x_mask, y_mask = (rows[:, None] < m) & (at[None, :] < k), (at[:, None] < k) & (columns[None, :] < n)
+                x = bl.load(a + rows[:, None] * a_row + at[None, :], mask=x_mask, other=0.0)
+                y = bl.load(b + at[:, None] * b_row + columns[None, :], mask=y_mask, other=0.0)
                 total = bl.dot(x, y, total, out_dtype=SUM)
-            bl.store(
-                c + rows[:, None] * c_row + columns[None, :],
-                total.to(C),
-                mask=(rows[:, None] < m) & (columns[None, :] < n),
-            )
-            tile += bl.num_programs(0)
-        done += here
+            inside = (rows[:, None] < m) & (columns[None, :] < n)
+            bl.store(c + rows[:, None] * c_row + columns[None, :], total.to(C), mask=inside)
+        done += tiles
 
 
 def grouped_matmul(
@@ -161,6 +155,8 @@ def matmul_many(
         if tile
         else choose(largest.m, largest.n, largest.k, first.itemsize, device(first.a), len(work))
     )
+    if tile is None and t.m * t.n > 64 * 32 * t.num_warps:  # addresses known at run time only take registers, too
+        t = t._replace(num_warps=2 * t.num_warps)
     tiles = sum(blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n) for p in work)
     rows = [strides(array)[0] for p in work for array in (p.a, p.b, p.out)]
     places = [address(array) for p in work for array in (p.a, p.b, p.out)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import blocknb
 import blocknb.language as bl
 
-#: Activations by name; gelu is the exact one, leaky_relu's slope is 0.01.
+#: Activations by name; gelu is that by tanh (Hendrycks, Gimpel 2016), leaky_relu's slope is 0.01.
 ACTIVATIONS = ("", "relu", "leaky_relu", "silu", "gelu")
 
 
@@ -40,5 +40,5 @@ def finish(
     elif ACTIVATION == "silu":
         total = total * bl.sigmoid(total)
     elif ACTIVATION == "gelu":
-        total = 0.5 * total * (1.0 + bl.erf(total * 0.7071067811865476))
+        total = total * bl.sigmoid(1.5957691216057308 * total * (1.0 + 0.044715 * total * total))
     return total

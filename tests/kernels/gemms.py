@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import ml_dtypes
 import numpy as np
 
@@ -31,16 +29,12 @@ def stored(array, turned):
     return wide(array).swapaxes(-1, -2) if turned else wide(array)
 
 
-def erf(x):
-    return np.vectorize(math.erf)(x)
-
-
 AFTER = {
     "": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
     "leaky_relu": lambda x: np.where(x >= 0, x, 0.01 * x),
     "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu": lambda x: x * (1 + erf(x / 2**0.5)) / 2,
+    "gelu": lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
 }
 
 

@@ -1,0 +1,135 @@
+"""What `matmul` and its kin choose for a GPU, assembled for it: nothing is spilled, ptxas has nothing to say, and the products are made by
+the instructions that the target has for them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from blocknb import kernels as ready
+from blocknb.kernels.shapes import choose
+from blocknb.kernels.strides import Device
+from blocknb.runtime.kernel import Launch, captured
+
+DEVICES = {
+    "sm_90a": Device(132, 90, 227 << 10), "sm_80": Device(108, 80, 163 << 10), "sm_75": Device(40, 75, 64 << 10),
+}  # fmt: skip
+MODULES = ("operands", "gemm", "descriptors", "grouped")
+DTYPES = {
+    "fp16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "fp32": np.float32,
+    "int8": np.int8,
+    "fp8": ml_dtypes.float8_e4m3fn,
+}
+#: Those of a result's tiles that are chosen differently.
+SHAPES = (
+    (4096, 4096, 4096),
+    (4096, 4096, 512),
+    (1024, 1024, 1024),
+    (512, 512, 512),
+    (256, 4096, 4096),
+    (128, 256, 8192),
+)
+INSTRUCTION = {"sm_90a": "wgmma.mma_async", "sm_80": "mma.sync", "sm_75": "mma.sync"}
+
+
+def zeros(shape: tuple[int, ...], dtype: str, turned: bool = False) -> Any:
+    """An array of these sizes and strides, of no memory to speak of."""
+    made = np.zeros(1, DTYPES.get(dtype, dtype))
+    step, steps = made.itemsize, []
+    for size in shape[::1] if turned else shape[::-1]:
+        steps.append(step)
+        step *= size
+    return np.lib.stride_tricks.as_strided(made, shape, steps if turned else steps[::-1])
+
+
+def launches(call: Callable[[], Any], target: str, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """What a wrapper would launch on that GPU."""
+    for name in MODULES:
+        monkeypatch.setattr(importlib.import_module(f"blocknb.kernels.{name}"), "device", lambda array: DEVICES[target])
+    found: list[Launch] = []
+    with captured(found.append):
+        call()
+    return found
+
+
+def check(
+    call: Callable[[], Any], target: str, monkeypatch: pytest.MonkeyPatch, multiplies: bool = True
+) -> list[Launch]:
+    found = launches(call, target, monkeypatch)
+    assert found
+    for launch in found:
+        trace = launch.retarget(target)
+        used = trace.resources
+        assert used.spill_bytes == 0, f"{launch.kernel.__name__}: {used}"
+        assert not used.warnings  # C7514 and its like: what ptxas says when it serialises wgmma
+    if multiplies:
+        assert INSTRUCTION[target] in (found[0].retarget(target).ptx or "")
+    return found
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("target", list(DEVICES))
+def test_what_is_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
+    m, n, k = shape
+    a, b = zeros((m, k), "fp16"), zeros((k, n), "fp16")
+    (first, *rest) = check(lambda: ready.matmul(a, b, zeros((m, n), "fp16")), target, monkeypatch)
+    split = choose(*shape, 2, DEVICES[target], 1, True).splits > 1
+    assert len(rest) == split
+    assert first.kernel.__name__ == (
+        "split_kernel" if split else "matmul_descriptor_kernel" if target == "sm_90a" else "matmul_kernel"
+    )
+
+
+@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
+    n = 4096
+    a, b = (zeros((n, n), dtype, way == "t") for way in order)
+    out = zeros((n, n), {"int8": np.int32, "fp8": "bf16"}.get(dtype, dtype))
+    check(lambda: ready.matmul(a, b, out), "sm_90a", monkeypatch)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32", "int8"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_75"])
+def test_dtypes_before_hopper(target, dtype, monkeypatch):
+    a, b = zeros((4096, 4096), dtype), zeros((4096, 4096), dtype, True)
+    out = zeros((4096, 4096), np.int32 if dtype == "int8" else dtype)
+    check(lambda: ready.matmul(a, b, out), target, monkeypatch, multiplies=target != "sm_75" or dtype == "fp16")
+
+
+WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "pointers": lambda a, b, out: ready.matmul_pointers(a, b, out, activation="leaky_relu"),
+    "host": lambda a, b, out: ready.matmul_descriptors(a, b, out, way="host"),
+    "persistent": lambda a, b, out: ready.matmul_descriptors(a, b, out, way="persistent", num_warps=8),
+    "followed": lambda a, b, out: ready.matmul(a, b, out, bias=zeros((4096,), "fp16"), activation="gelu"),
+    "scaled": lambda a, b, out: ready.matmul(a, b, out, a_scale=zeros((4096,), "fp32"), b_scale=zeros((4096,), "fp32")),
+}
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("target", list(DEVICES))
+def test_every_way(target, way, monkeypatch):
+    a, b, out = (zeros((4096, 4096), "fp16") for _ in range(3))
+    check(lambda: WAYS[way](a, b, out), target, monkeypatch)
+
+
+@pytest.mark.parametrize("target", list(DEVICES))
+def test_batches_and_groups(target, monkeypatch):
+    a, b = zeros((8, 1024, 1024), "fp16"), zeros((8, 1024, 1024), "fp16")
+    check(lambda: ready.matmul(a, b, zeros((8, 1024, 1024), "fp16")), target, monkeypatch)
+    check(
+        lambda: ready.grouped_matmul(
+            zeros((8192, 1024), "fp16"), b, np.zeros(8, np.int32), zeros((8192, 1024), "fp16")
+        ),
+        target,
+        monkeypatch,
+    )
+    some = [zeros((n, 512), "fp16") for n in (256, 1024)]
+    check(lambda: ready.matmul_many(some, [zeros((512, 768), "fp16")] * 2), target, monkeypatch)
