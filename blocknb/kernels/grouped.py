@@ -142,7 +142,7 @@ def matmul_many(
     for name, arrays in (("a", a), ("b", b), ("out", out)):
         if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
             raise ValueError(f"the matrices of {name} must have one dtype and two axes")
-        if any(array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
+        if any(0 not in array.shape and array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
             raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are turned")
     if not work:
         return out
