@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.analysis import ranges
+from blocknb.analysis import online, ranges
 from blocknb.analysis.order import operands_first
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -119,7 +119,7 @@ class Magnitudes:
         return value
 
     def _reduced(self, op: Op) -> Interval:
-        if len(op.args) != 1 or (combine := _single(op)) not in ("min", "max", "add"):
+        if len(op.args) != 1 or (combine := single(op)) not in ("min", "max", "add"):
             return EVERYTHING
         axis, (low, high) = op.attrs["axis"], self.bounds(op.args[0])
         if combine != "add":
@@ -158,7 +158,7 @@ class Magnitudes:
                     return 0
                 spread = maker.attrs["axis"]
             taken = maker.args[0]
-        if maker is None or maker.name != "reduce" or maker.args != (x,) or _single(maker) != "max":
+        if maker is None or maker.name != "reduce" or maker.args != (x,) or single(maker) != "max":
             return 0
         axis = maker.attrs["axis"]
         kept = len(x.type.shape) > 1  # of a tile of one axis the maximum is a scalar, and stands for all
@@ -193,15 +193,16 @@ class Magnitudes:
                 low, high = self.bounds(op.args[1 - place])
                 return max(low, -high, 0.0) * HIDDEN if max(low, -high) < math.inf else 0.0
             case "reduce":
-                if _single(op) != "add" or self.bounds(op.args[0])[0] < 0:
+                if single(op) != "add" or self.bounds(op.args[0])[0] < 0:
                     return 0.0
-                return max(self.bounds(result)[0], 0.0) * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
+                least = max(self.bounds(result)[0], online.added_to(self, op))
+                return least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
             case name if name in SAME:
                 return self.invisible(result, depth)
         return 0.0
 
 
-def _single(op: Op) -> str | None:
+def single(op: Op) -> str | None:
     """The op that a reduction combines with, when it is one that neither heeds nor makes NaN on its own."""
     ops = op.blocks[0].ops
     if len(ops) != 2 or OPS[ops[0].name].kind != "elementwise" or ops[0].attrs.get("nan"):

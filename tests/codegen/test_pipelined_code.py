@@ -1,4 +1,5 @@
-"""Machine code of pipelined products by mma.sync (of wgmma: test_wgmma.py): copies past the registers, fragments read while the tensor cores work, nothing moved or spilled."""
+"""Machine code of pipelined products by mma.sync: copies past the registers, fragments read while the tensor cores work, nothing moved
+or spilled. Of those by wgmma: test_wgmma.py."""
 
 from __future__ import annotations
 
