@@ -25,6 +25,7 @@ LEAST_COLUMNS, MOST_COLUMNS = 8, 256
 STEP_BYTES = 32  # along K, an instruction
 ALIGNMENT = 1024  # bytes: the pattern of the widest swizzle repeats after that, and addresses count from zero
 MOST_ACCUMULATORS = 128  # registers of a thread: more leave no room for anything else
+FILE = 65536  # registers of a multiprocessor, half of which are for accumulators at most
 SWIZZLE = {128: 1, 64: 2, 32: 3, 16: 0}  # bytes of a swizzled row -> its number in a descriptor
 
 _FRAGMENTS = {row.k: row for row in MMA_TABLE if row.arch == 80}
@@ -96,9 +97,9 @@ def refusal(row: MmaInstruction, m: int, n: int, k: int, num_warps: int) -> str:
         return f"N = {n} gives {along_n} groups of {GROUP} warps fewer than {LEAST_COLUMNS} columns each"
     if k < row.k:
         return f"K = {k} is smaller than {row.k}"
-    registers = m * n // (num_warps * 32)
-    if registers > MOST_ACCUMULATORS:
-        return f"the accumulator takes {registers} registers of a thread, and {MOST_ACCUMULATORS} are the most"
+    registers, most = m * n // (num_warps * 32), min(MOST_ACCUMULATORS, FILE // 2 // (num_warps * 32))
+    if registers > most:
+        return f"the accumulator takes {registers} registers of a thread, and {most} are the most"
     return ""
 
 

@@ -3,15 +3,22 @@
 Few warps have a row to themselves or nearly so: a reduction among them costs little, and each thread has several loads in flight. Many
 are needed where a tile would not fit into the registers of few. The numbers below were read off an H200's times of softmax and norms
 over all `num_warps` (rows of 256 to 32768 elements, fp32 and fp16); what was not measured has the four warps that it has in Triton.
+
+Of products the accumulators decide: they stay in registers from the first trip of a loop to the last, 128 x 128 of them in those of four
+warps and 128 x 256 in those of eight. Where one product's result is multiplied again (attention) both are there at once, and what lies
+between them keeps a warp busy: four warps, which multiply together on Hopper, for each 64 rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import MappingProxyType
 
 from blocknb.analysis import affine
-from blocknb.ir.core import Func
+from blocknb.ir.core import Block, Func, Value
+from blocknb.passes.ahead import counted
 from blocknb.passes.coalesce import widest
+from blocknb.passes.wgmma import made_of_dots
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -19,6 +26,9 @@ USUAL = 4
 MOST = 16
 LOADED = 512  # elements loaded that are worth a warp, as long as these are few
 LARGE = 2048  # elements of the largest tile that a warp keeps, 64 a thread
+#: Registers of a thread for what products leave, beside addresses, fragments and what else is computed; of 16 warps a thread has 128.
+ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
+ROWS = 64  # of chained products, for four warps
 #: What the rule for few warps was not measured with.
 OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
           "atomic": "atomics", "atomic_cas": "atomics", "dot": "products", "asm": "inline assembly"}  # fmt: skip
@@ -33,7 +43,8 @@ def warps(func: Func, target: Target, notes: Notes) -> Func:
 
     Kernels that reduce rows get a warp for 512 elements that a program loads, up to four, if a load takes several at once; with several
     loads of such rows up to eight for 512 of the row. Tiles of more than 8192 elements get a warp for 2048, up to sixteen, and with several
-    loads of 32-bit rows one for 1024. All others have four.
+    loads of 32-bit rows one for 1024. Products have four, as long as their results fit into the registers of so few and, where one is
+    multiplied again, has no more than 64 rows; else eight, or sixteen. All others have four.
     """
     count, why = choice(func)
     notes(None, f"num_warps: {count}, {why}; nobody named it")
@@ -43,6 +54,8 @@ def warps(func: Func, target: Target, notes: Notes) -> Func:
 def choice(func: Func) -> tuple[int, str]:
     """The number of warps, and why."""
     names = {op.name for op in func.ops()}
+    if "dot" in names:
+        return for_products(func)
     if found := {"dot", "asm"} & names:
         return USUAL, f"as usual with {OTHERS[min(found)]}"
     largest = max((v.type.size for op in func.ops() for v in op.results if v.type.shape), default=1)
@@ -65,3 +78,34 @@ def choice(func: Func) -> tuple[int, str]:
         if any(widest(facts, op, 1)[0] == 1 for op in loads):
             return USUAL, "as usual where elements are loaded one at a time"
     return few, f"{loaded} elements to load and to reduce"
+
+
+# -- products
+
+
+def for_products(func: Func) -> tuple[int, str]:
+    """The number of warps of a kernel with products, and why."""
+    made = made_of_dots(func)
+    dots = [op for op in func.ops() if op.name == "dot"]
+    rows = max((op.result.type.shape[0] for op in dots if op.args[0] in made), default=0)
+    needed = max(results(func.body, made))
+    count = min((few for few, most in ACCUMULATORS if needed <= most * 32 * few), default=MOST)
+    if count == USUAL and rows > ROWS:
+        return 2 * USUAL, f"{USUAL} for each {ROWS} of the {rows} rows of a product that is multiplied again"
+    each = f"their results take {counted(needed // (32 * count), 'register')} of a thread"
+    if count == USUAL:
+        return count, f"as usual with products: {each}"
+    return count, f"for products: {each}, and {needed // (32 * (count // 2))} with half as many warps"
+
+
+def results(block: Block, made: set[Value]) -> Iterator[int]:
+    """The 32-bit words of what products leave in each block that has some, and of what is made of them to be multiplied again."""
+    dots = [op for op in block.ops if op.name == "dot"]
+    added_to = {op.args[2] for op in dots}
+    dots = [op for op in dots if op.result not in added_to]
+    if dots:
+        tiles = [op.result.type for op in dots] + [op.args[0].type for op in dots if op.args[0] in made]
+        yield sum(x.size * max(x.dtype.bits, 8) // 32 for x in tiles)
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from results(inner, made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from kernels.products import attention
 
 import blocknb
 import blocknb.language as bl
@@ -31,6 +32,15 @@ def total(x, out, n, BLOCK: bl.constexpr):
 def product(x, y, out):
     i, j = bl.arange(0, 32)[:, None], bl.arange(0, 32)[None, :]
     bl.store(out + i * 32 + j, bl.dot(bl.load(x + i * 32 + j), bl.load(y + i * 32 + j)))
+
+
+@blocknb.kernel
+def products(x, y, out, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr):
+    i, j, at = bl.arange(0, M)[:, None], bl.arange(0, N)[None, :], bl.arange(0, K)
+    total = bl.zeros((M, N), bl.float32)
+    for _ in range(4):
+        total = bl.dot(bl.load(x + i * K + at[None, :]), bl.load(y + at[:, None] * N + j), total)
+    bl.store(out + i * N + j, total)
 
 
 @blocknb.kernel
@@ -78,6 +88,29 @@ def test_what_was_not_measured_has_four():
         warps, why = chosen(kernel, **given)
         assert warps == 4 and word in why
     assert chosen(add, x="*fp32:16", out="*fp32:16", BLOCK=16384)[0] == 8
+
+
+@pytest.mark.parametrize(
+    ("tile", "warps", "each"),
+    [
+        ((64, 128, 64), 4, 64),
+        ((128, 128, 64), 4, 128),
+        ((64, 256, 64), 4, 128),
+        ((128, 256, 64), 8, 128),
+        ((256, 256, 32), 16, 128),
+    ],
+)
+def test_products_have_the_warps_whose_registers_hold_their_results(tile, warps, each):
+    given = dict(zip("MNK", tile, strict=True))
+    found, why = chosen(products, x="*fp16:16", y="*fp16:16", out="*fp16:16", **given)
+    assert found == warps and f"{each} registers" in why
+
+
+@pytest.mark.parametrize(("rows", "columns", "head", "warps"), [(64, 64, 64, 4), (128, 64, 64, 8), (128, 128, 128, 8)])
+def test_chained_products_have_four_warps_for_64_rows(rows, columns, head, warps):
+    given = {"q": "*fp16:16", "k": "*fp16:16", "v": "*fp16:16", "out": "*fp32:16", "n": "i32", "scale": "fp32"}
+    found, why = chosen(attention, **given, ROWS=rows, COLUMNS=columns, HEAD=head)
+    assert found == warps and "product" in why
 
 
 def test_whoever_names_a_number_has_it():
