@@ -58,7 +58,7 @@ def test_a_sum_of_exponentials_from_which_the_largest_is_taken_off_lies_between_
 @pytest.mark.parametrize(("out", "flush"), [("*f16", 1), ("*bf16", 0), ("*f32", 0)])
 def test_subnormal_exponentials_are_kept_where_the_stored_dtype_has_them(out, flush):
     assert changed(softmax, x="*f16", y=out, n="i32", B=256) == {"normal": 1, "flush": flush}
-    assert changed(softmax_of_rows, x="*f32", y=out, n="i32", R=4, B=64) == {"normal": 1, "flush": flush}
+    assert changed(softmax_of_rows, x="*f32", y=out, n="i32", R=4, B=64) == {"normal": 1, "flush": 1}  # exp2 has none
 
 
 @kernel

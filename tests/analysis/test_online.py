@@ -37,10 +37,10 @@ def rows(x, y, scale, n, start, WAY: bl.constexpr, R: bl.constexpr, B: bl.conste
         s = bl.load(x + row[:, None] * n + at + column[None, :])
         if WAY == SCALED:
             new = bl.maximum(top, bl.max(s, 1) * scale)
-            p = bl.math.exp2(s * scale - new[:, None])
+            p = bl.exp(s * scale - new[:, None])
         elif WAY == SCALED_TWICE:
             new = bl.maximum(top, bl.max(s, 1) * scale)
-            p = bl.math.exp2(s * start - new[:, None])
+            p = bl.exp(s * start - new[:, None])
         elif WAY == OTHER_ELEMENTS:
             new = bl.maximum(top, bl.max(s + 1, 1))
             p = bl.exp(s - new[:, None])

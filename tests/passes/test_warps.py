@@ -53,7 +53,7 @@ def chosen(kernel, **given) -> tuple[int, str]:
     """The number of warps, and the note."""
     compiled = kernel.compile(**given)
     (note,) = next(stage.notes for stage in compiled.trace.stages if stage.name == "warps")
-    warps = compiled.code.threads // 32
+    warps = compiled.code.warps
     assert compiled.trace.options["num_warps"] == compiled.metadata.num_warps == warps
     assert note.text.startswith(f"num_warps: {warps}, ") and note.text.endswith("; nobody named it")
     return warps, note.text
