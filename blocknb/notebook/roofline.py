@@ -19,6 +19,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from blocknb.errors import LaunchError
+from blocknb.language.types import FLOAT8
 from blocknb.notebook import numbers, plots
 from blocknb.notebook.observe import Record, Specialisation, apart, record_of
 from blocknb.profile.ceilings import Ceilings, ceilings
@@ -228,10 +229,8 @@ def arithmetic(compiled: Any) -> str:
         for stage in reversed(compiled.trace.stages):
             for op in stage.after.ops():
                 if op.name == "dot" and op.attrs.get("instr"):
-                    dtype = str(op.args[0].type.dtype)
-                    return {"f16": "tensor fp16", "fp16": "tensor fp16", "bf16": "tensor bf16"}.get(
-                        dtype, "tensor tf32"
-                    )
+                    dtype = op.args[0].type.dtype
+                    return f"tensor {'fp8' if dtype in FLOAT8 else 'tf32' if dtype.name == 'fp32' else dtype.name}"
             break
     return "FP32"
 

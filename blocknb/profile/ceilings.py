@@ -22,19 +22,20 @@ from typing import Any
 
 import numpy as np
 
+from blocknb.errors import Unsupported
 from blocknb.profile.timing import Timings, interleaved, llc_bytes
 from blocknb.runtime import cache, machine
 from blocknb.runtime.arguments import HOST
 from blocknb.runtime.host import thread_count
 
-VERSION = 3  # of the way of measuring: a change makes old files useless
+VERSION = 4  # of the way of measuring: a change makes old files useless
 Clock = Callable[[Callable[[], Any]], float]
 
 
 @dataclass(frozen=True)
 class Ceiling:
     """One limit. `name`: memory (a copy), memory reads, memory writes, L2 cache, shared memory, cache, FP32, tensor fp16...; `unit`
-    GB/s or TFLOP/s; `low` and `high` are the quarter points of the measurement."""
+    GB/s or TFLOP/s (of integers 10^12 operations); `low` and `high` are the quarter points of the measurement."""
 
     name: str
     unit: str
@@ -303,6 +304,30 @@ def _gpu_tensor(session: _Session, name: str) -> None:
         cublas.setPointerMode(handle, before)
 
 
+def _gpu_tensor_bytes(session: _Session, name: str) -> None:
+    """Operands of 8 bits, which cuBLAS takes in few forms: products of tiles that are in shared memory already."""
+    import cupy
+
+    import blocknb.language as bl
+    from blocknb.profile.microbenchmarks import PRODUCT, product_kernel
+
+    form = bl.float8e4nv if name == "tensor fp8" else bl.int8
+    if form is bl.float8e4nv and cupy.cuda.Device().compute_capability != "90":
+        raise Unsupported("8-bit floats are multiplied as fp16 there")
+    (m, n, k), programs = PRODUCT, cupy.cuda.Device().attributes["MultiProcessorCount"] * 2
+    trips = max(1, session.sizes.trips // 4)
+    # As floats they are from -1.9 to 1.9.
+    a, b = (
+        cupy.random.randint(0, 64, size, cupy.uint8) | cupy.random.randint(0, 2, size, cupy.uint8) << 7
+        for size in (m * k, n * k)
+    )
+    out = cupy.empty(programs * m * n, cupy.int32 if form is bl.int8 else cupy.float32)
+    how = f"a block program that multiplies tiles in shared memory, {m} x {n} x {k}"
+    options = {"M": m, "N": n, "K": k, "FORM": form, "num_warps": 8}
+    call = lambda: product_kernel[programs,](a, b, out, trips, **options)  # noqa: E731
+    session.best(name, "TFLOP/s", {how: 2.0 * m * n * k * trips * programs}, {how: call})
+
+
 def _cpu_memory(session: _Session, name: str) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -371,6 +396,8 @@ _GPU: dict[str, Callable[[_Session, str], None]] = {
     "shared memory": _gpu_shared,
     "FP32": _gpu_fp32,
     **{f"tensor {kind}": _gpu_tensor for kind in _PRODUCTS},
+    "tensor int8": _gpu_tensor_bytes,
+    "tensor fp8": _gpu_tensor_bytes,
 }
 _CPU: dict[str, Callable[[_Session, str], None]] = {
     "memory": _cpu_memory,

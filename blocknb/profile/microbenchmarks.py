@@ -10,6 +10,7 @@ import blocknb
 import blocknb.language as bl
 
 SHARED_READS = 16  # of 16 bytes, by each thread in a trip of `shared_kernel`
+PRODUCT = (128, 256, 128)  # M, N and K of a product of `product_kernel`
 FMA_CHAIN = {"cpu": 8, "cuda": 32}  # of each element in a trip of `fma_kernel`
 
 
@@ -98,3 +99,15 @@ def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
         for _ in bl.static_range(CHAIN):
             value = bl.fma(value, factor, factor)
     bl.store(out + at, value)
+
+
+@blocknb.kernel
+def product_kernel(a, b, out, trips, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, FORM: bl.constexpr):
+    """The product of two tiles of bytes, seen as FORM, again and again."""
+    row, column, inner = bl.arange(0, M), bl.arange(0, N), bl.arange(0, K)
+    x = bl.load(a + row[:, None] * K + inner[None, :]).to(FORM, bitcast=True)
+    y = bl.load(b + column[None, :] * K + inner[:, None]).to(FORM, bitcast=True)
+    total = bl.zeros((M, N), bl.int32 if bl.int8 == FORM else bl.float32)
+    for _ in range(trips):
+        total = bl.dot(x, y, total)
+    bl.store(out + bl.program_id(0) * (M * N) + row[:, None] * N + column[None, :], total)

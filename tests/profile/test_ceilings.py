@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from codegen.test_prefetched_code import loops
 
+import blocknb.language as bl
 from blocknb.profile import ceilings, microbenchmarks
 from blocknb.profile.ceilings import Sizes, measure
+from blocknb.profile.timing import Timing
 from blocknb.profile.work import count
 from blocknb.runtime.host import thread_count
 
@@ -123,3 +129,50 @@ def test_shared_memory_is_read_in_wide_pieces_on_every_target() -> None:
         assert trace.resources.spill_bytes == 0
         listing = trace.ptx
         assert listing.count("ld.volatile.shared.v4") % microbenchmarks.SHARED_READS == 0 < listing.count("ld.volatile")
+
+
+@pytest.mark.parametrize(("form", "code"), [(bl.int8, "IGMMA"), (bl.float8e4nv, "QGMMA")])
+def test_bytes_are_multiplied_again_and_again_and_nothing_else_is_done(form: Any, code: str) -> None:
+    m, n, k = microbenchmarks.PRODUCT
+    out = "*i32:16" if form is bl.int8 else "*fp32:16"
+    given = {"M": m, "N": n, "K": k, "FORM": form, "num_warps": 8}
+    trace = microbenchmarks.product_kernel.trace("*u8:16", "*u8:16", out, "i32", **given, target="sm_90a")
+    assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
+    trip = next(codes for codes in loops(trace) if code in codes)
+    assert not {"BAR", "LDS", "STS", "LDG", "MOV"} & set(trip)
+    assert len(trip) <= 3 * trip.count(code)
+    work = count(trace.stages[0].after, {"trips": 5}, (3, 1, 1))
+    assert work.flops == 2 * m * n * k * 5 * 3
+
+
+@pytest.mark.parametrize("capability", ["90", "80"])
+def test_8_bits_on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch, capability: str) -> None:
+    """The arithmetic of the rate, on a device of which only the launches are pretended."""
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *args, **options: launched.append((grid, args, options))
+
+    monkeypatch.setattr(microbenchmarks, "product_kernel", Kernel())
+    device = SimpleNamespace(compute_capability=capability, attributes={"MultiProcessorCount": 10})
+    module: Any = ModuleType("cupy")
+    module.cuda = SimpleNamespace(Device=lambda: device)
+    module.uint8, module.int32, module.float32, module.empty = np.uint8, np.int32, np.float32, np.empty
+    module.random = SimpleNamespace(randint=lambda low, high, size, dtype: np.random.randint(low, high, size, dtype))
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    session = ceilings._Session(True, TINY, timed(0.5))
+
+    def time(calls: Any, cold: bool = False) -> Any:
+        return {way: (call(), Timing(0.5, 0.5, 0.5))[1] for way, call in calls.items()}
+
+    monkeypatch.setattr(session, "time", time)
+    for name in ("tensor int8", "tensor fp8"):
+        session.attempt(name, ceilings._GPU[name])
+    m, n, k = microbenchmarks.PRODUCT
+    expected = 2 * m * n * k * 20 / 0.5e-3 / 1e12
+    assert {item.name: item.value for item in session.items} == dict.fromkeys(
+        ["tensor int8", "tensor fp8"][: 1 + (capability == "90")], pytest.approx(expected)
+    )
+    assert [name for name, _ in session.missing] == ["tensor fp8"][: capability == "80"]
+    assert [grid for grid, _, _ in launched] == [(20,)] * len(session.items)
