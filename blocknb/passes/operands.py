@@ -54,10 +54,7 @@ class Operands:
             for op in walk(block):
                 sides = [side for side in from_shared(op) if op.args[side] not in inside]
                 wanted += [(op, side, get(op.args[side])) for side in sides]
-        count = len(self.stored[-1])
         self.make(wanted)
-        if len(self.stored[-1]) > count:
-            self.builder.op("barrier")  # here, and so not in each trip
 
     def lower(self, op: Op) -> tuple[Value, ...]:
         """The operands of a dot, those from shared memory as buffers."""
