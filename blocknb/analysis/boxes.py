@@ -61,11 +61,12 @@ class Box:
         return len(self.dims)
 
 
-def box_of(facts: Facts, op: Op) -> Box | str:
+def box_of(facts: Facts, op: Op, at: Op | None = None) -> Box | str:
     """The box that a load or store of a tile moves; if it moves none, why, as a phrase for a note. Without a box are also accesses that
-    would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits."""
+    would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits.
+    An access that is not in the function stands for one that is, `at`."""
     try:
-        return _Reader(facts, op).box()
+        return _Reader(facts, op, at or op).box()
     except Refused as refused:
         return str(refused)
 
@@ -73,11 +74,11 @@ def box_of(facts: Facts, op: Op) -> Box | str:
 class _Reader:
     """One access. `coordinates` and `strides` are by axis of the tile, `outer` by the product of parameters that is the stride."""
 
-    def __init__(self, facts: Facts, op: Op):
+    def __init__(self, facts: Facts, op: Op, at: Op):
         self.facts, self.op, self.pointer = facts, op, op.args[0]
         masks = 1 if op.name == "load" else 2
         self.mask = op.args[masks] if len(op.args) > masks else None
-        self.positive = positive_in_loops(facts, op)
+        self.positive = positive_in_loops(facts, at)
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:

@@ -94,8 +94,8 @@ def arriving(g: Generator, op: Op) -> dict[int, Words]:
 
 
 def multiplied(g: Generator, op: Op) -> dict[int, Words]:
-    """The carried values of a loop, by number, of 16-bit floats that only wgmma uses: in the words in which it reads them from registers."""
-    found = {}
+    """The carried values of a loop, by number, of 16-bit floats that only wgmma uses, in the words that it reads."""
+    found: dict[int, Words] = {}
     for i, (inner, outer) in enumerate(zip(op.blocks[0].args[1:], op.results, strict=True)):
         users = [*g.users.get(inner, ()), *g.users.get(outer, ())]
         if users and all(user.attrs.get("registers") and place == 0 for user, place in users):

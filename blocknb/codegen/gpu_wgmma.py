@@ -58,7 +58,7 @@ def wait(g: Generator, op: Op) -> None:
 
 
 def number(g: Generator, values: Sequence[Value]) -> str:
-    """A number for which all of the fewest registers of a tile of 32 bits are needed: left to itself ptxas waits first and computes then."""
+    """A number for which all of the fewest registers of a tile of 32 bits are needed: left to itself ptxas waits first."""
     value = min(reversed([value for value in values if value.type.dtype.bits == 32]), key=g.num_registers)
     kind, found = llvm_type(value.type.dtype), ""
     for name in g.regs(value):

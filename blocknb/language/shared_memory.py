@@ -47,7 +47,7 @@ def rows(row: Callable) -> None:
         "dot_wait",
         "shared",
         rules.each,
-        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up is then there to be used.",
+        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used.",
         operands="x...",
         attrs=("pending",),
         reads="shared",

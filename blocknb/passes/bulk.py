@@ -100,7 +100,7 @@ class Finder:
         if op.attrs.get("cache") or op.attrs.get("evict"):
             return self.refuse(op, "it says what caches shall do")
         whole, distance = self.whole(op)
-        box = boxes.box_of(self.facts, whole)
+        box = boxes.box_of(self.facts, whole, op)
         if isinstance(box, str):
             return self.refuse(op, box)
         if len(shape) != 2 or box.rank - 1 not in box.axes:

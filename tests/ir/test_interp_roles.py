@@ -62,7 +62,7 @@ def test_products_are_right_with_and_without_barriers_of_their_own(product: Prod
         check(product, written, sizes, seed=2, implicit_barriers=True)
 
 
-@pytest.mark.parametrize("product", (PRODUCTS[1], PRODUCTS[4]), ids=lambda p: p.name)
+@pytest.mark.parametrize("product", [PRODUCTS[1], PRODUCTS[4]], ids=lambda p: p.name)
 def test_places_and_barriers_are_those_of_a_golden_file(product: Product, golden) -> None:
     golden(f"barriers/roles_{product.name}.ir", print_func(product.finished()))
 

@@ -19,7 +19,14 @@ SAMPLES = {
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
     "epilogue": ("wgmma_fp16_parts",),
     "bulk": ("boxed_fp16",),
-    "shared": ("softmax_781", "transpose_float32", "matmul_float16", "matmul_ieee", "reductions_4x256_float32", "wgmma_fp16"),
+    "shared": (
+        "softmax_781",
+        "transpose_float32",
+        "matmul_float16",
+        "matmul_ieee",
+        "reductions_4x256_float32",
+        "wgmma_fp16",
+    ),
     "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
 }
