@@ -208,7 +208,13 @@ class Planner:
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
         alone = self.func.attrs["num_warps"] >= ALONE
-        return Plan(groups, persistent, alone, SHARED_OUT if alone and self.held() > MANY_REGISTERS else None)
+        many = self.held() > MANY_REGISTERS or any(map(self.joins, self.func.ops()))
+        return Plan(groups, persistent, alone, SHARED_OUT if alone and many else None)
+
+    def joins(self, op: Op) -> bool:
+        """Whether part of a tile is loaded to be combined with a product's result."""
+        made = self.defs.get(op.args[0]) if op.name == "load" else None
+        return made is not None and made.name == "part"
 
     def held(self) -> int:
         """The registers of a thread for the results and operands of products that are there at the same time."""
