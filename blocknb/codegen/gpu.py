@@ -34,6 +34,7 @@ from blocknb.codegen import (
     gpu_stream,
     gpu_text,
     gpu_warp,
+    gpu_wgmma,
 )
 from blocknb.codegen.gpu_math import constant
 from blocknb.codegen.maps import MapSpec
@@ -352,8 +353,9 @@ class Generator:
 
     def block(self, block: Block) -> None:
         self.scopes.append([])
-        for position, op in enumerate(block.ops):
-            self.following = block.ops, position + 1
+        ops = gpu_wgmma.in_order(block.ops)
+        for position, op in enumerate(ops):
+            self.following = ops, position + 1
             self.dbg = f", !dbg {self.debug.location(op.loc)}"
             if self.accesses > gpu_control.MANY_ACCESSES:
                 gpu_control.split(self)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
 SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs beside its own
-REGISTERS = 1 << 16  # of a multiprocessor
-SPARE = 64  # registers of a thread beside the tiles that it holds in a loop
+SCHEDULERS = 4  # of a multiprocessor
+REGISTERS = 1 << 14  # of each of its schedulers
+SPARE = 40  # registers of a thread beside the tiles that it holds in a loop
 
 
 def find(func: Func) -> Op | None:
@@ -43,7 +44,8 @@ def resident(g: Generator, threads: int) -> int:
     live = Liveness(g.func, 32 * found.attrs["warps"][0])
     loops = (op for op in walk(found.blocks[0]) if op.name == "for" and any(x.name == "dot" for x in op.blocks[0].ops))
     held = max(map(live.peak, loops), default=0)
-    return 2 if REGISTERS // (2 * threads) >= held + SPARE else 1
+    together = -(-2 * threads // (32 * SCHEDULERS))  # warps of two CTAs that share a scheduler
+    return 2 if REGISTERS // (32 * together) >= held + SPARE else 1
 
 
 def emit(g: Generator, op: Op) -> None:

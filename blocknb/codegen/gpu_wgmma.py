@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from blocknb.codegen import gpu_control, gpu_roles
 from blocknb.codegen.gpu_math import as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import word
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, walk
 from blocknb.language import types as t
+from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
 from blocknb.layouts.tables import MmaInstruction, log2
@@ -30,6 +31,30 @@ ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
 def dot(g: Generator, op: Op) -> None:
     Product(g, op).emit()
+
+
+def in_order(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """A block's ops; what is pure and comes before a loop that leaves products under way, and is asked for behind it only, stands before
+    their wait: nobody waits for it at the loop's beginning, and no register holds it meanwhile."""
+    end = next((i for i, op in enumerate(ops) if op.name == "dot_wait"), 0)
+    loops = (i for i, op in enumerate(ops[:end]) if op.name == "for" and {*op.results} & {*ops[end].args})
+    if not (loop := max(loops, default=0)):
+        return ops
+    early: list[Op] = []
+    moved: list[Op] = []
+    needed = operands(ops[loop])
+    for op in reversed(ops[:loop]):
+        if OPS[op.name].pure and not op.blocks and not {*op.results} & needed:
+            moved.append(op)
+        else:
+            early.append(op)
+            needed |= operands(op)
+    return (*reversed(early), *ops[loop:end], *reversed(moved), *ops[end:])
+
+
+def operands(op: Op) -> set[Value]:
+    """What an op and those in its blocks use."""
+    return {value for x in (op, *(x for block in op.blocks for x in walk(block))) for value in x.args}
 
 
 def wait(g: Generator, op: Op) -> None:
