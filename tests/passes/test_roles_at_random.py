@@ -204,7 +204,7 @@ def check(seed: int) -> Func:
 
 
 #: 14 and 59 have rings of one slot, in loops whose products could run on into the next trip.
-@pytest.mark.parametrize("seeds", [(0, 1, 2), (3, 5, 6), (7, 8, 9), (14, 59)], ids=str)
+@pytest.mark.parametrize("seeds", [(1, 5), (7, 9), (6, 12), (14, 59)], ids=str)
 def test_kernels_with_roles_compute_what_numpy_does(seeds: tuple[int, ...]) -> None:
     for seed in seeds:
         check(seed)
@@ -212,15 +212,15 @@ def test_kernels_with_roles_compute_what_numpy_does(seeds: tuple[int, ...]) -> N
 
 def test_most_of_them_have_roles() -> None:
     found = []
-    for seed in range(24):
+    for seed in range(12):
         case, options = drawn(seed)
         func, _ = case.lower(case.make(np.random.default_rng(seed)), "sm_90a", **options)
         found.append(any(op.name == "roles" for op in func.ops()))
-    assert sum(found) > 12
+    assert sum(found) > 6
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(12, 412, 10))
+@pytest.mark.parametrize("first", range(0, 400, 10))
 def test_many_more(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed)
