@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.analysis import affine, boxes
+from blocknb.analysis import affine, boxes, groups
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
@@ -106,6 +106,10 @@ class Finder:
         if len(shape) != 2 or box.rank - 1 not in box.axes:
             return self.refuse(op, "it is no tile of rows and columns")
         inner, bytes = box.axes.index(box.rank - 1), dtype.bytes
+        length = box.dims[-1] if isinstance(box.dims[-1], Form) else Form.of(box.dims[-1])
+        if groups.form_divisor(self.facts, length, None, 1) * bytes % boxes.ALIGNMENT:
+            # An H200 clips a row at the next multiple of 16 bytes: zeros would be stored behind it.
+            return self.refuse(op, f"its array's rows are not known to be a multiple of {boxes.ALIGNMENT} bytes long")
         width = min(WIDEST, shape[inner] * bytes)
         if width not in SWIZZLES:
             return self.refuse(op, f"its rows have {width} bytes")
