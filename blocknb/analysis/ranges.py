@@ -128,7 +128,7 @@ def _ruling(op: Op) -> tuple[Value, ...]:
 def _rule(facts: Facts, op: Op) -> Interval | None:
     """Bounds of an op's result from those of its operands; None when there is no rule."""
     match op.name:
-        case "program_id" | "cta_id":
+        case "program_id" | "cta_id" | "team_id":
             return 0, MAX_INT - 1
         case "num_programs" | "num_ctas":
             return 1, MAX_INT

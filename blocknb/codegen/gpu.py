@@ -103,6 +103,7 @@ class Generator:
         self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
         self.maps: list[MapSpec] = []
         self.persistent = bool(func.attrs.get("persistent"))
+        self.teams = gpu_roles.teams(func)
         self.in_team = self.alone = False  # in the role of the team; in one that a single thread has
         self.sites: list[Site] = []
         self.reports = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blocknb.codegen import gpu_roles
 from blocknb.codegen.gpu_memory import both
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import CompilerBug
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
 OPS = (
-    "tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "cta_id", "num_ctas",
+    "tensor_map", "mbarriers", "expect", "await", "arrive", "copy_bulk", "store_bulk", "store_wait", "cta_id", "num_ctas", "team_id",
 )  # fmt: skip
 SLEEP = 10_000_000  # ns that a thread may sleep before it looks at an mbarrier again
 GRID = ("%grid.x", "%grid.y", "%grid.z")
@@ -48,6 +49,8 @@ def emit(g: Generator, op: Op) -> None:
             store(g, op)
         case "store_wait":
             g.do(f'call void asm sideeffect "cp.async.bulk.wait_group.read {op.attrs["pending"]};", "~{{memory}}"() #1')
+        case "team_id":
+            g.set(op.result, [gpu_roles.team(g)])
         case "cta_id" | "num_ctas":
             g.set(op.result, [g.special("ctaid.x" if op.name == "cta_id" else "nctaid.x")])
 
@@ -133,7 +136,8 @@ def by_one(g: Generator, *instructions: tuple[str, Sequence[str], str]) -> None:
     """Instructions, as text, operands and their constraints, of one thread: that of a role which has just one, or the team's first."""
     doing, done = g.new_label("one"), g.new_label("all")
     if not g.alone:
-        first = g.once(("first thread",), lambda: g.emit("icmp eq i32 %tid, 0"))
+        tid = "%tid" if g.in_team else gpu_roles.thread(g)
+        first = g.once(("first thread", tid), lambda: g.emit(f"icmp eq i32 {tid}, 0"))
         g.do(f"br i1 {first}, label %{doing}, label %{done}")
         g.start(doing)
     for text, operands, constraints in instructions:

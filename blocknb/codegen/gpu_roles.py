@@ -91,6 +91,23 @@ def produce(g: Generator, block: Block, warp: str, first: int, done: str) -> Non
     g.do(f"br label %{done}")
 
 
+def teams(func: Func) -> int:
+    """How many teams a CTA has."""
+    found = find(func)
+    return 1 if found is None else found.attrs.get("teams", 1)
+
+
+def thread(g: Generator) -> str:
+    """The number of a thread in its CTA: where there are several teams, `%tid` is that in its team."""
+    return "%tid.raw" if g.teams > 1 else "%tid"
+
+
+def team(g: Generator) -> str:
+    """The number of the team that a thread is of."""
+    shift = (g.func.attrs["num_warps"]).bit_length() - 1
+    return g.once(("team",), lambda: g.emit(f"lshr i32 {uniform(g, '%warp.raw')}, {shift}"))
+
+
 def uniform(g: Generator, name: str) -> str:
     """A number that is the same in all lanes of a warp, as one that ptxas knows to be so: it goes to a uniform register."""
     all_lanes = (("i32", "-1"), ("i32", name), ("i32", "0"), ("i32", "31"))
@@ -102,7 +119,9 @@ def barrier(g: Generator) -> None:
     if g.func.attrs["num_warps"] == 1:  # a CTA may have several such programs
         g.call("void", "llvm.nvvm.bar.warp.sync", ("i32", "-1"))
     elif g.in_team:
-        count = str(32 * g.func.attrs["num_warps"])
-        g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.count", ("i32", str(TEAM_BARRIER)), ("i32", count))
+        count, number = str(32 * g.func.attrs["num_warps"]), str(TEAM_BARRIER)
+        if g.teams > 1:
+            number = g.once(("team barrier",), lambda: g.emit(f"add i32 {team(g)}, {TEAM_BARRIER}"))
+        g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.count", ("i32", number), ("i32", count))
     else:
         g.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))

@@ -43,10 +43,12 @@ def module(g: Generator) -> Module:
 
 def prelude(g: Generator) -> list[str]:
     g.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
+    raw = gpu_roles.thread(g)
     return [
-        "  %tid = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        f"  {raw} = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        *([f"  %tid = and i32 {raw}, {32 * g.func.attrs['num_warps'] - 1}"] if g.teams > 1 else []),
         "  %lane = and i32 %tid, 31",
-        "  %warp.raw = lshr i32 %tid, 5",
+        f"  %warp.raw = lshr i32 {raw}, 5",
         f"  %warp = and i32 %warp.raw, {g.func.attrs['num_warps'] - 1}",
     ]
 

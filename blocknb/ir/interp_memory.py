@@ -190,9 +190,13 @@ class Warp(LaidMachine):
     def __init__(self, func: Func, space: AddressSpace, sizes: Any, program: Any, number: int, memory: Memory):
         super().__init__(func, space, sizes, program)
         self.number, self.memory = number, memory
-        self.warps = slice(number, number + 1)
+        self.take_place(number)
         self.groups: list[list[Copy]] = [[]]  # of copies under way; the last is yet to be committed
         self.products: list[list[Reading]] = []  # of wgmma under way: what they read
+
+    def take_place(self, place: int) -> None:
+        """The number of the warp among those of its program."""
+        self.place, self.warps = place, slice(place, place + 1)
 
     def step(self, op: Op, args: list) -> tuple:
         if op.name not in ACCESSES:
@@ -213,11 +217,11 @@ class Warp(LaidMachine):
 
     def owns(self, layout: Layout | None) -> bool:
         everyone = self.func.attrs.get("num_warps", 4) - 1
-        return not self.number & (everyone if layout is None else layout.replicated_warp_bits)
+        return not self.place & (everyone if layout is None else layout.replicated_warp_bits)
 
     @property
     def first(self) -> bool:
-        return self.number == 0
+        return self.place == 0
 
     def atomic(self, op: Op, args: list) -> tuple:
         """With a buffer, the owners of the elements leave the old values there for all."""
@@ -321,7 +325,7 @@ class Warp(LaidMachine):
         result = op.result.type
         needed = np.zeros(result.size, bool)
         group = wgmma.GROUP if wgmma.is_name(op.attrs.get("instr", "")) else 1
-        first = self.number // group * group
+        first = self.place // group * group
         needed[result.layout.indices()[first : first + group]] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
         wanted = np.broadcast_to(lines, value.type.shape)

@@ -114,6 +114,7 @@ class Store:
     read: Callable[[], None]
     write: Callable[[], None]
     where: np.ndarray
+    team: int
     done: bool = False  # reading
     waited: bool = False
 
@@ -185,6 +186,9 @@ class Agent(Warp):
     def __init__(self, *rest: Any, cta: Cta, role: int, needed: frozenset[int]):
         super().__init__(*rest)
         self.cta, self.role, self.needed = cta, role, needed
+        self.team, place = divmod(self.number, self.func.attrs.get("num_warps", 4))
+        if not role:
+            self.take_place(place)
         self.memory: RoleMemory
         self.inside = False  # of the block of its role
         self.between = False  # two steps, and able to go on
@@ -241,6 +245,8 @@ class Agent(Warp):
         match op.name:
             case "cta_id":
                 return (np.asarray(self.program[0], np.int32),)
+            case "team_id":
+                return (np.asarray(self.team, np.int32),)
             case "num_ctas":
                 return (np.asarray(self.cta.count, np.int32),)
             case "program_id" if self.func.attrs.get("persistent"):
@@ -265,7 +271,7 @@ class Agent(Warp):
                 self.copy_bulk(op, args)
                 return ()
             case "store_bulk":
-                if self.number == 0:
+                if self.first:
                     self.store_bulk(op, args)
                 return ()
         return super().step(op, args)
@@ -362,14 +368,14 @@ class Agent(Warp):
         def write() -> None:
             self.space.store(op.replace(name="store"), self.program, box.address, found[0], box.inside)
 
-        store = Store(read, write, where)
+        store = Store(read, write, where, self.team)
         self.cta.stores.append(store)
         self.cta.flying.append(read)
 
     def store_wait(self, op: Op) -> Generator[Op, None, None]:
-        if self.number:
+        if not self.first:
             return
-        stores = self.cta.stores
+        stores = [store for store in self.cta.stores if store.team == self.team]
         waited = stores[: max(0, len(stores) - op.attrs["pending"])]
         yield from self.wait_until(op, lambda: all(store.done for store in waited))
         for store in waited:
@@ -397,7 +403,8 @@ def run_roles(
     team = func.attrs.get("num_warps", 4)
     parts = next((op for op in func.body.ops if op.name == "roles"), None)
     made = [op for op in func.ops() if op.name == "mbarriers"]
-    agents = team + (parts is not None)
+    teams = 1 if parts is None else parts.attrs.get("teams", 1)
+    agents = teams * team + (parts is not None)
     clocks = Clocks(agents, sum(op.attrs["slots"] for op in made))
     cta, width = Cta(clocks, order, count), clocks.known.shape[1]
     column = agents
@@ -409,7 +416,7 @@ def run_roles(
     memory = RoleMemory(func, check_races, clocks)
     needed = frozenset() if parts is None else _needed(func, parts)
     common = func, space, sizes, program
-    warps = [Agent(*common, i, memory, cta=cta, role=int(i >= team), needed=needed) for i in range(agents)]
+    warps = [Agent(*common, i, memory, cta=cta, role=int(i >= teams * team), needed=needed) for i in range(agents)]
     for warp in warps:
         warp.implicit_barriers = implicit_barriers and not warp.role
     Schedule(func, cta, warps, team, program).run(env)
@@ -467,7 +474,8 @@ class Schedule:
             warp = self.warps[i]
             if not warp.between and warp.awaits is None:
                 everyone = self.at[i].name == "barrier" and not warp.inside
-                self.waiting[i] = list(range(len(self.warps) if everyone else self.team))
+                first = warp.team * self.team
+                self.waiting[i] = list(range(len(self.warps)) if everyone else range(first, first + self.team))
                 self.meet(i, fresh)
         while flying:
             flying.pop(int(order.integers(len(flying))))()

@@ -124,8 +124,10 @@ class _Checks:
         ops = self.func.body.ops
         self.require(bool(ops) and op is ops[-1], op, "roles stand at a function's end")
         team, producer = op.attrs["warps"]
-        wanted = self.func.attrs.get("num_warps", team)
-        self.require(team == wanted, op, f"a team of {team} warps in a program of {wanted}")
+        teams, wanted = op.attrs.get("teams", 1), self.func.attrs.get("num_warps", team)
+        self.require(team == teams * wanted, op, f"{teams} teams with {team} warps in a program of {wanted}")
+        several = teams == 1 or bool(self.func.attrs.get("persistent"))
+        self.require(several, op, f"{teams} teams of a CTA that runs one program")
         if (registers := op.attrs.get("registers")) is not None:
             fine = all(n % 8 == 0 and LEAST_REGISTERS <= n <= MOST_REGISTERS for n in registers)
             self.require(

@@ -130,8 +130,9 @@ def store_bulk(types: tuple, attrs: dict) -> tuple:
 
 
 def roles(types: tuple, attrs: dict) -> tuple:
-    warps, registers = attrs["warps"], attrs.get("registers")
+    warps, registers, teams = attrs["warps"], attrs.get("registers"), attrs.get("teams", 1)
     need(len(warps) == 2 and min(warps) >= 1, f"roles of {warps} warps")
+    need(teams >= 1 and warps[0] % teams == 0, f"{teams} teams of {warps[0]} warps")
     need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
     return ()
 
@@ -224,10 +225,11 @@ def rows(row: Callable) -> None:
         "control",
         roles,
         "The team of the program runs the first block, further warps the second: `warps` of each, and `registers` of their threads, where "
-        "these are shared out.",
-        attrs=("warps", "registers"),
+        "these are shared out. There may be several `teams`, each with a program of its own.",
+        attrs=("warps", "registers", "teams"),
         blocks=2,
         **memory,
     )
     row("cta_id", "source", rules.scalar_i32, "The number of the CTA.", **memory)
+    row("team_id", "source", rules.scalar_i32, "The number of the team in its CTA.", **memory)
     row("num_ctas", "source", rules.scalar_i32, "The number of CTAs, which may be fewer than programs.", **memory)

@@ -9,7 +9,7 @@ the others learn at a barrier: hence the waits are placed here, and the barriers
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb.analysis import affine, boxes, groups
@@ -133,7 +133,7 @@ class Finder:
         (buffer,) = last.args
         alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
         written = next((user for user in users if user.name == "local_store"), None)
-        if alloc.name != "alloc" or written is None or len(users) != 2 or not {alloc, written} <= here:
+        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or not {alloc, written} <= here:
             return None
         return written.args[1], alloc, written, last
 
@@ -184,7 +184,7 @@ class Lowering(Rebuild):
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":
-            self.prepare()
+            self.prepare(op.attrs.get("teams", 1))
             return self.team(op)
         if op.id in self.gone:
             return op.results
@@ -193,8 +193,8 @@ class Lowering(Rebuild):
             return ()
         return NotImplemented
 
-    def prepare(self) -> None:
-        """At the function's top: a map for each array, and two buffers of each form."""
+    def prepare(self, teams: int) -> None:
+        """At the function's top: a map for each array, and two buffers of each form for each team."""
         b, made, facts = self.builder, dict[Value, Value](), self.found.facts
         for store in self.stores.values():
             box, key = store.box, self.key(store)
@@ -204,7 +204,8 @@ class Lowering(Rebuild):
                     self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
                     self.maps[key].name = box.root.name
                 if store.type not in self.buffers:
-                    two = [b.value("alloc", type=store.type, align=ALIGNMENT) for _ in range(BUFFERS)]
+                    kind = replace(store.type, slots=teams)
+                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(BUFFERS)]
                     self.buffers[store.type] = two
                     for buffer in two:
                         buffer.name = box.root.name
@@ -227,6 +228,10 @@ class Lowering(Rebuild):
         b, (block, producer) = self.builder, op.blocks
         self.run_of.append(0)
         with b.block() as opened:
+            if op.attrs.get("teams", 1) > 1:
+                number = b.value("team_id")
+                for kind, rings in self.buffers.items():
+                    self.buffers[kind] = [b.value("slot", ring, number) for ring in rings]
             self.ops(block.ops[:-1])
             b.op("store_wait", pending=0)
             b.append(block.terminator)

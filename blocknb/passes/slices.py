@@ -11,89 +11,22 @@ of the trip before is carried on as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blocknb.analysis import boxes
 from blocknb.analysis.affine import Facts
-from blocknb.analysis.boxes import Poly
-from blocknb.analysis.forms import TRIP, VALUE
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language import types as t
-from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
+from blocknb.passes.needs import Needs
 
 if TYPE_CHECKING:
     from blocknb.passes.specialize import Copy, Group, Plan
 
 NUMBER = Tile(t.int32)
-
-
-# -- what the producer needs
-
-
-class Needs:
-    """The values that lead to some: `add` takes more, and says what cannot be followed."""
-
-    def __init__(self, facts: Facts, writer: Callable[[Op], str]):
-        self.facts, self.writer = facts, writer
-        self.values: set[Value] = set()
-
-    def add(self, values: Iterable[Value]) -> str:
-        """Why the producer cannot make these values, "" if it can; then they and what they are made of are needed."""
-        todo, found = list(values), set[Value]()
-        while todo:
-            value = todo.pop()
-            if value in self.values or value in found:
-                continue
-            if not isinstance(value.type, Tile) or value.type.shape:
-                return "where it lies depends on elements of a tile"
-            found.add(value)
-            why, more = self.made_of(value)
-            if why:
-                return why
-            todo += more
-        self.values |= found
-        return ""
-
-    def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:
-        """What a value is made of, or why that cannot be done twice."""
-        if value in self.facts.argument:
-            loop, _, i = self.facts.argument[value]
-            if loop.name != "for":
-                return "where it lies depends on a `while`", ()
-            return "", loop.args[:3] if not i else self.carried(loop, i - 1)
-        op = self.facts.definition.get(value)
-        if op is None:
-            return "", ()
-        i = op.results.index(value)
-        match op.name:
-            case "for":
-                return "", (op.blocks[0].args[i + 1], *self.carried(op, i))
-            case "if":
-                return "", (op.args[0], *(block.terminator.args[i] for block in op.blocks))
-            case "load":
-                return self.writer(op), op.args
-        if op.blocks or not OPS[op.name].pure:
-            return f"where it lies depends on a {op.name}", ()
-        return "", op.args
-
-    def carried(self, loop: Op, i: int) -> tuple[Value, ...]:
-        return (*loop.args[:3], loop.args[3 + i], loop.blocks[0].terminator.args[i])
-
-
-def atoms(poly: Poly) -> list[Value]:
-    """The values that `boxes.emit` asks for."""
-    found: list[Value] = []
-    for symbol in poly.symbols():
-        if symbol.kind == VALUE:
-            found.append(symbol.value)
-        else:
-            found += symbol.value.args[:3]
-            found += symbol.value.blocks[0].args[:1] if symbol.kind == TRIP else ()
-    return found
 
 
 # -- places in rings
@@ -116,6 +49,13 @@ class Places:
             at_end = b.value("cmp", after, b.const(ring.slots, t.int32), pred="eq")
             slot, turned = b.value("select", at_end, first, after), b.value("select", at_end, turned, parity)
         self.now[id(ring)] = slot, turned
+
+    def skip(self, ring: Group, count: Value) -> None:
+        """Passes over as many slots as others use."""
+        b, (slot, parity) = self.builder, self.now[id(ring)]
+        slots, far = b.const(ring.slots, t.int32), b.value("add", slot, count)
+        turns = b.value("and", b.value("div", far, slots), b.const(1, t.int32))
+        self.now[id(ring)] = b.value("rem", far, slots), b.value("xor", parity, turns)
 
     def values(self, rings: Sequence[Group]) -> list[Value]:
         return [value for ring in rings for value in self.now[id(ring)]]
@@ -144,6 +84,9 @@ class Roles:
         self.full: dict[int, Value] = {}
         self.empty: dict[int, Value] = {}
         self.programs: Value | None = None
+        self.own: dict[int, Value] = {}  # of several teams: buffers of their own, by the id of the op that makes them
+        self.counts: dict[int, Value] = {}  # and how many slots of each ring a program uses
+        self.turns: Value | None = None
 
     def run(self) -> Func:
         b, num_warps = self.builder, self.func.attrs["num_warps"]
@@ -161,6 +104,8 @@ class Roles:
             self.full[id(ring)] = full = b.value("mbarriers", slots=ring.slots, arrivals=1)
             self.empty[id(ring)] = empty = b.value("mbarriers", slots=ring.slots, arrivals=num_warps)
             full.name, empty.name = "full", "empty"
+        if self.plan.teams > 1:
+            self.several()
         b.op("barrier")
         if self.plan.persistent:
             x, y, z = (b.value("num_programs", axis=axis) for axis in range(3))
@@ -171,9 +116,36 @@ class Roles:
                 role.all()
                 b.op("yield")
             blocks.append(opened.done)
-        b.op("roles", blocks=blocks, warps=(num_warps, self.plan.warps), registers=self.plan.registers)
+        teams: dict[str, Any] = {"teams": self.plan.teams} if self.plan.teams > 1 else {}
+        b.op(
+            "roles",
+            blocks=blocks,
+            warps=(num_warps * self.plan.teams, self.plan.warps),
+            registers=self.plan.registers,
+            **teams,
+        )
         cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
         return cut.with_attrs(persistent=True) if self.plan.persistent else cut
+
+    def several(self) -> None:
+        """What teams need that take turns: mbarriers, a place in shared memory for each, and where they go on in the rings."""
+        b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
+        self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
+        self.turns.name = "turns"
+        for op in self.func.ops():
+            if op.name == "alloc" and op.result not in copied:
+                with b.at(op):
+                    kind = replace(op.attrs["type"], slots=self.plan.teams)
+                    self.own[op.id] = b.value("alloc", **{**op.attrs, "type": kind})
+        for group in self.plan.groups:
+            count, ring = b.const(1, t.int32), id(group.ring or group)
+            if group.loop is not None:
+                lower, upper, step = (
+                    boxes.at_top(b, self.facts, self.facts.integer(x), t.int32, made) for x in group.loop.args[:3]
+                )
+                far = b.value("add", b.value("sub", upper, lower), b.value("sub", step, count))
+                count = b.value("max", b.value("div", far, step), b.const(0, t.int32))
+            self.counts[ring] = b.value("add", self.counts[ring], count) if ring in self.counts else count
 
     def tensor_maps(self) -> None:
         b, made, known = self.builder, dict[Value, Value](), dict[tuple, Value]()
@@ -213,17 +185,30 @@ class Part:
         if roles.programs is None:
             self.body()
             return
-        program, inner = Value(NUMBER, "program"), fresh(rings)
+        first, step = b.value("cta_id"), b.value("num_ctas")
+        first, step, start = self.begin(first, step)
+        start = [*self.places.values(rings), *start]
+        program, inner = (
+            Value(NUMBER, "program"),
+            [*fresh(rings), *(Value(value.type) for value in start[2 * len(rings) :])],
+        )
         with b.block((program, *inner)) as opened:
-            start = self.places.values(rings)
             self.places.enter(rings, inner)
             x, y = (b.value("num_programs", axis=axis) for axis in range(2))
             rest = b.value("div", program, x)
             self.program_ids([b.value("rem", program, x), b.value("rem", rest, y), b.value("div", rest, y)])
-            self.body()
-            b.op("yield", *self.places.values(rings))
-        bounds = b.value("cta_id"), roles.programs, b.value("num_ctas")
-        b.op("for", *bounds, *start, blocks=(opened.done,))
+            more = self.one_program(inner[2 * len(rings) :])
+            b.op("yield", *self.places.values(rings), *more)
+        b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
+
+    def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
+        """The first program and the distance to the next, and what is carried beside places in rings."""
+        return first, step, []
+
+    def one_program(self, carried: Sequence[Value]) -> list[Value]:
+        """The body of one program; what is carried to the next."""
+        self.body()
+        return []
 
     def body(self) -> None:
         raise NotImplementedError
@@ -253,6 +238,40 @@ class Team(Part, Rebuild):
         others = (op for op in roles.func.ops() if op.name == "local_store" and op.id not in stored)
         self.keeps_fences = any(facts.definition[op.args[0]].attrs.get("align") for op in others)
         self.awaited: set[int] = set()
+        self.team: Value | None = None  # its number, where there are several
+        sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
+        self.final = sites[-1].id if sites else -1
+
+    def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
+        """Of several teams each takes every so many-th program, the first team the first. Its places in the rings are behind those of
+        the teams before, whose turn it is before its own: the first one need not wait for that."""
+        if self.roles.turns is None:
+            return first, step, []
+        b = self.builder
+        self.team = b.value("team_id")
+        for ring in self.roles.plan.rings:
+            self.places.skip(ring, b.value("mul", self.team, self.roles.counts[id(ring)]))
+        turn = b.value("sub", b.const(1, t.int32), self.team)
+        ahead = b.value("mul", self.team, step)
+        return b.value("add", first, ahead), b.value("mul", step, b.const(self.roles.plan.teams, t.int32)), [turn]
+
+    def one_program(self, carried: Sequence[Value]) -> list[Value]:
+        if self.roles.turns is None:
+            return super().one_program(carried)
+        b, (turn,) = self.builder, carried
+        turn.name = "turn"
+        assert self.team is not None, "`begin` has found it"
+        b.op("await", self.roles.turns, self.team, turn)
+        self.body()
+        for ring in self.roles.plan.rings:
+            self.places.skip(ring, self.roles.counts[id(ring)])
+        return [b.value("xor", turn, b.const(1, t.int32))]
+
+    def pass_on(self) -> None:
+        """The products of a program are issued: the next team may begin."""
+        b = self.builder
+        if self.team is not None and self.roles.turns is not None:
+            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
 
     def body(self) -> None:
         self.ops(self.func.body.ops)
@@ -277,6 +296,8 @@ class Team(Part, Rebuild):
             return ()
         if op.name == "program_id" and self.ids:
             return [self.ids[op.attrs["axis"]]]
+        if op.id in self.roles.own and self.team is not None:
+            return [self.builder.value("slot", self.roles.own[op.id], self.team)]
         if op.id in self.late:
             self.product(op)
             return op.results
@@ -329,6 +350,8 @@ class Team(Part, Rebuild):
         b.append(op.replace(args=(*op.args, *init), results=(*op.results, *outer), blocks=(opened.done,)))
         self.places.enter(rings, outer)
         self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
+        if op.id == self.final:
+            self.pass_on()
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[Group], groups: Sequence[Group]) -> list[Value]:

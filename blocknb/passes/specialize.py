@@ -20,16 +20,18 @@ from dataclasses import dataclass, field
 from blocknb.analysis import affine, boxes, ranges
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import effects, global_operands, orders
+from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.passes.allocate import place
+from blocknb.passes.needs import Needs, atoms
 from blocknb.passes.operands import from_shared, lasting
 from blocknb.passes.rings import VIEWS
 from blocknb.passes.simplify import tidy
-from blocknb.passes.slices import Needs, Roles, atoms
+from blocknb.passes.slices import Roles
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -113,6 +115,7 @@ class Plan:
     persistent: bool = False
     alone: bool = True
     registers: tuple[int, int] | None = None
+    teams: int = 1
 
     @property
     def warps(self) -> int:
@@ -167,6 +170,11 @@ class Plan:
         if self.registers:
             team, producer = self.registers
             notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")
+        if self.teams > 1:
+            notes(
+                None,
+                f"{self.teams} teams of warps take turns: one multiplies for its program while the other stores (ping-pong)",
+            )
         if self.persistent:
             notes(
                 None,
@@ -207,9 +215,27 @@ class Planner:
             return None
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
-        alone = self.func.attrs["num_warps"] >= ALONE
+        teams = 2 if persistent and self.take_turns(groups) else 1
+        for group in groups:
+            group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
+        alone = teams * self.func.attrs["num_warps"] >= ALONE
         many = self.held() > MANY_REGISTERS or any(map(self.joins, self.func.ops()))
-        return Plan(groups, persistent, alone, SHARED_OUT if alone and many else None)
+        return Plan(groups, persistent, alone, SHARED_OUT if alone and many else None, teams)
+
+    def take_turns(self, groups: list[Group]) -> bool:
+        """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they
+        use all of a multiprocessor's tensor cores only one at a time, so products must be all that loops have."""
+        if self.func.attrs["num_warps"] != wgmma.GROUP:
+            return False
+        return all(
+            group.lasting
+            and group.ring is None
+            and group.loop is not None
+            and group.loop.blocks[0] is group.block
+            and self.home[group.loop][1] is None
+            and all(of_launch(self.facts, value) for value in group.loop.args[:3])
+            for group in groups
+        )
 
     def joins(self, op: Op) -> bool:
         """Whether part of a tile is loaded to be combined with a product's result."""

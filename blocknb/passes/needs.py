@@ -1,0 +1,74 @@
+"""What the producer of a specialised function needs: values that lead to coordinates, bounds and conditions, made of scalars alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.boxes import Poly
+from blocknb.analysis.forms import TRIP, VALUE
+from blocknb.ir.core import Op, Value
+from blocknb.language.ops import OPS
+from blocknb.language.types import Tile
+
+
+class Needs:
+    """The values that lead to some: `add` takes more, and says what cannot be followed."""
+
+    def __init__(self, facts: Facts, writer: Callable[[Op], str]):
+        self.facts, self.writer = facts, writer
+        self.values: set[Value] = set()
+
+    def add(self, values: Iterable[Value]) -> str:
+        """Why the producer cannot make these values, "" if it can; then they and what they are made of are needed."""
+        todo, found = list(values), set[Value]()
+        while todo:
+            value = todo.pop()
+            if value in self.values or value in found:
+                continue
+            if not isinstance(value.type, Tile) or value.type.shape:
+                return "where it lies depends on elements of a tile"
+            found.add(value)
+            why, more = self.made_of(value)
+            if why:
+                return why
+            todo += more
+        self.values |= found
+        return ""
+
+    def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:
+        """What a value is made of, or why that cannot be done twice."""
+        if value in self.facts.argument:
+            loop, _, i = self.facts.argument[value]
+            if loop.name != "for":
+                return "where it lies depends on a `while`", ()
+            return "", loop.args[:3] if not i else self.carried(loop, i - 1)
+        op = self.facts.definition.get(value)
+        if op is None:
+            return "", ()
+        i = op.results.index(value)
+        match op.name:
+            case "for":
+                return "", (op.blocks[0].args[i + 1], *self.carried(op, i))
+            case "if":
+                return "", (op.args[0], *(block.terminator.args[i] for block in op.blocks))
+            case "load":
+                return self.writer(op), op.args
+        if op.blocks or not OPS[op.name].pure:
+            return f"where it lies depends on a {op.name}", ()
+        return "", op.args
+
+    def carried(self, loop: Op, i: int) -> tuple[Value, ...]:
+        return (*loop.args[:3], loop.args[3 + i], loop.blocks[0].terminator.args[i])
+
+
+def atoms(poly: Poly) -> list[Value]:
+    """The values that `boxes.emit` asks for."""
+    found: list[Value] = []
+    for symbol in poly.symbols():
+        if symbol.kind == VALUE:
+            found.append(symbol.value)
+        else:
+            found += symbol.value.args[:3]
+            found += symbol.value.blocks[0].args[:1] if symbol.kind == TRIP else ()
+    return found
