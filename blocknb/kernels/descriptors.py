@@ -13,7 +13,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb import TensorDescriptor
-from blocknb.kernels.operands import Product
+from blocknb.kernels.operands import Blocks, Product
 from blocknb.kernels.shapes import Tile
 from blocknb.kernels.strides import device
 from blocknb.kernels.tiling import finish, place
@@ -146,6 +146,18 @@ def matmul_persistent_kernel(
 WAYS = ("kernel", "host", "persistent")
 
 
+def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `matmul_descriptor_kernel` is launched with, or `matmul_batch_kernel`: positional and by name, without tiles and options. All
+    that is named holds for the other kernels, too."""
+    assert not isinstance(p.blocks, str)
+    left, right, to = p.blocks
+    named = {"A_TURNED": left.turned, "B_TURNED": right.turned, "SUM": getattr(bl, p.sum), "PRECISION": p.precision}
+    if p.batched:
+        steps = (left.batch, left.step, right.batch, right.step, to.batch, to.step)
+        return (p.a, p.b, p.out, p.batch, p.m, p.n, p.k, *steps), {**p.epilogue, **named}
+    return (p.a, p.b, p.out, p.m, p.n, p.k, left.step, right.step, to.step), {**p.epilogue, **named}
+
+
 def matmul_descriptors(
     a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, way: str = "kernel", halves: bool = False, **rest: Any,
@@ -159,40 +171,33 @@ def matmul_descriptors(
         return p.out
     if isinstance(p.blocks, str):
         raise ValueError(f"{p.blocks}: no tensor descriptor describes it; matmul and matmul_pointers take any strides")
-    if way not in WAYS or (p.batched and way != "kernel"):
-        raise ValueError(
-            f"no way {way!r}{' for batches' * p.batched}; there are {', '.join(WAYS[: 1 if p.batched else 3])}"
-        )
-    left, right, to = p.blocks
+    ways = WAYS[:1] if p.batched else WAYS
+    if way not in ways:
+        raise ValueError(f"no way {way!r}{' for batches' * p.batched}; there are {', '.join(ways)}")
     t = p.tile(tile, num_warps, num_stages)
     tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
-    constants = {"BLOCK_M": t.m, "BLOCK_N": t.n, "BLOCK_K": t.k, "GROUP": group}
-    turned = {"A_TURNED": left.turned, "B_TURNED": right.turned}
-    after = {**p.epilogue, "SUM": getattr(bl, p.sum), "PRECISION": p.precision, "num_warps": t.num_warps}
-    after |= {} if t.num_stages is None else {"num_stages": t.num_stages}
+    given, named = arguments(p)
+    named |= {"BLOCK_M": t.m, "BLOCK_N": t.n, "BLOCK_K": t.k, "GROUP": group, **t.options}
     if p.batched:
-        steps = (left.batch, left.step, right.batch, right.step, to.batch, to.step)
-        matmul_batch_kernel[tiles, p.batch](
-            p.a, p.b, p.out, p.batch, p.m, p.n, p.k, *steps, **constants, **turned, **after
-        )
-    elif way == "kernel":
-        steps = (left.step, right.step, to.step)
-        matmul_descriptor_kernel[tiles,](p.a, p.b, p.out, p.m, p.n, p.k, *steps, **constants, **turned, **after)
+        matmul_batch_kernel[tiles, p.batch](*given, **named)
+        return p.out
+    if way == "kernel":
+        matmul_descriptor_kernel[tiles,](*given, **named)
+        return p.out
+    left, right, to = p.blocks
+    halves = halves and way == "persistent"
+    x = _descriptor(p.a, (p.m, p.k), (t.m, t.k), left)
+    y = _descriptor(p.b, (p.k, p.n), (t.k, t.n), right)
+    z = _descriptor(p.out, (p.m, p.n), (t.m, t.n // (1 + halves)), to)
+    if way == "host":
+        matmul_host_descriptor_kernel[tiles,](x, y, z, p.m, p.n, p.k, **named)
     else:
-        halves = halves and way == "persistent"
-        described = (
-            _descriptor(p.a, (p.m, p.k), (t.m, t.k), left), _descriptor(p.b, (p.k, p.n), (t.k, t.n), right),
-            TensorDescriptor(p.out, [p.m, p.n], [to.step, 1], [t.m, t.n // (1 + halves)]),
-        )  # fmt: skip
-        if way == "host":
-            matmul_host_descriptor_kernel[tiles,](*described, p.m, p.n, p.k, **constants, **turned, **after)
-        else:
-            constants |= {"PROGRAMS": min(tiles, device(p.a).processors), "HALVES": halves}
-            matmul_persistent_kernel[constants["PROGRAMS"],](*described, p.m, p.n, p.k, **constants, **turned, **after)
+        programs = min(tiles, device(p.a).processors)
+        matmul_persistent_kernel[programs,](x, y, z, p.m, p.n, p.k, PROGRAMS=programs, HALVES=halves, **named)
     return p.out
 
 
-def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Any) -> Any:
+def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Blocks) -> Any:
     """The host's descriptor of a matrix, of its transposed one where that is what lies there."""
     order = -1 if how.turned else 1
     return TensorDescriptor(array, list(shape[::order]), [how.step, 1], list(block[::order]))

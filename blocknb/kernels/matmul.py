@@ -58,6 +58,13 @@ def matmul_kernel(
     bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
 
 
+def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `matmul_kernel` is launched with: positional and by name, without tiles and options."""
+    strides = (*p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:])
+    named = {"SUM": getattr(bl, p.sum), "PRECISION": p.precision, "FAR": p.far}
+    return (p.a, p.b, p.out, p.m, p.n, p.k, *strides), {**p.batches, **p.epilogue, **named}
+
+
 def matmul_pointers(
     a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, **rest: Any,
@@ -68,10 +75,6 @@ def matmul_pointers(
         return p.out
     t = p.tile(tile, num_warps, num_stages)
     grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
-    options = {"num_warps": t.num_warps} | ({} if t.num_stages is None else {"num_stages": t.num_stages})
-    matmul_kernel[grid](
-        p.a, p.b, p.out, p.m, p.n, p.k, *p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:],
-        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **p.batches, **p.epilogue,
-        SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **options,
-    )  # fmt: skip
+    given, named = arguments(p)
+    matmul_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **t.options)
     return p.out

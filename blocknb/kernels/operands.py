@@ -139,7 +139,7 @@ class Product:
         if given is None:
             found = choose(self.m, self.n, self.k, self.itemsize, device(self.a), self.batch, splittable)
         else:
-            found = given if isinstance(given, Tile) else Tile(*given, 4, None)  # type: ignore[arg-type]
+            found = given if isinstance(given, Tile) else Tile(*given, 4, None)
         named = {"num_warps": num_warps, "num_stages": num_stages}
         return found._replace(**{name: value for name, value in named.items() if value is not None})
 

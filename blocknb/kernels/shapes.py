@@ -26,8 +26,14 @@ class Tile(NamedTuple):
     n: int
     k: int
     num_warps: int
-    num_stages: int
+    num_stages: int | None
     splits: int = 1
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Launch options; stages that nobody named are left to the compiler."""
+        named = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 class Candidate(NamedTuple):

@@ -86,10 +86,9 @@ def matmul_split(
         workspace = empty(p.a, (needed,), p.sum)
     elif dtype_name(workspace) != p.sum or math.prod(workspace.shape) < needed or not contiguous(workspace):
         raise ValueError(f"the workspace must be {needed} contiguous elements of {p.sum}, not {tuple(workspace.shape)}")
-    options = {"num_warps": t.num_warps} | ({} if t.num_stages is None else {"num_stages": t.num_stages})
     split_kernel[tiles[0] * tiles[1], splits](
         p.a, p.b, workspace, p.m, p.n, p.k, length, *p.a_strides[1:], *p.b_strides[1:], wide,
-        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **options,
+        BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, SUM=getattr(bl, p.sum), PRECISION=p.precision, FAR=p.far, **t.options,
     )  # fmt: skip
     sum_kernel[blocknb.cdiv(p.m, ROWS), blocknb.cdiv(p.n, COLUMNS)](
         workspace, p.out, p.m, p.n, splits, high * wide, wide, *p.out_strides[1:], **p.epilogue,

@@ -1,0 +1,77 @@
+"""Matrix products whose tiles are searched: `blocknb.tune.products.matmul` for those who want the last few percent of a shape.
+
+The kernels are those of `blocknb.kernels.matmul`, which chooses without a search; here an autotuner races the candidates of which that
+chooses one, and some around them, when a product of a new kind comes. Its choices are kept on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import blocknb
+from blocknb.kernels import descriptors
+from blocknb.kernels.gemm import DESCRIPTORS_FROM
+from blocknb.kernels.matmul import arguments, matmul_kernel
+from blocknb.kernels.operands import Product
+from blocknb.kernels.shapes import LINE, ON_HOST, candidates
+from blocknb.kernels.strides import Device, device
+from blocknb.tune.autotuner import Autotuner
+from blocknb.tune.config import Config
+
+KEY = ["m", "n", "k", "A_TURNED", "B_TURNED", "a_column", "b_column", "ACTIVATION"]
+
+
+def configs(itemsize: int, on: Device) -> list[Config]:
+    """Tiles, warps and stages worth trying on a device for operands of so many bytes an element, as constants of the ready-made kernels;
+    none needs more shared memory than the device has."""
+    if on.capability == 0:
+        tiles = [*ON_HOST.values(), (64, 128, 128), (128, 256, 256)]
+        return [Config(_blocks(m, n, k, 8)) for m, n, k in tiles]
+    inner = max(16, (LINE if on.capability >= 90 else LINE // 2) // itemsize)
+    found: dict[tuple[Any, ...], Config] = {}
+    for one in candidates(on):
+        for k in (inner, 2 * inner):
+            fits = on.shared // ((one.m + one.n) * k * itemsize)
+            for stages in sorted({min(one.num_stages, fits), min(3, fits)} - {0, 1}):
+                for group in (8, 16) if one.m * one.n >= 128 * 128 else (8,):
+                    constants = _blocks(one.m, one.n, k, group)
+                    found[one.m, one.n, k, stages, group] = Config(constants, one.num_warps, stages)
+    return list(found.values())
+
+
+def _blocks(m: int, n: int, k: int, group: int) -> dict[str, int]:
+    return {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "GROUP": group}
+
+
+@functools.cache
+def tuner(kind: str, itemsize: int, on: Device) -> Autotuner:
+    """The autotuned kernel of "pointers", "descriptors" or "batches"; its `tuning` is a table of what was tried last."""
+    kernels = {
+        "pointers": matmul_kernel,
+        "descriptors": descriptors.matmul_descriptor_kernel,
+        "batches": descriptors.matmul_batch_kernel,
+    }
+    kernel = kernels[kind]
+    return Autotuner(
+        kernel, kernel.arg_names, configs(itemsize, on), [name for name in KEY if name in kernel.arg_names]
+    )
+
+
+def matmul(a: Any, b: Any, out: Any = None, **after: Any) -> Any:
+    """`blocknb.kernels.matmul` in the fastest of `configs`, measured when sizes, orders or dtypes are new. Takes its arguments but those
+    that choose a tile; returns `out`. Raises ValueError where arrays do not fit each other.
+    """
+    p = Product.of(a, b, out, **after)
+    if p.empty:
+        return p.out
+    on = device(p.a)
+    by_blocks = on.capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str)
+    kind = "pointers" if not by_blocks else "batches" if p.batched else "descriptors"
+    given, named = descriptors.arguments(p) if by_blocks else arguments(p)
+
+    def grid(meta: dict[str, Any]) -> tuple[int, int]:
+        return blocknb.cdiv(p.m, meta["BLOCK_M"]) * blocknb.cdiv(p.n, meta["BLOCK_N"]), p.batch
+
+    tuner(kind, p.itemsize, on)[grid](*given, **named)
+    return p.out
