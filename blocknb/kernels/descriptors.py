@@ -174,7 +174,12 @@ def matmul_descriptors(
     ways = WAYS[:1] if p.batched else WAYS
     if way not in ways:
         raise ValueError(f"no way {way!r}{' for batches' * p.batched}; there are {', '.join(ways)}")
-    t = p.tile(tile, num_warps, num_stages)
+    return by_descriptors(p, p.tile(tile, num_warps, num_stages), group, way, halves)
+
+
+def by_descriptors(p: Product, t: Tile, group: int, way: str = "kernel", halves: bool = False) -> Any:
+    """Computes a product of described arrays that is not empty in these tiles; returns its result."""
+    assert not isinstance(p.blocks, str)
     tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
     given, named = arguments(p)
     named |= {"BLOCK_M": t.m, "BLOCK_N": t.n, "BLOCK_K": t.k, "GROUP": group, **t.options}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.kernels.descriptors import matmul_descriptors
-from blocknb.kernels.matmul import matmul_pointers
+from blocknb.kernels.descriptors import by_descriptors
+from blocknb.kernels.matmul import by_pointers
 from blocknb.kernels.operands import Product
-from blocknb.kernels.split_k import matmul_split
+from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device
 
 DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
@@ -31,11 +31,14 @@ def matmul(
     the last). `tile` (M, N, K of a program), `num_warps` and `num_stages` are chosen by shape, dtype and device unless given. Raises
     ValueError where arrays do not fit each other.
     """
-    after = {"bias": bias, "activation": activation, "a_scale": a_scale, "b_scale": b_scale, "precision": precision}
-    p = Product.of(a, b, out, out_dtype=out_dtype, **after)
-    options = {"group": group, "num_warps": num_warps, "num_stages": num_stages}
-    t = p.tile(tile, splittable=not p.batched)
+    p = Product.of(
+        a, b, out, bias=bias, activation=activation, a_scale=a_scale, b_scale=b_scale, out_dtype=out_dtype, precision=precision
+    )  # fmt: skip
+    if p.empty:
+        return p.out
+    t = p.tile(tile, num_warps, num_stages, splittable=not p.batched)
     if t.splits > 1:
-        return matmul_split(a, b, p.out, splits=t.splits, tile=t, **options, **after)
-    by_blocks = device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str)
-    return (matmul_descriptors if by_blocks else matmul_pointers)(a, b, p.out, tile=t, **options, **after)
+        return by_parts(p, t, group)
+    if device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str):
+        return by_descriptors(p, t, group)
+    return by_pointers(p, t, group)

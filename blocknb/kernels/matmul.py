@@ -65,16 +65,18 @@ def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (p.a, p.b, p.out, p.m, p.n, p.k, *strides), {**p.batches, **p.epilogue, **named}
 
 
+def by_pointers(p: Product, t: Tile, group: int) -> Any:
+    """Computes a product that is not empty in these tiles; returns its result."""
+    given, named = arguments(p)
+    grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
+    matmul_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **t.options)
+    return p.out
+
+
 def matmul_pointers(
     a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, **rest: Any,
 ) -> Any:  # fmt: skip
     """out = a @ b by the kernel of pointers, for arrays with any strides; arguments as those of `matmul`. Returns `out`."""
     p = Product.of(a, b, out, **rest)
-    if p.empty:
-        return p.out
-    t = p.tile(tile, num_warps, num_stages)
-    grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
-    given, named = arguments(p)
-    matmul_kernel[grid](*given, **named, BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, GROUP=group, **t.options)
-    return p.out
+    return p.out if p.empty else by_pointers(p, p.tile(tile, num_warps, num_stages), group)

@@ -73,11 +73,15 @@ def matmul_split(
     p = Product.of(a, b, out, **rest)
     if p.batched or splits < 1:
         raise ValueError(f"cannot split {'a batch' if p.batched else f'into {splits} parts'}; matmul takes it whole")
-    if p.empty:
-        return p.out
-    t = p.tile(tile, num_warps, num_stages)
+    return (
+        p.out if p.empty else by_parts(p, p.tile(tile, num_warps, num_stages)._replace(splits=splits), group, workspace)
+    )
+
+
+def by_parts(p: Product, t: Tile, group: int, workspace: Any = None) -> Any:
+    """Computes a product that is neither empty nor a batch in these tiles and parts; returns its result."""
     steps = max(1, blocknb.cdiv(p.k, t.k))
-    length = blocknb.cdiv(steps, splits) * t.k
+    length = blocknb.cdiv(steps, t.splits) * t.k
     splits = max(1, blocknb.cdiv(p.k, length))
     tiles = blocknb.cdiv(p.m, t.m), blocknb.cdiv(p.n, t.n)
     high, wide = tiles[0] * t.m, tiles[1] * t.n
