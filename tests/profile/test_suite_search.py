@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blocknb import kernels
+from blocknb import kernels, passes
 from blocknb.profile.suite import search
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Case, over_blocks, over_rows
@@ -147,3 +147,29 @@ def test_sources_for_triton_name_nothing_that_is_ours_alone() -> None:
     )
     with pytest.raises(ValueError, match="Triton has no blocknb.roofline"):
         rewritten(text + "blocknb.roofline()\n", "triton")
+
+
+def test_modules_that_import_kernels_import_copies_of_them() -> None:
+    """What `matmul` chooses among are kernels of other modules."""
+    sources = Sources("unspecialized")
+    own = {"matmul": "by_pointers", "descriptors": "by_descriptors", "split_k": "by_parts"}
+    for name, wrapper in own.items():
+        assert getattr(sources.module("gemm"), wrapper) is getattr(sources.module(name), wrapper)
+    kernel = sources.module("descriptors").matmul_descriptor_kernel
+    assert kernel.options["without"] == {"specialize"} and "specialize" in passes.OPTIONAL
+    assert kernels.descriptors.matmul_descriptor_kernel.options.get("without", ()) == ()
+
+
+def test_a_variant_that_knows_a_configuration_is_searched_on_request_alone(tmp_path: Path) -> None:
+    path, benchmark, case = tmp_path / "best.json", BENCHMARKS["gemm_plain"], Case("gemm_plain", (64, 48, 32), "fp32")
+    made = session()
+    made.prepared |= {TRITON, "Triton TMA"}
+    made.peers = (TRITON, "Triton TMA")
+    best = Best("a GPU", fresh=False, path=path)
+    row = measure(made, benchmark, case, before=best.before, best=best)
+    assert not best.sweeps and not row.problems
+    assert row.configs["Triton TMA"] == benchmark.variants["Triton TMA"].known(case.shape, "fp32")  # type: ignore[misc]
+    kept = {"config": {"tile": [32, 32, 32], "num_warps": 4}, "ms": 1.0, "source": "another"}
+    path.write_text(json.dumps({"a GPU": {f"{case}, Triton TMA": kept}}))
+    row = measure(made, benchmark, case, best=Best("a GPU", fresh=False, path=path))
+    assert row.configs["Triton TMA"] == kept["config"] and not row.problems
