@@ -75,6 +75,17 @@ def test_promises_are_judged_by_the_lowest_or_by_the_mean_of_the_rows_they_are_o
     assert ("add", COPY, "each") not in found and not floors.judge("cpu", rows)
 
 
+def test_a_promise_of_a_variant_is_judged_by_its_time() -> None:
+    one = row(4096, [1.0], name="gemm_plain", Triton=[0.9], pointers=[0.75])
+    one.case = Case("gemm_plain", (4096, 4096, 4096), "fp16")
+    found = {v.floor.ours: v for v in floors.judge("gpu", [one])}
+    assert (
+        set(found) == {"pointers"}
+        and found["pointers"].figure == pytest.approx(1.2)
+        and found["pointers"].word == "goal"
+    )
+
+
 def test_a_row_as_json_has_every_figure() -> None:
     one = row(8, [1.0, 3.0], Triton=[2.0, 6.0])
     one.configs[TRITON], one.problems = {"ROWS": 2, "num_warps": 4}, {COPY: "none", "torch": "failed: it"}
