@@ -46,10 +46,9 @@ def grouped_kernel(
         total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
         for first in range(0, k, BLOCK_K):
             at = first + inner
-            x = bl.load(
-                a + far * a_row + at[None, :] * a_column, mask=(rows[:, None] < m) & (at[None, :] < k), other=0.0
-            )
-            y_mask = (at[:, None] < k) & (columns[None, :] < n)
+            x_mask = (rows[:, None] >= 0) & (rows[:, None] < m) & (at[None, :] < k)
+            x = bl.load(a + far * a_row + at[None, :] * a_column, mask=x_mask, other=0.0)
+            y_mask = (group >= 0) & (group < groups) & (at[:, None] < k) & (columns[None, :] < n)
             y = bl.load(matrix + at[:, None] * b_row + columns[None, :] * b_column, mask=y_mask, other=0.0)
             total = bl.dot(x, y, total, out_dtype=SUM)
         inside = (rows[:, None] < stop) & (columns[None, :] < n)
@@ -62,13 +61,17 @@ def problems_kernel(
     C: bl.constexpr, SUM: bl.constexpr, EVEN: bl.constexpr,
 ):  # fmt: skip
     """Of problem p, `addresses` holds those of a, b and c, and `sizes` m, n, k and their rows' strides; the programs walk over the tiles of
-    all. A, B and C are element types. All strides are multiples of EVEN."""
+    all. A, B and C are element types. All strides, n and k are multiples of EVEN, and where it is more
+    than 1 addresses of 16 bytes."""
+    ALIGNED: bl.constexpr = 16 if EVEN > 1 else 1  # bytes
     programs, done = bl.num_programs(0), 0
     for p in range(count):
-        m, n, k = bl.load(sizes + 6 * p), bl.load(sizes + 6 * p + 1), bl.load(sizes + 6 * p + 2)
-        a = bl.load(addresses + 3 * p).to(bl.pointer_type(A))
-        b = bl.load(addresses + 3 * p + 1).to(bl.pointer_type(B))
-        c = bl.load(addresses + 3 * p + 2).to(bl.pointer_type(C))
+        m = bl.load(sizes + 6 * p)
+        n = bl.multiple_of(bl.load(sizes + 6 * p + 1), EVEN)
+        k = bl.multiple_of(bl.load(sizes + 6 * p + 2), EVEN)
+        a = bl.multiple_of(bl.load(addresses + 3 * p).to(bl.pointer_type(A)), ALIGNED)
+        b = bl.multiple_of(bl.load(addresses + 3 * p + 1).to(bl.pointer_type(B)), ALIGNED)
+        c = bl.multiple_of(bl.load(addresses + 3 * p + 2).to(bl.pointer_type(C)), ALIGNED)
         a_row = bl.multiple_of(bl.load(sizes + 6 * p + 3), EVEN)
         b_row = bl.multiple_of(bl.load(sizes + 6 * p + 4), EVEN)
         c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
@@ -76,7 +79,7 @@ def problems_kernel(
         tiles = bl.cdiv(m, BLOCK_M) * across
         mine = (
             bl.program_id(0) + programs - done % programs
-        ) % programs  # the first of these tiles: they are dealt out in turn
+        ) % programs  # the first of its tiles: they are dealt out in turn
         for tile in range(mine, tiles, programs):
             rows = tile // across * BLOCK_M + bl.arange(0, BLOCK_M)
             columns = tile % across * BLOCK_N + bl.arange(0, BLOCK_N)
@@ -160,7 +163,11 @@ def matmul_many(
     tiles = sum(blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n) for p in work)
     rows = [strides(array)[0] for p in work for array in (p.a, p.b, p.out)]
     places = [address(array) for p in work for array in (p.a, p.b, p.out)]
-    even = math.gcd(ALIGNMENT, *rows) if all(place % ALIGNMENT == 0 for place in places) else 1
+    even = (
+        math.gcd(ALIGNMENT, *rows, *(size for p in work for size in (p.n, p.k)))
+        if all(place % ALIGNMENT == 0 for place in places)
+        else 1
+    )
     sizes = [x for i, p in enumerate(work) for x in (p.m, p.n, p.k, *rows[3 * i : 3 * i + 3])]
     kinds = (getattr(bl, TYPES.get(name, name)) for name in map(dtype_name, (first.a, first.b, first.out)))
     given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
