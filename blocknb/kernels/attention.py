@@ -71,14 +71,12 @@ def attention_kernel(
         bl.store(line + rows, logsum, mask=rows < queries)
 
 
-def tile(q: Any, width: int) -> Tile:
-    """ROWS, COLUMNS, num_warps and num_stages for heads of that many numbers (a power of two)."""
-    return choose(q, width, {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)})
+TILES = {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)}
 
 
 def attention(
     q: Any, k: Any, v: Any, out: Any = None, *, causal: bool = False, scale: float | None = None, shift: int = 0,
-    logsums: Any = None,
+    logsums: Any = None, tile: Tile | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale q k^T) v for each batch and head; returns `out`, which is made where it is None.
 
@@ -86,7 +84,8 @@ def attention(
     groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has at most 256 numbers. `scale` is
     1 / sqrt(head) unless given, and positive. If `causal`, query i sees keys 0 to i + shift: 0 is torch's mask, keys - queries that of a
     cache whose last keys are those of the queries. A query that sees no key has zeros. `logsums`, fp32 (batch, heads, queries), are
-    written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen.
+    written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen. `tile` says ROWS, COLUMNS,
+    num_warps and num_stages of a program.
 
     Raises ValueError for arrays that do not fit.
     """
@@ -99,10 +98,9 @@ def attention(
         if logsums is not None:
             logsums[...] = -math.inf
         return out
-    chosen = tile(q, found.block)
-    rows = chosen["ROWS"]
-    attention_kernel[(blocknb.cdiv(found.queries, rows), found.heads, found.batch)](
-        q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries,
-        found.keys, found.width, found.group, shift, CAUSAL=causal, WIDTH=found.block, **chosen,
+    tile = tile or choose(q, found.block, TILES)
+    attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]), found.heads, found.batch)](
+        q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
+        found.group, shift, CAUSAL=causal, WIDTH=found.block, **tile,
     )  # fmt: skip
     return out

@@ -110,24 +110,22 @@ def query_gradients_kernel(
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
 
-def key_tile(q: Any, width: int) -> Tile:
-    """The tile of a program that has keys: COLUMNS of them, and ROWS queries a step."""
-    return choose(q, width, {64: (128, 128, 8, 2), 128: (64, 128, 8, 2), 256: (64, 64, 8, 1)})
-
-
-def query_tile(q: Any, width: int) -> Tile:
-    """The tile of a program that has queries."""
-    return choose(q, width, {64: (128, 128, 8, 2), 128: (128, 64, 8, 2), 256: (128, 64, 8, 1)})
+#: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
+KEY_TILES = {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (64, 64, 8, 1)}
+QUERY_TILES = {64: (128, 128, 8, 2), 128: (128, 64, 8, 2), 256: (128, 64, 8, 1)}
+DELTA_ROWS = 64
 
 
 def attention_backward(
     q: Any, k: Any, v: Any, out: Any, logsums: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
-    causal: bool = False, scale: float | None = None, shift: int = 0,
+    causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
+    query_tile: Tile | None = None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
-    gives nothing, nor does a key that no query sees. Needs scratch memory of an fp32 number for each query. Raises ValueError as
+    gives nothing, nor does a key that no query sees. Needs scratch memory of an fp32 number for each query. `key_tile`
+    and `query_tile` are tiles as `attention` takes them. Raises ValueError as
     `attention` does.
     """
     found = heads_of(q, k, v)
@@ -144,10 +142,10 @@ def attention_backward(
     deltas = empty(q, (found.batch, found.heads, found.queries), "float32")
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
-    of_keys, of_queries = key_tile(q, found.block), query_tile(q, found.block)
-    rows = 64
-    deltas_kernel[(blocknb.cdiv(found.queries, rows), found.heads, found.batch)](
-        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=rows, WIDTH=found.block
+    of_keys = key_tile or choose(q, found.block, KEY_TILES)
+    of_queries = query_tile or choose(q, found.block, QUERY_TILES)
+    deltas_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
+        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=DELTA_ROWS, WIDTH=found.block
     )
     key_gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
         q, k, v, dout, dk, dv, logsums, deltas, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **of_keys

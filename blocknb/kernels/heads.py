@@ -110,7 +110,8 @@ def contiguous(array: Any) -> bool:
 
 
 def choose(q: Any, block: int, table: Mapping[int, tuple[int, int, int, int]]) -> Tile:
-    """A row of the table, for the least head in it that is not smaller than `block`; fp32 has half of everything."""
+    """ROWS, COLUMNS, num_warps and num_stages: the row of the table for the least head in it that is not smaller than `block`; fp32 has
+    half of everything."""
     rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
     if name_of(q) == "float32" and not on_host(q):
         rows, columns = max(rows // 2, 32), max(columns // 2, 16)
