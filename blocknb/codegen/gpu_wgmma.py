@@ -170,8 +170,8 @@ class Product:
         """The number of the operand that says where a warpgroup's part of a buffer starts and how it lies."""
         g, type = self.g, value.type
         warps = self.op.attrs["warps"]
-        part = wgmma.part(type.shape[side], side, warps)
-        lies = wgmma.describe(type.layout, type.dtype.bits, side, part)
+        part = wgmma.part(type.shape[self.lies_as(side)], side, warps)
+        lies = wgmma.describe(type.layout, type.dtype.bits, self.lies_as(side), part)
         assert lies is not None, "the verifier has seen the descriptor"
         split = [log2(warps[0] // wgmma.GROUP), log2(warps[1])]
         bits = [0] * 2 + [0] * sum(split)
@@ -194,13 +194,16 @@ class Product:
 
     def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
         """Bytes from the start of a buffer."""
-        return wgmma.place(type.layout, side, mn, k) * type.dtype.bytes
+        return wgmma.place(type.layout, self.lies_as(side), mn, k) * type.dtype.bytes
+
+    def lies_as(self, side: int) -> int:
+        return wgmma.lies_as(side, self.op.attrs.get("turned", ()))
 
     # -- text
 
     def write(self, a: list[int] | int, b: int) -> None:
         row, lines = self.instruction, self.lines
-        depth, blocks = self.b.type.shape[0] // row.k, self.registers // self.each
+        depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.registers // self.each
         lines += [".reg .pred on, off;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;", "setp.ne.s32 off, 0, 0;"]
         lines.append("wgmma.fence.sync.aligned;")
         for step in range(depth):
@@ -236,7 +239,7 @@ class Product:
         )
 
     def is_mn_major(self, type: Buffer, side: int) -> bool:
-        part = wgmma.part(type.shape[side], side, self.op.attrs["warps"])
-        found = wgmma.describe(type.layout, type.dtype.bits, side, part)
+        part = wgmma.part(type.shape[self.lies_as(side)], side, self.op.attrs["warps"])
+        found = wgmma.describe(type.layout, type.dtype.bits, self.lies_as(side), part)
         assert found is not None
         return found.mn_major

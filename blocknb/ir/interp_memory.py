@@ -328,6 +328,8 @@ class Warp(LaidMachine):
         first = self.place // group * group
         needed[result.layout.indices()[first : first + group]] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
+        turned = i in op.attrs.get("turned", ())
+        lines = lines.T if turned else lines
         wanted = np.broadcast_to(lines, value.type.shape)
         if group > 1:
             where = self.bytes_of(value, np.flatnonzero(wanted)).reshape(-1)
@@ -335,7 +337,7 @@ class Warp(LaidMachine):
         found = self.read(op, value, wanted)
         if group > 1:
             self.products[-1].append(Reading(value, wanted, found))
-        return found, wanted
+        return (found.T, wanted.T) if turned else (found, wanted)
 
     def dot(self, op: Op, args: list) -> np.ndarray:
         """With wgmma operands may be read until it has been waited for."""

@@ -248,8 +248,9 @@ class _Verifier:
             if not isinstance(type, Buffer):
                 self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is in no shared buffer")
                 continue
-            part = wgmma.part(type.shape[side], side, op.attrs["warps"])
-            found = wgmma.describe(type.layout, type.dtype.bits, side, part)
+            lies_as = wgmma.lies_as(side, op.attrs.get("turned", ()))
+            part = wgmma.part(type.shape[lies_as], side, op.attrs["warps"])
+            found = wgmma.describe(type.layout, type.dtype.bits, lies_as, part)
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
     def under_way(self) -> None:

@@ -188,8 +188,9 @@ def _atomic(types, attrs, kind, count):
 def dot(types, attrs):
     a, b, c = types
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")
-    need(a.shape[1] == b.shape[0], f"dot of {a.shape} and {b.shape}: inner sizes differ")
-    need(c.shape == (a.shape[0], b.shape[1]), f"the accumulator is {c.shape} for {a.shape} times {b.shape}")
+    m, n = (x.shape[:: -1 if side in attrs.get("turned", ()) else 1] for side, x in enumerate((a, b)))
+    need(m[1] == n[0], f"dot of {m} and {n}: inner sizes differ")
+    need(c.shape == (m[0], n[1]), f"the accumulator is {c.shape} for {m} times {n}")
     fp8 = all(x.dtype.is_fp8() and x.dtype != t.float8e4b15 for x in (a, b))
     need(fp8 or (a.dtype == b.dtype != t.float8e4b15), f"dot of {a.dtype} and {b.dtype}")
     return (c,)

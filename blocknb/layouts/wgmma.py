@@ -79,6 +79,11 @@ def part(extent: int, side: int, warps: tuple[int, int]) -> int:
     return extent // (warps[0] // GROUP, warps[1])[side]
 
 
+def lies_as(side: int, turned: Sequence[int]) -> int:
+    """The side as which an operand's buffer lies: one that is read turned, rows for columns, lies as an operand of the other side."""
+    return 1 - side if side in turned else side
+
+
 def split(shape: Sequence[int], num_warps: int) -> tuple[int, int]:
     """How many warpgroups divide M, and how many N: rows first, since every group reads all of its columns of B."""
     groups = max(1, num_warps // GROUP)

@@ -20,6 +20,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, vector_access
 from blocknb.passes import rings
 from blocknb.passes.operands import Operands, from_shared
+from blocknb.passes.turned import share_turned
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -35,7 +36,7 @@ def shared(func: Func, target: Target, notes: Notes) -> Func:
     reduction across warps reduces in each warp first and exchanges only one value a warp.
     """
     func = rebuild(func, "shared", split_reductions(func.attrs["num_warps"]), level="memory")
-    return Lowering(func, target, notes).run()
+    return share_turned(Lowering(func, target, notes).run(), notes)
 
 
 # -- reductions across warps

@@ -304,8 +304,9 @@ class Planner:
     ) -> Copy | str:
         """The copy, if the engine lays out tiles as the buffer's layout says."""
         buffer: Buffer = store.args[0].type
-        side = dot.args.index(store.args[0])
-        part = wgmma.part(buffer.shape[side], side, dot.attrs["warps"])
+        reads = dot.args.index(store.args[0])
+        side = wgmma.lies_as(reads, dot.attrs.get("turned", ()))
+        part = wgmma.part(buffer.shape[side], reads, dot.attrs["warps"])
         lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
         assert lies is not None, "the verifier has seen the descriptor"
         inner = side if lies.mn_major else 1 - side

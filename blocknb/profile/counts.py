@@ -95,7 +95,8 @@ class _Walk:
     def op(self, op: Op) -> int:
         match op.name:
             case "dot":
-                return 2 * op.args[0].type.shape[-1] * op.results[0].type.size
+                inner = op.args[0].type.shape[0 if 0 in op.attrs.get("turned", ()) else 1]
+                return 2 * inner * op.results[0].type.size
             case "for":
                 return self.loop(op)
             case "if":
