@@ -4,6 +4,7 @@ from kernels import (  # noqa: F401 - filling CASES
     addresses,
     ahead,
     atomics,
+    attention,
     blocks,
     control,
     elementwise,

@@ -109,12 +109,14 @@ def array_of(value: Any) -> Any:
 
 
 def parameters(func: Func, given: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a Func's parameters, descriptors taken apart."""
+    """The arguments of a Func's parameters, descriptors and tuples taken apart."""
     flat: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, TensorDescriptor):
             parts = (value.base, *value.shape, *value.strides[:-1])
             flat.update(zip(field_names(name, value.rank), parts, strict=True))
+        elif isinstance(value, tuple):
+            flat.update({f"{name}.{i}": element for i, element in enumerate(value)})
         else:
             flat[name] = value
     return [flat[hint.name] for hint in func.hints]

@@ -1,0 +1,128 @@
+"""The ready-made kernels of attention, forward and backward, with shapes of their own: heads that share keys, masks, ragged edges."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+from blocknb.kernels.attention import attention_kernel
+from blocknb.kernels.attention_gradients import deltas_kernel, key_gradients_kernel, query_gradients_kernel
+from kernels.base import case, normal, poison, wide
+
+
+def strides(x):
+    return tuple(step // x.itemsize for step in x.strides[:3])
+
+
+def visible(queries, keys, shift):
+    i, j = np.ogrid[:queries, :keys]
+    return np.ones((queries, keys), bool) if shift is None else j <= i + shift
+
+
+def exact(q, k, v, shift=None):
+    """out, log(sum(exp(scores))) and the weights of each score, in float64; what sees nothing has zeros and minus infinity."""
+    q, k, v = (wide(x) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    scores = np.where(visible(q.shape[2], k.shape[2], shift), q @ k.swapaxes(2, 3) * q.shape[3] ** -0.5, -np.inf)
+    top = scores.max(axis=3, keepdims=True, initial=-np.inf)
+    powers = np.exp(scores - np.where(top == -np.inf, 0.0, top))
+    total = powers.sum(axis=3, keepdims=True)
+    weights = powers / np.where(total == 0, 1.0, total)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return weights @ v, (np.log(total) + np.where(total == 0, 0.0, top))[..., 0], weights
+
+
+def exact_gradients(q, k, v, dout, shift=None):
+    """dq, dk, dv in float64."""
+    out, _, p = exact(q, k, v, shift)
+    group, dout = q.shape[1] // k.shape[1], wide(dout)
+    keys, values = (np.repeat(wide(x), group, axis=1) for x in (k, v))
+    ds = p * (dout @ values.swapaxes(2, 3) - (dout * out).sum(axis=3, keepdims=True)) * q.shape[3] ** -0.5
+
+    def shared(x):
+        return x.reshape(x.shape[0], k.shape[1], group, *x.shape[2:]).sum(axis=2)
+
+    return ds @ keys, shared(ds.swapaxes(2, 3) @ wide(q)), shared(p.swapaxes(2, 3) @ dout)
+
+
+def sizes(queries, keys, width, group, shift):
+    scale = width**-0.5 / math.log(2)
+    return {"scale": scale, "queries": queries, "keys": keys, "width": width, "group": group, "shift": shift or 0}
+
+
+def tile(shift, rows, columns, block):
+    return {"CAUSAL": shift is not None, "ROWS": rows, "COLUMNS": columns, "WIDTH": block}
+
+
+def arrays(rng, dtype, heads, shared, queries, keys, width):
+    """q, and k and v, which lie in memory as (rows, heads)."""
+    q = normal(rng, (1, heads, queries, width), dtype)
+    k, v = (normal(rng, (1, keys, shared, width), dtype).swapaxes(1, 2) for _ in range(2))
+    return q, k, v
+
+
+def forward_case(name, dtype, heads, shared, queries, keys, width, block, rows, columns, shift=None, kept=True, **options):
+    def make(rng):
+        q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
+        out = poison(q.shape, dtype)
+        found = {"q": q, "k": k, "v": v, "out": out, "logsums": poison(q.shape[:3], np.float32) if kept else None}
+        found |= {f"{x}_at": strides(found[x]) for x in ("q", "k", "v", "out")}
+        return found | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
+
+    def reference(x):
+        out, logsums, _ = exact(x["q"], x["k"], x["v"], shift)
+        return {"out": out} | ({"logsums": logsums} if kept else {})
+
+    grid = (-(-queries // rows), heads, 1)
+    tolerance = 2e-2 if dtype == ml_dtypes.bfloat16 else 3e-3
+    case(f"attention_{name}", attention_kernel, make, reference, grid=grid, options=options, rtol=tolerance, atol=tolerance)
+
+
+forward_case("masked", np.float16, 2, 1, 100, 90, 48, 64, 64, 32, -7, num_warps=4, num_stages=2)
+forward_case("whole", np.float16, 1, 1, 70, 96, 32, 32, 64, 32, kept=False, num_warps=4)
+forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 64, 12, num_warps=8, num_stages=2)
+
+
+def gradient_case(name, kernel, outputs, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, **options):
+    def make(rng):
+        q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
+        dout = normal(rng, q.shape, dtype)
+        out, logsums, _ = exact(q, k, v, shift)
+        found = {"q": q, "k": k, "v": v, "dout": dout} | {x: poison((q if x == "dq" else k).shape, dtype) for x in outputs}
+        at = {f"{x}_at": strides(found[x]) for x in found}
+        found |= {"logsums": logsums.astype(np.float32), "deltas": (wide(dout) * out).sum(axis=3).astype(np.float32)}
+        return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
+
+    def reference(x):
+        found = dict(zip(("dq", "dk", "dv"), exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift), strict=True))
+        return {output: found[output] for output in outputs}
+
+    tolerance = 4e-2 if dtype == ml_dtypes.bfloat16 else 5e-3
+    case(f"attention_{name}", kernel, make, reference, grid=grid, options=options, rtol=tolerance, atol=tolerance)
+
+
+gradient_case(
+    "key_gradients", key_gradients_kernel, ("dk", "dv"), (2, 1, 1), np.float16, 2, 1, 70, 90, 48, 64, 32, 64, -7, num_warps=4
+)
+gradient_case(
+    "key_gradients_wide", key_gradients_kernel, ("dk", "dv"), (1, 1, 1), ml_dtypes.bfloat16, 1, 1, 140, 128, 128, 128, 64, 128,
+    None, num_warps=8, num_stages=2,
+)  # fmt: skip
+gradient_case(
+    "query_gradients", query_gradients_kernel, ("dq",), (2, 2, 1), np.float16, 2, 1, 100, 70, 48, 64, 64, 32, -7, num_warps=4
+)
+
+
+def _deltas_make(rng):
+    out, dout = (normal(rng, (1, 2, 70, 40), np.float16) for _ in range(2))
+    at = {"out_at": strides(out), "dout_at": strides(dout), "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
+    return {"out": out, "dout": dout, "deltas": poison((1, 2, 70), np.float32)} | at
+
+
+def _deltas_reference(x):
+    return {"deltas": (wide(x["out"]) * wide(x["dout"])).sum(axis=3)}
+
+
+case("attention_deltas", deltas_kernel, _deltas_make, _deltas_reference, grid=(2, 2, 1), rtol=1e-4, atol=1e-4)
