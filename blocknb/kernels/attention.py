@@ -14,7 +14,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.heads import Tile, alike, choose, heads_of
+from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
@@ -71,7 +71,10 @@ def attention_kernel(
         bl.store(line + rows, logsum, mask=rows < queries)
 
 
-TILES = {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)}
+TILES = Tiles(
+    {64: (128, 128, 8, 2), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
+    {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 32, 8, 2)},
+)
 
 
 def attention(
@@ -81,7 +84,7 @@ def attention(
     """softmax(scale q k^T) v for each batch and head; returns `out`, which is made where it is None.
 
     q and out have the shape (batch, heads, queries, head), k and v (batch, kv heads, keys, head): heads of q share those of k and v in
-    groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has at most 256 numbers. `scale` is
+    groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has 8 to 256 numbers. `scale` is
     1 / sqrt(head) unless given, and positive. If `causal`, query i sees keys 0 to i + shift: 0 is torch's mask, keys - queries that of a
     cache whose last keys are those of the queries. A query that sees no key has zeros. `logsums`, fp32 (batch, heads, queries), are
     written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen. `tile` says ROWS, COLUMNS,
@@ -98,7 +101,7 @@ def attention(
         if logsums is not None:
             logsums[...] = -math.inf
         return out
-    tile = tile or choose(q, found.block, TILES)
+    tile = tile or TILES.choose(q, found.block)
     attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]), found.heads, found.batch)](
         q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
         found.group, shift, CAUSAL=causal, WIDTH=found.block, **tile,

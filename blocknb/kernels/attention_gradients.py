@@ -15,7 +15,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Tile, alike, choose, heads_of
+from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
@@ -111,8 +111,14 @@ def query_gradients_kernel(
 
 
 #: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
-KEY_TILES = {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (64, 64, 8, 1)}
-QUERY_TILES = {64: (128, 128, 8, 2), 128: (128, 64, 8, 2), 256: (128, 64, 8, 1)}
+KEY_TILES = Tiles(
+    {64: (64, 128, 8, 2), 128: (64, 128, 8, 2), 256: (64, 64, 8, 1)},
+    {64: (32, 128, 8, 2), 128: (32, 64, 8, 2), 256: (16, 16, 8, 2)},
+)
+QUERY_TILES = Tiles(
+    {64: (128, 128, 8, 2), 128: (128, 64, 8, 2), 256: (128, 64, 8, 1)},
+    {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
+)
 DELTA_ROWS = 64
 
 
@@ -125,8 +131,7 @@ def attention_backward(
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
     gives nothing, nor does a key that no query sees. Needs scratch memory of an fp32 number for each query. `key_tile`
-    and `query_tile` are tiles as `attention` takes them. Raises ValueError as
-    `attention` does.
+    and `query_tile` are tiles as `attention` takes them. Raises ValueError as `attention` does.
     """
     found = heads_of(q, k, v)
     dq, dk, dv = (
@@ -142,8 +147,8 @@ def attention_backward(
     deltas = empty(q, (found.batch, found.heads, found.queries), "float32")
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
-    of_keys = key_tile or choose(q, found.block, KEY_TILES)
-    of_queries = query_tile or choose(q, found.block, QUERY_TILES)
+    of_keys = key_tile or KEY_TILES.choose(q, found.block)
+    of_queries = query_tile or QUERY_TILES.choose(q, found.block)
     deltas_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
         out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=DELTA_ROWS, WIDTH=found.block
     )

@@ -9,10 +9,12 @@ from typing import Any
 
 import blocknb
 from blocknb.kernels.strides import on_host, strides
+from blocknb.runtime import machine
 
 Tile = dict[str, int]
 DTYPES = ("float16", "bfloat16", "float32")
-LONGEST, LEAST = 256, 16  # of a head: what registers hold, and what a tensor core multiplies at once
+SHORTEST, LONGEST = 8, 256  # of a head: a vector of 16 bytes, and what registers hold
+LEAST = 16  # that a tensor core multiplies at once
 HOST = (64, 64, 4, 1)  # of a program on a CPU
 
 
@@ -45,8 +47,9 @@ class Heads:
         return scale
 
     def steps(self, *arrays: Any) -> tuple[tuple[int, ...], ...]:
-        """The strides of batches, heads and rows of each array."""
-        return tuple(strides(array)[:3] for array in arrays)
+        """The strides of batches, heads and rows of each array; that of a single row is any."""
+        found = [(strides(array)[:3], array.shape[2]) for array in arrays]
+        return tuple((*steps[:2], steps[2] if rows > 1 else self.block) for steps, rows in found)
 
 
 def heads_of(q: Any, k: Any, v: Any) -> Heads:
@@ -64,8 +67,8 @@ def heads_of(q: Any, k: Any, v: Any) -> Heads:
         )
     if heads and (not shared or heads % shared):
         raise ValueError(f"the {heads} heads of q are no multiple of the {shared} of k and v")
-    if not 0 < width <= LONGEST:
-        raise ValueError(f"a head has 1 to {LONGEST} numbers, not {width}")
+    if not SHORTEST <= width <= LONGEST:
+        raise ValueError(f"a head has {SHORTEST} to {LONGEST} numbers, not {width}")
     found = Heads(batch, heads, heads // shared if shared else 1, queries, keys, width, name_of(q))
     if found.dtype not in DTYPES:
         raise ValueError(f"q is {found.dtype}, and attention takes {', '.join(DTYPES)}")
@@ -109,10 +112,23 @@ def contiguous(array: Any) -> bool:
     return True
 
 
-def choose(q: Any, block: int, table: Mapping[int, tuple[int, int, int, int]]) -> Tile:
-    """ROWS, COLUMNS, num_warps and num_stages: the row of the table for the least head in it that is not smaller than `block`; fp32 has
-    half of everything."""
-    rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
-    if name_of(q) == "float32" and not on_host(q):
-        rows, columns = max(rows // 2, 32), max(columns // 2, 16)
-    return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
+@dataclass(frozen=True)
+class Tiles:
+    """(ROWS, COLUMNS, num_warps, num_stages) by the size of a head: with wgmma, whose results take few registers beside the accumulators,
+    and with mma.sync, whose operands take registers, too. What each says spills nothing."""
+
+    hopper: Mapping[int, tuple[int, int, int, int]]
+    others: Mapping[int, tuple[int, int, int, int]]
+
+    def choose(self, q: Any, block: int) -> Tile:
+        """The row for the least head that is not smaller than `block`; fp32 has half of everything."""
+        table = self.hopper if capability(q) == 90 else self.others
+        rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
+        if name_of(q) == "float32" and not on_host(q):
+            rows, columns = max(rows // 2, 16), max(columns // 2, 16)
+        return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
+
+
+def capability(array: Any) -> int:
+    """That of the GPU on which kernels on this array run: 90 is Hopper's; 0 for a CPU."""
+    return 0 if on_host(array) else machine.current_target().arch

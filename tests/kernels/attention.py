@@ -63,7 +63,9 @@ def arrays(rng, dtype, heads, shared, queries, keys, width):
     return q, k, v
 
 
-def forward_case(name, dtype, heads, shared, queries, keys, width, block, rows, columns, shift=None, kept=True, **options):
+def forward_case(
+    name, dtype, heads, shared, queries, keys, width, block, rows, columns, shift=None, kept=True, **options
+):
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
         out = poison(q.shape, dtype)
@@ -77,7 +79,16 @@ def forward_case(name, dtype, heads, shared, queries, keys, width, block, rows, 
 
     grid = (-(-queries // rows), heads, 1)
     tolerance = 2e-2 if dtype == ml_dtypes.bfloat16 else 3e-3
-    case(f"attention_{name}", attention_kernel, make, reference, grid=grid, options=options, rtol=tolerance, atol=tolerance)
+    case(
+        f"attention_{name}",
+        attention_kernel,
+        make,
+        reference,
+        grid=grid,
+        options=options,
+        rtol=tolerance,
+        atol=tolerance,
+    )
 
 
 forward_case("masked", np.float16, 2, 1, 100, 90, 48, 64, 64, 32, -7, num_warps=4, num_stages=2)
@@ -85,18 +96,24 @@ forward_case("whole", np.float16, 1, 1, 70, 96, 32, 32, 64, 32, kept=False, num_
 forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 64, 12, num_warps=8, num_stages=2)
 
 
-def gradient_case(name, kernel, outputs, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, **options):
+def gradient_case(
+    name, kernel, outputs, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, **options
+):
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
         dout = normal(rng, q.shape, dtype)
         out, logsums, _ = exact(q, k, v, shift)
-        found = {"q": q, "k": k, "v": v, "dout": dout} | {x: poison((q if x == "dq" else k).shape, dtype) for x in outputs}
+        found = {"q": q, "k": k, "v": v, "dout": dout} | {
+            x: poison((q if x == "dq" else k).shape, dtype) for x in outputs
+        }
         at = {f"{x}_at": strides(found[x]) for x in found}
         found |= {"logsums": logsums.astype(np.float32), "deltas": (wide(dout) * out).sum(axis=3).astype(np.float32)}
         return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
     def reference(x):
-        found = dict(zip(("dq", "dk", "dv"), exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift), strict=True))
+        found = dict(
+            zip(("dq", "dk", "dv"), exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift), strict=True)
+        )
         return {output: found[output] for output in outputs}
 
     tolerance = 4e-2 if dtype == ml_dtypes.bfloat16 else 5e-3
@@ -104,14 +121,42 @@ def gradient_case(name, kernel, outputs, grid, dtype, heads, shared, queries, ke
 
 
 gradient_case(
-    "key_gradients", key_gradients_kernel, ("dk", "dv"), (2, 1, 1), np.float16, 2, 1, 70, 90, 48, 64, 32, 64, -7, num_warps=4
+    "key_gradients",
+    key_gradients_kernel,
+    ("dk", "dv"),
+    (2, 1, 1),
+    np.float16,
+    2,
+    1,
+    70,
+    90,
+    48,
+    64,
+    32,
+    64,
+    -7,
+    num_warps=4,
 )
 gradient_case(
     "key_gradients_wide", key_gradients_kernel, ("dk", "dv"), (1, 1, 1), ml_dtypes.bfloat16, 1, 1, 140, 128, 128, 128, 64, 128,
     None, num_warps=8, num_stages=2,
 )  # fmt: skip
 gradient_case(
-    "query_gradients", query_gradients_kernel, ("dq",), (2, 2, 1), np.float16, 2, 1, 100, 70, 48, 64, 64, 32, -7, num_warps=4
+    "query_gradients",
+    query_gradients_kernel,
+    ("dq",),
+    (2, 2, 1),
+    np.float16,
+    2,
+    1,
+    100,
+    70,
+    48,
+    64,
+    64,
+    32,
+    -7,
+    num_warps=4,
 )
 
 

@@ -1,0 +1,189 @@
+"""Attention and its gradients, as wrappers give them, against float64: ragged sizes, heads that share keys, masks, what is not finite."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from kernels.attention import exact, exact_gradients
+
+from blocknb.kernels import attention, attention_backward, heads
+from blocknb.runtime.kernel import Launch, captured
+
+DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
+TOLERANCE = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 2e-5}
+#: batch, heads, heads of k and v, queries, keys, head, shift (None: not causal)
+SHAPES = [
+    (1, 1, 1, 1, 1, 8, None),
+    (2, 4, 2, 100, 130, 64, None),
+    (1, 2, 2, 100, 100, 64, 0),
+    (1, 4, 1, 1, 77, 40, 76),
+    (1, 2, 1, 70, 33, 128, -5),
+    (1, 1, 1, 130, 65, 256, 3),
+]
+
+
+def random(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng().standard_normal(shape).astype(dtype)
+
+
+def poison(like: np.ndarray) -> np.ndarray:
+    return np.full_like(like, np.nan)
+
+
+def inputs(batch: int, count: int, shared: int, queries: int, keys: int, width: int, dtype: Any) -> list[np.ndarray]:
+    """q, k and v; those lie in memory as (batch, rows, heads, head)."""
+    q = random(batch, count, queries, width, dtype=dtype)
+    return [q, *(random(batch, keys, shared, width, dtype=dtype).swapaxes(1, 2) for _ in range(2))]
+
+
+def options(shift: int | None) -> dict[str, Any]:
+    return {} if shift is None else {"causal": True, "shift": shift}
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
+    *sizes, shift = shape
+    q, k, v = inputs(*sizes, DTYPES[dtype])
+    out, logsums = poison(q), np.full(q.shape[:3], np.nan, np.float32)
+    assert attention(q, k, v, out, logsums=logsums, **options(shift)) is out
+    right, right_logsums, _ = exact(q, k, v, shift)
+    within = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    np.testing.assert_allclose(out.astype(np.float64), right, **within)
+    np.testing.assert_allclose(logsums, right_logsums, rtol=1e-5, atol=1e-5)
+    dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
+    attention_backward(q, k, v, out, logsums, dout, *found, **options(shift))
+    for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
+        largest = np.abs(gradient).max()
+        np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
+
+
+def test_results_are_made_where_none_are_given() -> None:
+    q, k, v = inputs(1, 2, 1, 20, 30, 32, np.float16)
+    out = attention(q, k, v, scale=0.5)
+    right, logsums, _ = exact(q * np.float16(0.5 * math.sqrt(32)), k, v)
+    np.testing.assert_allclose(out, right, rtol=5e-3, atol=5e-3)
+    found = attention_backward(q, k, v, out, logsums.astype(np.float32), out, scale=0.5)
+    assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in (q, k, v)]
+    assert all(np.isfinite(x).all() for x in found)
+
+
+def test_queries_without_keys_have_zeros_and_give_nothing() -> None:
+    q, k, v = inputs(1, 1, 1, 9, 6, 16, np.float32)
+    out, logsums = poison(q), np.empty((1, 1, 9), np.float32)
+    attention(q, k, v, out, causal=True, shift=-4, logsums=logsums)
+    assert (out[:, :, :4] == 0).all() and (logsums[:, :, :4] == -np.inf).all() and np.isfinite(logsums[:, :, 4:]).all()
+    dq, dk, dv = attention_backward(q, k, v, out, logsums, random(*q.shape), causal=True, shift=-4)
+    assert (dq[:, :, :4] == 0).all() and (dk[:, :, 5:] == 0).all() and (dv[:, :, 5:] == 0).all() and dv[:, :, 4].any()
+    none = k[:, :, :0]
+    assert (attention(q, none, none, out, logsums=logsums) == 0).all() and (logsums == -np.inf).all()
+    dq, dk, _ = attention_backward(q, none, none, out, logsums, q)
+    assert (dq == 0).all() and dk.shape == none.shape
+    assert attention(q[:, :, :0], k, v).shape == (1, 1, 0, 16)
+
+
+def test_what_is_not_finite_reaches_the_queries_that_see_it_and_no_others() -> None:
+    q, k, v = inputs(1, 1, 1, 200, 200, 32, np.float32)
+    v[0, 0, 150, 3], k[0, 0, 70, 0] = np.inf, np.nan
+    out = attention(q, k, v, causal=True)
+    right, _, _ = exact(q[:, :, :70], k[:, :, :70], v[:, :, :70], 0)
+    np.testing.assert_allclose(out[:, :, :64], right[:, :, :64], rtol=2e-5, atol=2e-5)  # before the block that has it
+    assert np.isnan(out[0, 0, 70:]).all()
+    k[0, 0, 70, 0] = 0
+    out = attention(q, k, v, causal=True)
+    assert (out[0, 0, 150:, 3] == np.inf).all() and np.isfinite(out[0, 0, :128]).all()
+    q[0, 0, 5, 0], k[0, 0, :, 0] = np.inf, 1
+    assert np.isnan(attention(q, k, v)[0, 0, 5]).all()
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    q, k, v = inputs(1, 4, 2, 10, 12, 16, np.float32)
+    for message, call in {
+        r"q must have the shape \(batch, heads, rows, head\)": lambda: attention(q[0], k, v),
+        "v must have the shape of k": lambda: attention(q, k, v[:, :, :5]),
+        "does not fit q": lambda: attention(q, k[..., :8], v[..., :8]),
+        "the 3 heads of q are no multiple of the 2": lambda: attention(q[:, :3], k, v),
+        "a head has 8 to 256 numbers, not 257": lambda: attention(*(random(1, 1, 2, 257) for _ in range(3))),
+        "q is float64": lambda: attention(q.astype(float), k, v),
+        "k must be float32, as q is, not float16": lambda: attention(q, k.astype(np.float16), v),
+        "the last axis of q must be contiguous": lambda: attention(random(1, 4, 16, 10).swapaxes(2, 3), k, v),
+        "out must have the shape": lambda: attention(q, k, v, q[:, :2]),
+        "logsums must be contiguous, float32": lambda: attention(q, k, v, logsums=np.zeros((1, 4, 10))),
+        "scale must be positive": lambda: attention(q, k, v, scale=-1.0),
+        "dk must have the shape": lambda: attention_backward(q, k, v, q, np.zeros((1, 4, 10), np.float32), q, dk=q),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+# -- what is launched on GPUs: the tiles that the wrappers choose, assembled
+
+
+def launches(width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Forward and backward, as they would be launched on a GPU of that capability."""
+    monkeypatch.setattr(importlib.import_module("blocknb.kernels.heads"), "on_host", lambda array: False)
+    monkeypatch.setattr(heads, "capability", lambda array: arch)
+    q, k, v = inputs(1, 2, 2, 300, 300, width, dtype)
+    found: list[Launch] = []
+    logsums = np.zeros((1, 2, 300), np.float32)
+    with captured(found.append):
+        attention(q, k, v, logsums=logsums, causal=causal)
+        attention_backward(q, k, v, q, logsums, q, causal=causal)
+    return found
+
+
+SOME = [
+    ("sm_90a", 64, True, "fp16"),
+    ("sm_90a", 128, False, "bf16"),
+    ("sm_80", 128, True, "fp16"),
+    ("sm_75", 64, True, "fp16"),
+]
+ALL = [
+    (t, w, c, d)
+    for t in ("sm_90a", "sm_80", "sm_75")
+    for w in (64, 128, 256)
+    for c in (False, True)
+    for d in ("fp16", "bf16")
+]
+MORE = [pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in SOME and (x[0], x[3]) != ("sm_75", "bf16")]
+
+
+@pytest.mark.parametrize(("target", "width", "causal", "dtype"), [*SOME, *MORE])
+def test_nothing_is_spilled_and_no_product_is_serialised(
+    target: str, width: int, causal: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arch = int("".join(filter(str.isdigit, target)))
+    found = launches(width, causal, DTYPES[dtype], arch, monkeypatch)
+    assert [launch.kernel.__name__ for launch in found] == [
+        "attention_kernel", "deltas_kernel", "key_gradients_kernel", "query_gradients_kernel"
+    ]  # fmt: skip
+    for launch in found:
+        used = launch.retarget(target).resources
+        assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
+
+
+def test_on_hopper_copies_are_those_of_a_warp_of_its_own_and_weights_stay_in_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for launch in launches(128, True, np.float16, 90, monkeypatch):
+        if launch.kernel.__name__ == "deltas_kernel":
+            continue
+        ops = list(launch.retarget("sm_90a").stages[-1].after.ops())
+        products = [op for op in ops if op.name == "dot"]
+        copies = [op for op in ops if op.name == "copy_bulk"]
+        assert (
+            len(products)
+            == {"attention_kernel": 2, "key_gradients_kernel": 4, "query_gradients_kernel": 3}[launch.kernel.__name__]
+        )
+        assert (
+            len(copies)
+            == {"attention_kernel": 3, "key_gradients_kernel": 4, "query_gradients_kernel": 4}[launch.kernel.__name__]
+        )
+        assert sum(op.attrs["registers"] for op in products) == (
+            2 if launch.kernel.__name__ == "key_gradients_kernel" else 1
+        )
