@@ -20,7 +20,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `gemm` (products of
-    matrices), `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
+    matrices), `attention`, `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
     from blocknb.profile.bench import run
     from blocknb.profile.suite.runner import Options
 

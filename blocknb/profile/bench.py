@@ -104,10 +104,12 @@ def names() -> list[str]:
 
 
 def groups() -> dict[str, list[str]]:
-    """Names that stand for several benchmarks: "kernels" all ready-made kernels, "gemm" the products of matrices."""
+    """Names that stand for several benchmarks: "kernels" all ready-made kernels, "gemm" the products of matrices,
+    "attention" attention and its gradients."""
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
 
-    return {"kernels": list(kernels), "gemm": [name for name in kernels if name.startswith("gemm_")]}
+    families = {family: [name for name in kernels if name.startswith(f"{family}_")] for family in ("gemm", "attention")}
+    return {"kernels": list(kernels), **families}
 
 
 def run(wanted: Sequence[str], options: Options, path: str = "") -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blocknb.profile.suite import products
+from blocknb.profile.suite import attention, products
 from blocknb.profile.suite.definition import (
     Arrays,
     Benchmark,
@@ -270,5 +270,6 @@ BENCHMARKS: dict[str, Benchmark] = {
             both((8192, 8192), (4095, 8191)), ((4096, 4096),), over_squares, {"fp32": (0.0, 0.0), "fp16": (0.0, 0.0)},
         ),
         *products.BENCHMARKS,
+        *attention.BENCHMARKS,
     )
 }  # fmt: skip

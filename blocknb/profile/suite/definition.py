@@ -145,7 +145,7 @@ class Benchmark:
     configurations that a search tries beside. `flops` of a shape turns the rate into TFLOP/s; otherwise it is bytes: every array once.
     `check(xp, inputs, outputs)` replaces the comparison with `exact` where results are random, and says what is wrong.
     `variants` are further peers, by name; `peers` are those a GPU is measured with unless the command line says otherwise, in the
-    table's order.
+    table's order. `timed` is the most rounds, where one takes long.
     """
 
     name: str
@@ -161,6 +161,7 @@ class Benchmark:
     check: Callable[[Any, Arrays, Arrays], str] | None = None
     variants: Mapping[str, Variant] = field(default_factory=dict)
     peers: tuple[str, ...] = ()
+    timed: int | None = None
 
     def cases(self, device: str) -> list[Case]:
         shapes: Mapping[str, tuple[Shape, ...]] = self.gpu if device == "gpu" else {"fp32": self.cpu}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from blocknb.profile.suite.attention import CUDNN, FUSED, WS
 from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, Row
 from blocknb.profile.suite.table import geometric_mean
 
@@ -16,6 +17,8 @@ BACKWARD = (
     "layer_norm_backward", "rms_norm_backward", "cross_entropy", "cross_entropy_backward", "swiglu", "rope",
 )  # fmt: skip
 POINTERS = "pointers"  # the variant of a product by tiles of pointers
+FORWARD = ("attention_forward", "attention_forward_causal")
+GRADIENTS = ("attention_backward", "attention_backward_causal")
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Floor:
 
 def _wide(row: Row) -> bool:
     return row.case.shape[0] == 4096
+
+
+def _head(size: int) -> Callable[[Row], bool]:
+    return lambda row: row.case.shape[1] == size
 
 
 def _huge(row: Row) -> bool:
@@ -64,6 +71,10 @@ FLOORS = (
     Floor("gpu", ("rms_norm",), TRITON, 0.95, 1.10, "each", _wide, "M=4096"),
     Floor("gpu", BACKWARD, COMPILED, 1.0, 1.3, "mean", said="backward, cross entropy, SwiGLU, RoPE"),
     Floor("gpu", ("softmax", "layer_norm", "rms_norm"), COPY, 0.95, 0.99, "each", _huge, "1 GiB"),
+    *(Floor("gpu", FORWARD, peer, 1.00, 1.15) for peer in (TRITON, FUSED, WS)),
+    Floor("gpu", FORWARD, CUDNN, 0.85, 1.00),
+    Floor("gpu", GRADIENTS, CUDNN, 0.75, 1.00, "each", _head(64), "head 64"),
+    Floor("gpu", GRADIENTS, CUDNN, 0.60, 1.00, "each", _head(128), "head 128"),
     Floor("cpu", ("softmax",), NUMPY, 3.0, 6.0, "mean"),
     Floor("cpu", ("softmax",), TORCH, 1.0, 1.5, "mean"),
     Floor("cpu", ("layer_norm",), NUMPY, 3.0, 6.0, "mean"),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocknb import kernels
+from blocknb.profile.suite import attention
 from blocknb.profile.suite.definition import Arrays, Benchmark, Case, Config, Make, MakeTorch
 from blocknb.profile.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
@@ -22,9 +23,11 @@ from blocknb.profile.timing import Timing, interleaved
 OURS = "blocknb"
 EXPERIMENTAL = "experimental"  # ours with the optimisations that wait for their measurement
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
-CUPY = "CuPy"
+CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, EXPERIMENTAL})  # that any benchmark may have
+GENERAL = frozenset(
+    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, EXPERIMENTAL}
+)  # that any benchmark may have
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
@@ -150,6 +153,9 @@ class Session:
                 self.source("experimental")
             case "CuPy":
                 self.functions[peer] = peers_torch.with_cupy()
+            case attention.CUDNN | attention.FLASH:
+                __import__("torch")
+                self.functions[peer] = attention.torch_peers(peer)
             case "copy":
                 pass
             case _:
@@ -321,5 +327,5 @@ def measure(
         else:
             calls[peer] = candidate.call
     bench.__dict__.pop("exact", None)  # twice the memory of what is timed
-    row.times = dict(session.time(calls))
+    row.times = dict(session.time(calls, None if benchmark.timed is None else min(benchmark.timed, session.rounds)))
     return row

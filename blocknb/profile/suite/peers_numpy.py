@@ -44,6 +44,44 @@ def _sum(x: Any, out: Any) -> None:
     out[0] = np.sum(x)
 
 
+def _weights(q: Any, k: Any, causal: bool) -> Any:
+    scores = q @ k.swapaxes(2, 3)
+    scores *= np.float32(q.shape[3] ** -0.5)
+    if causal:
+        scores[:, :, *np.triu_indices(q.shape[2], 1, k.shape[2])] = -np.inf
+    scores -= np.max(scores, axis=3, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= np.sum(scores, axis=3, keepdims=True)
+    return scores
+
+
+def _attention(causal: bool) -> Peer:
+    def forward(q: Any, k: Any, v: Any, out: Any) -> None:
+        np.matmul(_weights(q, k, causal), v, out=out)
+
+    return forward
+
+
+def _attention_backward(causal: bool) -> Peer:
+    def backward(q: Any, k: Any, v: Any, dout: Any, out: Any, logsums: Any, dq: Any, dk: Any, dv: Any) -> None:
+        p = _weights(q, k, causal)
+        np.matmul(p.swapaxes(2, 3), dout, out=dv)
+        ds = dout @ v.swapaxes(2, 3)
+        ds -= np.sum(dout * out, axis=3, keepdims=True)
+        ds *= p
+        ds *= np.float32(q.shape[3] ** -0.5)
+        np.matmul(ds, k, out=dq)
+        np.matmul(ds.swapaxes(2, 3), q, out=dk)
+
+    return backward
+
+
+NUMPY |= {
+    "attention_forward": _attention(False), "attention_forward_causal": _attention(True),
+    "attention_backward": _attention_backward(False), "attention_backward_causal": _attention_backward(True),
+}  # fmt: skip
+
+
 @numpy_peer
 def _softmax(x: Any, out: Any) -> None:
     column = scratch("column", (len(x), 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from blocknb.profile.suite import attention
 from blocknb.profile.suite.catalogue import EPS, P
 
 Peer = Callable[..., Any]
@@ -66,6 +67,7 @@ def formulas() -> dict[str, Peer]:
         "rms_norm_backward": rms_norm_backward, "cross_entropy": cross_entropy,
         "cross_entropy_backward": cross_entropy_backward, "swiglu": swiglu, "rope": rope, "dropout": dropout,
         "transpose": lambda x: x.T.contiguous(),
+        **attention.torch_peers("torch"),
     }  # fmt: skip
     return found | products()
 

@@ -80,7 +80,7 @@ def _allocated(size: int, alignment: int, stream: int | None) -> Any:
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
-def _loaded(name: str, text: str) -> ModuleType:
+def loaded(name: str, text: str) -> ModuleType:
     """A module of that text, from a file of its own."""
     path = _folder() / f"{name}_{next(_count)}.py"
     path.write_text(text)
@@ -97,7 +97,7 @@ def kernel_for_triton(kernel: Kernel) -> Any:
     """One kernel of ours as Triton's, from its source. Raises ImportError without Triton."""
     importlib.import_module("triton")
     text = f"import blocknb\nimport blocknb.language as bl\n\n\n@blocknb.kernel\n{kernel.src}"
-    return getattr(_loaded(kernel.fn.__name__, rewritten(text, "triton")), kernel.fn.__name__)
+    return getattr(loaded(kernel.fn.__name__, rewritten(text, "triton")), kernel.fn.__name__)
 
 
 class Sources:
@@ -131,7 +131,7 @@ class Sources:
                     text,
                     flags=re.M,
                 )
-            self.modules[name] = _loaded(name, text)
+            self.modules[name] = loaded(name, text)
         return self.modules[name]
 
     def call(
