@@ -167,23 +167,16 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
 
 
-def test_on_hopper_copies_are_those_of_a_warp_of_its_own_and_weights_stay_in_registers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     for launch in launches(128, True, np.float16, 90, monkeypatch):
-        if launch.kernel.__name__ == "deltas_kernel":
+        name = launch.kernel.__name__
+        if name == "deltas_kernel":
             continue
         ops = list(launch.retarget("sm_90a").stages[-1].after.ops())
-        products = [op for op in ops if op.name == "dot"]
-        copies = [op for op in ops if op.name == "copy_bulk"]
-        assert (
-            len(products)
-            == {"attention_kernel": 2, "key_gradients_kernel": 4, "query_gradients_kernel": 3}[launch.kernel.__name__]
-        )
-        assert (
-            len(copies)
-            == {"attention_kernel": 3, "key_gradients_kernel": 4, "query_gradients_kernel": 4}[launch.kernel.__name__]
-        )
-        assert sum(op.attrs["registers"] for op in products) == (
-            2 if launch.kernel.__name__ == "key_gradients_kernel" else 1
-        )
+        rings = {op.result for op in ops if op.name == "alloc" and op.attrs.get("align")}
+        slots = {op.result: op.args[0] for op in ops if op.name == "slot"}
+        copied = {slots[op.args[0]] for op in ops if op.name == "copy_bulk"}
+        read = {slots[x] for op in ops if op.name == "dot" for x in op.args[:2] if x in slots}
+        assert read == copied <= rings
+        assert name == "attention_kernel" or len(read) == 4
+        assert any(op.attrs["registers"] for op in ops if op.name == "dot")
