@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from box_kernels import attention, attention_pointers, batched, batched_blocks, described, persistent, split
-from boxed import after, boxes, check_boxes
+from boxed import accesses, after, boxes, check_boxes
 
 import blocknb
 import blocknb.language as bl
+from blocknb.analysis import affine
+from blocknb.analysis.boxes import box_of
 from blocknb.language.bulk import UNBOUNDED
 from blocknb.runtime.descriptor import TensorDescriptor
 
@@ -289,3 +291,11 @@ def test_a_plain_tile_of_rows_is_one() -> None:
 def test_what_a_tensor_map_cannot_describe(given: dict[str, Any], why: str) -> None:
     found = boxes(after(one_load, one("", **given)))
     assert found[0] == why
+
+
+def test_an_access_that_a_pass_has_made_up_is_a_box_as_well() -> None:
+    """As that of a whole tile is of which a function stores parts."""
+    func = after(one_load, one(""))
+    facts = affine.analyze(func)
+    for op in accesses(func):
+        assert box_of(facts, op.replace(attrs={**op.attrs, "made": "up"}), op) == box_of(facts, op)
