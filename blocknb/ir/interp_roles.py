@@ -323,6 +323,9 @@ class Agent(Warp):
 
     def reach(self, op: Op, name: str, box: Box, map: Map, observe: Callable) -> np.ndarray:
         """The elements of an array under a box, zeros where it is out of bounds; `observe` is told which bytes they are."""
+        row = map.extents[-1] * map.type.dtype.bytes
+        if name == "store" and row % ALIGNMENT and not box.inside.all():  # it clips at the next multiple
+            raise self.bug(op, f"{self.title} stores to rows of {row} bytes, and zeros behind them")
         self.space.observer = observe
         try:
             kind = map.type.dtype.numpy

@@ -124,7 +124,7 @@ class Finder:
     def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
         """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
         last = self.defs.get(op.args[1])
-        if last is None or last not in here or len(self.users[last.result]) > 1:
+        if last is None or last not in here or len(self.users[op.args[1]]) > 1:
             return None
         if last.name == "convert":
             return last.args[0], last
