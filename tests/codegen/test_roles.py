@@ -77,12 +77,14 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
     bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
 
 
-#: tile, warps, slots; and of the machine code: products of a trip, CTAs of a multiprocessor
-TILES = [((128, 256, 64), 8, 4, 4, 1), ((128, 128, 64), 4, 3, 8, 2), ((64, 128, 64), 4, 4, 4, 2)]
+#: tile, warps, slots; and of the machine code: products of a trip, CTAs of a multiprocessor, threads
+TILES = [((128, 256, 64), 8, 4, 4, 1, 384), ((128, 128, 64), 4, 3, 8, 2, 160), ((64, 128, 64), 4, 4, 4, 2, 160)]
 
 
-@pytest.mark.parametrize(("tile", "warps", "slots", "count", "resident"), TILES, ids=str)
-def test_the_loop_of_a_product(tile: tuple[int, int, int], warps: int, slots: int, count: int, resident: int) -> None:
+@pytest.mark.parametrize(("tile", "warps", "slots", "count", "resident", "threads"), TILES, ids=str)
+def test_the_loop_of_a_product(
+    tile: tuple[int, int, int], warps: int, slots: int, count: int, resident: int, threads: int
+) -> None:
     blocks = dict(zip(("BM", "BN", "BK"), tile, strict=True))
     arrays, numbers = dict.fromkeys("abc", "*fp16:16"), dict.fromkeys(("m", "n", "k", "pitch"), "i32:16")
     compiled = multiply.compile(**arrays, **numbers, **blocks, num_warps=warps, num_stages=slots, target="sm_90a")
@@ -90,9 +92,9 @@ def test_the_loop_of_a_product(tile: tuple[int, int, int], warps: int, slots: in
     assert not found.warnings
     assert not found.spill_bytes
     ptx = compiled.artifacts["ptx"]
-    assert f".reqntid {32 * (warps + 1)}" in ptx
+    assert f".reqntid {threads}" in ptx
     assert f".minnctapersm {resident}" in ptx
-    assert found.registers * 32 * (warps + 1) * resident <= 1 << 16
+    assert found.registers * threads * resident <= 1 << 16
     listing = sass.disassemble(compiled.artifacts["cubin"], HOPPER).result().text
     loops = [part for part in re.split(r"\.L_x_\d+:", listing) if "GMMA" in part]
     assert len(loops) == 1
