@@ -41,6 +41,7 @@ MISTAKES = {
     "bytes": (0, lambda text: text.replace(", 16384;", ", 16400;"), "everybody waits"),
     "arrivals": (0, lambda text: re.sub(r"(\[\$0\+491(?:76|84|92)\]), 4;", r"\1, 5;", text), "everybody waits"),
     "order": (0, lambda text: "\n".join(line for line in text.split("\n") if "again: mbarrier" not in line), None),
+    "early": (0, lambda text: text.replace("wait_group.sync.aligned 1;", "wait_group.sync.aligned 2;"), "Not equal"),
     "barrier": (2, lambda text: text.replace("count(i32 1, i32 128)", "count(i32 1, i32 160)"), "a barrier of 160"),
     "fence": (2, lambda text: re.sub(r"[^\n]*fence\.proxy\.async[^\n]*\n", "", text), "no fence has shown"),
     "read": (2, lambda text: re.sub(r"[^\n]*wait_group\.read[^\n]*\n", "", text), "before its stores have read"),

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fuzz import simt
+from fuzz.races import Race
 from kernels import CASES
 from kernels.base import copied, parameters
 from kernels.products import matmul
@@ -116,5 +117,5 @@ def test_simt_notices_what_is_wrong(name, change):
         case.check(arguments, got)
 
     run(text)
-    with pytest.raises((AssertionError, ValueError)):
+    with pytest.raises((AssertionError, ValueError, Race)):
         run(spoilt)

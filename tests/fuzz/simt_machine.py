@@ -10,7 +10,7 @@ import numpy as np
 
 from blocknb.codegen.gpu import Module
 from blocknb.runtime.cta import programs_of_cta
-from fuzz import simt_bulk
+from fuzz import simt_bulk, simt_wgmma
 from fuzz.simt_memory import Memory
 
 Env = dict[str, Any]
@@ -35,6 +35,7 @@ class Machine:
         self.program, self.sizes, self.engine = program, sizes, engine
         self.functions, self.ids = variants(self.threads), np.arange(self.threads)
         self.agents: list[Iterator[bool]] = []
+        self.products = simt_wgmma.Products()
         self.together = programs_of_cta(sizes, module.programs, sms=0)  # they say nothing to each other
         whole = np.full(module.shared_bytes + 1024, 0xA5, np.uint8)
         self.buffer = whole[-whole.ctypes.data % 1024 :][: module.shared_bytes]
@@ -114,6 +115,7 @@ class Machine:
         for target, who in zip(targets, (taken, ~taken), strict=True):
             role = copy.copy(self)
             role.threads, role.ids, role.copies = int(who.sum()), self.ids[who], [[]]
+            role.products = simt_wgmma.Products()
             role.active, role.functions = np.ones(role.threads, bool), self.variants(role.threads)
             own = {name: simt_bulk.part(value, who) for name, value in env.items()} | {"@": role}
             self.agents.append(role.walk(role.functions[function.name], own, target, label))

@@ -2,8 +2,7 @@
 
 Nothing here comes from the compiler's tables. A descriptor is decoded as the PTX ISA has it ("Matrix descriptor format", "Canonical
 layouts"), every element's address is worked out and swizzled on its own, and the bytes are fetched from there; so a descriptor that is
-wrong in any field gives wrong numbers, or an access outside of shared memory. The accumulators of an instruction may not be read before
-a wait, which holds of the text of one block: it must end with one.
+wrong in any field gives wrong numbers, or an access outside of shared memory.
 """
 
 from __future__ import annotations
@@ -30,21 +29,56 @@ MULTIPLY = re.compile(
 
 
 def block(text: str, constraints: str, args: list[Get], threads: int) -> Get:
-    """An asm block with wgmma: operands are the accumulators, which are results and may be operands, too, and others."""
-    if text == "wgmma.wait_group.sync.aligned 0;":
-        return lambda env: [a(env) for a in args]
+    """An asm block with wgmma, or with a wait for some: operands are the accumulators, which are results and may be operands, too, and
+    others. Products are computed, and shared memory is read, when somebody waits for them; until then results are of no use."""
     parts = [p for p in constraints.split(",") if not p.startswith("~")]
-    outputs = sum(p.startswith("=") for p in parts)
+    outputs = [p for p in parts if p.startswith("=")]
+    (pending,) = (int(n) for n in re.findall(r"wgmma\.wait_group\.sync\.aligned (\d);", text))
+    if text.startswith("wgmma.wait_group"):
+
+        def wait(env: Env) -> list[np.ndarray]:
+            values = [a(env) for a in args[: len(outputs)]]
+            return env["@"].products.wait(pending, values)
+
+        return wait
     lines = [line.strip() for line in text.strip("{ }").split(";") if line.strip()]
 
     def step(env: Env) -> list[np.ndarray]:
-        values = {f"${outputs + i}": a(env) for i, a in enumerate(args)}
-        tied = {f"${part}": values[f"${outputs + i}"] for i, part in enumerate(parts[outputs:]) if part.isdigit()}
-        values.update({f"${i}": np.full(threads, np.nan) for i in range(outputs)})  # what nothing has set
-        values.update(tied)
-        return Block(env, values, threads).run(lines)[:outputs]
+        products = env["@"].products
+        values = {f"${len(outputs) + i}": a(env) for i, a in enumerate(args)}
+        tied = {f"${p}": values[f"${len(outputs) + i}"] for i, p in enumerate(parts[len(outputs) :]) if p.isdigit()}
+        unset = [np.full(threads, np.nan if p == "=f" else 0x5A5A5A5A) for p in outputs]
+        results = [x.astype(np.float32 if p == "=f" else np.int32) for x, p in zip(unset, outputs, strict=True)]
+
+        def compute() -> list[np.ndarray]:
+            known = values | {f"${i}": x for i, x in enumerate(unset)} | {k: products.value(x) for k, x in tied.items()}
+            return Block(env, known, threads).run(lines)[: len(outputs)]
+
+        products.begin(compute, results)
+        return products.wait(pending, results)
 
     return step
+
+
+class Products:
+    """Those of some threads that are under way, in groups, and what came of others. An array stands for a result until there is one."""
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[Callable[[], list[np.ndarray]], list[np.ndarray]]] = []
+        self.done: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def begin(self, compute: Callable[[], list[np.ndarray]], results: list[np.ndarray]) -> None:
+        self.groups.append((compute, results))
+
+    def wait(self, pending: int, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        while len(self.groups) > pending:
+            compute, results = self.groups.pop(0)
+            for result, found in zip(results, compute(), strict=True):
+                self.done[id(result)] = result, found
+        return [self.value(x) for x in values]
+
+    def value(self, x: np.ndarray) -> np.ndarray:
+        return self.done[id(x)][1] if id(x) in self.done else x
 
 
 class Block:
@@ -52,12 +86,12 @@ class Block:
 
     def __init__(self, env: Env, values: dict[str, Any], threads: int):
         self.env, self.values, self.threads = env, values, threads
-        self.fenced = self.committed = self.waited = False
+        self.fenced = self.committed = False
 
     def run(self, lines: Sequence[str]) -> list[np.ndarray]:
         for line in lines:
             self.line(line)
-        assert self.committed and self.waited, "accumulators are read with no wait for them"
+        assert self.committed
         return [
             self.values[name] for name in sorted((n for n in self.values if n[1:].isdigit()), key=lambda n: int(n[1:]))
         ]
@@ -69,8 +103,8 @@ class Block:
             self.fenced = True
         elif line == "wgmma.commit_group.sync.aligned":
             self.committed = True
-        elif re.fullmatch(r"wgmma\.wait_group\.sync\.aligned \d", line):  # when it reads is the interpreter's business
-            self.waited = self.committed
+        elif line.startswith("wgmma.wait_group"):
+            assert self.committed, "a wait for products that are in no group"
         elif found := re.fullmatch(r"setp\.(eq|ne)\.s32 (\w+), (\d+), (\d+)", line):
             self.values[found[2]] = (int(found[3]) == int(found[4])) == (found[1] == "eq")
         elif found := re.fullmatch(r"add\.s64 (\w+), (\S+), (\d+)", line):
