@@ -215,10 +215,9 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
         return lambda env: Wait(env["@"], number(env, found[1], found[2]), number(env, found[3]))
     if found := re.fullmatch(r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, " + PLACE + r", (\d+);", text):
 
-        def expect(env: Env) -> object:
+        def expect(env: Env) -> None:
             alone(env)
             env["@"].engine.barrier(number(env, found[1], found[2])).step(1, int(found[3]))
-            return SWITCH
 
         return expect
     if found := re.fullmatch(r"(?:@\$(\d) )?mbarrier\.arrive\.shared::cta\.b64 _, " + PLACE + ";", text):
