@@ -220,7 +220,7 @@ def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
     assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
     big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
     for target, slots in (("sm_80", 2), ("sm_90a", 3)):
-        stage = lowered(product, big, target, ("specialize",), num_warps=8)[1]
+        stage = lowered(product, big, target, num_warps=8, without=("specialize",))[1]
         assert [text.partition("registers: ")[2] for text in texts(stage) if "slots" in text] == [
             f"{slots} slots of 32768 bytes, 16 bytes a copy (not 4: for want of shared memory)"
         ] * 2
