@@ -215,6 +215,12 @@ describe('explanations of instructions', () => {
       'mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32',
       /tensor core/,
     ],
+    [
+      'ptx',
+      '\t{ .reg .pred on; setp.eq.s32 on, 0, 0; wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%f1};',
+      'wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16',
+      /four warps start a matrix product/,
+    ],
     ['ptx', '\tbar.sync \t0;', 'bar.sync', /waits until all threads/],
     ['sass', '    @!P0 EXIT', 'EXIT', /ends the thread/],
     ['sass', '    LDG.E.128 R4, desc[UR4][R2.64]', 'LDG.E.128', /device memory/],

@@ -13,7 +13,7 @@ from laboratory import ROOT, Notebook
 KERNELS = {
     "01_first_kernel": ("def add(", ["add.f32", "FADD"], ["load x", "load y", "store out"]),
     "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
-    "03_matmul": ("def matmul(", ["mma.sync", "HMMA"], ["copy to shared a", "copy to shared b", "store c"]),
+    "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["copy to shared b"]),
 }
 VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
 

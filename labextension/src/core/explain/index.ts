@@ -13,9 +13,12 @@ export interface Explanation {
 
 type Explain = (line: string) => Explanation | null;
 
-/** A line of PTX: a predicate may stand before the opcode; names of directives begin with a dot. */
+/** A line of PTX: a predicate may stand before the opcode; names of directives begin with a dot. Of several instructions on a line, as
+ * inline assembly has them behind its own registers, it is the first one of a name that does the work. */
 const ptx: Explain = (line) => {
-  const found = /^(\s*(?:\{\s*)?(?:@!?%\w+\s+)?)([a-z][\w.:]*)(?=[\s;]|$)/.exec(line);
+  const found = /^\s*\{ \.reg/.test(line)
+    ? /^(.*?)((?:wgmma\.mma_async|mbarrier\.try_wait)[\w.:]*)/.exec(line)
+    : /^(\s*(?:\{\s*)?(?:@!?%\w+\s+)?)([a-z][\w.:]*)(?=[\s;]|$)/.exec(line);
   if (!found || line.trimEnd().endsWith(':')) {
     return null;
   }
