@@ -1,4 +1,5 @@
-"""wgmma on a GPU with the tiles that one would take, against float64: orders, ragged shapes, stages, attention. Small cases of every dtype
+"""Products on Hopper with the tiles that one would take, against float64: orders, ragged shapes, stages, attention; by wgmma with operands
+copied by a warp of its own or by all, and by mma.sync. Small cases of every dtype
 are among those of tests/kernels."""
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def operand(shape, transposed, dtype):
     return made.T if transposed else made
 
 
-#: Every tile, order and number of stages with some dtype; all of them together with --full.
-ALL = [(*x, *tile, n) for *x, tile, n in itertools.product(TOLERANCE, ("nn", "nt", "tn", "tt"), TILES, (1, 2, 4))]
-SOME = [pytest.param(*x, marks=() if i % 8 == 0 else pytest.mark.full) for i, x in enumerate(ALL)]
+WAYS = ((), ("specialize",), ("wgmma",))  # what is left out
+#: Every tile, order and number of stages with some dtype and way; all of them together with --full.
+ORDERS = ("nn", "nt", "tn", "tt")
+ALL = [(*x, *tile, n, way) for *x, tile, n, way in itertools.product(TOLERANCE, ORDERS, TILES, (1, 2, 4), WAYS)]
+SOME = [pytest.param(*x, marks=() if i % 16 == 0 else pytest.mark.full) for i, x in enumerate(ALL)]
 
 
-@pytest.mark.parametrize(("dtype", "order", "tile", "num_warps", "num_stages"), SOME)
-def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages):
+@pytest.mark.parametrize(("dtype", "order", "tile", "num_warps", "num_stages", "without"), SOME)
+def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages, without):
     bm, bn, bk = (*tile[:2], tile[2] // 2) if dtype == "float32" else tile
     for m, n, k in SHAPES:
         a, b = operand((m, k), order[0] == "t", dtype), operand((k, n), order[1] == "t", dtype)
@@ -44,7 +47,7 @@ def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages
         strides = [x // array.itemsize for array in (a, b, c) for x in array.strides]
         grid = (blocknb.cdiv(m, bm) * blocknb.cdiv(n, bn),)
         constants = {"BM": bm, "BN": bn, "BK": bk, "GROUP": 4, "LEAKY": False, "PRECISION": "tf32"}
-        options = {"num_warps": num_warps, "num_stages": num_stages}
+        options = {"num_warps": num_warps, "num_stages": num_stages, "without": without}
         matmul[grid](a, b, c, m, n, k, *strides, **constants, **options)
         expected = a.astype(cupy.float64) @ b.astype(cupy.float64)
         error = float(cupy.abs(c - expected).max() / cupy.abs(expected).max())
@@ -55,11 +58,12 @@ def test_products_are_those_of_float64(dtype, order, tile, num_warps, num_stages
     ("columns", "head", "num_warps", "num_stages"), [(64, 64, 4, 3), (128, 64, 8, 2), (128, 128, 8, 2)]
 )
 @pytest.mark.parametrize("rows", [1024, 1000])
-def test_attention_is_that_of_float64(rows, columns, head, num_warps, num_stages):
+@pytest.mark.parametrize("without", WAYS)
+def test_attention_is_that_of_float64(rows, columns, head, num_warps, num_stages, without):
     q, k, v = (operand((rows, head), False, "float16") for _ in range(3))
     out = cupy.full((rows, head), np.nan, np.float32)
     grid = (blocknb.cdiv(rows, 128),)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
+    options = {"num_warps": num_warps, "num_stages": num_stages, "without": without}
     attention[grid](q, k, v, out, rows, head**-0.5, 128, columns, head, **options)
     scores = q.astype(cupy.float64) @ k.astype(cupy.float64).T * head**-0.5
     weights = cupy.exp(scores - scores.max(axis=1, keepdims=True))
