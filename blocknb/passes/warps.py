@@ -28,6 +28,9 @@ LOADED = 512  # elements loaded that are worth a warp, as long as these are few
 LARGE = 2048  # elements of the largest tile that a warp keeps, 64 a thread
 #: Registers of a thread for what products leave, beside addresses, fragments and what else is computed; of 16 warps a thread has 128.
 ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
+SINGLE = (
+    96  # of four warps, where operands are fp32: these take registers on their way to shared memory, or many addresses
+)
 ROWS = 64  # of chained products, for four warps
 #: What the rule for few warps was not measured with.
 OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
@@ -89,7 +92,9 @@ def for_products(func: Func) -> tuple[int, str]:
     dots = [op for op in func.ops() if op.name == "dot"]
     rows = max((op.result.type.shape[0] for op in dots if op.args[0] in made), default=0)
     needed = max(results(func.body, made))
-    count = min((few for few, most in ACCUMULATORS if needed <= most * 32 * few), default=MOST)
+    single = any(op.args[0].type.dtype.bits == 32 for op in dots)
+    limits = ((few, min(most, SINGLE) if single and few == USUAL else most) for few, most in ACCUMULATORS)
+    count = min((few for few, most in limits if needed <= most * 32 * few), default=MOST)
     if count == USUAL and rows > ROWS:
         return 2 * USUAL, f"{USUAL} for each {ROWS} of the {rows} rows of a product that is multiplied again"
     each = f"their results take {counted(needed // (32 * count), 'register')} of a thread"

@@ -232,7 +232,7 @@ def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
     for missing, _, call in left_out:
         assert int(missing) > 0
         shown = eval(html_module.unescape(call), {"matmul_kernel": matmul_kernel})
-        size = len(shown.splitlines() if isinstance(shown, str) else shown)
+        size = len(shown.split("\n") if isinstance(shown, str) else shown)
         assert size and (size >= int(missing) or shown == matmul_kernel.latest.trace.notes)
 
 

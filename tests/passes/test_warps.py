@@ -106,6 +106,11 @@ def test_products_have_the_warps_whose_registers_hold_their_results(tile, warps,
     assert found == warps and f"{each} registers" in why
 
 
+def test_operands_of_32_bits_take_registers_as_well():
+    given = {"x": "*fp32:16", "y": "*fp32:16", "out": "*fp32:16", "K": 32}
+    assert [chosen(products, **given, M=m, N=n)[0] for m, n in ((64, 128), (64, 256), (128, 128))] == [4, 8, 8]
+
+
 @pytest.mark.parametrize(("rows", "columns", "head", "warps"), [(64, 64, 64, 4), (128, 64, 64, 8), (128, 128, 128, 8)])
 def test_chained_products_have_four_warps_for_64_rows(rows, columns, head, warps):
     given = {"q": "*fp16:16", "k": "*fp16:16", "v": "*fp16:16", "out": "*fp32:16", "n": "i32", "scale": "fp32"}
