@@ -56,14 +56,19 @@ def specialize(func: Func, target: Target, notes: Notes) -> Func:
     warp that does nothing else and runs ahead of the others (warp specialisation). That needs loads of boxes of arrays: by a tensor
     descriptor, or by pointers with a mask that is the array's bounds. Other loads stay with the warps that multiply.
     """
-    planner = Planner(func, notes)
+    planner, others = Planner(func, notes), 0
     plan = planner.plan()
     while plan is not None:
+        while plan is not None and others + plan.bytes > plan.most(target):
+            plan = plan.smaller(notes)
+        if plan is None:
+            break
         made = tidy(Roles(func, plan, planner.facts, planner.needs).run(), "specialize")
-        if place(made)[1] <= plan.most(target):
+        total = place(made)[1]
+        if total <= plan.most(target):
             plan.explain(notes)
             return made
-        plan = plan.smaller(notes)
+        others = total - plan.bytes  # rings have their places to themselves
     return func
 
 
@@ -125,6 +130,11 @@ class Plan:
     @property
     def rings(self) -> list[Group]:
         return [group for group in self.groups if group.ring is None]
+
+    @property
+    def bytes(self) -> int:
+        """Of all rings."""
+        return sum(ring.slots * ring.bytes for ring in self.rings)
 
     def most(self, target: Target) -> int:
         """The bytes of shared memory that the program may take."""
