@@ -9,7 +9,9 @@ from kernels import CASES
 from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
-PASSES = ("narrow", "coalesce", "wgmma", "tensorcore", "assign", "epilogue", "shared", "bulk", "pipeline", "barriers")
+PASSES = tuple(
+    "narrow coalesce wgmma tensorcore assign epilogue shared specialize overlap bulk pipeline barriers".split()
+)
 USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
     "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
@@ -18,6 +20,8 @@ SAMPLES = {
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
     "epilogue": ("wgmma_fp16_parts",),
+    "specialize": ("attention_masked", "boxed_fp16"),
+    "overlap": ("attention_masked",),
     "bulk": ("boxed_fp16",),
     "shared": (
         "softmax_781",

@@ -1,0 +1,277 @@
+"""specialize, persist and overlap: what is copied by a warp of its own and what is not, teams that take turns, products put off for a trip.
+
+That all of it means what it meant before is told by `test_every_pass` and `test_roles_at_random`; here are the decisions, and the corner
+cases of counting: no trip, one trip, fewer programs than teams.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernels.base import Case
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.errors import CompilerBug
+from blocknb.ir import interp
+from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.ir.verify import verify
+from blocknb.target import Target
+
+HALF = np.float16
+kernel = blocknb.kernel(do_not_specialize=("k",))
+
+
+@kernel
+def product(
+    a, b, c, m, n, k, PITCH: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr,
+):  # fmt: skip
+    """c = a b^T, one tile a program, in ways of which some keep loads with the warps that multiply."""
+    left = bl.make_tensor_descriptor(a, [m, k], [PITCH, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(b, [n, k], [PITCH, 1], [BN, BK])
+    row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
+    total = bl.zeros((BM, BN), bl.float32)
+    first = left.load([row, 0])
+    if HOW == "ordered":
+        bl.debug_barrier()
+    for start in range(0, bl.program_id(0) * BK + BK if HOW == "uneven" else k, BK):
+        x = left.load([row, start])
+        y = right.load([column, start])
+        if HOW == "scaled":
+            x = x * 2
+        if HOW == "both":
+            total += bl.sum(y, axis=1)[None, :]
+        if HOW == "wrapped":
+            rows = (row + bl.arange(0, BM)) % m
+            inner = start + bl.arange(0, BK)
+            x = bl.load(a + rows[:, None] * PITCH + inner[None, :], mask=inner[None, :] < k)
+        if HOW == "outer":
+            x = first
+        total = bl.dot(x, y.T, total)
+        if HOW == "written":
+            left.store([row, start], bl.zeros((BM, BK), bl.float16))
+    rows, columns = row + bl.arange(0, BM), column + bl.arange(0, BN)
+    bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+@kernel
+def attention(q, k, v, o, keys, WIDTH: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr):
+    """One block of queries a program, over all keys; without keys it is zero."""
+    row = bl.program_id(0) * ROWS
+    queries = bl.num_programs(0) * ROWS
+    query = bl.make_tensor_descriptor(q, [queries, WIDTH], [WIDTH, 1], [ROWS, WIDTH]).load([row, 0])
+    of_keys = bl.make_tensor_descriptor(k, [keys, WIDTH], [WIDTH, 1], [COLUMNS, WIDTH])
+    of_values = bl.make_tensor_descriptor(v, [keys, WIDTH], [WIDTH, 1], [COLUMNS, WIDTH])
+    top = bl.full((ROWS,), -1e30, bl.float32)
+    total = bl.zeros((ROWS,), bl.float32)
+    result = bl.zeros((ROWS, WIDTH), bl.float32)
+    for start in range(0, keys, COLUMNS):
+        scores = bl.dot(query, of_keys.load([start, 0]).T)
+        columns = start + bl.arange(0, COLUMNS)
+        scores = bl.where(columns[None, :] < keys, scores, -float("inf"))
+        larger = bl.maximum(top, bl.max(scores, axis=1))
+        powers = bl.exp2(scores - larger[:, None])
+        factor = bl.exp2(top - larger)
+        total = total * factor + bl.sum(powers, axis=1)
+        values = of_values.load([start, 0])
+        result = bl.dot(powers.to(values.dtype), values, result * factor[:, None])
+        top = larger
+    result = result / bl.where(total == 0.0, 1.0, total)[:, None]
+    places = (row + bl.arange(0, ROWS))[:, None] * WIDTH + bl.arange(0, WIDTH)[None, :]
+    bl.store(o + places, result)
+
+
+TILE = {"BM": 64, "BN": 32, "BK": 32, "HOW": "plain"}
+
+
+def arrays(m: int = 192, n: int = 64, k: int = 96, seed: int = 0, **more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    pitch = max(8, -(-k // 8) * 8)
+    a, b = (np.where(np.arange(pitch) < k, rng.standard_normal((rows, pitch)), np.nan).astype(HALF) for rows in (m, n))
+    return (
+        {"a": a, "b": b, "PITCH": pitch, "c": np.full((m, n), np.nan, np.float32), "m": m, "n": n, "k": k} | TILE | more
+    )
+
+
+def lowered(kernel: Any, arguments: dict[str, Any], without: tuple = (), **options: Any) -> tuple[Func, list]:
+    func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 4} | options))
+    return passes.run(func, Target.parse("sm_90a"), without)
+
+
+def notes(stages: Any, name: str = "specialize") -> list[str]:
+    return [note.text for stage in stages if stage.name == name for note in stage.notes]
+
+
+def roles(func: Func) -> Op | None:
+    return next((op for op in func.ops() if op.name == "roles"), None)
+
+
+def count(func: Func, name: str) -> int:
+    return sum(op.name == name for op in func.ops())
+
+
+def run(func: Func, arguments: dict[str, Any], grid: tuple[int, ...], seed: int = 0) -> dict[str, Any]:
+    verify(func)
+    fresh = {name: x.copy() if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    values = [fresh[value.name].reshape(-1) if value.type.is_pointer else fresh[value.name] for value in func.params]
+    interp.run(func, values, grid, seed=seed)
+    return fresh
+
+
+def reference(arguments: dict[str, Any]) -> np.ndarray:
+    a, b = (arguments[name][:, : arguments["k"]].astype(float) for name in "ab")
+    return a @ b.T
+
+
+def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
+    return -(-arguments["m"] // arguments["BM"]), -(-arguments["n"] // arguments["BN"]), 1
+
+
+# -- which loads
+
+
+def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_named():
+    func, stages = lowered(product, arrays(), num_stages=3, without=("persist",))
+    assert notes(stages)[:2] == [
+        "copied by TMA, by a warp of its own: 3 slots of 4096 bytes, 64-byte swizzle",
+        "copied by TMA, by a warp of its own: 3 slots of 2048 bytes, 64-byte swizzle",
+    ]
+    full, empty = (op for op in func.ops() if op.name == "mbarriers")
+    assert (full.attrs["slots"], full.attrs["arrivals"]) == (3, 1)
+    assert (empty.attrs["slots"], empty.attrs["arrivals"]) == (3, 4)
+    assert roles(func).attrs["warps"] == (4, 1)
+    team, producer = ([op.name for op in walk(block)] for block in roles(func).blocks)
+    assert producer.count("copy_bulk") == 2 and producer.count("expect") == producer.count("await") == 1
+    assert "copy_bulk" not in team and team.count("await") == 1 and team.count("arrive") == 2  # one behind the loop
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("wrapped", "its rows wrap around (% m"),
+        ("both", "it is used in registers, too"),
+        ("scaled", ""),
+        ("written", "may be to the same array"),
+        ("ordered", "keeps later accesses behind it"),
+    ],
+)
+def test_why_a_load_stays_with_those_who_multiply(how, why):
+    func, stages = lowered(product, arrays(m=196, HOW=how))
+    refused = [text for text in notes(stages) if text.startswith("not copied by a warp of its own: ")]
+    assert any(why in text for text in refused) if why else not refused
+    copied = [text for text in notes(stages) if text.startswith("copied by TMA")]
+    assert len(copied) == {"wrapped": 1, "both": 1, "scaled": 1, "written": 1, "ordered": 0}[how]
+    assert (roles(func) is None) == (how == "ordered")
+
+
+@pytest.mark.parametrize("how", ["plain", "wrapped", "both", "scaled", "outer", "uneven"])
+def test_what_stays_behind_is_computed_beside_what_is_copied(how):
+    arguments = arrays(m=128, k=64, HOW=how)
+    func, _ = lowered(product, arguments)
+    assert roles(func) is not None
+    got = run(func, arguments, grid_of(arguments))["c"]
+    want = run(lowered(product, arguments, ("specialize",))[0], arguments, grid_of(arguments))["c"]
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-3)
+
+
+def test_slots_that_do_not_fit_are_not_there_and_a_note_says_so():
+    big = arrays(256, 256, 512, BM=128, BN=256, BK=64)
+    func, stages = lowered(product, big, num_stages=7, num_warps=8)
+    assert any(text.endswith("(not 7: for want of shared memory)") for text in notes(stages))
+    assert func.attrs["shared_bytes"] <= Target.parse("sm_90a").max_shared
+
+
+def test_each_choice_has_a_switch():
+    arguments = arrays()
+    assert roles(lowered(product, arguments, ("specialize",))[0]) is None
+    func, _ = lowered(product, arguments, ("persist",))
+    assert roles(func).attrs.get("teams", 1) == 1 and not func.attrs.get("persistent") and count(func, "program_id")
+    assert lowered(product, arguments)[0].attrs["persistent"]
+
+
+# -- several programs a CTA
+
+
+def test_programs_with_different_numbers_of_trips_have_a_cta_each():
+    func, stages = lowered(product, arrays(HOW="uneven"))
+    assert notes(stages, "persist") == ["one program a CTA: not all programs make as many trips"]
+    assert not func.attrs.get("persistent")
+
+
+def test_teams_take_turns_where_a_program_is_one_loop_of_products():
+    func, stages = lowered(product, arrays())
+    assert roles(func).attrs["teams"] == 2 and roles(func).attrs["warps"] == (8, 1)
+    assert any("take turns" in text for text in notes(stages))
+    assert roles(lowered(product, arrays(HOW="outer"))[0]).attrs.get("teams", 1) == 1  # something else is read, too
+    assert roles(lowered(product, arrays(BM=128), num_warps=8)[0]).attrs.get("teams", 1) == 1
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 96), (192, 32, 32), (320, 32, 160), (128, 96, 0), (100, 40, 40)])
+def test_teams_of_any_number_of_programs_and_trips(m, n, k):
+    arguments = arrays(m, n, k)
+    func, _ = lowered(product, arguments)
+    assert roles(func).attrs["teams"] == 2
+    want = reference(arguments)
+    for seed in range(3):
+        got = run(func, arguments, grid_of(arguments), seed)["c"]
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-3 * max(1, k) ** 0.5)
+
+
+@pytest.mark.parametrize("name", ["await", "arrive", "expect"])
+def test_whatever_teams_lack_is_noticed(name):
+    arguments = arrays(m=640, n=32, k=160)
+    func, _ = lowered(product, arguments)
+    found = [op.id for op in func.ops() if op.name == name]
+    assert found
+    for removed in found:
+        with pytest.raises((CompilerBug, AssertionError)):
+            for seed in range(8):
+                got = run(removing(func, removed), arguments, grid_of(arguments), seed)["c"]
+                want = reference(arguments)
+                np.testing.assert_allclose(got, want, rtol=0, atol=2e-2)
+
+
+def removing(func: Func, id: int) -> Func:
+    def strip(block: Block) -> Block:
+        kept = [op.replace(blocks=tuple(map(strip, op.blocks))) if op.blocks else op for op in block.ops if op.id != id]
+        return Block(block.args, tuple(kept))
+
+    return func.replace(body=strip(func.body))
+
+
+# -- products put off
+
+
+def heads(keys: int, width: int = 32, rows: int = 64, columns: int = 32) -> dict[str, Any]:
+    rng = np.random.default_rng(keys)
+    q, k, v = (rng.standard_normal((n, width)).astype(HALF) for n in (2 * rows, max(keys, 1), max(keys, 1)))
+    o = np.full((2 * rows, width), np.nan, np.float32)
+    return {"q": q, "k": k, "v": v, "o": o, "keys": keys, "WIDTH": width, "ROWS": rows, "COLUMNS": columns}
+
+
+def test_the_second_product_runs_while_the_softmax_is_computed():
+    func, stages = lowered(attention, heads(128))
+    assert notes(stages, "overlap") == [
+        "dot: put off for one trip, it runs while the operand of the next one is computed"
+    ]
+    loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
+    order = [(op.name, op.attrs.get("pending")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
+    assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
+    assert order.index(("dot_wait", None)) > max(i for i, (name, _) in enumerate(order) if name == "exp2")
+    assert not notes(lowered(attention, heads(128), ("specialize",))[1], "overlap")
+
+
+@pytest.mark.parametrize("keys", [0, 1, 32, 33, 160])
+@pytest.mark.parametrize("without", [(), ("persist",), ("overlap",)], ids=str)
+def test_attention_with_any_number_of_trips(keys, without):
+    arguments = heads(keys)
+    func, _ = lowered(attention, arguments, without)
+    scores = arguments["q"].astype(float) @ arguments["k"][:keys].astype(float).T
+    powers = np.exp2(scores - scores.max(axis=1, keepdims=True, initial=-1e30))
+    want = powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300) @ arguments["v"][:keys].astype(float)
+    for seed in range(2):
+        got = run(func, arguments, (2, 1, 1), seed)["o"]
+        np.testing.assert_allclose(got, want, rtol=0, atol=5e-3)
