@@ -42,6 +42,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         epilogue,
         floats,
         narrow,
+        outstanding,
         overlap,
         pack,
         persist,
@@ -83,6 +84,9 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("assign", assign.assign),  # from here on every tile has a layout
         Pass("epilogue", epilogue.epilogue, optional=True),  # when it is known what is converted to be stored
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
+        Pass(
+            "outstanding", outstanding.outstanding, optional=True, applies=outstanding.applies
+        ),  # what reads slots says when it is done
         Pass("persist", persist.persist, optional=True, applies=persist.applies),
         Pass(  # when it is known what is stored to shared memory, and in which layout
             "specialize", specialize.specialize, optional=True, applies=specialize.applies
@@ -114,6 +118,7 @@ OPTIONAL = (
     "wgmma",
     "tensorcore",
     "epilogue",
+    "outstanding",
     "persist",
     "specialize",
     "overlap",

@@ -134,6 +134,7 @@ def live_ranges(func: Func) -> list[Live]:
     number(func.body, ())
     users = uses(func)
     arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
+    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait"]
     read = {store: at[wait] for block in blocks(func.body) for store, wait in waited_for(block)}
     found = []
     for op in func.ops():
@@ -145,6 +146,8 @@ def live_ranges(func: Func) -> list[Live]:
             for user in users_of(op.result, users):
                 deeper = loops[user.id][2][len(own_loops) :]
                 end = loops[deeper[0]][1] if deeper else at[user.id]
+                if user.name == "dot" and user.attrs.get("pending"):
+                    end = min((place for place in landed if place > end), default=position)
                 if user.name == "copy_async":
                     end = min((place for place in arrived if place > end), default=position)
                 points += [at[user.id], end]

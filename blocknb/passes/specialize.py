@@ -411,7 +411,9 @@ class Planner:
         places = [
             i
             for i, op in enumerate(block.ops)
-            if op in readers or any(x in readers for b in op.blocks for x in walk(b))
+            if op in readers
+            or any(x in readers for b in op.blocks for x in walk(b))
+            or (op.name == "dot_wait" and any(x.result in op.args for x in readers))
         ]
         return places[0], places[-1]
 

@@ -1,0 +1,175 @@
+"""Products by wgmma run on until their results are needed.
+
+wgmma is asynchronous: the warps that issue it may go on, and wait before they use what it makes or write what it reads. Left to itself
+each dot waits at once. In a loop of several products (the gradients of attention) those that need no other one's result are begun
+first, and each is waited for where its result is needed: the dot says how many products may then be `pending`, and a `dot_wait` until how
+few are left. Products that only add up from trip to trip have their own way to go on (`operands.lasting`), and so have two of which one
+needs the other (`overlap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Func, Op, Value, experimental, walk
+from blocknb.language.ops import OPS
+from blocknb.layouts import wgmma
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
+#: their own buffers.
+MANY = 3  # products in a block
+MOVABLE = (
+    "load",
+    "alloc",
+    "local_store",
+    "fence",
+    "dot",
+    "reduce",
+    "yield",
+)  # past each other, where only their values say otherwise
+HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
+
+
+def is_product(op: Op) -> bool:
+    return op.name == "dot" and wgmma.is_name(op.attrs.get("instr", ""))
+
+
+def applies(func: Func, target: Target) -> bool:
+    return target.arch == "sm_90a" and experimental(func) and any(is_product(op) for op in func.ops())
+
+
+def outstanding(func: Func, target: Target, notes: Notes) -> Func:
+    """Begins several products at a time, and waits for each where its result is needed
+
+    In loops with three products or more those that need none of the others begin first, and one runs while what another one has left
+    is worked on.
+    """
+    return Outstanding(func, notes).run()
+
+
+class Outstanding(Rebuild):
+    """Walks each block with the products that are under way in it."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func, "outstanding", lambda op, _: NotImplemented)
+        self.notes = notes
+        self.flying: list[Op] = []
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        outer, self.flying = self.flying, []
+        many = sum(map(is_product, ops)) >= MANY
+        ops = independent_first(ops) if many else ops
+        late = {op.id for op in lasting_longer(ops)} if many else set()
+        for op in ops:
+            self.land(landing(op, self.flying, late))
+            if op.id in late:
+                self.begin(op)
+            else:
+                self.one(op)
+        self.flying = outer
+
+    def begin(self, op: Op) -> None:
+        self.flying.append(op)
+        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "pending": len(self.flying)})
+        self.builder.append(made)
+        self.notes(made, "dot: waited for where its result is needed")
+
+    def land(self, count: int) -> None:
+        """Waits for the first ones of those under way."""
+        done, self.flying = self.flying[:count], self.flying[count:]
+        if not done:
+            return
+        with self.builder.at(done[-1]):
+            waiting = self.builder.op("dot_wait", *(op.result for op in done), pending=len(self.flying))
+        for op, value in zip(done, waiting.results, strict=True):
+            self.mapping[op.result] = value
+            value.name = op.result.name
+
+
+def independent_first(ops: Sequence[Op]) -> list[Op]:
+    """A block's ops with the products that need no other one's result at their head, and behind each other."""
+    makers = {value: op for op in ops for value in op.results}
+    stores: dict[Value, list[Op]] = {}
+    for op in ops:
+        for x in within(op):
+            if x.name == "local_store":
+                stores.setdefault(x.args[0], []).append(op)
+        if not (OPS[op.name].pure or op.name in MOVABLE or (op.name == "if" and all(map(harmless, within(op)[1:])))):
+            return list(ops)
+    fences = [op for op in ops if op.name == "fence"]
+    made: dict[Op, None] = {}
+    for product in filter(is_product, ops):
+        found, todo = {product}, [product]
+        while todo:
+            op = todo.pop()
+            needed = [makers[x] for y in within(op) for x in y.args if x in makers]
+            needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
+            todo += [x for x in needed if x not in found]
+            found.update(needed)
+        if any(is_product(op) for op in found if op is not product):
+            continue
+        before = [op for op in ops if op in found and op not in made and op is not product]
+        if any(op.name == "local_store" for op in before) and fences:
+            before.append(fences.pop(0))
+        made.update(dict.fromkeys([*before, product]))
+    return [*made, *(op for op in ops if op not in made)]
+
+
+def harmless(op: Op) -> bool:
+    return OPS[op.name].pure or op.name == "yield"
+
+
+def lasting_longer(ops: Sequence[Op]) -> list[Op]:
+    """The products of a block that are worth a wait of their own."""
+    found = [op for op in ops if is_product(op)]
+    used = {value for op in ops[:-1] for inner in within(op) for value in inner.args}
+    if not any(op.result in used for op in found):
+        return []  # all of them are sums that the next trip adds to
+    while True:
+        kept = [op for op in found if keeps_busy(ops, op, {x.id for x in found})]
+        if len(kept) == len(found):
+            return kept
+        found = kept
+
+
+def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
+    """Whether anything worth the while is done between a product and the wait for it."""
+    flying: list[Op] = []
+    for op in ops:
+        if product in flying:
+            if landing(op, flying, late) > flying.index(product):
+                return False
+            if is_product(op) or computes(op):
+                return True
+        flying = flying[landing(op, flying, late) :] + [op] * (op.id in late)
+    return False
+
+
+def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
+    """How many products, the first ones under way, an op has to wait for."""
+    if not flying:
+        return 0
+    inside = within(op)
+    if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in late):
+        return len(flying)
+    used = {value for x in inside for value in x.args}
+    stored = {x.args[0] for x in inside if x.name == "local_store"}
+    needed = [i for i, x in enumerate(flying) if x.result in used or stored & set(x.args[:2])]
+    return max(needed, default=-1) + 1
+
+
+def within(op: Op) -> list[Op]:
+    return [op, *(x for block in op.blocks for x in walk(block))]
+
+
+def must_be_alone(op: Op) -> bool:
+    """Whether an op is to find nothing under way."""
+    return is_product(op) or not (OPS[op.name].pure or op.name in HARMLESS or (op.name == "if" and op.blocks))
+
+
+def computes(op: Op) -> bool:
+    """Whether an op keeps a warp busy: arithmetic on a tile."""
+    return OPS[op.name].kind in ("elementwise", "reduce") and bool(op.results[0].type.shape)
