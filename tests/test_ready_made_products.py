@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ml_dtypes
@@ -70,11 +70,15 @@ def close(got: np.ndarray, expected: np.ndarray, tolerance: float) -> None:
     assert error <= tolerance * np.abs(expected).max(initial=1e-30)  # NaN fails
 
 
-CASES = list(itertools.product(WAYS, DTYPES, ("nn", "nt", "tn", "tt")))
-SOME = [pytest.param(*x, marks=() if i % 5 == 0 else pytest.mark.full) for i, x in enumerate(CASES)]
+def sample(step: int, *lists: Iterable[Any]) -> list[Any]:
+    """Every combination, all but each n-th of them for --full alone."""
+    return [
+        pytest.param(*x, marks=() if i % step == 0 else pytest.mark.full)
+        for i, x in enumerate(itertools.product(*lists))
+    ]
 
 
-@pytest.mark.parametrize(("way", "dtype", "order"), SOME)
+@pytest.mark.parametrize(("way", "dtype", "order"), sample(5, WAYS, DTYPES, ("nn", "nt", "tn", "tt")))
 def test_every_dtype_and_order(way, dtype, order):
     a, b = operands(80, 48, 64, dtype, order)
     result = {"int8": np.int32, "float8_e4m3fn": ml_dtypes.bfloat16, "float8_e5m2": ml_dtypes.bfloat16}.get(
@@ -114,8 +118,7 @@ def test_nothing_to_compute_leaves_nothing_to_do(way):
         assert WAYS[way](*operands(m, n, 8)).shape == (m, n)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("activation", AFTER)
+@pytest.mark.parametrize(("way", "activation"), sample(4, WAYS, AFTER))
 def test_what_follows_a_product(way, activation):
     a, b = operands(40, 48, 32, "float16")
     bias, left, right = random((48,)), random((40, 1)), random((1, 48))
@@ -149,8 +152,7 @@ VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("view", "way"), sample(5, VIEWS, WAYS))
 def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
     a, b = operands(40, 48, 32, "float16")
     arrays = [VIEWS[view](x) for x in (a, b, poisoned((40, 48), np.float16))]

@@ -4,7 +4,8 @@ the instructions that the target has for them."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -74,8 +75,15 @@ def check(
     return found
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-@pytest.mark.parametrize("target", list(DEVICES))
+def sample(step: int, *lists: Sequence[Any]) -> list[Any]:
+    """Every combination, all but each n-th of them for --full alone."""
+    return [
+        pytest.param(*x, marks=() if i % step == 0 else pytest.mark.full)
+        for i, x in enumerate(itertools.product(*lists))
+    ]
+
+
+@pytest.mark.parametrize(("shape", "target"), sample(2, SHAPES, list(DEVICES)))
 def test_what_is_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
     m, n, k = shape
     a, b = zeros((m, k), "fp16"), zeros((k, n), "fp16")
@@ -87,8 +95,7 @@ def test_what_is_chosen_for_a_shape_fits_its_target(target, shape, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("order", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize(("dtype", "order"), sample(3, list(DTYPES), ["nn", "nt", "tn", "tt"]))
 def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
     n = 4096
     a, b = (zeros((n, n), dtype, way == "t") for way in order)
@@ -96,8 +103,7 @@ def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
     check(lambda: ready.matmul(a, b, out), "sm_90a", monkeypatch)
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "fp32", "int8"])
-@pytest.mark.parametrize("target", ["sm_80", "sm_75"])
+@pytest.mark.parametrize(("dtype", "target"), sample(2, ["fp16", "fp32", "int8"], ["sm_80", "sm_75"]))
 def test_dtypes_before_hopper(target, dtype, monkeypatch):
     a, b = zeros((4096, 4096), dtype), zeros((4096, 4096), dtype, True)
     out = zeros((4096, 4096), np.int32 if dtype == "int8" else dtype)
@@ -113,14 +119,13 @@ WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", list(WAYS))
-@pytest.mark.parametrize("target", list(DEVICES))
+@pytest.mark.parametrize(("way", "target"), sample(2, list(WAYS), list(DEVICES)))
 def test_every_way(target, way, monkeypatch):
     a, b, out = (zeros((4096, 4096), "fp16") for _ in range(3))
     check(lambda: WAYS[way](a, b, out), target, monkeypatch)
 
 
-@pytest.mark.parametrize("target", list(DEVICES))
+@pytest.mark.parametrize("target", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.full), "sm_75"])
 def test_batches_and_groups(target, monkeypatch):
     a, b = zeros((8, 1024, 1024), "fp16"), zeros((8, 1024, 1024), "fp16")
     check(lambda: ready.matmul(a, b, zeros((8, 1024, 1024), "fp16")), target, monkeypatch)
