@@ -23,22 +23,23 @@ TYPES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 @blocknb.kernel
 def grouped_kernel(
     a, b, c, ends, groups, m, n, k, a_row, a_column, b_group, b_row, b_column, c_row, c_column,
-    GROUPS: bl.constexpr, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, SUM: bl.constexpr,
+    BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, SUM: bl.constexpr,
 ):  # fmt: skip
     """Rows of c up to ends[g], from ends[g - 1] on, are those of a @ b[g]. Each group has tiles of its own; the grid is the most there
-    can be, and programs behind the last tile have nothing to do. GROUPS is a power of two, not less than `groups`."""
+    can be, and programs behind the last tile have nothing to do."""
     across = bl.cdiv(n, BLOCK_N)
-    numbers = bl.arange(0, GROUPS)
-    end = bl.load(ends + numbers, mask=numbers < groups, other=0)
-    begin = bl.load(ends + numbers - 1, mask=(numbers > 0) & (numbers < groups), other=0)
-    tiles = bl.where(numbers < groups, (end - begin + BLOCK_M - 1) // BLOCK_M, 0)
-    reached = bl.cumsum(tiles, 0)
     tile = bl.program_id(0) // across
-    group = bl.sum((reached <= tile).to(bl.int32), 0)
-    if group < groups:
-        mine = numbers == group
-        stop = bl.sum(bl.where(mine, end, 0), 0)
-        start = bl.sum(bl.where(mine, begin + (tile - reached + tiles) * BLOCK_M, 0), 0)
+    group, start, stop, begin, before = -1, 0, 0, 0, 0
+    for g in range(groups):  # numbers, not tiles: so that a warp that only copies can find its group, too
+        end = bl.load(ends + g)
+        tiles = bl.cdiv(end - begin, BLOCK_M)
+        here = (tile >= before) & (tile < before + tiles)
+        group = bl.where(here, g, group)
+        start = bl.where(here, begin + (tile - before) * BLOCK_M, start)
+        stop = bl.where(here, end, stop)
+        before += tiles
+        begin = end
+    if group >= 0:
         rows, columns = start + bl.arange(0, BLOCK_M), bl.program_id(0) % across * BLOCK_N + bl.arange(0, BLOCK_N)
         inner = bl.arange(0, BLOCK_K)
         far = rows[:, None].to(bl.int64)
@@ -122,7 +123,7 @@ def grouped_matmul(
     grid = ((blocknb.cdiv(m, t.m) + groups) * blocknb.cdiv(n, t.n),)
     given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
     grouped_kernel[grid](
-        a, b, out, ends, groups, m, n, k, *strides(a), *strides(b), *strides(out), GROUPS=blocknb.next_power_of_2(groups),
+        a, b, out, ends, groups, m, n, k, *strides(a), *strides(b), *strides(out),
         BLOCK_M=t.m, BLOCK_N=t.n, BLOCK_K=t.k, SUM=getattr(bl, p.sum), **{x: v for x, v in given.items() if v is not None},
     )  # fmt: skip
     return out

@@ -187,7 +187,7 @@ def grouped_case():
         return {
             "a": normal(rng, (m, k), np.float16), "b": normal(rng, (4, k, n), np.float16), "c": np.full((m, n), 7, np.float32),
             "ends": np.array(ends, np.int32), "groups": 4, "m": m, "n": n, "k": k, "a_row": k, "a_column": 1, "b_group": k * n,
-            "b_row": n, "b_column": 1, "c_row": n, "c_column": 1, "GROUPS": 4, "BLOCK_M": tile[0], "BLOCK_N": tile[1],
+            "b_row": n, "b_column": 1, "c_row": n, "c_column": 1, "BLOCK_M": tile[0], "BLOCK_N": tile[1],
             "BLOCK_K": tile[2], "SUM": bl.float32,
         }  # fmt: skip
 
