@@ -204,6 +204,14 @@ def _scaled_product(a: Any, b: Any, a_scale: Any, b_scale: Any, out: Any) -> Non
 
 
 @numpy_peer
+def _gemm_grouped(a: Any, b: Any, ends: Any, out: Any) -> None:
+    begin = 0
+    for matrix, end in zip(b, ends, strict=True):
+        np.matmul(a[begin:end], matrix, out=out[begin:end])
+        begin = end
+
+
+@numpy_peer
 def _gemm_leaky(a: Any, b: Any, out: Any) -> None:
     np.matmul(a, b, out=out)
     np.maximum(out, np.multiply(out, np.float32(0.01), out=scratch("leak", out.shape)), out=out)

@@ -100,10 +100,18 @@ def products() -> dict[str, Peer]:
         return torch._int_mm(a, b) if a.dtype == torch.int8 else a @ b
 
     from blocknb.profile.suite.catalogue import BENCHMARKS
+    from blocknb.profile.suite.products import by_groups
+
+    def grouped(a: Any, b: Any, ends: Any) -> Any:
+        """Its own fused operator, which it has on GPUs for bf16."""
+        if a.is_cuda and a.dtype == torch.bfloat16:
+            return torch._grouped_mm(a, b, offs=ends)
+        return torch.cat(by_groups(torch.matmul, a, b, ends))
 
     plain: dict[str, Peer] = {name: lambda a, b: a @ b for name in BENCHMARKS if name.startswith("gemm_")}
     return plain | {
         "gemm_leaky": leaky, "gemm_tf32": tf32, "gemm_tf32_nn": tf32, "gemm_fp8": scaled, "gemm_int8": integers,
+        "gemm_grouped": grouped,
     }  # fmt: skip
 
 

@@ -130,6 +130,29 @@ def _several_pointers(k: Any, a: Arrays, **c: Any) -> Any:
     return k.matmul_pointers(a["a"], a["b"], a["out"], **c)
 
 
+def _groups(make: Make, groups: int, m: int, n: int, k: int) -> tuple[Arrays, Arrays]:
+    """Rows of groups of any sizes, as a router deals them out."""
+    ends = make.cast(make.below(1, groups), "int32")
+    for g, end in enumerate(sorted(int(x) for x in make.below(m + 1, groups - 1))):
+        ends[g] = end
+    ends[groups - 1] = m
+    inputs = {"a": make.normal(m, k), "b": make.normal(groups, k, n), "ends": ends}
+    return inputs, {"out": make.poison(m, n)}
+
+
+def _grouped(k: Any, a: Arrays, **c: Any) -> Any:
+    return k.grouped_matmul(a["a"], a["b"], a["ends"], a["out"], **c)
+
+
+def by_groups(multiply: Callable[[Any, Any], Any], a: Any, b: Any, ends: Any) -> list[Any]:
+    """The products of each group's rows, one after another."""
+    found, begin = [], 0
+    for g, end in enumerate(int(x) for x in ends):
+        found.append(multiply(a[begin:end], b[g]))
+        begin = end
+    return found
+
+
 FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # of dtypes that CuPy has not, or does not multiply in this way
 BENCHMARKS: tuple[Benchmark, ...] = (
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
@@ -148,5 +171,16 @@ BENCHMARKS: tuple[Benchmark, ...] = (
             "unspecialized": Variant("unspecialized", _several, "gemm"),
         },
         peers=tuple(peer for peer in PEERS if peer != "Triton TMA"),
+    ),
+    Benchmark(
+        "gemm_grouped", "grouped", _groups, _grouped,
+        lambda xp, a, b, ends: xp.concatenate(by_groups(lambda x, y: x @ y, a, b, ends)),
+        {"bf16": ((8, 16384, 4096, 2048),)}, ((4, 512, 256, 256),), grid(2), TOLERANCE,
+        flops=lambda groups, m, n, k: 2 * m * n * k,
+        variants={
+            "Triton": Variant("triton", _grouped, "grouped", grid(2), known()),
+            "unspecialized": Variant("unspecialized", _grouped, "grouped"),
+        },
+        peers=("torch", "Triton", "unspecialized"),
     ),
 )  # fmt: skip
