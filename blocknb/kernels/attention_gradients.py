@@ -4,7 +4,8 @@ With P = exp(scale q k^T - logsum), dP = dout v^T and dS = P (dP - delta), delta
 dk = scale dS^T q and dq = scale dS k. Scores are computed anew, twice: once by programs that have a block of keys and walk over the
 queries which see it, once by programs that have a block of queries, as the forward pass does; so nobody adds to what others add to. The
 former compute all transposed, k q^T and v dout^T: then P^T and dS^T are left operands of products as they come out of others, and
-stay in registers. A head of k and v has the sums of all heads of q that share it.
+stay in registers. Products that need nothing of each other stand together, so that one may run while the other's result is worked on.
+A head of k and v has the sums of all heads of q that share it.
 """
 
 from __future__ import annotations
@@ -22,19 +23,23 @@ LOG2E = bl.constexpr(1.4426950408889634)
 
 
 @blocknb.kernel
-def deltas_kernel(out, dout, deltas, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
-    """deltas = the sums of out * dout over rows."""
+def deltas_kernel(
+    out, dout, logsums, logs, deltas, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
+):  # fmt: skip
+    """deltas = the sums of out * dout over rows; logs = logsums in units of log2."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     rows = block * ROWS + bl.arange(0, ROWS)
     result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
     given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
-    line = deltas + (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
-    bl.store(line + rows, bl.sum(result * given, axis=1), mask=rows < queries)
+    line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+    bl.store(deltas + line + rows, bl.sum(result * given, axis=1), mask=rows < queries)
+    logsum = bl.load(logsums + line + rows, mask=rows < queries, other=0.0)
+    bl.store(logs + line + rows, logsum * LOG2E, mask=rows < queries)
 
 
 @blocknb.kernel
 def key_gradients_kernel(
-    q, k, v, dout, dk, dv, logsums, deltas, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
+    q, k, v, dout, dk, dv, logs, deltas, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
     """A block of COLUMNS keys a program, of a head of k and v."""
@@ -57,15 +62,17 @@ def key_gradients_kernel(
         for start in range(begin, queries, ROWS):
             rows = start + bl.arange(0, ROWS)
             query = queries_of.load([start, 0])
-            logsum = bl.load(logsums + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
-            powers = bl.exp2(bl.dot(key, query.T) * scale - logsum[None, :])
+            log = bl.load(logs + line + rows, mask=rows < queries, other=float("inf"))
+            delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
+            scores = bl.dot(key, query.T)
+            given = given_of.load([start, 0])
+            dpowers = bl.dot(value, given.T)
+            powers = bl.exp2(scores * scale - log[None, :])
             if CAUSAL:
                 if start < whole:
                     powers = bl.where(columns[:, None] <= (rows + shift)[None, :], powers, 0.0)
-            given = given_of.load([start, 0])
             dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
-            delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
-            dscores = powers * (bl.dot(value, given.T) - delta[None, :])
+            dscores = powers * (dpowers - delta[None, :])
             dkey = bl.dot(dscores.to(query.dtype), query, dkey)
     dkey *= scale / LOG2E
     head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
@@ -74,7 +81,7 @@ def key_gradients_kernel(
 
 @blocknb.kernel
 def query_gradients_kernel(
-    q, k, v, dout, dq, logsums, deltas, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
+    q, k, v, dout, dq, logs, deltas, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
     """A block of ROWS queries a program, as in the forward pass."""
@@ -88,7 +95,7 @@ def query_gradients_kernel(
     keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
     values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
     line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
-    logsum = bl.load(logsums + line + rows, mask=rows < queries, other=0.0) * LOG2E
+    log = bl.load(logs + line + rows, mask=rows < queries, other=0.0)
     delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
     seen, whole = keys, keys // COLUMNS * COLUMNS
     if CAUSAL:
@@ -97,14 +104,16 @@ def query_gradients_kernel(
     dquery = bl.zeros((ROWS, WIDTH), bl.float32)
     for start in range(0, seen, COLUMNS):
         key = keys_of.load([start, 0])
-        powers = bl.exp2(bl.dot(query, key.T) * scale - logsum[:, None])
+        scores = bl.dot(query, key.T)
+        dpowers = bl.dot(given, values_of.load([start, 0]).T)
+        powers = bl.exp2(scores * scale - log[:, None])
         if start >= whole:
             columns = start + bl.arange(0, COLUMNS)
             visible = (columns < keys)[None, :]
             if CAUSAL:
                 visible = visible & (columns[None, :] <= (rows + shift)[:, None])
             powers = bl.where(visible, powers, 0.0)
-        dscores = powers * (bl.dot(given, values_of.load([start, 0]).T) - delta[:, None])
+        dscores = powers * (dpowers - delta[:, None])
         dquery = bl.dot(dscores.to(key.dtype), key, dquery)
     dquery *= scale / LOG2E
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
@@ -130,7 +139,7 @@ def attention_backward(
     """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
-    gives nothing, nor does a key that no query sees. Needs scratch memory of an fp32 number for each query. `key_tile`
+    gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query. `key_tile`
     and `query_tile` are tiles as `attention` takes them. Raises ValueError as `attention` does.
     """
     found = heads_of(q, k, v)
@@ -144,18 +153,27 @@ def attention_backward(
         for array in (dq, dk, dv):
             array[...] = 0
         return dq, dk, dv
-    deltas = empty(q, (found.batch, found.heads, found.queries), "float32")
+    logs, deltas = (empty(q, (found.batch, found.heads, found.queries), "float32") for _ in range(2))
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
     of_keys = key_tile or KEY_TILES.choose(q, found.block)
     of_queries = query_tile or QUERY_TILES.choose(q, found.block)
     deltas_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
-        out, dout, deltas, *found.steps(out, dout), found.queries, found.width, ROWS=DELTA_ROWS, WIDTH=found.block
+        out,
+        dout,
+        logsums,
+        logs,
+        deltas,
+        *found.steps(out, dout),
+        found.queries,
+        found.width,
+        ROWS=DELTA_ROWS,
+        WIDTH=found.block,
     )
     key_gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
-        q, k, v, dout, dk, dv, logsums, deltas, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **of_keys
+        q, k, v, dout, dk, dv, logs, deltas, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **of_keys
     )
     query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
-        q, k, v, dout, dq, logsums, deltas, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
+        q, k, v, dout, dq, logs, deltas, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
     )
     return dq, dk, dv

@@ -107,7 +107,10 @@ def gradient_case(
             x: poison((q if x == "dq" else k).shape, dtype) for x in outputs
         }
         at = {f"{x}_at": strides(found[x]) for x in found}
-        found |= {"logsums": logsums.astype(np.float32), "deltas": (wide(dout) * out).sum(axis=3).astype(np.float32)}
+        found |= {
+            "logs": (logsums / math.log(2)).astype(np.float32),
+            "deltas": (wide(dout) * out).sum(axis=3).astype(np.float32),
+        }
         return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
     def reference(x):
@@ -163,11 +166,16 @@ gradient_case(
 def _deltas_make(rng):
     out, dout = (normal(rng, (1, 2, 70, 40), np.float16) for _ in range(2))
     at = {"out_at": strides(out), "dout_at": strides(dout), "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
-    return {"out": out, "dout": dout, "deltas": poison((1, 2, 70), np.float32)} | at
+    found = {
+        "logsums": normal(rng, (1, 2, 70)),
+        "logs": poison((1, 2, 70), np.float32),
+        "deltas": poison((1, 2, 70), np.float32),
+    }
+    return {"out": out, "dout": dout} | found | at
 
 
 def _deltas_reference(x):
-    return {"deltas": (wide(x["out"]) * wide(x["dout"])).sum(axis=3)}
+    return {"deltas": (wide(x["out"]) * wide(x["dout"])).sum(axis=3), "logs": wide(x["logsums"]) / math.log(2)}
 
 
 case("attention_deltas", deltas_kernel, _deltas_make, _deltas_reference, grid=(2, 2, 1), rtol=1e-4, atol=1e-4)
