@@ -9,6 +9,7 @@ import pytest
 from kernels.attention import exact, exact_gradients
 
 from blocknb.kernels import attention, attention_backward
+from blocknb.kernels.strides import empty
 
 cupy = pytest.importorskip("cupy")
 TOLERANCE = {"float16": 3e-3, "bfloat16": 2e-2, "float32": 5e-3}  # of the largest number; fp32 is multiplied as tf32
@@ -24,7 +25,7 @@ SHAPES = [
 
 
 def arrays(dtype: str, *shapes: tuple[int, ...]) -> list[Any]:
-    """Random arrays: torch's, which has bfloat16, where it is installed, otherwise CuPy's; the last two lie as (batch, rows, heads, head)."""
+    """Random arrays, torch's if bfloat16, otherwise CuPy's; all but the first lie in memory as (batch, rows, heads, head)."""
     made = []
     for i, (batch, heads, rows, width) in enumerate(shapes):
         shape = (batch, rows, heads, width) if i else (batch, heads, rows, width)
@@ -58,7 +59,8 @@ def test_attention_and_its_gradients_are_those_of_float64(
 ) -> None:
     of_keys = (batch, shared, keys, width)
     q, k, v = arrays(dtype, (batch, heads, queries, width), of_keys, of_keys)
-    out, logsums = poison(q), cupy.full((batch, heads, queries), np.nan, np.float32)
+    out, logsums = poison(q), empty(q, (batch, heads, queries), "float32")
+    logsums[...] = float("nan")
     options = {} if shift is None else {"causal": True, "shift": shift}
     attention(q, k, v, out, logsums=logsums, **options)
     given = [host(x) for x in (q, k, v)]
