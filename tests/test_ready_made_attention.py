@@ -14,6 +14,7 @@ from kernels.attention import exact, exact_gradients
 from blocknb.kernels import attention, attention_backward, heads
 from blocknb.runtime.kernel import Launch, captured
 
+attention_module = importlib.import_module("blocknb.kernels.attention")
 DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 TOLERANCE = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 2e-5}
 #: batch, heads, heads of k and v, queries, keys, head, shift (None: not causal)
@@ -165,6 +166,19 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
     for launch in found:
         used = launch.retarget(target).resources
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
+
+
+@pytest.mark.parametrize("tile", [(128, 128, 8, 2), (256, 64, 16, 3)])
+def test_registers_are_shared_out_within_those_of_a_multiprocessor(
+    tile: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_module, "TILES", heads.Tiles({64: tile}, {}))
+    launch = launches(64, False, np.float16, 90, monkeypatch)[0]
+    trace = launch.retarget("sm_90a")
+    (roles,) = (op for op in trace.stages[-1].after.ops() if op.name == "roles")
+    shares = zip(roles.attrs["warps"], roles.attrs["registers"], strict=True)
+    assert sum(32 * warps * registers for warps, registers in shares) <= 1 << 16
+    assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
 
 
 def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:

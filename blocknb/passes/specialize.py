@@ -39,10 +39,11 @@ MOST_SLOTS = 8
 #: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
 HALF = 113 * 1024
 ALONE = 8  # warps of a team that has a multiprocessor for itself
-#: Registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role, since each warp more
-#: than eight leaves 168 to all. A warpgroup gives them away together, so the producer is one then, of which a single warp works.
-MANY_REGISTERS = 127
-SHARED_OUT = (240, 24)
+#: By warps of the team: registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role,
+#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how, within the 65536 that there are. A warpgroup
+#: gives them away together, so the producer is one then, of which a single warp works.
+MANY_REGISTERS = {8: 127, 16: 64}
+SHARED_OUT = {8: (240, 24), 16: (120, 24)}
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -228,9 +229,9 @@ class Planner:
         teams = 2 if persistent and self.take_turns(groups) else 1
         for group in groups:
             group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
-        alone = teams * self.func.attrs["num_warps"] >= ALONE
-        many = self.held() > MANY_REGISTERS or any(map(self.joins, self.func.ops()))
-        return Plan(groups, persistent, alone, SHARED_OUT if alone and many else None, teams)
+        warps = teams * self.func.attrs["num_warps"]
+        many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
+        return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams)
 
     def take_turns(self, groups: list[Group]) -> bool:
         """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they

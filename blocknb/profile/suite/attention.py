@@ -100,7 +100,7 @@ def _forward(causal: bool) -> Benchmark:
         variants[WS] = Variant("triton", Fused(causal, True), "attention", over_many_warps, first(over_many_warps))
     return Benchmark(
         f"attention_forward{'_causal' * causal}", "attention", arrays, ours, None, {"fp16": SHAPES, "bf16": SHAPES[1:2]},
-        SMALL, over_tiles, flops=lambda tokens, head: flops(tokens, head, causal, False), check=check, variants=variants,
+        SMALL, over_our_tiles, flops=lambda tokens, head: flops(tokens, head, causal, False), check=check, variants=variants,
         peers=(CUDNN, FLASH, *variants), timed=15,
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def _backward(causal: bool) -> Benchmark:
     variants = {"Triton": Variant("triton", ours, "attention_gradients", over_two_tiles, first(over_two_tiles))}
     return Benchmark(
         f"attention_backward{'_causal' * causal}", "attention_gradients", arrays, ours, None,
-        {"fp16": SHAPES, "bf16": SHAPES[1:2]}, SMALL, over_two_tiles,
+        {"fp16": SHAPES, "bf16": SHAPES[1:2]}, SMALL, over_our_two_tiles,
         flops=lambda tokens, head: flops(tokens, head, causal, True), check=check, variants=variants,
         peers=(CUDNN, FLASH, *variants), timed=10,
     )  # fmt: skip
@@ -145,6 +145,19 @@ def _backward(causal: bool) -> Benchmark:
 
 def tiles(*rows: tuple[int, int, int, int]) -> list[Config]:
     return [dict(zip(("ROWS", "COLUMNS", "num_warps", "num_stages"), row, strict=True)) for row in rows]
+
+
+def over_our_tiles(shape: Shape) -> Iterator[Config]:
+    """What a search of ours tries, where two warpgroups or one (and then two programs a multiprocessor) multiply."""
+    few = ((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 4))
+    more = ((128, 128, 8, 3), (256, 64, 16, 2), (256, 64, 16, 3), (256, 64, 16, 4)) if shape[1] <= 64 else ()
+    yield from ({"tile": tile} for tile in tiles(*few, *more))
+
+
+def over_our_two_tiles(shape: Shape) -> Iterator[Config]:
+    keys = tiles((64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3), (64, 64, 4, 2), (32, 64, 4, 2))
+    queries = tiles((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2))
+    yield from ({"key_tile": a, "query_tile": b} for a, b in zip(keys, queries, strict=True))
 
 
 def over_tiles(shape: Shape) -> Iterator[Config]:
