@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
 NOT_BOUNDS = "its mask is not the bounds of an array"
-MAX_INT = (1 << 31) - 1
 
 
 @dataclass
@@ -118,7 +117,7 @@ def _compared(facts: Facts, op: Op, axes: Mapping[int, int]) -> Iterator[Form | 
     x, y = facts.integer(small), facts.integer(large) + Form.of(pred in ("le", "ge"))
     negatives = [x - y]
     if a.type.dtype.kind == "uint":
-        if ranges.interval(facts, y, large.type.shape)[1] > MAX_INT + 1:
+        if ranges.interval(facts, y, large.type.shape)[1] > 1 << a.type.dtype.bits - 1:
             yield NOT_BOUNDS
             return
         x = _signed(facts, x)  # 0 <= x < y in one comparison: what is negative is larger than any size

@@ -157,3 +157,17 @@ def split(
         total = bl.dot(x, y, total)
     part = parts + bl.program_id(2) * (bl.cdiv(m, BM) * BM * 64)
     bl.store(part + rows[:, None] * 64 + columns[None, :], total)
+
+
+@blocknb.kernel
+def block_pointers(a, b, c, m, n, k, a_row, b_row, c_row, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """A product through block pointers, which a loop advances."""
+    i, j = bl.program_id(0) * BM, bl.program_id(1) * BN
+    a_block = bl.make_block_ptr(a, (m, k), (a_row, 1), (i, 0), (BM, BK), (1, 0))
+    b_block = bl.make_block_ptr(b, (k, n), (b_row, 1), (0, j), (BK, BN), (1, 0))
+    total = bl.zeros((BM, BN), bl.float32)
+    for _ in range(0, k, BK):
+        total = bl.dot(bl.load(a_block, boundary_check=(0, 1)), bl.load(b_block, boundary_check=(0, 1)), total)
+        a_block, b_block = bl.advance(a_block, (0, BK)), bl.advance(b_block, (BK, 0))
+    c_block = bl.make_block_ptr(c, (m, n), (c_row, 1), (i, j), (BM, BN), (1, 0))
+    bl.store(c_block, total.to(bl.float16), boundary_check=(0, 1))

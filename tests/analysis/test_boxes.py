@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from box_kernels import attention, attention_pointers, batched, batched_blocks, described, persistent, split
+from box_kernels import (
+    attention,
+    attention_pointers,
+    batched,
+    batched_blocks,
+    block_pointers,
+    described,
+    persistent,
+    split,
+)
 from boxed import accesses, after, boxes, check_boxes
 
 import blocknb
@@ -138,6 +147,15 @@ def test_a_batch_is_a_further_axis(m: int, n: int, k: int, backwards: bool) -> N
     assert all(box.rank == 3 and box.axes == (1, 2) for box in found)
     assert [str(box.strides[0]) for box in found] == ["a_batch", "b_batch", "c_batch"]
     assert all(box.dims[0] == UNBOUNDED for box in found)
+
+
+@pytest.mark.parametrize("size", [int, np.int64])
+@pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 32), (40, 17, 50)])
+def test_block_pointers_with_sizes_of_any_width(m: int, n: int, k: int, size: Any) -> None:
+    arrays = {"a": empty(m, 64), "b": empty(k, 64), "c": empty(m, 64)}
+    sizes = {"m": size(m), "n": size(n), "k": size(k), "a_row": 64, "b_row": 64, "c_row": size(64)}
+    found = check_boxes(block_pointers, arrays | sizes | {"BM": 16, "BN": 16, "BK": 16}, (-(-m // 16), -(-n // 16)), 3)
+    assert all(box.rank == 2 for box in found)
 
 
 @pytest.mark.parametrize("length", [16, 32, 64])
