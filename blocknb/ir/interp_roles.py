@@ -1,9 +1,8 @@
 """The interpreter where warps have roles: mbarriers, the copy engine, and CTAs that run several programs.
 
 The warps of the team and the producer are coroutines that go on in random order, one step at a time, and so does the copy engine:
-what it was told to do is done at a random moment later. Races are found by clocks (`clocks`), whatever the order. mbarriers are
-exact: a phase is over when all have arrived and all bytes that were expected have come; who waits for a parity goes on when the phase
-that is now under way has the other one, and so waits for ever if it comes too late.
+what it was told to do is done at a random moment later. Races are found by clocks (`clocks`), whatever the order;
+what mbarriers and tensor maps hold is in `mbarriers`.
 
 The copy engine writes a buffer from the moment it is told to, and nobody may look until a wait for the mbarrier has shown that it is
 done. It reads a buffer until a wait for that, and no fence or barrier less will do than hardware asks for. What it stores can be read
@@ -23,88 +22,10 @@ from blocknb.ir.address import AddressSpace
 from blocknb.ir.clocks import NEVER, Clocks, Marks
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, Memory, Warp
+from blocknb.ir.mbarriers import Box, Map, Mbarrier
 from blocknb.ir.text import print_op
-from blocknb.language.bulk import TensorMap
 
-MOST_BYTES = 1 << 20  # that may be outstanding at an mbarrier
 ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine accesses
-
-
-@dataclass
-class Mbarrier:
-    """One mbarrier: its phase under way, and what is outstanding in it. `told`: what those knew who have arrived; `shown`: what is known
-    to those who wait, once a phase is over. `made`: the moment of the first warp at which it was."""
-
-    arrivals: int
-    column: int
-    told: np.ndarray
-    shown: np.ndarray
-    phase: int = 0
-    pending: int = 0
-    bytes: int = 0
-    made: int | None = None
-
-    def __post_init__(self) -> None:
-        self.pending = self.arrivals
-
-    def over(self, parity: int) -> bool:
-        """Whether a wait for the phase of that parity goes on."""
-        return self.phase & 1 != parity
-
-    def arrive(self, row: np.ndarray, bytes: int = 0) -> str:
-        """One arrival, which may expect bytes; what is wrong with it, or ""."""
-        if not self.pending:
-            return "arrives at an mbarrier at which all have arrived"
-        np.maximum(self.told, row, out=self.told)
-        self.pending -= 1
-        return self.come(-bytes)
-
-    def come(self, bytes: int) -> str:
-        """Bytes have come; ends the phase if nothing is outstanding. What is wrong, or ""."""
-        self.bytes -= bytes
-        if abs(self.bytes) >= MOST_BYTES:
-            return f"an mbarrier counts {self.bytes} bytes"
-        if not self.pending and not self.bytes:
-            self.phase += 1
-            self.pending = self.arrivals
-            self.told[self.column] = self.phase
-            self.shown[:] = self.told
-        return ""
-
-
-@dataclass(frozen=True)
-class Map:
-    """A tensor map at run time, with all strides."""
-
-    type: TensorMap
-    base: int
-    extents: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def box(self, buffer: Allocation, axes: tuple[int, ...], start: list[int]) -> Box:
-        """What lies over a buffer that starts there."""
-        index = np.indices(buffer.type.shape).reshape(len(axes), -1)
-        address, inside = np.int64(self.base), np.ones(index.shape[1], bool)
-        piece = np.zeros(index.shape[1], np.int64)
-        for axis, (extent, stride) in enumerate(zip(self.extents, self.strides, strict=True)):
-            place = np.full(index.shape[1], start[axis], np.int64)
-            if axis in axes:
-                along = axes.index(axis)
-                place += index[along]
-                count = buffer.type.shape[along] // self.type.box[axis]
-                piece = piece * count + index[along] // self.type.box[axis]
-            inside &= (place >= 0) & (place < extent)
-            address = address + place * stride * self.type.dtype.bytes
-        return Box(np.asarray(address), inside, piece)
-
-
-@dataclass(frozen=True)
-class Box:
-    """The address of each element of a buffer, whether it is within bounds, and the number of the instruction that moves it."""
-
-    address: np.ndarray
-    inside: np.ndarray
-    piece: np.ndarray
 
 
 @dataclass(eq=False)

@@ -125,7 +125,7 @@ class _Checks:
         self.require(bool(ops) and op is ops[-1], op, "roles stand at a function's end")
         team, producer = op.attrs["warps"]
         teams, wanted = op.attrs.get("teams", 1), self.func.attrs.get("num_warps", team)
-        self.require(team == teams * wanted, op, f"{teams} teams with {team} warps in a program of {wanted}")
+        self.require(team == teams * wanted, op, f"{teams} x {wanted} warps of programs in teams of {team}")
         several = teams == 1 or bool(self.func.attrs.get("persistent"))
         self.require(several, op, f"{teams} teams of a CTA that runs one program")
         if (registers := op.attrs.get("registers")) is not None:

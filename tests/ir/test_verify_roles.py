@@ -19,7 +19,7 @@ PRODUCER, TEAM = "} else {", "roles {warps=(4, 1)} {"
 
 BROKEN = [
     # Roles.
-    (TEAM, "roles {warps=(8, 1)} {", "a team of 8 warps in a program of 4"),
+    (TEAM, "roles {warps=(8, 1)} {", "1 x 4 warps of programs in teams of 8"),
     (TEAM, "roles {warps=(4, 1), registers=(240, 24)} {", "share out registers in groups of 4"),
     (TEAM, "roles {warps=(4, 4), registers=(240, 20)} {", "multiples of 8 from 24"),
     (TEAM, "%t = const 0.0 : tile<64xf32, #rows>\nfence\n" + TEAM, "fence in front of roles"),
