@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.report import REPORTS
 from blocknb.passes import specialize
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -25,6 +26,9 @@ def persist(func: Func, target: Target, notes: Notes) -> Func:
     (`specialize`), where the loops with products have as many trips in all programs, and where the kernel is not written so already.
     """
     facts = affine.analyze(func)
+    if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
+        notes(told, "one program a CTA: what a program says is counted from its beginning")
+        return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
             why = "the kernel shares out its work by itself" if outer else "not all programs make as many trips"

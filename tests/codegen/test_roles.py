@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bulk_kernels import HOPPER, PRODUCTS, Product
-from fuzz import simt
+from fuzz import reports, simt
 from fuzz.races import Race
+from kernels.base import Case
 
 import blocknb
 import blocknb.language as bl
@@ -67,7 +68,7 @@ def test_another_swizzle_than_the_descriptor_has_is_noticed() -> None:
 
 
 @blocknb.kernel
-def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SAY: bl.constexpr = False):
     left = bl.make_tensor_descriptor(a, [m, k], [pitch, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [n, k], [pitch, 1], [BN, BK])
     across = bl.cdiv(n, BN)
@@ -75,6 +76,8 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
     total = bl.zeros((BM, BN), bl.float32)
     for step in range(bl.cdiv(k, BK)):
         total = bl.dot(left.load([row, step * BK]), right.load([column, step * BK]).T, total)
+    if SAY:
+        bl.device_print("row", row)
     bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
 
 
@@ -126,3 +129,22 @@ def test_registers_are_shared_out() -> None:
     simt.run(module, arguments, [1])
     a, b, c = (x.astype(np.float64) for x in arguments[:3])
     np.testing.assert_allclose(c, a @ b, rtol=2e-3, atol=2e-2)
+
+
+@pytest.mark.parametrize("say", [False, True])
+def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 144), (80, 144)))
+    numbers = {"m": 128, "n": 80, "k": 144, "pitch": 144, "BM": 64, "BN": 64, "BK": 64, "SAY": say}
+    arguments = {"a": a, "b": b, "c": np.full((128, 80), np.nan, np.float16), **numbers}
+    case = Case(
+        "multiply", multiply, lambda rng: {}, lambda x: {"c": a.astype(float) @ b.astype(float).T}, rtol=2e-3, atol=2e-2
+    )
+    func, _ = case.lower(arguments, "sm_90a")
+    assert any(op.name == "roles" for op in func.ops())
+    assert bool(func.attrs.get("persistent")) == (not say)  # what is said is counted from a program's beginning
+    said = reports.run(func, arguments, (4,))
+    case.check(arguments, arguments)
+    assert [p for p in said.text.splitlines() if "row" in p] == [
+        f"({i}, 0, 0) row {i // 2 * 64}" for i in range(4)
+    ] * say

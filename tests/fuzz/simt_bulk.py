@@ -7,6 +7,7 @@ that a slot is free sees it written at once. Nothing here comes from the compile
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -287,6 +288,10 @@ def part(value: Any, taken: np.ndarray) -> Any:
         return value[taken]
     if isinstance(value, list):
         return [part(x, taken) for x in value]
+    if hasattr(value, "value"):  # a local variable
+        own = copy.copy(value)
+        own.value = part(value.value, taken)
+        return own
     return value
 
 
