@@ -41,7 +41,7 @@ def resident(g: Generator, threads: int) -> int:
         return 0
     if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
-    live = Liveness(g.func, 32 * found.attrs["warps"][0])
+    live = Liveness(g.func, 32 * g.func.attrs["num_warps"])
     loops = (op for op in walk(found.blocks[0]) if op.name == "for" and any(x.name == "dot" for x in op.blocks[0].ops))
     held = max(map(live.peak, loops), default=0)
     together = -(-2 * threads // (32 * SCHEDULERS))  # warps of two CTAs that share a scheduler

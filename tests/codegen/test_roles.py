@@ -81,17 +81,24 @@ def multiply(a, b, c, m, n, k, pitch, BM: bl.constexpr, BN: bl.constexpr, BK: bl
     bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN]).store([row, column], total.to(bl.float16))
 
 
-#: tile, warps, slots; and of the machine code: products of a trip, CTAs of a multiprocessor, threads
-TILES = [((128, 256, 64), 8, 4, 4, 1, 384), ((128, 128, 64), 4, 3, 8, 2, 160), ((64, 128, 64), 4, 4, 4, 2, 160)]
+#: tile, warps, slots, what is switched off; and of the machine code: products of a trip, CTAs of a multiprocessor, threads
+TILES = [
+    ((128, 256, 64), 8, 4, "", 4, 1, 384),
+    ((128, 128, 64), 4, 4, "", 8, 1, 384),  # two teams in turns
+    ((64, 128, 64), 4, 4, "", 4, 1, 288),
+    ((128, 128, 64), 4, 3, "persist", 8, 2, 160),
+    ((64, 128, 64), 4, 4, "persist", 4, 2, 160),
+]
 
 
-@pytest.mark.parametrize(("tile", "warps", "slots", "count", "resident", "threads"), TILES, ids=str)
+@pytest.mark.parametrize(("tile", "warps", "slots", "without", "count", "resident", "threads"), TILES, ids=str)
 def test_the_loop_of_a_product(
-    tile: tuple[int, int, int], warps: int, slots: int, count: int, resident: int, threads: int
+    tile: tuple[int, int, int], warps: int, slots: int, without: str, count: int, resident: int, threads: int
 ) -> None:
     blocks = dict(zip(("BM", "BN", "BK"), tile, strict=True))
     arrays, numbers = dict.fromkeys("abc", "*fp16:16"), dict.fromkeys(("m", "n", "k", "pitch"), "i32:16")
-    compiled = multiply.compile(**arrays, **numbers, **blocks, num_warps=warps, num_stages=slots, target="sm_90a")
+    options = {"num_warps": warps, "num_stages": slots, "without": (without,) * bool(without)}
+    compiled = multiply.compile(**arrays, **numbers, **blocks, target="sm_90a", **options)
     found = compiled.trace.resources
     assert not found.warnings
     assert not found.spill_bytes
@@ -146,5 +153,5 @@ def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
     said = reports.run(func, arguments, (4,))
     case.check(arguments, arguments)
     assert [p for p in said.text.splitlines() if "row" in p] == [
-        f"({i}, 0, 0) row {i // 2 * 64}" for i in range(4)
+        f"pid ({i}, 0, 0) idx () row: {i // 2 * 64}" for i in range(4)
     ] * say

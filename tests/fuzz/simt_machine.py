@@ -107,15 +107,18 @@ class Machine:
         return no
 
     def part(self, function: Function, env: Env, branch: tuple, label: str) -> None:
-        """Threads take different branches, each to the end of the kernel."""
+        """Threads take different branches, each to the end of the kernel; where there are teams, each of these for itself."""
         if not self.engine.barriers:
             raise ValueError("threads of a program take different branches")
         _, condition, *targets = branch
         taken = condition(env)
-        for target, who in zip(targets, (taken, ~taken), strict=True):
-            role = copy.copy(self)
-            role.threads, role.ids, role.copies = int(who.sum()), self.ids[who], [[]]
-            role.products = simt_wgmma.Products()
-            role.active, role.functions = np.ones(role.threads, bool), self.variants(role.threads)
-            own = {name: simt_bulk.part(value, who) for name, value in env.items()} | {"@": role}
-            self.agents.append(role.walk(role.functions[function.name], own, target, label))
+        team = self.ids // (env["%tid"].max() + 1)  # a thread's number is that in its team
+        for target, there in zip(targets, (taken, ~taken), strict=True):
+            for number in np.unique(team[there]):
+                who = there & (team == number)
+                role = copy.copy(self)
+                role.threads, role.ids, role.copies = int(who.sum()), self.ids[who], [[]]
+                role.products = simt_wgmma.Products()
+                role.active, role.functions = np.ones(role.threads, bool), self.variants(role.threads)
+                own = {name: simt_bulk.part(value, who) for name, value in env.items()} | {"@": role}
+                self.agents.append(role.walk(role.functions[function.name], own, target, label))
