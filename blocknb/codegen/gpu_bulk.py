@@ -18,6 +18,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.types import Buffer
+from blocknb.layouts import gf2
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -132,12 +133,13 @@ def barrier(g: Generator, barriers: Value, index: Value) -> tuple[str, int]:
     return g.memo[key], g.offsets[barriers]
 
 
-def by_one(g: Generator, *instructions: tuple[str, Sequence[str], str]) -> None:
-    """Instructions, as text, operands and their constraints, of one thread: that of a role which has just one, or the team's first."""
+def by_one(g: Generator, *instructions: tuple[str, Sequence[str], str], each: bool = False) -> None:
+    """Instructions, as text, operands and their constraints, of one thread: that of a role which has just one, or the team's first, or
+    that of `each` warp."""
     doing, done = g.new_label("one"), g.new_label("all")
     if not g.alone:
-        tid = "%tid" if g.in_team else gpu_roles.thread(g)
-        first = g.once(("first thread", tid), lambda: g.emit(f"icmp eq i32 {tid}, 0"))
+        who = "%lane" if each else "%tid" if g.in_team else gpu_roles.thread(g)
+        first = g.once(("first", who), lambda: g.emit(f"icmp eq i32 {who}, 0"))
         g.do(f"br i1 {first}, label %{doing}, label %{done}")
         g.start(doing)
     for text, operands, constraints in instructions:
@@ -182,6 +184,12 @@ def arrive(g: Generator, op: Op) -> None:
 # -- copies
 
 
+def of_warp(g: Generator, steps: Sequence[int]) -> str:
+    """XOR of the steps over the set bits of the warp's number, as a number that ptxas knows to be the same in all of its lanes."""
+    warp = gpu_roles.uniform(g, "%warp.raw")
+    return g.once(("of warp", tuple(steps)), lambda: g.xor_bits((warp, steps)))
+
+
 def place(g: Generator, buffer: Value) -> tuple[str, int]:
     """The address of a buffer, or of a slot of a ring, as a name and a constant."""
     start, slot = base(g), g.slots.get(buffer)
@@ -209,15 +217,30 @@ def copy(g: Generator, op: Op) -> None:
 
 
 def store(g: Generator, op: Op) -> None:
-    """Boxes of a buffer, and what makes a group of them."""
+    """Boxes of a buffer, and what makes a group of them; with a `layout` those of the warp at hand, as far from the first warp's as its
+    number says."""
     map, buffer = op.args[:2]
     start, offset = place(g, buffer)
+    layout, further = op.attrs.get("layout"), dict[int, str]()
+    found = list(boxes(buffer.type, map.type, op.attrs["axes"]))
+    if layout is not None:
+        own, columns = gf2.Span((*layout.reg, *layout.lane)), buffer.type.shape[1]
+        rows, across = op.attrs["axes"]
+        found = [x for x in found if x[0][rows] * columns + x[0][across] in own]
+        for axis, to in enumerate((rows, across)):
+            steps = [(basis & layout.dim_mask(axis)) >> layout.dim_bits(axis).start for basis in layout.warp]
+            further[to] = of_warp(g, steps) if any(steps) else ""
+        places = [buffer.type.layout.offset(basis) * buffer.type.dtype.bytes for basis in layout.warp]
+        start = g.emit(f"add i32 {start}, {of_warp(g, places)}")
     made: list[tuple[str, list[str], str]] = []
-    for moved, distance in boxes(buffer.type, map.type, op.attrs["axes"]):
+    for moved, distance in found:
         names = coordinates(g, op.args[2:], moved)
+        for axis, more in further.items():
+            if more:
+                names[len(names) - 1 - axis] = g.emit(f"add i32 {names[len(names) - 1 - axis]}, {more}")
         where = ", ".join(f"${2 + i}" for i in range(len(names)))
         form = f"cp.async.bulk.tensor.{len(names)}d.global.shared::cta.bulk_group"
         text = f"{form} [$1, {{{where}}}], [$0+{offset + distance}];"
         operands = [f"i32 {start}", f"ptr {g.reg(map)}", *(f"i32 {x}" for x in names)]
         made.append((text, operands, "rl" + "r" * len(names)))
-    by_one(g, *made, ("cp.async.bulk.commit_group;", [], ""))
+    by_one(g, *made, ("cp.async.bulk.commit_group;", [], ""), each=layout is not None)

@@ -32,10 +32,10 @@ ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine ac
 class Store:
     """A bulk store: how to do its parts, what it reads, and how far it is."""
 
+    warp: int
     read: Callable[[], None]
     write: Callable[[], None]
     where: np.ndarray
-    team: int
     done: bool = False  # reading
     waited: bool = False
 
@@ -192,7 +192,7 @@ class Agent(Warp):
                 self.copy_bulk(op, args)
                 return ()
             case "store_bulk":
-                if self.first:
+                if self.first or "layout" in op.attrs:
                     self.store_bulk(op, args)
                 return ()
         return super().step(op, args)
@@ -269,7 +269,11 @@ class Agent(Warp):
         """Tells the copy engine to store a buffer: it reads it some time before a wait for that, and writes some time later."""
         map, buffer, *coordinates = args[0], args[1], *(int(x) for x in args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
-        where = self.bytes_of(buffer, np.arange(box.address.size)).reshape(-1)
+        chosen = np.arange(box.address.size)
+        if "layout" in op.attrs:
+            chosen = np.unique(self.places(op, op.attrs["layout"]))
+            box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen])
+        where = self.bytes_of(buffer, chosen).reshape(-1)
         _, trouble = self.memory.read(self.number, where, buffer)
         self.complain(op, trouble or self.memory.unfenced(self.number, where, "stores"))
 
@@ -292,14 +296,14 @@ class Agent(Warp):
         def write() -> None:
             self.space.store(op.replace(name="store"), self.program, box.address, found[0], box.inside)
 
-        store = Store(read, write, where, self.team)
+        store = Store(self.number, read, write, where)
         self.cta.stores.append(store)
         self.cta.flying.append(read)
 
     def store_wait(self, op: Op) -> Generator[Op, None, None]:
-        if not self.first:
+        stores = [store for store in self.cta.stores if store.warp == self.number]
+        if not stores:
             return
-        stores = [store for store in self.cta.stores if store.team == self.team]
         waited = stores[: max(0, len(stores) - op.attrs["pending"])]
         yield from self.wait_until(op, lambda: all(store.done for store in waited))
         for store in waited:

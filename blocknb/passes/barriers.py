@@ -108,7 +108,7 @@ class Placement:
         self.copied = {op.id: op.result for op in copied}.values()
         late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("pending")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
-        self.stored = list(dict.fromkeys(op.args[1] for op in func.ops() if op.name == "store_bulk"))
+        self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
         self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
@@ -139,7 +139,7 @@ class Placement:
                 array = Access(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
                 return [array, self.shared_access(op, op.args[1], False)]
             case "store_wait":
-                return [self.shared_access(op, x, False) for x in self.stored]
+                return [self.shared_access(op, x, False) for x in self.bulk]
             case "dot" | "flip" | "gather":
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
@@ -179,9 +179,10 @@ class Placement:
     def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
-        if op.name in ("local_store", "local_load") and buffer is alloc.result:
-            layout = op.args[1].type.layout if op.name == "local_store" else op.attrs["layout"]
-            tile = (kind, layout) if layout is not None else None
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):  # in a ring, too: slots lie alike
+            by = self.bulk[buffer] if op.name == "store_wait" else op
+            layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
+            tile = (kind.slot, layout) if layout is not None else None
         return Access(write, low, low + kind.bytes, None, None, op, tile=tile)
 
     def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:

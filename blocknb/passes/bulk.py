@@ -16,10 +16,12 @@ from blocknb.analysis import affine, boxes, groups
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.types import Buffer
+from blocknb.layouts import gf2
+from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.allocate import place
@@ -30,6 +32,7 @@ from blocknb.trace import Notes
 
 BUFFERS = 2
 WIDEST = 128  # bytes of a row under a swizzle
+LEAST_ROWS = 8  # of a warp's box: the pattern of a swizzle repeats after that
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -70,10 +73,12 @@ class Store:
     value: Value
     start: tuple[Form, ...]
     gone: tuple[Op, ...]
+    each_warp: bool = False
 
     def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
-        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}"
+        who = ", each warp its own rows" if self.each_warp else ""
+        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}{who}"
 
 
 class Finder:
@@ -81,6 +86,7 @@ class Finder:
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
+        self.each_warp = experimental(func)
         self.told: set[int] = set()
         self.stores: dict[int, Store] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
@@ -114,12 +120,24 @@ class Finder:
         if width not in SWIZZLES:
             return self.refuse(op, f"its rows have {width} bytes")
         extents, start = [1] * box.rank, list(box.start)
+        rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
         for axis, to in enumerate(box.axes):
-            extents[to] = width // bytes if axis == inner else min(MOST_EXTENT, shape[axis])
+            extents[to] = width // bytes if axis == inner else rows or min(MOST_EXTENT, shape[axis])
             start[to] = start[to] + Form.of(distance[axis])
         layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
         kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
-        return Store(op, box, kind, type, value, tuple(start), tuple(gone))
+        return Store(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
+
+    def rows(self, layout: Layout, inner: int, width: int) -> int:
+        """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together. Not measured yet."""
+        if not self.each_warp or layout.is_replicated:
+            return 0
+        own, bits = gf2.Span((*layout.reg, *layout.lane)), layout.dim_bits(inner)
+        if not all(1 << bit in own for bit in bits) or width > 1 << len(bits):
+            return 0
+        low = layout.dim_bits(1 - inner)
+        count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))
+        return 1 << count if 1 << count >= LEAST_ROWS else 0
 
     def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
         """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
@@ -249,5 +267,7 @@ class Lowering(Rebuild):
         b.op("local_store", buffer, self.get(store.value))
         b.op("fence")
         start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
-        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes)
+        value = self.get(store.value)
+        own = {"layout": value.type.layout} if store.each_warp else {}
+        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
         self.run_of[-1] = number + 1

@@ -96,7 +96,7 @@ class Engine:
         self.maps = tensor_maps
         self.barriers: dict[int, Mbarrier] = {}
         self.flying: list[tuple[int, np.ndarray, np.ndarray]] = []  # for an mbarrier, bytes to places
-        self.groups: list[list[Callable[[], None]]] = [[]]
+        self.groups: dict[int, list[list[Callable[[], None]]]] = {}  # of stores, by thread
 
     def barrier(self, address: int) -> Mbarrier:
         if address not in self.barriers:
@@ -124,11 +124,13 @@ class Engine:
             machine.shared.bytes[flight[1]] = flight[2]
             self.barrier(barrier).step(bytes=-flight[2].size)
 
-    def store(self, machine: Any, map: Map, start: Sequence[int], source: int, text: str) -> None:
+    def groups_of(self, thread: int) -> list[list[Callable[[], None]]]:
+        return self.groups.setdefault(thread, [[]])
+
+    def store(self, machine: Any, map: Map, start: Sequence[int], source: int, text: str, who: int) -> None:
         assert not source % 128, f"a box at a shared address that is no multiple of 128: {text}"
         address, inside, place = map.elements(start)
-        thread = np.full(len(address), machine.ids[machine.active][0])
-
+        thread = np.full(len(address), who)
         where = map.swizzled(source + place)
         machine.shared.load(where, map.size, map.size, text, thread)  # a race with who wrote it, perhaps
         places = machine.shared.places(where, map.size, map.size, text)
@@ -138,17 +140,18 @@ class Engine:
         def late() -> None:
             machine.memory.store(address[inside], machine.shared.bytes[places][inside], map.size, text, thread[inside])
 
-        self.groups[-1].append(late)
+        self.groups_of(who)[-1].append(late)
 
-    def wait(self, pending: int) -> None:
-        while len(self.groups) - 1 > pending:
-            for late in self.groups.pop(0):
+    def wait(self, pending: int, who: int) -> None:
+        groups = self.groups_of(who)
+        while len(groups) - 1 > pending:
+            for late in groups.pop(0):
                 late()
 
     def end(self) -> None:
         if self.flying:
             raise ValueError("the CTA ends while copies to it are under way")
-        if any(self.groups):
+        if any(any(groups) for groups in self.groups.values()):
             raise ValueError("the CTA ends before its stores have read shared memory")
 
 
@@ -245,22 +248,30 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
         names = re.findall(r"\$(\d+)", found[3])
         assert len(names) == int(found[1])
 
-        def store(env: Env) -> None:
-            alone(env)
-            engine, start = env["@"].engine, [number(env, n) for n in reversed(names)]
-            engine.store(
-                env["@"],
-                engine.map(number(env, found[2])),
-                start,
-                in_shared(env, number(env, found[4], found[5])),
-                text,
-            )
+        def store(env: Env) -> None:  # one thread, or one of each warp
+            machine = env["@"]
+            for thread in np.flatnonzero(machine.active):
+                on = np.arange(threads) == thread
+                start = [number(env, n, on=on) for n in reversed(names)]
+                where = in_shared(env, number(env, found[4], found[5], on))
+                map = machine.engine.map(number(env, found[2], on=on))
+                machine.engine.store(machine, map, start, where, text, int(machine.ids[thread]))
 
         return store
     if text == "cp.async.bulk.commit_group;":
-        return lambda env: env["@"].engine.groups.append([])
+
+        def commit(env: Env) -> None:
+            for thread in env["@"].ids[env["@"].active]:
+                env["@"].engine.groups_of(int(thread)).append([])
+
+        return commit
     if found := re.fullmatch(r"cp\.async\.bulk\.wait_group\.read (\d+);", text):
-        return lambda env: env["@"].engine.wait(int(found[1]))
+
+        def wait(env: Env) -> None:
+            for thread in env["@"].ids[env["@"].active]:
+                env["@"].engine.wait(int(found[1]), int(thread))
+
+        return wait
     if re.fullmatch(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 \d+;", text):
 
         def registers(env: Env) -> None:

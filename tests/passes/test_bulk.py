@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from fuzz import reports
+from fuzz.races import Race
 from kernels import CASES
 from kernels.base import copied
 
@@ -72,6 +73,31 @@ def test_the_third_part_waits_until_the_first_has_been_read():
     CASES["boxed_fp16_wide"].interpret(func, arguments)
 
 
+def test_each_warp_may_store_its_own_rows():
+    """Behind `experimental`: boxes of 16 rows, and no barrier of the team."""
+    func, stages, arguments = lowered("boxed_fp16_wide", experimental=True)
+    assert [text.rpartition(", ")[2] for text in notes(stages)] == ["each warp its own rows"]
+    names = [op.name for op in team(func)]
+    assert "barrier" not in names and names.count("warp_barrier") == 7
+    assert {op.args[0].type.box for op in team(func) if op.name == "store_bulk"} == {(16, 64)}
+    CASES["boxed_fp16_wide"].interpret(func, arguments)
+
+
+@pytest.mark.parametrize("lost", ["fence", "warp_barrier", "store_wait"])
+def test_what_a_warp_lacks_is_noticed(lost):
+    """By the interpreter, for which a warp is in step, or in code."""
+    name = "boxed_fp16_wide"
+    func, _, arguments = lowered(name, experimental=True)
+    inside = {op.id for op in team(func) if op.name == lost}
+    func = edited(func, lambda op: None if op.id in inside else op)
+    if lost == "warp_barrier":
+        with pytest.raises(Race, match="two threads at one place"):
+            reports.run(func, {key: copied(value) for key, value in arguments.items()}, CASES[name].grid)
+    else:
+        with pytest.raises(CompilerBug, match=lost.split("_")[0]):
+            CASES[name].interpret(func, arguments)
+
+
 @pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
 def test_what_it_lacks_is_noticed(lost, trouble):
     name = "boxed_fp16_wide"
@@ -99,10 +125,11 @@ def test_a_result_that_is_no_box_goes_by_warps():
     case.interpret(func, arguments)
 
 
+@pytest.mark.parametrize("experimental", [False, True])
 @pytest.mark.parametrize("without", [(), ("persist",), ("bulk",)], ids=str)
 @pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp16_wide", "boxed_fp32"])
-def test_the_code_stores_what_it_should(name, without):
-    func, _, arguments = lowered(name, without)
+def test_the_code_stores_what_it_should(name, without, experimental):
+    func, _, arguments = lowered(name, without, experimental=experimental)
     got = {key: copied(value) for key, value in arguments.items()}
     reports.run(func, got, CASES[name].grid)
     CASES[name].check(arguments, got)
