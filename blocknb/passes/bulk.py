@@ -151,7 +151,7 @@ class Finder:
         (buffer,) = last.args
         alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
         written = next((user for user in users if user.name == "local_store"), None)
-        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or not {alloc, written} <= here:
+        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or written not in here:
             return None
         return written.args[1], alloc, written, last
 
