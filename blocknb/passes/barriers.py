@@ -225,9 +225,10 @@ class Placement:
             entry = known
 
     def over_programs(self, loop: Op) -> bool:
-        """Whether each trip of a loop is another program."""
+        """Whether each trip of a loop is another program: it goes on by as many as there are CTAs, or teams."""
         step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
-        return step is not None and step.name == "num_ctas"
+        makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
+        return any(op is not None and op.name == "num_ctas" for op in makers)
 
     def hazard(self, access: Access, pending: Pending) -> Access | None:
         """An access that must be settled before this one, one of other warps if there is any."""

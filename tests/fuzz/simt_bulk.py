@@ -128,6 +128,7 @@ class Engine:
         return self.groups.setdefault(thread, [[]])
 
     def store(self, machine: Any, map: Map, start: Sequence[int], source: int, text: str, who: int) -> None:
+        """By a thread of the machine."""
         assert not source % 128, f"a box at a shared address that is no multiple of 128: {text}"
         address, inside, place = map.elements(start)
         thread = np.full(len(address), who)
@@ -140,7 +141,7 @@ class Engine:
         def late() -> None:
             machine.memory.store(address[inside], machine.shared.bytes[places][inside], map.size, text, thread[inside])
 
-        self.groups_of(who)[-1].append(late)
+        self.groups_of(int(machine.ids[who]))[-1].append(late)
 
     def wait(self, pending: int, who: int) -> None:
         groups = self.groups_of(who)
@@ -255,7 +256,7 @@ def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
                 start = [number(env, n, on=on) for n in reversed(names)]
                 where = in_shared(env, number(env, found[4], found[5], on))
                 map = machine.engine.map(number(env, found[2], on=on))
-                machine.engine.store(machine, map, start, where, text, int(machine.ids[thread]))
+                machine.engine.store(machine, map, start, where, text, int(thread))
 
         return store
     if text == "cp.async.bulk.commit_group;":
