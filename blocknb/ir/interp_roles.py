@@ -215,8 +215,6 @@ class Agent(Warp):
             raise self.bug(op, f"a tensor map needs a start and strides of multiples of {ALIGNMENT} bytes: {strides}")
         return Map(kind, base, tuple(extents), tuple(strides))
 
-    # -- the copy engine
-
     def copy_bulk(self, op: Op, args: list) -> None:
         """Tells the copy engine to fill a buffer; each of its instructions is done at a moment of its own."""
         buffer, map, *coordinates = args[0], args[1], *(int(x) for x in args[4:])
@@ -269,10 +267,9 @@ class Agent(Warp):
         """Tells the copy engine to store a buffer: it reads it some time before a wait for that, and writes some time later."""
         map, buffer, *coordinates = args[0], args[1], *(int(x) for x in args[2:])
         box = map.box(buffer, op.attrs["axes"], coordinates)
-        chosen = np.arange(box.address.size)
-        if "layout" in op.attrs:
-            chosen = np.unique(self.places(op, op.attrs["layout"]))
-            box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen])
+        own = "layout" in op.attrs
+        chosen = np.unique(self.places(op, op.attrs["layout"])) if own else np.arange(box.address.size)
+        box = Box(box.address[chosen], box.inside[chosen], box.piece[chosen])
         where = self.bytes_of(buffer, chosen).reshape(-1)
         _, trouble = self.memory.read(self.number, where, buffer)
         self.complain(op, trouble or self.memory.unfenced(self.number, where, "stores"))
@@ -302,8 +299,6 @@ class Agent(Warp):
 
     def store_wait(self, op: Op) -> Generator[Op, None, None]:
         stores = [store for store in self.cta.stores if store.warp == self.number]
-        if not stores:
-            return
         waited = stores[: max(0, len(stores) - op.attrs["pending"])]
         yield from self.wait_until(op, lambda: all(store.done for store in waited))
         for store in waited:
@@ -334,8 +329,7 @@ def run_roles(
     teams = 1 if parts is None else parts.attrs.get("teams", 1)
     agents = teams * team + (parts is not None)
     clocks = Clocks(agents, sum(op.attrs["slots"] for op in made))
-    cta, width = Cta(clocks, order, count), clocks.known.shape[1]
-    column = agents
+    cta, width, column = Cta(clocks, order, count), clocks.known.shape[1], agents
     for op in made:
         slots = range(op.attrs["slots"])
         empty = [(np.zeros(width, np.int64), np.zeros(width, np.int64)) for _ in slots]
