@@ -145,6 +145,8 @@ def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
             if is_product(op) or computes(op):
                 return True
         flying = flying[landing(op, flying, late) :] + [op] * (op.id in late)
+        if op is product and len(flying) > 1:
+            return True  # else those before it would have to be waited for first
     return False
 
 
