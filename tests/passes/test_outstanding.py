@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from fuzz import simt
@@ -45,7 +47,7 @@ def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it
 def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
     *_, func, _ = lowered(name, experimental=True)
     relevant = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait", "arrive")]
-    behind = [before for before, op in zip(relevant, relevant[1:], strict=False) if op.name == "arrive"]
+    behind = [before for before, op in itertools.pairwise(relevant) if op.name == "arrive"]
     assert behind and all(op.name == "dot_wait" or not op.attrs.get("pending") for op in behind if op.name != "arrive")
 
 
