@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
+from blocknb.kernels import gemm
 from blocknb.kernels.shapes import choose
 from blocknb.kernels.strides import Device
+from blocknb.runtime import kernel
 
 TILE = (32, 32, 16)
 DTYPES = {
@@ -165,6 +168,36 @@ def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
     close(WAYS[way](*arrays), exact(a, b), TOLERANCE["float16"])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "int8"])
+@pytest.mark.parametrize("order", ["nn", "tt", "tn"])
+def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monkeypatch):
+    monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
+    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    a, b = operands(80, 48, 64, dtype, order)
+    with launched() as names:
+        out = ready.matmul(a, b, tile=TILE)
+    close(out, exact(a, b), TOLERANCE[dtype])
+    turned = (order[0] == "t") + (order[1] == "n")
+    assert names == ["transpose_kernel"] * turned + ["matmul_descriptor_kernel"]
+    half, other = operands(80, 48, 64, "float16", order)
+    with launched() as names:
+        close(ready.matmul(half, other, tile=TILE), exact(half, other), TOLERANCE["float16"])
+    assert names == ["matmul_descriptor_kernel"]
+
+
+@contextlib.contextmanager
+def launched():
+    """The names of the kernels that are launched inside."""
+    names: list[str] = []
+
+    def observe(launch: Any) -> None:
+        names.append(launch.kernel.__name__)
+
+    kernel.observers.append(observe)
+    yield names
+    kernel.observers.remove(observe)
+
+
 @pytest.mark.parametrize("order", ["nn", "tt"])
 @pytest.mark.parametrize("way", ["matmul", "pointers", "descriptors"])
 def test_batches(way, order):
@@ -249,7 +282,7 @@ def test_torch_tensors():
 HOPPER, AMPERE, TURING = Device(132, 90, 227 << 10), Device(108, 80, 163 << 10), Device(40, 75, 64 << 10)
 CHOSEN = {
     (4096, 4096, 4096): (128, 256, 64, 8), (8192, 8192, 8192): (128, 256, 64, 8), (16384, 4096, 4096): (128, 256, 64, 8),
-    (2048, 2048, 2048): (128, 256, 64, 8), (4096, 4096, 512): (128, 128, 64, 4), (8192, 8192, 1024): (128, 128, 64, 4),
+    (2048, 2048, 2048): (128, 128, 64, 4), (4096, 4096, 512): (128, 128, 64, 4), (8192, 8192, 1024): (128, 128, 64, 4),
     (1024, 1024, 1024): (64, 128, 64, 4), (256, 4096, 4096): (64, 128, 64, 4),
 }  # fmt: skip
 

@@ -65,7 +65,6 @@ def matmul_batch_kernel(
         b_blocks = bl.make_tensor_descriptor(b, [batch, n, k], [b_batch, b_step, 1], [1, BLOCK_N, BLOCK_K])
     else:
         b_blocks = bl.make_tensor_descriptor(b, [batch, k, n], [b_batch, b_step, 1], [1, BLOCK_K, BLOCK_N])
-    c_blocks = bl.make_tensor_descriptor(c, [batch, m, n], [c_batch, c_step, 1], [1, BLOCK_M, BLOCK_N])
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column, z = tile_m * BLOCK_M, tile_n * BLOCK_N, bl.program_id(1)
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
@@ -81,7 +80,9 @@ def matmul_batch_kernel(
         total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
-    c_blocks.store([z, row, column], total.to(c.dtype.element_ty).reshape(1, BLOCK_M, BLOCK_N))
+    inside = (rows[:, None] < m) & (columns[None, :] < n)
+    c_tile = c + z.to(bl.int64) * c_batch + rows[:, None].to(bl.int64) * c_step + columns[None, :]
+    bl.store(c_tile, total.to(c.dtype.element_ty), mask=inside)  # of two axes, it can be stored part by part
 
 
 @blocknb.kernel

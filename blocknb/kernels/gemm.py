@@ -1,20 +1,37 @@
 """`matmul`: a product of any matrices by the kernel, tile, warps and stages that suit them, so that nothing need be searched.
 
 From Hopper on arrays that tensor descriptors describe go that way, others by pointers, as everything does elsewhere; results too small
-for all multiprocessors are split along K.
+for all multiprocessors are split along K. Hopper's instruction takes operands that are not of 16 bits along K only: large ones that are
+stored the other way are turned first, which takes less time than the product would lose.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from blocknb.kernels.descriptors import by_descriptors
 from blocknb.kernels.matmul import by_pointers
-from blocknb.kernels.operands import Product
+from blocknb.kernels.operands import ALIGNMENT, Product
 from blocknb.kernels.split_k import by_parts
-from blocknb.kernels.strides import device
+from blocknb.kernels.strides import device, dtype_name, empty
+from blocknb.kernels.transpose import transpose
 
 DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
+
+LEAST_TURNED = 1024  # of sizes: where turning an operand pays
+
+
+def along_k(p: Product) -> Product:
+    """The same product of described arrays, large operands of 8 and 32 bits copied so that elements along K lie side by side."""
+    size, large = p.itemsize, min(p.m, p.n, p.k) >= LEAST_TURNED and len(p.out.shape) == 2
+    if size not in (1, 4) or not large or p.precision != "tf32" or p.k * size % ALIGNMENT:
+        return p
+    if p.a_strides[2] != 1:
+        p = replace(p, a=transpose(p.a.T, empty(p.a, (p.m, p.k), dtype_name(p.a))), a_strides=(0, p.k, 1))
+    if p.b_strides[1] != 1:
+        p = replace(p, b=transpose(p.b, empty(p.b, (p.n, p.k), dtype_name(p.b))), b_strides=(0, 1, p.k))
+    return p
 
 
 def matmul(
@@ -40,5 +57,5 @@ def matmul(
     if t.splits > 1:
         return by_parts(p, t, group)
     if device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str):
-        return by_descriptors(p, t, group)
+        return by_descriptors(along_k(p), t, group)
     return by_pointers(p, t, group)

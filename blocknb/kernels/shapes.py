@@ -1,9 +1,10 @@
 """How a matrix product is dealt out: which tile a program takes, its warps and stages, and whether it is split along K.
 
-The rule was read off an H200 (and off what cuBLAS does there): a large tile needs the fewest bytes for a product, and a small result needs
-small tiles, so that every multiprocessor has one. So the candidates are compared by the time of their last wave: as many tiles as there
-are multiprocessors at once, each costs its area divided by how well such a tile keeps the tensor cores busy. What is searched
-instead (`blocknb.tune.products`, `blocknb bench gemm --search`) starts from the same candidates.
+The rule was read off an H200: a large tile needs the fewest bytes for a product, and a small result needs small tiles, so that every
+multiprocessor has one. So the candidates are compared by the time of their waves, as many tiles at once as there are multiprocessors:
+each costs its area times K (and so much more of K for its beginning and end, as far as they are not hidden behind other tiles), divided
+by how well such a tile keeps the tensor cores busy. What is searched instead (`blocknb.tune.products`, `blocknb bench gemm --search`)
+starts from the same candidates.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 from blocknb.kernels.strides import Device
 
 LINE = 128  # bytes of a row of an operand's tile: the widest swizzle of shared memory
-SHORT = 1024  # of K: up to here a tile's beginning and end weigh more than its middle
+MOVED = 512  # multiplications in the time in which a multiprocessor moves an element
+LAUNCH = 16384  # elements that it moves in the time of another launch
 LEAST_SPLIT = 1024  # elements of K that a part of a split product has at least
 
 
@@ -37,29 +39,30 @@ class Tile(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A tile of the result, its warps and stages, and the share of the tensor cores' rate that it reaches with long and short K."""
+    """A tile of the result, its warps and stages, the share of the tensor cores' rate that it reaches, and what it costs beside, in
+    elements of K: tiles that share a multiprocessor hide each other's beginnings and ends."""
 
     m: int
     n: int
     num_warps: int
     num_stages: int
-    long: float
-    short: float
+    share: float
+    beside: int
 
 
 #: From wgmma on; below, tiles whose accumulators leave registers for mma.sync's operands.
 HOPPER = (
-    Candidate(128, 256, 8, 4, 1.00, 0.85),
-    Candidate(128, 128, 4, 3, 0.92, 1.00),
-    Candidate(64, 128, 4, 8, 0.80, 0.85),
-    Candidate(64, 64, 4, 8, 0.60, 0.70),
-    Candidate(64, 32, 4, 8, 0.35, 0.45),
+    Candidate(128, 256, 8, 4, 1.00, 100),
+    Candidate(128, 128, 4, 3, 0.965, 20),
+    Candidate(64, 128, 4, 8, 0.80, 0),
+    Candidate(64, 64, 4, 8, 0.60, 0),
+    Candidate(64, 32, 4, 8, 0.35, 0),
 )
 AMPERE = (
-    Candidate(128, 128, 4, 4, 1.00, 1.00),
-    Candidate(64, 128, 4, 4, 0.75, 0.80),
-    Candidate(64, 64, 4, 4, 0.55, 0.60),
-    Candidate(32, 32, 2, 4, 0.25, 0.30),
+    Candidate(128, 128, 4, 4, 1.00, 50),
+    Candidate(64, 128, 4, 4, 0.75, 50),
+    Candidate(64, 64, 4, 4, 0.55, 50),
+    Candidate(32, 32, 2, 4, 0.25, 50),
 )
 ON_HOST = {True: (256, 128, 128), False: (128, 128, 64)}  # whether the matrices are large
 LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
@@ -82,15 +85,14 @@ def candidates(device: Device) -> tuple[Candidate, ...]:
 def _timed(
     one: Candidate, m: int, n: int, k: int, inner: int, itemsize: int, device: Device, batch: int, splittable: bool
 ) -> tuple[float, Tile]:
-    """A candidate's time in areas of the result, and the tile."""
+    """A candidate's time in multiplications, and the tile."""
     tiles = math.ceil(m / one.m) * math.ceil(n / one.n) * batch
     splits = 1
     if splittable and 2 * tiles <= device.processors:
         splits = max(1, min(device.processors // tiles, k // LEAST_SPLIT, 8))
-    share = one.short if k // splits <= SHORT else one.long
     waves = math.ceil(tiles * splits / device.processors)
-    time = waves * one.m * one.n / share / splits
+    time = waves * one.m * one.n * (k / splits + one.beside) / one.share
     if splits > 1:  # partial results are written and read once more, in a second launch
-        time += 2 * m * n * batch * (splits + 1) / device.processors + 4096
+        time += (2 * m * n * (splits + 1) / device.processors + LAUNCH) * MOVED
     stages = max(2, min(one.num_stages, device.shared // ((one.m + one.n) * inner * itemsize)))
     return time, Tile(one.m, one.n, inner, one.num_warps, stages, splits)

@@ -11,7 +11,7 @@ from typing import Any
 
 import blocknb
 from blocknb.kernels import descriptors
-from blocknb.kernels.gemm import DESCRIPTORS_FROM
+from blocknb.kernels.gemm import DESCRIPTORS_FROM, along_k
 from blocknb.kernels.matmul import arguments, matmul_kernel
 from blocknb.kernels.operands import Product
 from blocknb.kernels.shapes import LINE, ON_HOST, candidates
@@ -68,7 +68,7 @@ def matmul(a: Any, b: Any, out: Any = None, **after: Any) -> Any:
     on = device(p.a)
     by_blocks = on.capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str)
     kind = "pointers" if not by_blocks else "batches" if p.batched else "descriptors"
-    given, named = descriptors.arguments(p) if by_blocks else arguments(p)
+    given, named = descriptors.arguments(along_k(p)) if by_blocks else arguments(p)
 
     def grid(meta: dict[str, Any]) -> tuple[int, int]:
         return blocknb.cdiv(p.m, meta["BLOCK_M"]) * blocknb.cdiv(p.n, meta["BLOCK_N"]), p.batch

@@ -7,6 +7,7 @@ import pytest
 
 from blocknb.kernels.shapes import choose
 from blocknb.kernels.strides import HOST, Device
+from blocknb.runtime import cache
 from blocknb.tune import products
 from blocknb.tune.tuning import MEASURED, STOPPED
 
@@ -30,7 +31,8 @@ def test_candidates_fit_and_hold_what_is_chosen_without_a_search(name, itemsize)
 
 @pytest.fixture
 def fresh(tmp_path, monkeypatch):
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
+    own = cache.Cache(tmp_path)
+    monkeypatch.setattr(cache, "shared", lambda: own)
     products.tuner.cache_clear()
     yield
     products.tuner.cache_clear()

@@ -57,7 +57,7 @@ def known(**more: Any) -> Callable[[Shape, str], Config]:
         tiles = (m // 128) * (n // 128)
         inner = 128 // BYTES[dtype]
         if tiles >= 256:
-            return {"tile": (128, 256, inner), "num_warps": 8, "num_stages": 3 if BYTES[dtype] > 1 else 4, **more}
+            return {"tile": (128, 256, inner), "num_warps": 8, "num_stages": 4 if dtype == "fp8" else 3, **more}
         if tiles > 64:
             return {"tile": (128, 128, inner), "num_warps": 4, "num_stages": 4, **more}
         return {"tile": (64, 128, inner) if tiles > 16 else (64, 64, inner), "num_warps": 4, "num_stages": 4, **more}
