@@ -164,7 +164,9 @@ def over_tiles(shape: Shape) -> Iterator[Config]:
     """Tiles of a program that has queries, one good with Triton on Hopper first."""
     found = tiles((128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 128, 8, 3))
     if shape[1] > 64:
-        found = tiles((128, 64, 8, 3), (128, 128, 8, 2), (128, 64, 8, 2), (64, 64, 4, 3), (64, 128, 4, 2))
+        found = tiles(
+            (128, 64, 8, 3), (128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 8, 4), (128, 64, 8, 2), (64, 128, 4, 2)
+        )
     yield from ({"tile": tile} for tile in found)
 
 
