@@ -149,14 +149,14 @@ def tiles(*rows: tuple[int, int, int, int]) -> list[Config]:
 
 def over_our_tiles(shape: Shape) -> Iterator[Config]:
     """What a search of ours tries, where two warpgroups or one (and then two programs a multiprocessor) multiply."""
-    few = ((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 4))
+    few = ((128, 128, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2), (64, 64, 4, 4))
     more = ((128, 128, 8, 3), (256, 64, 16, 2), (256, 64, 16, 3), (256, 64, 16, 4)) if shape[1] <= 64 else ()
     yield from ({"tile": tile} for tile in tiles(*few, *more))
 
 
 def over_our_two_tiles(shape: Shape) -> Iterator[Config]:
-    keys = tiles((64, 128, 8, 2), (64, 128, 8, 3), (32, 128, 8, 3), (64, 64, 4, 2), (32, 64, 4, 2))
-    queries = tiles((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 2))
+    keys = tiles((64, 128, 8, 2), (64, 128, 8, 4), (32, 128, 8, 4), (64, 64, 4, 2), (32, 64, 4, 3))
+    queries = tiles((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 3))
     yield from ({"key_tile": a, "query_tile": b} for a, b in zip(keys, queries, strict=True))
 
 
