@@ -220,7 +220,7 @@ class Planner:
                 copies.append(found)
             elif (load := self.loaded(store.args[1])) is not None:
                 self.notes(load, f"not copied by a warp of its own: {found}", "missed")
-        copies = self.reachable(copies)
+        copies = self.whole(self.reachable(copies))
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
             return None
@@ -384,6 +384,24 @@ class Planner:
             else:
                 found.append(copy)
         return found
+
+    def whole(self, copies: list[Copy]) -> list[Copy]:
+        """Those whose loads are needed for no other store (as where fp32 is multiplied along both axes): else they are loaded anyway."""
+        stores = {copy.store for copy in copies}
+        found = [copy for copy in copies if self.stores(copy.load.result) <= stores]
+        for copy in copies:
+            if copy not in found:
+                self.notes(
+                    copy.load, "not copied by a warp of its own: its tile is also stored in another way", "missed"
+                )
+        return found
+
+    def stores(self, value: Value) -> set[Op]:
+        """The stores of a tile and of its views."""
+        users = [op for op, _ in self.users.get(value, ())]
+        return {op for op in users if op.name == "local_store"}.union(
+            *(self.stores(op.result) for op in users if op.name in VIEWS)
+        )
 
     def groups(self, copies: list[Copy]) -> Iterator[Group]:
         found: dict[tuple, list[Copy]] = {}

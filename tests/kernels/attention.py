@@ -163,6 +163,25 @@ gradient_case(
 )
 
 
+gradient_case(
+    "key_gradients_tf32",
+    key_gradients_kernel,
+    ("dk", "dv"),
+    (1, 1, 1),
+    np.float32,
+    1,
+    1,
+    70,
+    64,
+    32,
+    32,
+    32,
+    64,
+    None,
+    num_warps=4,
+)
+
+
 def _deltas_make(rng):
     out, dout = (normal(rng, (1, 2, 70, 40), np.float16) for _ in range(2))
     at = {"out_at": strides(out), "dout_at": strides(dout), "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
