@@ -97,7 +97,8 @@ class Choice:
             if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
                 continue
             own = op.attrs["layout"]
-            if (own.reg if op.attrs.get("vec", 1) > 1 else own.lane)[0] & own.dim_mask(1 - along_k):
+            side_by_side = (*(own.reg if op.attrs.get("vec", 1) > 1 else ()), *own.lane)
+            if side_by_side[0] & own.dim_mask(1 - along_k):
                 yield op.id, tables.crosswise(own.shape, 1 - along_k, self.num_warps)
 
     def factors(self, op: Op) -> list[Value]:
