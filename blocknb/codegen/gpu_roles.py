@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blocknb.analysis.liveness import Liveness
 from blocknb.ir.core import Block, Func, Op, walk
 
 if TYPE_CHECKING:
@@ -19,7 +18,8 @@ TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
 SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs beside its own
 SCHEDULERS = 4  # of a multiprocessor
 REGISTERS = 1 << 14  # of each of its schedulers
-SPARE = 40  # registers of a thread beside the tiles that it holds in a loop
+SPARE = 40  # registers of a thread beside those of products
+MANY = 64  # of products: from there on ptxas has to be told to be sparing with the rest
 
 
 def find(func: Func) -> Op | None:
@@ -35,17 +35,21 @@ def threads(func: Func) -> int:
 
 def resident(g: Generator, threads: int) -> int:
     """How many CTAs a multiprocessor shall have room for, of a kernel with roles; 0: nobody asks. Two, where they fit: one computes while
-    the other begins or ends. Registers that are shared out are all of a multiprocessor's."""
+    the other begins or ends. Registers that are shared out are all of a multiprocessor's; small products leave room unasked."""
     found = find(g.func)
     if found is None:
         return 0
     if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
-    live = Liveness(g.func, 32 * g.func.attrs["num_warps"])
-    loops = (op for op in walk(found.blocks[0]) if op.name == "for" and any(x.name == "dot" for x in op.blocks[0].ops))
-    held = max(map(live.peak, loops), default=0)
+    blocks = (block for op in walk(found.blocks[0]) if op.name == "for" for block in op.blocks)
+    held = max((sum(map(accumulators, block.ops)) for block in blocks), default=0)
     together = -(-2 * threads // (32 * SCHEDULERS))  # warps of two CTAs that share a scheduler
-    return 2 if REGISTERS // (32 * together) >= held + SPARE else 1
+    return 2 if MANY <= held <= REGISTERS // (32 * together) - SPARE else 1
+
+
+def accumulators(op: Op) -> int:
+    """Registers of a thread for what a product adds up."""
+    return op.result.type.layout.num_registers if op.name == "dot" else 0
 
 
 def emit(g: Generator, op: Op) -> None:
