@@ -16,7 +16,7 @@ from blocknb.analysis import affine, boxes, groups
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.types import Buffer
@@ -32,6 +32,7 @@ from blocknb.trace import Notes
 
 BUFFERS = 2
 WIDEST = 128  # bytes of a row under a swizzle
+OWN_ROWS = 16  # of a product, an instruction and warp
 LEAST_ROWS = 8  # of a warp's box: the pattern of a swizzle repeats after that
 
 
@@ -86,7 +87,7 @@ class Finder:
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
-        self.each_warp = experimental(func)
+        self.num_warps = func.attrs["num_warps"]
         self.told: set[int] = set()
         self.stores: dict[int, Store] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
@@ -129,8 +130,9 @@ class Finder:
         return Store(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
 
     def rows(self, layout: Layout, inner: int, width: int) -> int:
-        """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together. Not measured yet."""
-        if not self.each_warp or layout.is_replicated:
+        """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together: on an H200 that is
+        faster where a warp has rows of more than one instruction (two teams of 128 rows)."""
+        if layout.shape[1 - inner] != OWN_ROWS * self.num_warps or layout.is_replicated:
             return 0
         own, bits = gf2.Span((*layout.reg, *layout.lane)), layout.dim_bits(inner)
         if not all(1 << bit in own for bit in bits) or width > 1 << len(bits):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Func, Op, Value, experimental, walk
+from blocknb.ir.core import Func, Op, Value, walk
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 from blocknb.target import Target
@@ -21,6 +21,7 @@ from blocknb.trace import Notes
 #: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
 #: their own buffers.
 MANY = 3  # products in a block
+MOST_HELD = 160  # registers of a thread for all of their results: with more, an H200 is faster one after the other
 MOVABLE = (
     "load",
     "alloc",
@@ -38,7 +39,7 @@ def is_product(op: Op) -> bool:
 
 
 def applies(func: Func, target: Target) -> bool:
-    return target.arch == "sm_90a" and experimental(func) and any(is_product(op) for op in func.ops())
+    return target.arch == "sm_90a" and any(is_product(op) for op in func.ops())
 
 
 def outstanding(func: Func, target: Target, notes: Notes) -> Func:
@@ -60,7 +61,9 @@ class Outstanding(Rebuild):
 
     def ops(self, ops: Sequence[Op]) -> None:
         outer, self.flying = self.flying, []
-        many = sum(map(is_product, ops)) >= MANY
+        products = [op for op in ops if is_product(op)]
+        held = sum(op.result.type.layout.num_registers for op in products)
+        many = len(products) >= MANY and held <= MOST_HELD
         ops = independent_first(ops) if many else ops
         late = {op.id for op in lasting_longer(ops)} if many else set()
         for op in ops:

@@ -18,9 +18,11 @@ from blocknb.target import Target
 HOPPER = Target.parse("sm_90a")
 
 
-def lowered(name="boxed_fp16", without=(), seed=0, **options):
+def lowered(name="boxed_fp16", without=(), seed=0, together=False, **options):
+    """`together`: with 32 rows of a tile for each warp, which the team stores together."""
     case = CASES[name]
     arguments = case.make(np.random.default_rng(seed))
+    arguments |= {"BM": 128} if together else {}
     func, stages = case.lower(arguments, "sm_90a", without, **options)
     return func, stages, arguments
 
@@ -53,8 +55,8 @@ def test_what_the_copy_engine_stores_is_right(name, without):
 
 
 def test_parts_go_through_two_buffers_in_turns():
-    func, stages, _ = lowered()
-    assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 8192 bytes, 128-byte swizzle"]
+    func, stages, _ = lowered(together=True)
+    assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
     ops = [op for op in team(func) if op.name in names]
     once = ["local_store", "fence", "barrier", "store_bulk"]
@@ -63,7 +65,7 @@ def test_parts_go_through_two_buffers_in_turns():
     first, second = (op.args[1] for op in ops if op.name == "store_bulk")
     assert first is not second
     (kind,) = {op.args[0].type for op in ops if op.name == "store_bulk"}
-    assert (kind.box, kind.swizzle) == ((64, 64), 128)
+    assert (kind.box, kind.swizzle) == ((128, 64), 128)
 
 
 def test_the_third_part_waits_until_the_first_has_been_read():
@@ -74,8 +76,8 @@ def test_the_third_part_waits_until_the_first_has_been_read():
 
 
 def test_each_warp_may_store_its_own_rows():
-    """Behind `experimental`: boxes of 16 rows, and no barrier of the team."""
-    func, stages, arguments = lowered("boxed_fp16_wide", experimental=True)
+    """Boxes of 16 rows, and no barrier of the team."""
+    func, stages, arguments = lowered("boxed_fp16_wide")
     assert [text.rpartition(", ")[2] for text in notes(stages)] == ["each warp its own rows"]
     names = [op.name for op in team(func)]
     assert "barrier" not in names and names.count("warp_barrier") == 7
@@ -87,7 +89,7 @@ def test_each_warp_may_store_its_own_rows():
 def test_what_a_warp_lacks_is_noticed(lost):
     """By the interpreter, for which a warp is in step, or in code."""
     name = "boxed_fp16_wide"
-    func, _, arguments = lowered(name, experimental=True)
+    func, _, arguments = lowered(name)
     inside = {op.id for op in team(func) if op.name == lost}
     func = edited(func, lambda op: None if op.id in inside else op)
     if lost == "warp_barrier":
@@ -100,8 +102,8 @@ def test_what_a_warp_lacks_is_noticed(lost):
 
 @pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
 def test_what_it_lacks_is_noticed(lost, trouble):
-    name = "boxed_fp16_wide"
-    func, _, arguments = lowered(name)
+    name = "boxed_fp16"
+    func, _, arguments = lowered(name, together=True)
     inside = {op.id for op in team(func) if op.name == lost}
     with pytest.raises(CompilerBug, match=trouble):
         CASES[name].interpret(edited(func, lambda op: None if op.id in inside else op), arguments)
@@ -126,7 +128,7 @@ def test_a_result_that_is_no_box_goes_by_warps():
 
 
 @pytest.mark.parametrize(
-    ("name", "without", "experimental"),
+    ("name", "without", "together"),
     [
         ("boxed_fp16", (), True),
         ("boxed_fp16", ("persist",), False),
@@ -136,8 +138,8 @@ def test_a_result_that_is_no_box_goes_by_warps():
         ("boxed_fp32", ("persist",), True),
     ],
 )
-def test_the_code_stores_what_it_should(name, without, experimental):
-    func, _, arguments = lowered(name, without, experimental=experimental)
+def test_the_code_stores_what_it_should(name, without, together):
+    func, _, arguments = lowered(name, without, together=together)
     got = {key: copied(value) for key, value in arguments.items()}
     reports.run(func, got, CASES[name].grid)
     CASES[name].check(arguments, got)

@@ -37,7 +37,7 @@ def innermost(func: Func) -> Op:
     ],
 )
 def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it_is_needed(name, expected):
-    *_, func, _ = lowered(name, experimental=True)
+    *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
     told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('pending')}" for op in found]
     assert told == expected
@@ -45,7 +45,7 @@ def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
-    *_, func, _ = lowered(name, experimental=True)
+    *_, func, _ = lowered(name)
     relevant = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait", "arrive")]
     behind = [before for before, op in itertools.pairwise(relevant) if op.name == "arrive"]
     assert behind and all(op.name == "dot_wait" or not op.attrs.get("pending") for op in behind if op.name != "arrive")
@@ -54,7 +54,7 @@ def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
 @pytest.mark.parametrize("without", [(), ("specialize",), ("specialize", "pipeline")])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_what_they_were(name, without):
-    case, arguments, func, _ = lowered(name, without, experimental=True)
+    case, arguments, func, _ = lowered(name, without)
     case.interpret(func, arguments)
     got = {key: copied(value) for key, value in arguments.items()}
     simt.run(gpu.generate(func, HOPPER), parameters(func, got), case.grid)
@@ -67,7 +67,7 @@ def test_a_product_that_is_used_before_it_is_waited_for_is_noticed():
     from blocknb.errors import CompilerBug
     from blocknb.ir.verify import verify
 
-    *_, func, _ = lowered("attention_key_gradients", experimental=True)
+    *_, func, _ = lowered("attention_key_gradients")
     wait = next(op for op in func.ops() if op.name == "dot_wait")
     early = dict(zip(wait.results, wait.args, strict=True))
 
@@ -80,11 +80,14 @@ def test_a_product_that_is_used_before_it_is_waited_for_is_noticed():
 
 @pytest.mark.parametrize("name", ["wgmma_gated", "wgmma_attention", "wgmma_fp16"])
 def test_fewer_products_stay_where_they_are(name):
-    *_, stages = lowered(name, experimental=True)
+    *_, stages = lowered(name)
     stage = next(stage for stage in stages if stage.name == "outstanding")
     assert not stage.notes
 
 
-def test_nobody_who_did_not_ask_has_it():
-    *_, stages = lowered("attention_key_gradients")
-    assert "outstanding" not in [stage.name for stage in stages]
+def test_results_that_take_many_registers_are_waited_for_one_after_the_other():
+    case = CASES["attention_key_gradients"]
+    arguments = case.make(np.random.default_rng(0)) | {"ROWS": 128, "COLUMNS": 128}
+    func = case.parse(arguments, num_warps=4)
+    _, stages = passes.run(func, Target.parse("sm_90a"))
+    assert not next(stage for stage in stages if stage.name == "outstanding").notes
