@@ -54,7 +54,7 @@ for _name, _function, _domain in (
     ("acos", np.arccos, between(-1, 1)),
     ("cbrt", np.cbrt, anything),
     ("rcbrt", lambda x: 1 / np.cbrt(x), finite),
-    ("exp2", np.exp2, anything),
+    ("exp2", np.exp2, between(-126, 127)),  # of smaller results a GPU makes zero
     ("log", np.log, anything),
     ("log2", np.log2, anything),
     ("tanh", np.tanh, anything),
