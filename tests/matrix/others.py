@@ -271,7 +271,8 @@ OPS = {
         "made by passes: tests/ir/test_interp_roles.py",
     ),
     **dict.fromkeys(("part", "warp_barrier"), "made by passes: tests/passes/test_epilogue.py"),
-    **dict.fromkeys(("cta_id", "num_ctas", "team_id"), "made by passes: tests/ir/test_interp_roles.py"),
+    **dict.fromkeys(("cta_id", "num_ctas"), "made by passes: tests/ir/test_interp_roles.py"),
+    "team_id": "made by passes: tests/passes/test_specialize.py",
     **dict.fromkeys(
         ("yield", "condition", "if", "for", "while"), "control flow: the loops of scalars; tests/kernels/control.py"
     ),
