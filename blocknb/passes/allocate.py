@@ -134,7 +134,7 @@ def live_ranges(func: Func) -> list[Live]:
     number(func.body, ())
     users = uses(func)
     arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
-    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait"]
+    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("pending")]
     read = {store: at[wait] for block in blocks(func.body) for store, wait in waited_for(block)}
     found = []
     for op in func.ops():
