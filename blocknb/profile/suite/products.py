@@ -22,8 +22,9 @@ LARGE: Shape = (4096, 4096, 4096)
 CPU: tuple[Shape, ...] = ((1024, 1024, 1024),)
 PEERS = ("torch", "CuPy", "Triton", "Triton TMA", "pointers", "unspecialized")
 #: rtol and atol: of the result's rounding and of the sums of up to 16384 products of normal numbers, as each format rounds them.
+#: Of sums of fp8 Hopper's tensor cores keep about 14 bits: of 67 million results at K = 8192 some are more than 1 off, torch's own, too.
 TOLERANCE = {
-    "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 1.0), "int8": (0.0, 0.0),
+    "fp32": (1e-4, 1e-3), "fp16": (5e-3, 5e-2), "bf16": (2e-2, 1e-1), "tf32": (2e-3, 0.3), "fp8": (2e-2, 3.0), "int8": (0.0, 0.0),
 }  # fmt: skip
 SCALES = (0.37, 1.9)  # of a and b, where they have any
 BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
