@@ -27,6 +27,8 @@ SCHEMA = 2
 # What is stored first when not everything fits: the IR, then what the machine runs, LLVM last.
 _ORDER = {"sass": 1, "ptx": 2, "assembly": 3, "llvm": 4}
 
+NAMED = 40  # characters that a text's name adds to a document: before it, and where it is referred to
+
 
 class Blobs:
     """Texts by hash, as long as the budget (characters of base64) lasts; what `stored` has already costs nothing."""
@@ -50,9 +52,9 @@ class Blobs:
     def add_packed(self, name: str, packed: str) -> bool:
         """Stores what another document packed; whether it fits."""
         if name not in self.stored:
-            if len(packed) > self.left:
+            if len(packed) + NAMED > self.left:
                 return False
-            self.left -= len(packed)
+            self.left -= len(packed) + NAMED
             self.stored[name] = self.added[name] = packed
         return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import json
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Mapping
@@ -130,20 +131,28 @@ def keep_texts(card: Card, made: Mapping[str, Any]) -> None:
 
 def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -> dict[str, Any] | None:
     """The history as the document has it, under "history", with the "blobs" it adds: the sources of all versions, and the stages of
-    the newest other ones, as long as the budget (characters) lasts. None for a kernel without history."""
+    the newest other ones, as long as the budget (characters) lasts; then not even the stages' names. None for a kernel without
+    history."""
     found = versions(kernel)
     if not found:
         return None
     entries = {v.key: v.entry() for v in found}
-    blobs = document.Blobs(budget - 700 * len(found), stored)
+    blobs = document.Blobs(budget - _size(list(entries.values())), stored)
     for version in reversed(found):
         entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
     for version in reversed(found):
-        if version.key != current:
-            entries[version.key]["views"] = [
-                _stages(view, version, blobs) for view in version.views if "stages" in view
-            ]
+        if version.key == current:
+            continue
+        views = [view for view in version.views if "stages" in view]
+        names = _size([_stages(view, version, document.Blobs(1 << 40)) for view in views])  # with all texts
+        if names < blobs.left:
+            blobs.left -= names
+            entries[version.key]["views"] = [_stages(view, version, blobs) for view in views]
     return {"history": {"versions": list(entries.values())}, "blobs": blobs.added}
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False))
 
 
 def _stages(view: Mapping[str, Any], version: Version, blobs: document.Blobs) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 
 import numpy as np
@@ -80,6 +81,17 @@ def test_the_stages_of_the_version_before_are_stored_with_the_card(shell):
     assert [s["name"] for s in view["stages"]] == [s["name"] for s in made["views"][1]["stages"]]
     assert "parse" == view["stages"][0]["name"]
     assert "2" in document.unpack(made["blobs"][view["stages"][0]["text"]])["text"]
+
+
+def test_history_takes_no_more_room_than_there_is(shell):
+    for factor in range(1, 6):
+        _, made = launch(shell, float(factor))
+    kernel, sizes = shell.ip.user_ns["double"], []
+    for budget in (3_000, 6_000, 12_000, 24_000, 48_000):
+        found = history.part(kernel, made["version"], {}, budget)
+        sizes.append(len(json.dumps(found, ensure_ascii=False)))
+        assert sizes[-1] <= budget
+    assert sizes[0] < sizes[1] < sizes[2] < sizes[3]
 
 
 def test_history_is_bounded_and_holds_no_array(shell, monkeypatch):
