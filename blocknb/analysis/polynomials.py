@@ -14,6 +14,7 @@ from blocknb.analysis.forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Builder, emit_copy
 from blocknb.ir.core import Op, Value
+from blocknb.ir.verify_roles import HOST
 from blocknb.language import types as t
 
 if TYPE_CHECKING:
@@ -21,30 +22,6 @@ if TYPE_CHECKING:
 
 Poly = Form
 Scalar = int | Form  # of the launch
-
-#: What the host computes of scalars.
-HOST_OPS = frozenset(
-    [
-        "const",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "min",
-        "max",
-        "neg",
-        "select",
-        "cmp",
-        "cast",
-        "and",
-        "or",
-        "not",
-        "shl",
-        "shr",
-    ]
-)
-
 
 # -- of the launch ---------------------------------------------------------------------------------------------------------
 
@@ -62,7 +39,7 @@ def of_launch(facts: Facts, value: Value) -> bool:
         op = facts.definition.get(value)
         if op is None and value in facts.argument:
             return False
-        if op is not None and op.name not in HOST_OPS:
+        if op is not None and op.name not in HOST:
             return False
         todo.extend(op.args if op is not None else ())
     return True

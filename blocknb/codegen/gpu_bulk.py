@@ -86,6 +86,8 @@ def expression(g: Generator, value: Value) -> Any:
             return int(op.attrs["value"])
         case "promise":
             return expression(g, op.args[0])
+        case "neg":
+            return ("sub", 0, expression(g, op.args[0]))
         case "cast":
             return ("cast", value.type.dtype.short, expression(g, op.args[0]))
         case "cmp":

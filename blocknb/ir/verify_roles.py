@@ -11,7 +11,7 @@ from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import boxed
 
 #: What the host computes for tensor maps, from parameters.
-HOST = ("const", "promise", "cast", "cmp", "select", "add", "sub", "mul", "div", "rem", "min", "max")
+HOST = ("const", "promise", "cast", "cmp", "select", "add", "sub", "neg", "mul", "div", "rem", "min", "max")
 SIGNALS = ("expect", "await", "arrive")
 PRODUCES = ("expect", "await", "copy_bulk", "slot", "load")  # besides scalars and control flow
 ELECTED = ("expect", "copy_bulk")  # done by the producer alone

@@ -38,12 +38,14 @@ from blocknb.trace import Notes
 MOST_SLOTS = 8
 #: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
 HALF = 113 * 1024
+MOST_WARPS = 32  # of a CTA
 ALONE = 8  # warps of a team that has a multiprocessor for itself
 #: By warps of the team: registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role,
-#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how, within the 65536 that there are. A warpgroup
-#: gives them away together, so the producer is one then, of which a single warp works.
+#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how. There are as many as the CTA began with, 168 or 96
+#: for each thread: who asks for more waits for ever. A warpgroup gives them away together, so the producer is one then, of which a single
+#: warp works.
 MANY_REGISTERS = {8: 127, 16: 64}
-SHARED_OUT = {8: (240, 24), 16: (120, 24)}
+SHARED_OUT = {8: (240, 24), 16: (112, 32)}
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -245,6 +247,7 @@ class Planner:
             and group.loop.blocks[0] is group.block
             and self.home[group.loop][1] is None
             and all(of_launch(self.facts, value) for value in group.loop.args[:3])
+            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # else trips are counted in another way
             for group in groups
         )
 
@@ -267,6 +270,8 @@ class Planner:
 
     def against_function(self) -> str:
         """Why nothing of the function may be copied ahead of its place, "" if something may."""
+        if self.func.attrs["num_warps"] >= MOST_WARPS:
+            return f"a CTA has {MOST_WARPS} warps at most"
         for op in self.func.ops():
             at = f" at line {op.loc.line}" if op.loc else ""
             if op.name == "while":

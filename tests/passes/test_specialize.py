@@ -15,10 +15,12 @@ from kernels.base import Case
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
+from blocknb.codegen import gpu
 from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
+from blocknb.passes.specialize import SHARED_OUT
 from blocknb.target import Target
 
 HALF = np.float16
@@ -53,6 +55,26 @@ def product(
         total = bl.dot(x, y.T, total)
         if HOW == "written":
             left.store([row, start], bl.zeros((BM, BK), bl.float16))
+    rows, columns = row + bl.arange(0, BM), column + bl.arange(0, BN)
+    bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+@kernel
+def unusual(
+    a, b, c, m, n, k, PITCH: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr,
+):  # fmt: skip
+    """c = a b^T, from the end of K to its beginning, or with an extent that is computed first."""
+    depth = k & 0xFFF8 if HOW == "and" else -(-k // 8) * 8 if HOW == "negative" else k
+    left = bl.make_tensor_descriptor(a, [m, depth], [PITCH, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(b, [n, depth], [PITCH, 1], [BN, BK])
+    row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
+    total = bl.zeros((BM, BN), bl.float32)
+    if HOW == "backwards":
+        for end in range(k, 0, -BK):
+            total = bl.dot(left.load([row, end - BK]), right.load([column, end - BK]).T, total)
+    else:
+        for start in range(0, depth, BK):
+            total = bl.dot(left.load([row, start]), right.load([column, start]).T, total)
     rows, columns = row + bl.arange(0, BM), column + bl.arange(0, BN)
     bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
 
@@ -190,6 +212,30 @@ def test_each_choice_has_a_switch():
     func, _ = lowered(product, arguments, ("persist",))
     assert roles(func).attrs.get("teams", 1) == 1 and not func.attrs.get("persistent") and count(func, "program_id")
     assert lowered(product, arguments)[0].attrs["persistent"]
+
+
+def test_a_team_of_all_warps_of_a_cta_copies_by_itself():
+    func, stages = lowered(product, arrays(256, 256, 128, BM=128, BN=256, BK=64), num_warps=32)
+    assert roles(func) is None
+    assert all(text.endswith("a CTA has 32 warps at most") for text in notes(stages)) and notes(stages)
+
+
+@pytest.mark.parametrize("warps", sorted(SHARED_OUT))
+def test_registers_that_are_shared_out_are_those_that_the_cta_began_with(warps):
+    team, producer = SHARED_OUT[warps]
+    begun = (1 << 16) // (32 * (warps + 4)) // 8 * 8
+    assert warps * team + 4 * producer <= (warps + 4) * begun
+    assert producer < begun < team
+
+
+@pytest.mark.parametrize(("how", "copied"), [("and", False), ("negative", True), ("backwards", True)])
+def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how, copied):
+    arguments = arrays(m=320, n=32, k=160, HOW=how)
+    func, _ = lowered(unusual, arguments)
+    gpu.generate(func, Target.parse("sm_90a"))  # which tells the host what to compute
+    assert (roles(func) is not None) == copied
+    got = run(func, arguments, grid_of(arguments))["c"]
+    np.testing.assert_allclose(got, reference(arguments), rtol=0, atol=2e-2)
 
 
 # -- several programs a CTA
