@@ -96,6 +96,21 @@ def scaling() -> list[Row]:
     return rows + sizes
 
 
+# -- from multiply-adds to warps with roles
+
+
+@benchmark
+def gemm_steps() -> list[Row]:
+    """One matrix product in eight steps, from multiply-adds to tensor cores that never wait: what each step brings. Needs a GPU."""
+    from blocknb.profile.suite import steps
+
+    rows = steps.measure()
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        mine = [{k: v for k, v in row.items() if k != "device"} for row in rows if row["shape"] == shape]
+        show(f"C = A B^T, fp16, {shape}, {rows[0]['device']}: a step at a time", mine)
+    return rows
+
+
 def names() -> list[str]:
     """Every benchmark: those of ready-made kernels, then the others. See `groups` for names of several."""
     from blocknb.profile.suite.catalogue import BENCHMARKS as kernels

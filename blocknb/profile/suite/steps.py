@@ -1,0 +1,152 @@
+"""One matrix product in eight steps, `blocknb bench gemm_steps`: what tensor cores need around them, and what each of it brings.
+
+The kernel is the same in all steps, C = A B^T in fp16. A step switches on what the step before had off (or takes a larger tile), so
+two rows side by side differ in one thing. notebooks/06_tensor_cores.ipynb explains the steps; on a machine without a GPU it shows the
+times that `recorded` reads, which `blocknb bench gemm_steps --json blocknb/profile/suite/gemm_steps.json` has written on one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import blocknb
+import blocknb.language as tl
+from blocknb.errors import Unsupported
+from blocknb.profile.suite.definition import Shape, shape_text
+from blocknb.profile.suite.products import TOLERANCE
+from blocknb.profile.timing import interleaved
+
+RECORD = Path(__file__).parent / "gemm_steps.json"
+SHAPES: tuple[Shape, ...] = ((4096, 4096, 4096), (4096, 4096, 512))  # M, N, K
+LIBRARY = "cuBLAS"
+Row = dict[str, Any]
+
+
+@blocknb.kernel
+def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr = 8):  # type: ignore[no-untyped-def, assignment]
+    down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    first = tl.program_id(0) // (GROUP * across) * GROUP
+    height = min(down - first, GROUP)
+    inside = tl.program_id(0) % (GROUP * across)
+    m, n = (first + inside % height) * BM, inside // height * BN
+
+    x_at = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
+    y_at = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BN, BK])
+    z_at = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    total = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = x_at.load([m, k])
+        y = y_at.load([n, k])
+        total = tl.dot(x, y.T, total)
+    z_at.store([m, n], total.to(tl.float16))
+
+
+#: The passes that steps switch on, in turn; each entry is one step.
+SWITCHES: tuple[tuple[str, ...], ...] = (
+    ("tensorcore",), ("pipeline",), ("wgmma",), ("specialize",), ("persist",), ("epilogue", "bulk"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """`name` says what is new; `without` are the passes that are off."""
+
+    name: str
+    without: tuple[str, ...] = ()
+    tile: tuple[int, int, int] = (128, 128, 64)
+    num_warps: int = 8
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """The constants and options of a launch."""
+        m, n, k = self.tile
+        return {"BM": m, "BN": n, "BK": k, "num_warps": self.num_warps, "without": self.without}
+
+
+def _off(step: int) -> tuple[str, ...]:
+    return tuple(name for names in SWITCHES[step:] for name in names)
+
+
+STEPS: tuple[Step, ...] = (
+    Step("multiply-adds", _off(0)),
+    Step("tensor cores", _off(1)),
+    Step("copies ahead", _off(2)),
+    Step("wgmma", _off(3)),
+    Step("a warp that copies", _off(4)),
+    Step("persistent programs", _off(5)),
+    Step("results by TMA", _off(6)),
+    Step("larger tiles", tile=(128, 256, 64)),
+)
+#: Beside the steps: smaller tiles, two of which take turns.
+PING_PONG = Step("ping-pong", tile=(128, 128, 64), num_warps=4)
+
+
+def run_step(kernel: Any, step: Step, a: Any, b: Any, c: Any) -> None:
+    """c = a @ b.T as a step does it: fp16 matrices (M, K), (N, K) and (M, N), contiguous; `kernel` is `matmul` or one like it."""
+    (m, k), n = a.shape, b.shape[0]
+    tiles = blocknb.cdiv(m, step.tile[0]) * blocknb.cdiv(n, step.tile[1])
+    kernel[tiles,](a, b, c, m, n, k, **step.launch)
+
+
+def measure(kernel: Any = matmul, shapes: Sequence[Shape] = SHAPES, rounds: int = 30) -> list[Row]:
+    """Times all steps, ping-pong and cuBLAS on this GPU, in turns, with cold caches and fresh random numbers. A row for each, by shape.
+
+    A row holds `shape`, `step` (None beside the steps), `name`, `ms` (median), `low`, `high` (quarter points), `TFLOP/s`, `gain` over
+    the step before and `device`. A result that is wrong raises ArithmeticError. Raises Unsupported without a GPU.
+    """
+    from blocknb.runtime import machine
+
+    if not machine.has_gpu():
+        raise Unsupported("the steps of a matrix product are timed on a GPU, and CuPy sees none")
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    found = []
+    for m, n, k in shapes:
+        a, b = (cupy.random.standard_normal((rows, k), dtype=cupy.float32).astype(cupy.float16) for rows in (m, n))
+        c, library = cupy.empty((m, n), cupy.float16), cupy.empty((m, n), cupy.float16)
+        exact = a.astype(cupy.float64) @ b.astype(cupy.float64).T
+        calls: dict[str, Callable[[], Any]] = {
+            step.name: partial(run_step, kernel, step, a, b, c) for step in (*STEPS, PING_PONG)
+        }
+        for name, call in calls.items():
+            c.fill(cupy.nan)
+            call()
+            rtol, atol = TOLERANCE["fp16"]
+            if not bool(cupy.allclose(c.astype(cupy.float64), exact, rtol, atol)):
+                raise ArithmeticError(f"{name}, {shape_text((m, n, k))}: the result is wrong")
+        del exact
+        calls[LIBRARY] = partial(cupy.matmul, a, b.T, out=library)
+        times = interleaved(calls, gpu=True, rounds=rounds, warmup=2)
+        found += rows((m, n, k), times, properties["name"].decode())
+    return found
+
+
+def rows(shape: Shape, times: dict[str, Any], device: str) -> list[Row]:
+    """The rows of a shape from its Timings by name."""
+    order = {step.name: number for number, step in enumerate(STEPS, 1)}
+    found: list[Row] = []
+    for name, time in times.items():
+        number = order.get(name)
+        before = times.get(STEPS[number - 2].name) if number is not None and number > 1 else None
+        found.append(
+            {
+                "shape": shape_text(shape), "step": number, "name": name, "ms": time.median, "low": time.low, "high": time.high,
+                "TFLOP/s": 2 * shape[0] * shape[1] * shape[2] / time.median / 1e9,
+                "gain": before.median / time.median if before else None, "device": device,
+            }
+        )  # fmt: skip
+    return found
+
+
+def recorded() -> list[Row]:
+    """The rows that were measured on a GPU and came with blocknb; [] where there are none."""
+    if not RECORD.exists():
+        return []
+    found: list[Row] = json.loads(RECORD.read_text()).get("gemm_steps", [])
+    return found
