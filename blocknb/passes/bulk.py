@@ -14,11 +14,13 @@ from typing import Any
 
 from blocknb.analysis import affine, boxes, groups
 from blocknb.analysis.boxes import Box
+from blocknb.analysis.effects import global_operands
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -96,6 +98,12 @@ class Finder:
             for op in block.ops:
                 if op.name == "store" and (store := self.store(op, here)) is not None:
                     self.stores[op.id] = store
+        self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
+        self.persistent = bool(func.attrs.get("persistent"))
+        while refused := [(store, why) for store in self.stores.values() if (why := self.met_again(store))]:
+            for store, why in refused:
+                self.refuse(store.op, why)
+                del self.stores[store.op.id]
 
     def store(self, op: Op, here: set[Op]) -> Store | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
@@ -128,6 +136,53 @@ class Finder:
         layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
         kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
         return Store(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
+
+    # -- what else happens to the array
+
+    def met_again(self, store: Store) -> str:
+        """Why a program might meet again what is stored, "" if it does not: the copy engine's stores have no order among each other, and
+        nobody waits until they are seen. Places that change from trip to trip are taken to be others each time."""
+        loops = self.loops(store.op)
+        for loop in loops:
+            inside = {x for block in loop.blocks for op in walk(block) for x in op.results}.union(
+                *(block.args for op in (loop, *(x for b in loop.blocks for x in walk(b))) for block in op.blocks)
+            )
+            if not any(s.value is loop or s.value in inside for form in store.start for s in form.symbols()):
+                return f"it is to the same place in each trip of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
+        for op in self.order:
+            if op is store.op or op.name not in ("load", "store", *ATOMICS):
+                continue
+            if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
+                continue
+            ahead = self.order[op] < self.order[store.op] and not {*loops} & {*self.loops(op)}
+            if (op.name == "load" and ahead) or (op.name == "store" and self.apart(store, op)):
+                continue
+            return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+        return ""
+
+    def loops(self, op: Op) -> list[Op]:
+        """The loops of the program that an op is in."""
+        found, parent = [], self.facts.parent[op]
+        while parent is not None:
+            if parent.name in ("for", "while"):
+                found.append(parent)
+            parent = self.facts.parent[parent]
+        return found[:-1] if self.persistent else found  # the last one is over programs
+
+    def apart(self, store: Store, op: Op) -> bool:
+        """Whether another store is a part of the same, or to a box beside."""
+        if "part_of" in op.attrs and op.attrs["part_of"] == store.op.attrs.get("part_of"):
+            return True
+        other = self.stores.get(op.id)
+        if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
+            return False
+        for to in store.box.axes:
+            far = (store.start[to] - other.start[to]).constant
+            if far is not None and to in other.box.axes:
+                first = other if far > 0 else store
+                if abs(far) >= first.type.shape[first.box.axes.index(to)]:
+                    return True
+        return False
 
     def rows(self, layout: Layout, inner: int, width: int) -> int:
         """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together: on an H200 that is
@@ -200,7 +255,6 @@ class Lowering(Rebuild):
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[Buffer, list[Value]] = {}
         self.run_of: list[int] = []  # for each open block the stores one after another in it so far
-        self.order: list[Buffer] = []
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":

@@ -7,10 +7,13 @@ import pytest
 from fuzz import reports
 from fuzz.races import Race
 from kernels import CASES
-from kernels.base import copied
+from kernels.base import Case, copied
 
+import blocknb
+import blocknb.language as bl
 from blocknb.codegen import gpu, llvm, sass, toolchain
 from blocknb.errors import CompilerBug
+from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
 from blocknb.target import Target
@@ -114,6 +117,49 @@ def test_without_the_pass_each_warp_stores_its_rows():
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
+
+
+@blocknb.kernel
+def again(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
+    """c = a b, of which the partial sums are stored as well, or read back, or whose columns are stored one tile after another."""
+    left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(b, [k, n], [n, 1], [BK, BN])
+    to = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN])
+    row = bl.program_id(0) * BM
+    for column in range(0, n, BN):
+        total = bl.zeros((BM, BN), bl.float32)
+        for start in range(0, k, BK):
+            total = bl.dot(left.load([row, start]), right.load([start, column]), total)
+            if HOW == "sums":
+                to.store([row, column], total.to(bl.float16))
+        if HOW == "added":
+            total += to.load([row, column])
+        to.store([row, column], total.to(bl.float16))
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("tiles", ""),
+        ("sums", "it is to the same place in each trip of the for at line"),
+        ("added", "the load at line"),
+    ],
+)
+def test_what_is_met_again_is_stored_by_the_warps(how, why):
+    """The copy engine's stores have no order among each other, and a load does not wait for them."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 96), (96, 128)))
+    blocks = {"BM": 64, "BN": 64, "BK": 32, "HOW": how}
+    arguments = {"a": a, "b": b, "c": np.ones((128, 128), np.float16), "m": 128, "n": 128, "k": 96, **blocks}
+    case = Case("again", again, dict, dict, grid=(2,))
+    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    refused = [text for text in notes(stages) if text.startswith("store: not by the copy engine: ")]
+    assert any(why in text for text in refused) if why else not refused
+    assert any(op.name == "store_bulk" for op in team(func)) == (not why)
+    got = {key: copied(value) for key, value in arguments.items()}
+    interp.run(func, [got[x.name].reshape(-1) if x.type.is_pointer else got[x.name] for x in func.params], (2, 1, 1))
+    expected = a.astype(float) @ b.astype(float) + (how == "added")
+    np.testing.assert_allclose(got["c"], expected, rtol=2e-3, atol=2e-2)
 
 
 def test_a_result_that_is_no_box_goes_by_warps():
