@@ -137,7 +137,7 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     if not found:
         return None
     entries = {v.key: v.entry() for v in found}
-    blobs = document.Blobs(budget - _size(list(entries.values())), stored)
+    blobs = document.Blobs(budget - least(kernel), stored)
     for version in reversed(found):
         entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
     for version in reversed(found):
@@ -149,6 +149,12 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
             blobs.left -= names
             entries[version.key]["views"] = [_stages(view, version, blobs) for view in views]
     return {"history": {"versions": list(entries.values())}, "blobs": blobs.added}
+
+
+def least(kernel: Kernel) -> int:
+    """The characters of a history without texts."""
+    entries = [{**version.entry(), "source": version.key} for version in versions(kernel)]
+    return _size({"history": {"versions": entries}, "blobs": {}})
 
 
 def _size(value: Any) -> int:

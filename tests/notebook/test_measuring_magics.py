@@ -87,7 +87,7 @@ def test_history_takes_no_more_room_than_there_is(shell):
     for factor in range(1, 6):
         _, made = launch(shell, float(factor))
     kernel, sizes = shell.ip.user_ns["double"], []
-    for budget in (3_000, 6_000, 12_000, 24_000, 48_000):
+    for budget in (4_000, 6_000, 12_000, 24_000, 48_000):
         found = history.part(kernel, made["version"], {}, budget)
         sizes.append(len(json.dumps(found, ensure_ascii=False)))
         assert sizes[-1] <= budget
