@@ -27,6 +27,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.allocate import place
+from blocknb.passes.persist import depends
 from blocknb.passes.simplify import tidy
 from blocknb.passes.specialize import HALF
 from blocknb.target import Target
@@ -141,14 +142,12 @@ class Finder:
 
     def met_again(self, store: Store) -> str:
         """Why a program might meet again what is stored, "" if it does not: the copy engine's stores have no order among each other, and
-        nobody waits until they are seen. Places that change from trip to trip are taken to be others each time."""
+        nobody waits until they are seen. A loop that begins at the program's number shares out work among programs, which have no
+        order, either."""
         loops = self.loops(store.op)
         for loop in loops:
-            inside = {x for block in loop.blocks for op in walk(block) for x in op.results}.union(
-                *(block.args for op in (loop, *(x for b in loop.blocks for x in walk(b))) for block in op.blocks)
-            )
-            if not any(s.value is loop or s.value in inside for form in store.start for s in form.symbols()):
-                return f"it is to the same place in each trip of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
+            if not self.moves(store, loop) and not depends(self.facts, loop.args[0]):
+                return f"it may be to the same place in several trips of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
@@ -159,6 +158,19 @@ class Finder:
                 continue
             return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
         return ""
+
+    def moves(self, store: Store, loop: Op) -> bool:
+        """Whether a store is to another place in each trip of a loop: along an axis it goes on by as much."""
+        inside = {x for block in loop.blocks for op in walk(block) for x in op.results}
+        inside.update(x for block in loop.blocks for op in walk(block) for inner in op.blocks for x in inner.args)
+        inside.update(loop.blocks[0].args[1:])
+        own = (loop, loop.blocks[0].args[0]) if loop.name == "for" else (loop,)
+        for form in store.start:
+            own_terms = [m for m in form.terms if any(s.value in own for s in m)]
+            alone = len(own_terms) == 1 and len(own_terms[0]) == 1
+            if alone and not any(s.value in inside for s in form.symbols()):
+                return True
+        return False
 
     def loops(self, op: Op) -> list[Op]:
         """The loops of the program that an op is in."""
