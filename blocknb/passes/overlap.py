@@ -19,6 +19,7 @@ from typing import Any
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
 from blocknb.target import Target
@@ -81,11 +82,24 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     if late is None:
         return None
     ops, states = late
+    behind = after(body, body.args[1 + _place(end, second.result)], ops)
+    if first in behind or not all(OPS[op.name].pure for op in behind):
+        return None  # what needs the second product comes last in a trip, whatever it does
     return Plan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
 
 
 def _place(end: Op, value: Value) -> int:
     return end.args.index(value) if value in end.args else -1
+
+
+def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
+    """What the second product's result of the trip before leads to, but for what is put off."""
+    moved, found = {total}, []
+    for op in body.ops[:-1]:
+        if op not in late and any(value in moved for value in uses_of(op)):
+            moved.update(op.results)
+            found.append(op)
+    return found
 
 
 def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
@@ -177,15 +191,10 @@ class Rotation(Rebuild):
         b, end = self.builder, body.terminator
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]
-        moved, later = {total}, []
         narrowed, weights = self.narrowed(plan, early)
-        for x in early:
-            if x in narrowed:
-                later.append(x)
-                continue
-            if any(value in moved for value in uses_of(x)):
-                moved.update(x.results)
-                later.append(x)
+        needing = after(body, total, plan.late)
+        moved = {total, *(value for x in needing for value in x.results)}
+        later = [x for x in early if x in narrowed or x in needing]
         for x in early:
             if x in later:
                 continue
