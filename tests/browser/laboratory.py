@@ -27,8 +27,13 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
-#: What others complain of: ipywidgets' manager in a notebook that is opened with no kernel, and the debugger when one restarts.
-OTHERS = ("/extensions/@jupyter-widgets/jupyterlab-manager/", "Could not restore the debugger state")
+#: What others complain of: ipywidgets' manager in a notebook that is opened with no kernel, the debugger when one restarts, and JupyterLab
+#: when its server, which flushes what a kernel said before it restarted, hands on a message that begins with its topic.
+OTHERS = (
+    "/extensions/@jupyter-widgets/jupyterlab-manager/",
+    "Could not restore the debugger state",
+    "Kernel message validation error: Unexpected token 's', \"stream.stderr\" is not valid JSON",
+)
 
 
 def complaints(page: Page) -> list[str]:
