@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fuzz import reports
 from kernels.base import Case
+from kernels.functions import negated_extremes
 
 import blocknb
 import blocknb.language as bl
@@ -162,3 +163,12 @@ def test_pairs_of_16_bits_have_the_extremes_that_fp32_has():
     reports.run(func, arguments, case.grid)
     np.testing.assert_array_equal(high, np.fmax.reduce(x.astype(np.float32), axis=1))
     np.testing.assert_array_equal(low, np.fmin.reduce(x.astype(np.float32), axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i16"])
+def test_signs_before_extremes_are_spelt_out_for_assemblers_that_forget_them(dtype):
+    arrays = dict.fromkeys(("x", "most", "least"), f"*{dtype}:16")
+    trace = negated_extremes.trace(**arrays, ROWS=64, BLOCK=256, num_warps=1)
+    bits = dtype[1:]
+    assert instructions(trace, r"\b(max|min)\.s32 ") >= 64
+    assert (instructions(trace, r"\bneg\.s"), instructions(trace, rf"\bnot\.b{bits} ")) == (0, 64 * 256 // 32)

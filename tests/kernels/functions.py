@@ -232,3 +232,26 @@ for _dtype in (np.int32, np.uint32, np.int64, np.uint64):
         return {"out": np.array(rows, np.uint64).reshape(-1).astype(a["x"].dtype)}
 
     case(f"integer_functions_{np.dtype(_dtype).name}", integer_functions, _make, _reference, grid=(2,))
+
+
+@blocknb.kernel
+def negated_extremes(x, most, least, ROWS: bl.constexpr, BLOCK: bl.constexpr):
+    rows, columns = bl.arange(0, ROWS), bl.arange(0, BLOCK)
+    opposite = -bl.load(x + rows[:, None] * BLOCK + columns[None, :])
+    bl.store(most + columns, bl.max(opposite, axis=0))
+    bl.store(least + columns, bl.min(opposite, axis=0))
+
+
+for _dtype in (np.int32, np.int16):  # as one thread compares three of them; worker.spell_negations says why
+    case(
+        f"negated_extremes_{np.dtype(_dtype).name}",
+        negated_extremes,
+        lambda rng, dtype=_dtype: {
+            "x": integers(rng, (16, 256), dtype, -1000, 1000),
+            "most": poison(256, dtype),
+            "least": poison(256, dtype),
+            "ROWS": 16,
+            "BLOCK": 256,
+        },
+        lambda a: {"most": (-a["x"]).max(0), "least": (-a["x"]).min(0)},
+    )
