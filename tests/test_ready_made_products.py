@@ -14,6 +14,7 @@ from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
 from blocknb.kernels import gemm
+from blocknb.kernels.operands import MOST_KEPT, Product, _kept
 from blocknb.kernels.shapes import choose
 from blocknb.kernels.strides import Device
 from blocknb.runtime import kernel
@@ -302,3 +303,24 @@ def test_what_is_chosen_fits_the_device_and_long_products_with_small_results_are
         assert found.splits == 1 or found.splits * 1024 <= k
     assert choose(64, 64, 16384, 2, device, 1, True).splits > 4
     assert choose(64, 64, 16384, 2, device, 1, False).splits == 1
+
+
+def test_facts_of_a_product_are_kept_for_arrays_that_lie_alike_and_for_no_others():
+    def operand(rows, columns, shift=0):
+        memory = np.zeros(rows * columns + 16, np.float16)
+        begin = -(memory.ctypes.data // 2) % 8 + shift
+        return memory[begin : begin + rows * columns].reshape(rows, columns)
+
+    a, b = operand(64, 32), operand(32, 48)
+    first, second = Product.of(a, b), Product.of(operand(64, 32), b, activation="")
+    assert second.blocks is first.blocks and second.out is not first.out and second.a is not a
+    assert isinstance(first.blocks, tuple) and "multiple of 16 bytes" in Product.of(a, operand(32, 48, shift=1)).blocks
+    assert Product.of(a, operand(48, 32).T).b_strides == (0, 1, 32)
+    bias = np.ones(48, np.float16)
+    assert Product.of(a, b, bias=bias).epilogue["bias"] is bias and Product.of(a, b).epilogue["bias"] is None
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cannot multiply"):
+            Product.of(a, operand(48, 32))
+    for n in range(8, 8 * MOST_KEPT + 16, 8):
+        Product.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
+    assert len(_kept) <= MOST_KEPT and Product.of(a, b).n == 48

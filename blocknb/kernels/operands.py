@@ -62,7 +62,31 @@ class Product:
         a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
         out_dtype: str = "", precision: str = "tf32",
     ) -> Product:  # fmt: skip
-        """Raises ValueError where arguments do not fit each other, with what to do instead."""
+        """Raises ValueError where arguments do not fit each other, with what to do instead.
+
+        What is found depends on how arrays lie and not on what they hold; it is kept for the next ones that lie alike.
+        """
+        arrays = (a, b, out, bias, a_scale, b_scale)
+        alike = (*map(_lying, arrays), activation, out_dtype, precision)
+        kept = _kept.get(alike)
+        if kept is None:
+            product = Product._checked(*arrays, activation, out_dtype, precision)
+            facts = {"far": product.far, "blocks": product.blocks}
+            facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
+            if len(_kept) >= MOST_KEPT:
+                _kept.clear()
+            _kept[alike] = facts, product.epilogue["BY_ROW"], tuple(product.out.shape), dtype_name(product.out)
+            return product
+        facts, by_row, shape, kind = kept
+        product = object.__new__(Product)
+        epilogue = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
+        vars(product).update(facts, a=a, b=b, out=empty(a, shape, kind) if out is None else out, epilogue=epilogue)
+        return product
+
+    @staticmethod
+    def _checked(
+        a: Any, b: Any, out: Any, bias: Any, a_scale: Any, b_scale: Any, activation: str, out_dtype: str, precision: str
+    ) -> Product:  # fmt: skip
         shapes = tuple(a.shape), tuple(b.shape)
         names = dtype_name(a), dtype_name(b)
         if not all(2 <= len(shape) <= 3 for shape in shapes):
@@ -118,7 +142,7 @@ class Product:
             return {}
         return {"a_batch": self.a_strides[0], "b_batch": self.b_strides[0], "c_batch": self.out_strides[0]}
 
-    @property
+    @functools.cached_property
     def far(self) -> bool:
         """Whether offsets in one of the matrices need 64 bits; tiles reach a little beyond them."""
         arrays = (
@@ -140,6 +164,8 @@ class Product:
             found = choose(self.m, self.n, self.k, self.itemsize, device(self.a), self.batch, splittable)
         else:
             found = given if isinstance(given, Tile) else Tile(*given, 4, None)
+        if num_warps is None and num_stages is None:
+            return found
         named = {"num_warps": num_warps, "num_stages": num_stages}
         return found._replace(**{name: value for name, value in named.items() if value is not None})
 
@@ -160,6 +186,19 @@ class Product:
         if self.k == 0:
             return "a has no columns"
         return found[0], found[1], found[2]
+
+
+#: Facts of products by how their arrays lie; whether scales are of rows, and the shape and dtype of a result that is made.
+_kept: dict[tuple[Any, ...], tuple[dict[str, Any], bool, tuple[int, ...], str]] = {}
+MOST_KEPT = 1024
+
+
+def _lying(array: Any) -> tuple[Any, ...] | None:
+    """All that a product asks of an array."""
+    if array is None:
+        return None
+    steps = array.stride() if callable(getattr(array, "stride", None)) else array.strides
+    return type(array), array.shape, steps, array.dtype, address(array) % ALIGNMENT
 
 
 def described(array: Any, steps: tuple[int, ...], size: int, batched: bool) -> Blocks | str:

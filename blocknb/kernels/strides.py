@@ -39,6 +39,8 @@ def address(array: Any) -> int:
         return int(array.data_ptr())
     if isinstance(array, np.ndarray):
         return array.ctypes.data
+    if hasattr(array, "data") and hasattr(array.data, "ptr"):
+        return int(array.data.ptr)
     return int(array.__cuda_array_interface__["data"][0])
 
 
