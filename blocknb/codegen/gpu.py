@@ -28,6 +28,7 @@ from blocknb.codegen import (
     gpu_math,
     gpu_memory,
     gpu_moves,
+    gpu_order,
     gpu_report,
     gpu_roles,
     gpu_scan,
@@ -168,6 +169,12 @@ class Generator:
             if what == "program_id":
                 raise CompilerBug("a persistent kernel has no program id")
             return gpu_bulk.GRID[axis]
+        if what == "program_id" and axis < 2 and "order" in self.func.attrs:
+            return gpu_order.program_id(self, axis)
+        return self.launched(what, axis)
+
+    def launched(self, what: str, axis: int) -> str:
+        """The same by the hardware's numbers."""
         found = self.special(f"{'ctaid' if what == 'program_id' else 'nctaid'}.{'xyz'[axis]}")
         if axis or self.programs == 1:
             return found

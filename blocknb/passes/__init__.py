@@ -42,6 +42,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         epilogue,
         floats,
         narrow,
+        order,
         outstanding,
         overlap,
         pack,
@@ -87,6 +88,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass(
             "outstanding", outstanding.outstanding, optional=True, applies=outstanding.applies
         ),  # what reads slots says when it is done
+        Pass("order", order.order, optional=True, applies=order.applies),
         Pass("persist", persist.persist, optional=True, applies=persist.applies),
         Pass(  # when it is known what is stored to shared memory, and in which layout
             "specialize", specialize.specialize, optional=True, applies=specialize.applies
@@ -119,6 +121,7 @@ OPTIONAL = (
     "tensorcore",
     "epilogue",
     "outstanding",
+    "order",
     "persist",
     "specialize",
     "overlap",

@@ -21,6 +21,7 @@ from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language import types as t
 from blocknb.language.types import Tile
+from blocknb.passes import order
 from blocknb.passes.needs import Needs
 
 if TYPE_CHECKING:
@@ -194,12 +195,21 @@ class Part:
         )
         with b.block((program, *inner)) as opened:
             self.places.enter(rings, inner)
-            x, y = (b.value("num_programs", axis=axis) for axis in range(2))
-            rest = b.value("div", program, x)
-            self.program_ids([b.value("rem", program, x), b.value("rem", rest, y), b.value("div", rest, y)])
+            self.program_ids(self.place(program))
             more = self.one_program(inner[2 * len(rings) :])
             b.op("yield", *self.places.values(rings), *more)
         b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
+
+    def place(self, program: Value) -> list[Value]:
+        """Where in the grid the program of a number stands (see `order`)."""
+        b, width = self.builder, self.roles.func.attrs.get("order")
+        x, y = (b.value("num_programs", axis=axis) for axis in range(2))
+        if width is None:
+            rest = b.value("div", program, x)
+            return [b.value("rem", program, x), b.value("rem", rest, y), b.value("div", rest, y)]
+        plane = b.value("mul", x, y)
+        at = order.place(b.value, b.value("rem", program, plane), x, y, b.const(width, t.int32))
+        return [*at, b.value("div", program, plane)]
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
         """The first program and the distance to the next, and what is carried beside places in rings."""
