@@ -6,6 +6,7 @@ volatile load, a loop that may never end. Which array a pointer leads to is not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blocknb.ir.core import Op, Value
@@ -71,6 +72,11 @@ def orders(op: Op, used: bool) -> tuple[bool, bool]:
     """
     sem = op.attrs["sem"]
     return sem in ("acquire", "acq_rel") and used, sem in ("release", "acq_rel")
+
+
+def looked_at(op: Op, users: Mapping[Value, object]) -> bool:
+    """Whether anybody looks at an atomic's result; one that goes to shared memory has none in the IR."""
+    return not op.results or bool(users.get(op.result))
 
 
 def has_side_effects(op: Op) -> bool:

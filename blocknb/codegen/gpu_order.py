@@ -1,7 +1,7 @@
 """The place in the grid of a program that has a CTA to itself, where the pass `order` has found one to be better than the CTA's own.
 
 The hardware starts CTAs in the order of their numbers, x first, so a CTA's number in its plane of the grid says when it begins. Numbers are
-32 bits without a sign. There are at most 65535 CTAs along y, and where so many along x that numbers might not do, each keeps its place.
+32 bits without a sign; where there are so many that these may not do, each keeps its place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from blocknb.passes import order
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
-MOST_ALONG_X = 1 << 16
 ARITHMETIC = {"add": "add i32", "sub": "sub i32", "mul": "mul i32", "div": "udiv i32", "rem": "urem i32"}
 
 
@@ -34,5 +33,5 @@ def places(g: Generator) -> tuple[str, str]:
     own, (across, down) = ([g.launched(what, i) for i in range(2)] for what in ("program_id", "num_programs"))
     number = do("add", own[0], do("mul", own[1], across))
     x, y = order.place(do, number, across, down, str(g.func.attrs["order"]))
-    few = g.emit(f"icmp ule i32 {across}, {MOST_ALONG_X}")
+    few = g.emit(f"icmp ule i32 {across}, {order.MOST_ALONG_X}")
     return g.emit(f"select i1 {few}, i32 {x}, i32 {own[0]}"), g.emit(f"select i1 {few}, i32 {y}, i32 {own[1]}")

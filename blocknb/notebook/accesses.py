@@ -18,7 +18,6 @@ from blocknb.notebook.observe import Observation, Specialisation, record_of
 from blocknb.notebook.sections import line_of
 from blocknb.notebook.tiles import Tiles
 from blocknb.profile import tiles
-from blocknb.profile.addresses import program_at
 from blocknb.profile.work import Work, count
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
@@ -85,7 +84,7 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
     if not 0 <= program < found.programs_launched:
         raise KeyError(f"program {program} of {found.programs_launched}")
     rows = []
-    for number, access in found.addresses.of(program_at(program, made.grid), 0).items():
+    for number, access in found.addresses.of(found.place(program), 0).items():
         op = next(op for op in found.listed if op.id == number)
         element, layout = global_operands(op)[0].type.dtype.element, tiles.layout_of(op, found.warps)
         groups = tiles.instructions(found.facts, op, layout)

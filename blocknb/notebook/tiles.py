@@ -27,6 +27,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.notebook import numbers
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
+from blocknb.passes import order
 from blocknb.profile import tiles
 from blocknb.profile.addresses import Access, Addresses, is_access, program_at
 from blocknb.trace import Trace
@@ -59,6 +60,16 @@ class Tiles:
     def programs_launched(self) -> int:
         return math.prod(self.made.grid)
 
+    @property
+    def width(self) -> int | None:
+        """The width of groups of columns in which programs begin (see the pass of that name); None: in the order of the grid."""
+        alone = not self.func.attrs.get("persistent")
+        return None if alone and self.made.grid[0] > order.MOST_ALONG_X else self.func.attrs.get("order")
+
+    def place(self, number: int) -> tuple[int, int, int]:
+        """The ids under which to ask for the program that is launched as that number. Persistent code finds the place for itself."""
+        return program_at(number, self.made.grid, None if self.func.attrs.get("persistent") else self.width)
+
     def part(self) -> dict[str, Any]:
         """What is saved: ops, layouts, arrays, a few programs, the map of all."""
         last = self.programs_launched - 1
@@ -66,6 +77,7 @@ class Tiles:
         programs = {str(number): self.program(number, most=LIST) for number in saved}
         found = {
             "grid": list(self.made.grid),
+            **({} if self.width is None else {"order": self.width}),
             "warps": self.warps,
             "arrays": self.arrays,
             "ops": [self.op(op) for op in self.listed],
@@ -163,7 +175,7 @@ class Tiles:
         grid does not have."""
         if not 0 <= number < self.programs_launched:
             raise KeyError(f"program {number} of {self.programs_launched}")
-        found = self.addresses.of(program_at(number, self.made.grid), max(0, trip))
+        found = self.addresses.of(self.place(number), max(0, trip))
         return {str(op): self._access(access, most) for op, access in found.items()}
 
     def _access(self, access: Access, most: int | None) -> dict[str, Any]:
@@ -186,7 +198,7 @@ class Tiles:
         """Where each program, in launch order, begins in the array that the kernel writes; None when no store's place is known."""
         wanted = [op for kind in (("store",), ATOMICS, ("load", "copy_async")) for op in self.listed if op.name in kind]
         launched = min(self.programs_launched, MAPPED)
-        programs = [program_at(number, self.made.grid) for number in range(launched)]
+        programs = [self.place(number) for number in range(launched)]
         for op in wanted:
             access = first.get(str(op.id))
             if access is None or access.get("array") not in self.arrays:

@@ -20,11 +20,13 @@ its own code: there they get the number of another program.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine
+from blocknb.analysis.effects import looked_at
 from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses
@@ -36,7 +38,12 @@ from blocknb.trace import Notes
 #: Multiprocessors of a GPU with tensor cores, each of which runs a program or two of those with large tiles: 108 (A100), 128 (RTX 4090),
 #: 132 (H100, H200), 148 (B200), by NVIDIA's data sheets.
 IN_FLIGHT = 128
+#: Programs along x in CTAs of their own, beyond which each keeps its place: with 65535 along y, which are the most, all have a number.
+MOST_ALONG_X = 1 << 16
 X, Y, Z = range(3)
+NUMBERS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.floordiv, "rem": operator.mod, "min": min,
+}  # fmt: skip
 KEPT = "programs begin in the order of the grid: "
 
 
@@ -71,6 +78,11 @@ def place(do: Callable[..., Any], number: Any, across: Any, down: Any, width: An
     first = do("mul", do("div", number, group), width)
     inside, columns = do("rem", number, group), do("min", do("sub", across, first), width)
     return do("add", first, do("rem", inside, columns)), do("div", inside, columns)
+
+
+def place_of(number: int, across: int, down: int, width: int) -> tuple[int, int]:
+    """The same of plain numbers."""
+    return place(lambda name, a, b: NUMBERS[name](a, b), number, across, down, width)
 
 
 def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
@@ -128,18 +140,17 @@ class Finder:
 
     def reuse(self) -> Reuse | str:
         arrays: tuple[dict[str, None], dict[str, None]] = {}, {}
-        bytes, alone, around = [0, 0], None, dict[Op, None]()
+        bytes, alone, everywhere, around = [0, 0], None, False, dict[Op, None]()
         for load, loops in reading(self.func.body, ()):
             around.update(dict.fromkeys(loops))
             by = self.axes(load.args) - {Z}
-            if by == {X, Y}:
-                alone = load
+            alone, everywhere = load if by == {X, Y} else alone, everywhere or not by
             for axis in by if len(by) == 1 else ():
                 root, tile = self.facts.root(load.args[0]), load.result.type
                 bytes[axis] += tile.size * tile.dtype.bytes
                 arrays[axis][root.name if root is not None else "an array"] = None
         if not all(bytes):
-            if (self.split or Y not in self.roots.values()) and (len(arrays[X]) > 1 or alone is not None):
+            if not everywhere and (self.split or Y not in self.roots.values()):
                 return "rows and columns are made of one axis, so their order is the kernel's own"
             return "loops do not read tiles that depend on x alone and others that depend on y alone"
         if alone is not None:
@@ -153,7 +164,7 @@ class Finder:
         for op in self.func.ops():
             if op.name == "while":
                 return f"the `while`{at(op)} may wait for programs that have begun before"
-            if op.name in ATOMICS and self.users.get(op.result):
+            if op.name in ATOMICS and looked_at(op, self.users):
                 return f"the {op.name}{at(op)} tells them who came first"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
                 return f"the assembly{at(op)} asks for its CTA"
@@ -179,7 +190,7 @@ class Finder:
         if value in self.facts.argument:
             op, _, i = self.facts.argument[value]
             if op.name == "for":
-                return (op.args[2 + i], op.blocks[0].terminator.args[i - 1]) if i else op.args[:3]
+                return (op.args[2 + i], op.blocks[0].terminator.args[i - 1]) if i else (op.args[0], op.args[2])
         elif (made := self.facts.definition.get(value)) is not None:
             op, i = made, made.results.index(value)
             if op.name == "for":

@@ -21,6 +21,7 @@ from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
+from blocknb.passes import order
 
 Program = tuple[int, int, int]
 Known = np.ndarray | None  # None: it depends on data
@@ -50,9 +51,13 @@ def is_access(op: Op) -> bool:
     return op.name in ACCESSES
 
 
-def program_at(number: int, grid: Program) -> Program:
-    """The ids of the program launched as that number: the first axis of the grid counts fastest."""
-    return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+def program_at(number: int, grid: Program, width: int | None = None) -> Program:
+    """The ids of the program launched as that number: the first axis of the grid counts fastest, in groups of `width` columns if given
+    (see the pass `order`)."""
+    if width is None:
+        return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
+    z, number = divmod(number, grid[0] * grid[1])
+    return (*order.place_of(number, grid[0], grid[1], width), z)
 
 
 class Addresses:

@@ -13,7 +13,9 @@ import {
   isOn,
   locate,
   offsetOf,
+  placeOf,
   places,
+  programName,
   sectors,
   sentences,
   unravel,
@@ -392,4 +394,22 @@ test('the tab says why it is empty', () => {
   expect(tiles.empty(doc, store)).toBe('Only code for a GPU has warps.');
   delete doc.tiles;
   expect(tiles.empty(doc, store)).toContain('saved without');
+});
+
+test('programs that begin in groups of columns keep their ids', () => {
+  const begun = [...Array(10).keys()].map((number) => placeOf(number, [3, 3, 2], 2).join());
+  expect(begun).toEqual([
+    '0,0,0',
+    '1,0,0',
+    '0,1,0',
+    '1,1,0',
+    '0,2,0',
+    '1,2,0',
+    '2,0,0',
+    '2,1,0',
+    '2,2,0',
+    '0,0,1',
+  ]);
+  expect(programName(2, [3, 3, 1])).toBe('program 2 of 9 (2, 0)');
+  expect(programName(2, [3, 3, 1], 2)).toBe('program 2 of 9 (0, 1)');
 });

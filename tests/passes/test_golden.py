@@ -10,7 +10,7 @@ from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
 PASSES = tuple(
-    "narrow coalesce wgmma tensorcore assign epilogue shared specialize overlap bulk pipeline barriers".split()
+    "narrow coalesce wgmma tensorcore assign epilogue shared order specialize overlap bulk pipeline barriers".split()
 )
 USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
@@ -20,6 +20,7 @@ SAMPLES = {
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
     "epilogue": ("wgmma_fp16_parts",),
+    "order": ("descriptor_matmul", "boxed_fp16"),
     "specialize": ("attention_masked", "boxed_fp16"),
     "overlap": ("attention_masked",),
     "bulk": ("boxed_fp16",),

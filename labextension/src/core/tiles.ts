@@ -80,6 +80,8 @@ export interface ProgramMap extends ArrayFacts {
 
 export interface Tiles {
   grid: [number, number, number];
+  /** Programs begin in groups of so many columns of the grid; not given: in its own order. */
+  order?: number;
   warps: number;
   arrays: Record<string, ArrayFacts>;
   ops: TileOp[];
@@ -325,10 +327,20 @@ function dotSentences(op: TileOp): string[] {
   return [...found, 'The same in every program.'];
 }
 
+/** Where in the grid the program stands that begins as that number: x fastest, in groups of `width` columns if given. */
+export function placeOf(number: number, grid: readonly number[], width = grid[0]): number[] {
+  const [across, down] = grid;
+  const inside = number % (across * down);
+  const first = Math.floor(inside / (width * down)) * width;
+  const columns = Math.min(across - first, width);
+  const within = inside - first * down;
+  return [first + (within % columns), Math.floor(within / columns), Math.floor(number / (across * down))];
+}
+
 /** "program 5 of 64", with its ids where the grid has more than one axis. */
-export function programName(number: number, grid: readonly number[]): string {
+export function programName(number: number, grid: readonly number[], width?: number): string {
   const total = grid.reduce((a, b) => a * b, 1);
-  const ids = unravel(number, [...grid].reverse()).reverse();
+  const ids = placeOf(number, grid, width);
   const rank = grid[2] > 1 ? 3 : grid[1] > 1 ? 2 : 1;
   return `program ${number} of ${total}${rank > 1 ? ` (${ids.slice(0, rank).join(', ')})` : ''}`;
 }

@@ -288,7 +288,7 @@ class Tiles implements Mounted {
       step: 1,
       value: offered ? Math.max(0, known.indexOf(this.program)) : this.program,
       'aria-label': 'Program',
-      'aria-valuetext': programName(this.program, this.facts!.grid),
+      'aria-valuetext': programName(this.program, this.facts!.grid, this.facts!.order),
       'data-tool': 'program',
     });
     input.addEventListener('input', () =>
@@ -304,7 +304,7 @@ class Tiles implements Mounted {
       button('‹', () => this.step(-1), { 'aria-label': 'Previous program', 'data-tool': 'previous' }),
       input,
       button('›', () => this.step(1), { 'aria-label': 'Next program', 'data-tool': 'next' }),
-      h('span.bnb-program-name', {}, programName(this.program, this.facts!.grid)),
+      h('span.bnb-program-name', {}, programName(this.program, this.facts!.grid, this.facts!.order)),
       ...this.trips(),
       h('label', {}, 'show ', colour),
       ...this.sides(),

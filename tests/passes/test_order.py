@@ -1,0 +1,297 @@
+"""order: who gets groups of columns and who keeps the grid's order, and that every program still runs, each once."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzz import simt
+from kernels import CASES
+from kernels.base import Case, copied, parameters
+
+import blocknb
+import blocknb.language as bl
+from blocknb import passes
+from blocknb.codegen import gpu
+from blocknb.ir import interp
+from blocknb.ir.core import Func
+from blocknb.ir.verify import verify
+from blocknb.passes.order import Finder, place_of, turned
+from blocknb.target import Target
+
+HALF = np.float16
+WAYS = ("pointers", "descriptors", "divided")
+TILE = {"BM": 128, "BN": 16, "BK": 16}  # so unlike that groups are four columns wide, or sixteen rows
+
+
+@blocknb.kernel
+def product(
+    a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, WAY: bl.constexpr, HOW: bl.constexpr,
+):  # fmt: skip
+    """c = a b^T, one tile a program, in ways of which some tell programs apart by when they begin."""
+    if WAY == "divided":
+        across = bl.cdiv(n, BN)
+        x, y = bl.program_id(0) // across, bl.program_id(0) % across
+    else:
+        x, y = bl.program_id(0), bl.program_id(1)
+    row, column = x * BM, y * BN
+    if HOW == "waits":
+        while bl.atomic_cas(c, 1, 1) != 1:
+            pass
+    if HOW == "ticket":
+        column += bl.minimum(bl.atomic_add(c, 1.0).to(bl.int32), 0)
+    if HOW == "assembly":
+        row += bl.minimum(bl.inline_asm_elementwise("mov.u32 $0, %ctaid.x;", "=r", [], bl.int32, True, 1), 0)
+    rows, columns = row + bl.arange(0, BM), column + bl.arange(0, BN)
+    left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(b, [n, k], [k, 1], [BN, BK])
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, x * BK if HOW == "uneven" else k, BK):
+        inner = start + bl.arange(0, BK)
+        if WAY == "descriptors":
+            left_tile, right_tile = left.load([row, start]), right.load([column, start])
+        else:
+            left_mask = (rows[:, None] < m) & (inner[None, :] < k)
+            right_mask = (columns[:, None] < n) & (inner[None, :] < k)
+            left_tile = bl.load(a + rows[:, None] * k + inner[None, :], mask=left_mask, other=0.0)
+            right_tile = bl.load(b + columns[:, None] * k + inner[None, :], mask=right_mask, other=0.0)
+        if HOW == "own":
+            total += bl.load(c + rows[:, None] * n + columns[None, :] + start)
+        total = bl.dot(left_tile, right_tile.T, total)
+    bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+def case(way: str, m: int = 650, n: int = 72, k: int = 32, how: str = "plain", **tile: int) -> Case:
+    tile = TILE | tile
+
+    def make(rng: np.random.Generator) -> dict[str, Any]:
+        a, b = (rng.standard_normal((rows, k)).astype(HALF) for rows in (m, n))
+        c = np.full((m, n), np.nan, np.float32)
+        return {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k} | tile | {"WAY": way, "HOW": how}
+
+    across, down = -(-m // tile["BM"]), -(-n // tile["BN"])
+    return Case(
+        f"product_{way}", product, make, lambda x: {"c": x["a"].astype(float) @ x["b"].astype(float).T},
+        grid=(across * down,) if way == "divided" else (across, down), rtol=1e-3, atol=1e-3,
+    )  # fmt: skip
+
+
+def lowered(found: Case, target: str = "sm_90a", without: tuple = (), **options: Any) -> tuple[Func, list[str], dict]:
+    """The last IR, what `order` says, and the arguments."""
+    arguments = found.make(np.random.default_rng(1))
+    func, stages = found.lower(arguments, target, without, num_warps=4, **options)
+    verify(func)
+    return func, [note.text for stage in stages if stage.name == "order" for note in stage.notes], arguments
+
+
+# -- the map
+
+
+def test_every_number_has_a_place_of_its_own_in_grids_that_groups_do_not_divide():
+    for across, down, width in itertools.product(range(1, 21), range(1, 9), (1, 2, 4, 8, 16)):
+        found = [place_of(number, across, down, width) for number in range(across * down)]
+        assert sorted(found) == sorted(itertools.product(range(across), range(down)))
+        group = sorted(found[: min(width, across) * down])
+        assert group == sorted(itertools.product(range(min(width, across)), range(down)))
+
+
+def test_in_a_group_x_counts_fastest():
+    found = [place_of(number, 5, 3, 2) for number in range(15)]
+    assert found[:7] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 0)]
+    assert found[-3:] == [(4, 0), (4, 1), (4, 2)]
+
+
+@blocknb.kernel
+def logged(log, count, across):
+    """Who is the how manyth to begin."""
+    at = bl.atomic_add(count, 1, sem="relaxed")
+    bl.store(log + at, bl.program_id(0) + 100 * bl.program_id(1) + 10000 * bl.program_id(2))
+
+
+def test_a_program_with_a_cta_to_itself_has_the_place_of_its_ctas_number():
+    grid, log = (5, 3, 2), np.zeros(30, np.int32)
+    arguments = {"log": log, "count": np.zeros(1, np.int32), "across": 5}
+    func = Case("logged", logged, dict, dict).parse(arguments, num_warps=2)
+    made = passes.run(func, Target.parse("sm_80"), {"pack"})[0].with_attrs(order=2)
+    simt.run(gpu.generate(made, Target.parse("sm_80")), parameters(made, arguments), grid)
+    ctas = [(x, y, z) for x, y, z in np.ndindex(*grid)]  # as `simt` runs them
+    places = [(*place_of(x + 5 * y, 5, 3, 2), z) for x, y, z in ctas]
+    assert log.tolist() == [x + 100 * y + 10000 * z for x, y, z in places]
+
+
+@blocknb.kernel
+def logged_product(a, b, log, count, k):
+    left = bl.make_tensor_descriptor(a, [64, k], [k, 1], [64, 16])
+    right = bl.make_tensor_descriptor(b, [16, k], [k, 1], [16, 16])
+    total = bl.zeros((64, 16), bl.float32)
+    for start in range(0, k, 16):
+        total = bl.dot(left.load([0, start]), right.load([0, start]).T, total)
+    at = bl.atomic_add(count, 1, sem="relaxed")
+    place = bl.program_id(0) + 100 * bl.program_id(1) + 10000 * bl.program_id(2)
+    bl.store(log + at, place + bl.max(bl.max(total, axis=1), axis=0).to(bl.int32))
+
+
+def test_a_persistent_cta_takes_programs_in_that_order():
+    grid, log = (5, 3, 2), np.zeros(30, np.int32)
+    zeros = np.zeros((64, 32), HALF)
+    arguments = {"a": zeros, "b": zeros[:16], "log": log, "count": np.zeros(1, np.int32), "k": 32}
+    func = Case("logged_product", logged_product, dict, dict).parse(arguments, num_warps=8)
+    made = passes.run(func.with_attrs(order=2), Target.parse("sm_90a"), {"order"})[0]
+    assert made.attrs["persistent"]
+    interp.run(made, parameters(made, arguments), grid, ctas=1)
+    places = [(*place_of(number % 15, 5, 3, 2), number // 15) for number in range(30)]
+    assert log.tolist() == [x + 100 * y + 10000 * z for x, y, z in places]
+
+
+# -- who gets it
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
+    _, (note,), _ = lowered(case(way))
+    counted_by_b = way == "divided"  # whose columns count fastest
+    wide, other = (32, 4) if counted_by_b else (4, 32)
+    along, across = ("b", "a") if counted_by_b else ("a", "b")
+    assert note == (
+        f"programs begin in groups {wide} wide: of 128 at a time, {other} read each tile of `{along}` and {wide} each of `{across}`, so "
+        "L2 serves the others"
+    )
+
+
+@pytest.mark.parametrize("without", [(), ("persist",), ("specialize",)])
+@pytest.mark.parametrize("way", WAYS)
+def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, without):
+    """Six columns of five, in groups of four; divided, five of six."""
+    found = case(way)
+    func, _, arguments = lowered(found, without=without)
+    assert ("persistent" in func.attrs) == (not without)
+    found.interpret(func, arguments)
+    got = {name: copied(value) for name, value in arguments.items()}
+    simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), found.grid)
+    found.check(arguments, got)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_below_hopper_too(way):
+    found = case(way, m=330, n=40)
+    func, _, arguments = lowered(found, "sm_80")
+    got = {name: copied(value) for name, value in arguments.items()}
+    simt.run(gpu.generate(func, Target.parse("sm_80")), parameters(func, got), found.grid)
+    found.check(arguments, got)
+
+
+def test_switched_off_programs_keep_the_order_of_the_grid():
+    func, notes, _ = lowered(case("descriptors"), without=("order",))
+    assert "order" not in func.attrs and notes == ["switched off"]
+
+
+def test_a_cpu_has_no_such_pass_and_takes_its_name():
+    func = case("pointers").parse(case("pointers").make(np.random.default_rng(0)))
+    made, stages = passes.run(func, Target.parse("cpu:x86-64"), {"order"})
+    assert "order" not in made.attrs and all(stage.name != "order" for stage in stages)
+
+
+def test_the_copies_stay_with_a_warp_of_their_own():
+    """What is known of a tile's place is known of the other one, too: it is not negative, and all of it is scalars."""
+    for way in WAYS:
+        kinds = [{op.name for op in lowered(case(way), without=without)[0].ops()} for without in ((), ("order",))]
+        assert kinds[0] >= {"roles", "copy_bulk"} and ("store_bulk" in kinds[0]) == ("store_bulk" in kinds[1])
+
+
+# -- one axis, taken apart
+
+
+@blocknb.kernel
+def taken_apart(out, across):
+    row, column = bl.program_id(0) // across, bl.program_id(0) % across
+    bl.store(out + bl.program_id(0), row * 100 + column)
+
+
+@blocknb.kernel
+def only_taken_apart(out, across):
+    row, column = bl.program_id(0) // across, bl.program_id(0) % across
+    bl.atomic_add(out + row * 16 + column, 1)
+
+
+def test_programs_of_a_last_row_that_is_not_full_keep_their_places():
+    arguments = {"out": np.zeros(512, np.int32), "across": 7}
+    func = Case("", only_taken_apart, dict, dict).parse(arguments)
+    made = turned(func, Finder(func), 4)
+    verify(made)
+    for across, programs in itertools.product((1, 3, 4, 5, 9), (1, 2, 5, 8, 13, 18)):
+        out = np.zeros(512, np.int32)
+        interp.run(made, [out, across], (programs,))
+        expected = np.zeros(512, np.int32)
+        numbers = np.arange(programs)
+        expected[numbers // across * 16 + numbers % across] = 1
+        assert (out == expected).all()
+
+
+def test_a_number_that_has_other_uses_is_not_taken_for_a_place():
+    arguments = {"out": np.zeros(512, np.int32), "across": 7}
+    assert not Finder(Case("", taken_apart, dict, dict).parse(arguments)).split
+
+
+# -- who does not
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("uneven", "they differ in length"),
+        ("waits", "the `while` at line {} may wait for programs that have begun before"),
+        ("ticket", "the atomic at line {} tells them who came first"),
+        ("assembly", "the assembly at line {} asks for its CTA"),
+        ("own", "the load at line {} reads other tiles in each of them"),
+    ],
+)
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_programs_keep_their_order_where_it_may_be_meant_or_does_not_help(how, why, target):
+    func, (note,), _ = lowered(case("pointers", how=how), target)
+    assert "order" not in func.attrs
+    head, _, tail = f"programs begin in the order of the grid: {why}".partition("{}")
+    assert note.startswith(head) and note.endswith(tail)
+
+
+ELSEWHERE = "loops do not read tiles that depend on x alone and others that depend on y alone"
+OWN = "rows and columns are made of one axis, so their order is the kernel's own"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("attention_masked", ELSEWHERE),
+        ("attention_query_gradients", ELSEWHERE),
+        ("blocks_attention_causal", ELSEWHERE),
+        ("wgmma_gated", ELSEWHERE),
+        ("gemm_batch_tn", OWN),
+        ("matmul_float16", OWN),
+        ("host_descriptor_matmul", OWN),
+    ],
+)
+def test_attention_and_products_with_an_order_of_their_own_are_left_alone(name, why):
+    found = CASES[name]
+    _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
+    (stage,) = [stage for stage in stages if stage.name == "order"]
+    assert stage.after is stage.before and stage.notes[0].text == f"programs begin in the order of the grid: {why}"
+
+
+@pytest.mark.parametrize("name", ["softmax_781", "add_float16", "blocks_transpose", "online_softmax"])
+def test_kernels_without_anything_to_share_do_not_meet_the_pass(name):
+    found = CASES[name]
+    _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
+    assert all(stage.name != "order" for stage in stages)
+
+
+# -- assembled
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_large_tiles_spill_nothing(way, target):
+    kinds = {**dict.fromkeys("ab", "*fp16:16"), "c": "*fp32:16", **dict.fromkeys("mnk", "i32:16")}
+    tile = {"BM": 128, "BN": 256, "BK": 64} if target == "sm_90a" else {"BM": 128, "BN": 128, "BK": 32}
+    trace = product.trace(**kinds, **tile, WAY=way, HOW="plain", num_warps=8, target=target)
+    assert trace.resources.spill_bytes == 0
