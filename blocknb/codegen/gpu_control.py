@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 MANY_ACCESSES = 256
 
 
-def split(g: Generator, number: str = "", under_way: bool = False) -> None:
+def split(g: Generator, number: str = "") -> None:
     """Ends a basic block with a branch that is never taken, and of which neither LLVM nor ptxas knows that: n * (n + 1) is even.
 
     Within a block ptxas puts a load as late as its use allows, and what is loaded for the next trip is not used in this one: it
     would be issued when the trip has done its work. Past the end of a block it does not go. `number` is n, else the clock, which takes
-    longer to read. With wgmma `under_way` ptxas would wait for them before the program could end; it goes on then,
-    behind an instruction that nobody else has a use for.
+    longer to read.
     """
     n = number or g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
     product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
@@ -36,9 +35,18 @@ def split(g: Generator, number: str = "", under_way: bool = False) -> None:
     never, on = g.new_label("never"), g.new_label("on")
     g.do(f"br i1 {odd}, label %{never}, label %{on}")
     g.start(never)
-    if under_way:
-        g.do('call void asm sideeffect "pmevent 1;", ""()')
-    g.do(f"br label %{on}" if under_way else "ret void")
+    g.do("ret void")
+    g.start(on)
+
+
+def split_if(g: Generator, rare: str) -> None:
+    """Ends a basic block while products of wgmma are under way, for which ptxas would wait before the program could end (as it could in
+    `split`): by an instruction that nobody else has a use for, and that is harmless where the condition, a rare one, holds."""
+    seldom, on = g.new_label("seldom"), g.new_label("on")
+    g.do(f"br i1 {rare}, label %{seldom}, label %{on}")
+    g.start(seldom)
+    g.do('call void asm sideeffect "pmevent 1;", ""()')
+    g.do(f"br label %{on}")
     g.start(on)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "int8": "s8", "fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 ACCUMULATORS = {"fp32": "f32", "int32": "s32"}
+SELDOM = 0x2B7E1516  # a number like any other
 ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
 
@@ -68,7 +69,7 @@ def wait(g: Generator, op: Op) -> None:
             g.set(result, g.regs(value))
             kept += early(g, value)
     if len(summed) < len(op.args):
-        gpu_control.split(g, number(g, [value for i, value in enumerate(op.args) if i not in summed]), under_way=True)
+        gpu_control.split_if(g, rare(g, [value for i, value in enumerate(op.args) if i not in summed]))
     for value, result in ((op.args[i], op.results[i]) for i in summed):
         names, kind = g.regs(value), llvm_type(value.type.dtype)
         count, letter = len(names), "f" if kind == "float" else "r"
@@ -82,14 +83,17 @@ def wait(g: Generator, op: Op) -> None:
         g.flying = []
 
 
-def number(g: Generator, values: Sequence[Value]) -> str:
-    """A number for which all of the fewest registers of a tile of 32 bits are needed: left to itself ptxas waits first."""
+def rare(g: Generator, values: Sequence[Value]) -> str:
+    """A condition, one that seldom holds, for which all of the fewest registers of a tile of 32 bits are needed: left to itself ptxas
+    waits first. Of two floats it is a single instruction."""
     value = min(reversed([value for value in values if value.type.dtype.bits == 32]), key=g.num_registers)
-    kind, found = llvm_type(value.type.dtype), ""
-    for name in g.regs(value):
+    kind, names, found = llvm_type(value.type.dtype), g.regs(value), ""
+    if kind == "float" and len(names) == 2:
+        return g.emit(f"fcmp oeq float {names[0]}, {g.emit(f'fneg float {names[1]}')}")
+    for name in names:
         bits = g.emit(f"bitcast {kind} {name} to i32")
         found = g.emit(f"xor i32 {found}, {bits}") if found else bits
-    return found
+    return g.emit(f"icmp eq i32 {found}, {SELDOM}")
 
 
 def is_summed(g: Generator, value: Value) -> bool:
