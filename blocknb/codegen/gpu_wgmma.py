@@ -134,6 +134,9 @@ class Product:
 
     def emit(self) -> None:
         g, kind = self.g, llvm_type(self.c.type.dtype)
+        turn = self.op.attrs.get("turn")
+        if turn == "begins":
+            gpu_roles.begin_turn(g)
         letter = "f" if kind == "float" else "r"
         self.constraints = [f"={letter}"] * self.registers
         if not self.fresh:
@@ -149,6 +152,8 @@ class Product:
             f'call {aggregate} asm sideeffect "{text}", "{",".join(self.constraints)}"({", ".join(self.operands)}) #1'
         )
         g.set(self.op.result, [g.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(self.registers)])
+        if turn == "ends":
+            gpu_roles.end_turn(g)
 
     def operand(self, constraint: str, text: str) -> int:
         """Adds an operand; its number in the text."""

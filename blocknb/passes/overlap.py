@@ -18,12 +18,17 @@ from typing import Any
 
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, experimental, uses, walk
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+
+#: What a function does that is `experimental`: "soon", the second product is waited for before the exponentials, so that all that needs
+#: it is done in their shade; "turns", two warpgroups take turns to issue their products.
+TRIALS = frozenset(("soon",))
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -138,6 +143,9 @@ class Rotation(Rebuild):
         super().__init__(func, "overlap", lambda op, _: self.rotate(op))
         self.plans = plans
         self.users = {value: len(found) for value, found in uses(func).items()}
+        trials = TRIALS if experimental(func) else ()
+        self.turns = "turns" in trials and func.attrs["num_warps"] == 2 * wgmma.GROUP
+        self.soon = "soon" in trials
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -195,29 +203,77 @@ class Rotation(Rebuild):
         needing = after(body, total, plan.late)
         moved = {total, *(value for x in needing for value in x.results)}
         later = [x for x in early if x in narrowed or x in needing]
-        for x in early:
-            if x in later:
-                continue
+        for x in early[: early.index(plan.first) + 1]:
             if x is not plan.first:
                 self.one(x)
                 continue
-            self.one(x.replace(attrs={**x.attrs, "pending": 1}))
+            begins, ends = ({"turn": "begins"}, {"turn": "ends"}) if self.turns else ({}, {})
+            self.one(x.replace(attrs={**x.attrs, "pending": 1, **begins}))
             for late in before:
                 self.one(late)
             with b.at(plan.second):
                 args = (put_off, self.get(plan.second.args[1]), added)
-                b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2}))
+                b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2, **ends}))
             with b.at(x):
                 scores = b.op("dot_wait", x.result, pending=1).result
             scores.name = x.result.name
             self.mapping[x.result] = scores
         there = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
-        self.wait(plan, total, behind, [self.get(x) for x in there if x not in moved and x is not plan.second.result])
-        for x in later:
-            self.one(x)
+        behind_wait = self.exponentials(plan, early) if self.soon else []
+        rest = [x for x in early if x not in later and early.index(x) > early.index(plan.first)]
+        for x in rest:
+            if x not in behind_wait:
+                self.one(x)
+        unknown = {value for x in behind_wait for value in x.results}
+        known = [x for x in there if x not in moved and x is not plan.second.result and x not in unknown]
+        self.wait(plan, total, behind, [self.get(x) for x in known])
+        for x in early:
+            if x in later or x in behind_wait:
+                self.one(x)
         values = [self.get(value) for value in end.args]
         values[plan.place] = self.get(plan.second.args[2])
         b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
+
+    def exponentials(self, plan: Plan, early: Sequence[Op]) -> list[Op]:
+        """What is computed of whole tiles for the second product's operand, behind the reductions that this needs."""
+        made = {value: x for x in early for value in x.results}
+        behind, todo = set(), [plan.second.args[0]]
+        while todo:
+            op = made.get(todo.pop())
+            if op is None or op in behind or op is plan.first:
+                continue
+            if op.name == "reduce":
+                continue
+            behind.add(op)
+            todo += uses_of(op)
+        needed, todo = set(), [x for x in early if x.name == "reduce" and self.leads(x, plan, made)]
+        while todo:
+            op = todo.pop()
+            if op in needed:
+                continue
+            needed.add(op)
+            todo += [made[value] for value in uses_of(op) if value in made]
+        late: list[Op] = []
+        unknown: set[Value] = set()
+        size = plan.second.args[0].type.size
+        for x in early[early.index(plan.first) + 1 :]:
+            whole = any(value.type.shape and value.type.size >= size for value in x.results)
+            if x not in needed and ((whole and x in behind) or any(value in unknown for value in uses_of(x))):
+                late.append(x)
+                unknown.update(x.results)
+        return late
+
+    def leads(self, reduction: Op, plan: Plan, made: dict[Value, Op]) -> bool:
+        """Whether the second product's operand depends on a reduction."""
+        todo, seen = [plan.second.args[0]], set()
+        while todo:
+            op = made.get(todo.pop())
+            if op is reduction:
+                return True
+            if op is not None and op not in seen:
+                seen.add(op)
+                todo += uses_of(op)
+        return False
 
     def narrowed(self, plan: Plan, early: Sequence[Op]) -> tuple[list[Op], Value]:
         """The conversions to the second product's operand, which go to the registers that it still reads; and what they convert."""

@@ -328,9 +328,10 @@ def test_a_sum_that_a_trip_looks_at_is_there_when_it_begins(how):
 
 @pytest.mark.parametrize("keys", [0, 1, 32, 33, 160])
 @pytest.mark.parametrize("without", [(), ("persist",), ("overlap",)], ids=str)
-def test_attention_with_any_number_of_trips(keys, without):
+@pytest.mark.parametrize("experimental", [False, True])
+def test_attention_with_any_number_of_trips(keys, without, experimental):
     arguments = heads(keys)
-    func, _ = lowered(attention, arguments, without)
+    func, _ = lowered(attention, arguments, without, experimental=experimental)
     scores = arguments["q"].astype(float) @ arguments["k"][:keys].astype(float).T
     powers = np.exp2(scores - scores.max(axis=1, keepdims=True, initial=-1e30))
     want = powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300) @ arguments["v"][:keys].astype(float)
