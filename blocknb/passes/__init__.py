@@ -39,6 +39,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         bulk,
         checks,
         coalesce,
+        defer,
         epilogue,
         floats,
         narrow,
@@ -83,6 +84,9 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("wgmma", wgmma.wgmma, optional=True, applies=wgmma.applies),  # before tensorcore, which has the rest
         Pass("tensorcore", tensorcore.tensorcore, optional=True),
         Pass("assign", assign.assign),  # from here on every tile has a layout
+        Pass(  # when it is known which threads share a row
+            "defer", defer.defer, optional=True, applies=defer.applies
+        ),
         Pass("epilogue", epilogue.epilogue, optional=True),  # when it is known what is converted to be stored
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
         Pass(
@@ -119,6 +123,7 @@ OPTIONAL = (
     "coalesce",
     "wgmma",
     "tensorcore",
+    "defer",
     "epilogue",
     "outstanding",
     "order",

@@ -25,7 +25,6 @@ from blocknb.layouts import wgmma
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-
 #: What a function does that is `experimental`: "soon", the second product is waited for before the exponentials, so that all that needs
 #: it is done in their shade; "turns", two warpgroups take turns to issue their products.
 TRIALS = frozenset(("soon",))
