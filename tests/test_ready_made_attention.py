@@ -141,6 +141,7 @@ def launches(width: int, causal: bool, dtype: Any, arch: int, monkeypatch: pytes
 SOME = [
     ("sm_90a", 64, True, "fp16"),
     ("sm_90a", 128, False, "bf16"),
+    ("sm_90a", 72, True, "fp16"),
     ("sm_80", 128, True, "fp16"),
     ("sm_75", 64, True, "fp16"),
 ]
@@ -181,8 +182,11 @@ def test_registers_are_shared_out_within_those_of_a_multiprocessor(
     assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
 
 
-def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for launch in launches(128, True, np.float16, 90, monkeypatch):
+@pytest.mark.parametrize("width", [128, 40])  # rows of 40 numbers begin at multiples of 16 bytes, not of 16 numbers
+def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for launch in launches(width, True, np.float16, 90, monkeypatch):
         name = launch.kernel.__name__
         if name == "deltas_kernel":
             continue

@@ -25,6 +25,7 @@ from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
 HOST = -1  # the device number of host memory; GPUs count from 0
+MULTIPLES = {0: 16, 8: 8}  # by an integer's lowest four bits: what it is known to be a multiple of
 ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
 
 
@@ -32,8 +33,8 @@ ANYWHERE = -2  # a pointer without a word on where it points: it follows the oth
 class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
-    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, or what `moduli` finds (of the
-    value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number, HOST, or None for
+    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer 8 as well, or what
+    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number, HOST, or None for
     scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's stream. `constant`
     holds the value of a constant in a one-element tuple.
     """
@@ -116,6 +117,12 @@ def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
     return multiple_kind(dtype, 16 if divisible else 1)
 
 
+def integer_kind(dtype: t.DType, value: int) -> Kind:
+    """The Kind of an integer passed at run time: whether it is a multiple of 16, or of 8 (rows of 16-bit elements that are so many
+    apart begin at multiples of 16 bytes)."""
+    return multiple_kind(dtype, MULTIPLES.get(value & 15, 1))
+
+
 @functools.cache
 def multiple_kind(dtype: t.DType, divisor: int) -> Kind:
     """The Kind of a number passed at run time, of which that is known to be a divisor."""
@@ -185,10 +192,11 @@ NONE = constant_kind(None)
 # ---- numbers ------------------------------------------------------------------------------------------------------------
 
 _INTEGERS = tuple(
-    (scalar_kind(d), scalar_kind(d, True), lo, hi)
+    (tuple(integer_kind(d, low_bits) for low_bits in range(16)), lo, hi)
     for d, lo, hi in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
 )
-_INT32, _INT32_16 = _INTEGERS[0][:2]
+_INT32S = _INTEGERS[0][0]
+_INT32 = scalar_kind(t.int32)
 _BOOL, _FLOAT = scalar_kind(t.int1), scalar_kind(t.float32)
 
 
@@ -196,10 +204,10 @@ def _int(value: int) -> tuple[Kind, Any]:
     if value == 1:
         return ONE, value
     if -0x80000000 <= value < 0x80000000:
-        return (_INT32 if value & 15 else _INT32_16), value
-    for plain, divisible, low, high in _INTEGERS:
+        return _INT32S[value & 15], value
+    for kinds, low, high in _INTEGERS:
         if low <= value < high:
-            return (plain if value & 15 else divisible), value
+            return kinds[value & 15], value
     raise LaunchError(f"the integer {value} does not fit in 64 bits")
 
 
@@ -225,7 +233,7 @@ def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
         return _FLOAT, raw
     if dtype.is_float or dtype.kind == "bool":
         return scalar_kind(dtype), raw
-    return (ONE if raw == 1 else scalar_kind(dtype, raw % 16 == 0)), raw
+    return (ONE if raw == 1 else integer_kind(dtype, raw)), raw
 
 
 # ---- arrays -------------------------------------------------------------------------------------------------------------

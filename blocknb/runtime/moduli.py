@@ -42,6 +42,8 @@ def finer(kind: Kind, raw: Any) -> Kind:
 def divides(raw: str, divisor: int, modulus: bool) -> str:
     """The Python text that tests whether a number has the divisibility of a Kind, a finer one for a `modulus`."""
     if divisor == 1:
-        return f"{raw} & 15"
+        return f"{raw} & 7"
+    if divisor == 8:
+        return f"{raw} & 15 == 8"
     larger = min((n for n in FINER if n > divisor), default=0) if modulus else 0
     return f"not {raw} & {divisor - 1}" + (f" and {raw} & {larger - 1}" if larger else "")

@@ -47,7 +47,7 @@ def parse_type(text: str) -> Kind | None:
         )
     star = name.startswith("*")
     known = {**t.BY_SHORT, **t.BY_NAME}.get(name.removeprefix("*"))
-    multiples = ("", "1", "16") if star else ("", "1", "16", *map(str, FINER))
+    multiples = ("", "1", "16") if star else ("", "1", "8", "16", *map(str, FINER))
     if known is None or divisor not in multiples or (known.is_fp8() and not star):
         return None
     if star:

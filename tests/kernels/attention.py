@@ -93,6 +93,7 @@ def forward_case(
 
 forward_case("masked", np.float16, 2, 1, 100, 90, 48, 64, 64, 32, -7, num_warps=4, num_stages=2)
 forward_case("whole", np.float16, 1, 1, 70, 96, 32, 32, 64, 32, kept=False, num_warps=4)
+forward_case("odd", np.float16, 1, 1, 70, 80, 40, 64, 64, 32, num_warps=4, num_stages=2)
 forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 32, 12, num_warps=8, num_stages=2)
 
 

@@ -172,7 +172,7 @@ def test_a_modulus_is_the_same_among_numbers_of_the_same_multiples():
         kind, raw = described(value, False)
         return finer(kind, raw)
 
-    assert {finer_kind(v).divisibility for v in numbers} == {1, 16, 64, 128, 256}
+    assert {finer_kind(v).divisibility for v in numbers} == {1, 8, 16, 64, 128, 256}
     for i, first in enumerate(values):
         way = Way(first, finer_kind(first), False, of_modulus)
         same = [way.raws(second) is not None for second in values]
