@@ -25,8 +25,10 @@ def matmul_descriptor_kernel(
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
     A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
-    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
+    SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False,
 ):  # fmt: skip
+    """SWAPPED adds up the transposed result, b.T @ a.T: Hopper's instruction takes the first operand from registers, and so one of 32 bits
+    from memory that is stored along either axis."""
     if A_TURNED:
         a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
     else:
@@ -38,11 +40,16 @@ def matmul_descriptor_kernel(
     c_blocks = bl.make_tensor_descriptor(c, [m, n], [c_step, 1], [BLOCK_M, BLOCK_N])
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
-    total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
+    total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
         x = a_blocks.load([inner, row]).T if A_TURNED else a_blocks.load([row, inner])
         y = b_blocks.load([column, inner]).T if B_TURNED else b_blocks.load([inner, column])
-        total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+        if SWAPPED:
+            total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
+        else:
+            total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
+    if SWAPPED:
+        total = total.T
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
     c_blocks.store([row, column], total.to(c.dtype.element_ty))
@@ -178,8 +185,11 @@ def matmul_descriptors(
     return by_descriptors(p, p.tile(tile, num_warps, num_stages), group, way, halves)
 
 
-def by_descriptors(p: Product, t: Tile, group: int, way: str = "kernel", halves: bool = False) -> Any:
-    """Computes a product of described arrays that is not empty in these tiles; returns its result."""
+def by_descriptors(
+    p: Product, t: Tile, group: int, way: str = "kernel", halves: bool = False, swapped: bool = False
+) -> Any:
+    """Computes a product of described arrays that is not empty in these tiles; returns its result. `swapped`: its kernel adds up the
+    transposed result."""
     assert not isinstance(p.blocks, str)
     tiles = blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n)
     given, named = arguments(p)
@@ -188,7 +198,7 @@ def by_descriptors(p: Product, t: Tile, group: int, way: str = "kernel", halves:
         matmul_batch_kernel[tiles, p.batch](*given, **named)
         return p.out
     if way == "kernel":
-        matmul_descriptor_kernel[tiles,](*given, **named)
+        matmul_descriptor_kernel[tiles,](*given, **named, SWAPPED=swapped)
         return p.out
     left, right, to = p.blocks
     halves = halves and way == "persistent"

@@ -122,6 +122,22 @@ def register_layout(shape: Sequence[int], instruction: MmaInstruction, groups: t
     return found
 
 
+def crossed(layout: Layout) -> Layout:
+    """A layout of the result, or of A in registers, in which rows stand in another order: bits 2 and 4 of their numbers change places.
+
+    Rows are independent of each other, so any order will do. In this one a warp reads an A of 32-bit elements that lies MN-major under
+    the widest swizzle without bank conflicts: its lanes have 4 neighbouring rows, those 16 further, and 4 places along K, which
+    the swizzle turns into other rows.
+    """
+    low = layout.dim_bits(0).start
+
+    def swapped(basis: int) -> int:
+        two, four = basis >> low + 2 & 1, basis >> low + 4 & 1
+        return basis ^ ((two ^ four) * (1 << low + 2 | 1 << low + 4))
+
+    return replace(layout, **{kind: tuple(map(swapped, getattr(layout, kind))) for kind in ("reg", "lane", "warp")})
+
+
 # -- operands in shared memory
 
 

@@ -17,7 +17,7 @@ from blocknb.analysis import affine
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import effects
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Block, Func, Op, Value, experimental, uses
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses
 from blocknb.language.ops import OPS
 from blocknb.layouts import convert, tables, wgmma
 from blocknb.layouts.linear import Layout, format_shape
@@ -36,6 +36,7 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
     so that a small buffer serves them all one after another. Each thread has its piece of every part in registers of its own. What is
     loaded only to be combined with the tile is loaded in such parts, too, each while the one before it is stored.
     """
+    func = turned_first(func)
     found = find(func)
     gone = {id: store for store in found.values() for id in store.made}
 
@@ -46,6 +47,36 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
         return op.results if op.id in gone else NotImplemented
 
     return rebuild(func, "epilogue", visit) if found else func
+
+
+def turned_first(func: Func) -> Func:
+    """Large tiles that are converted, transposed and stored (products that are added up transposed), transposed before: that costs
+    nothing, and the conversion stands at the store."""
+    users, makers = uses(func), definitions(func)
+    late: dict[int, Op] = {}  # conversions, by the ids of the transpositions behind them
+
+    for op in func.ops():
+        if op.name != "store" or (turned := makers.get(op.args[1])) is None or turned.name != "trans":
+            continue
+        made = makers.get(turned.args[0])
+        if made is None or made.name != "convert" or made.result.type.size * made.result.type.dtype.bits // 8 <= SMALL:
+            continue
+        if len(users[made.result]) == len(users[turned.result]) == 1:
+            late[turned.id] = made
+    gone = {op.id for op in late.values()}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id in gone:
+            return op.results
+        if op.id not in late:
+            return NotImplemented
+        b, made = rebuild.builder, late[op.id]
+        turned = b.value("trans", rebuild.get(made.args[0]), perm=op.attrs["perm"])
+        turned.name = op.result.name
+        with b.at(made):
+            return [b.value("convert", turned, layout=op.result.type.layout)]
+
+    return rebuild(func, "epilogue", visit) if late else func
 
 
 def find(func: Func) -> dict[int, Store]:
@@ -151,10 +182,15 @@ def parts(store: Op, made: Op) -> tuple[int, int] | None:
         return None
     first = target.reg[0] if target.reg and store.attrs.get("vec", 1) > 1 else target.lane[0]
     fast = next((axis for axis in range(len(kind.shape)) if first & target.dim_mask(axis)), -1)
-    count = kind.shape[fast] * bits // 8 // ROW
-    while count > 1 and not all(can_part(layout, fast, count) for layout in (source, target)):
-        count //= 2
-    return (range(len(kind.shape))[fast], count) if count > 1 else None
+    ways = [(range(len(kind.shape))[fast], kind.shape[fast] * bits // 8 // ROW)]
+    if len(kind.shape) == 2:  # warps that have their elements of rows only all together can store some rows at a time
+        ways.append((1 - ways[0][0], kind.size * bits // 8 // ROW**2))
+    for axis, count in ways:
+        while count > 1 and not all(can_part(layout, axis, count) for layout in (source, target)):
+            count //= 2
+        if count > 1:
+            return axis, count
+    return None
 
 
 def products(func: Func) -> set[Layout]:

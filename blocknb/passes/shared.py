@@ -8,7 +8,7 @@ the buffers their addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
@@ -17,7 +17,8 @@ from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
-from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, vector_access
+from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, swizzled, vector_access
+from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes import rings
 from blocknb.passes.operands import Operands, from_shared
 from blocknb.passes.turned import share_turned
@@ -196,6 +197,9 @@ class Lowering(Rebuild):
 
     def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
         source = self.get(op.args[0])
+        if (rows := crossed_rows(op.result, self.used)) is not None:
+            layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
+            return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
         layout = convert.choose_shared(
             source.type.layout,
             op.attrs["layout"],
@@ -241,6 +245,18 @@ class Lowering(Rebuild):
             how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
         self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
         return buffer
+
+
+def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -> int | None:
+    """The axis of a tile that is the rows of an operand A whose rows wgmma takes crossed; None for any other tile."""
+    users = used.get(value, ())
+    if len(users) == 1 and users[0][0].name == "trans":
+        (op, _) = users[0]
+        found = crossed_rows(op.result, used)
+        return None if found is None else op.attrs["perm"][found]
+    if users and all(op.attrs.get("crossed") and i == 0 for op, i in users):
+        return 0
+    return None
 
 
 def ways(conflicts: float) -> str:

@@ -26,6 +26,7 @@ from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
+from blocknb.layouts.shared import swizzled
 from blocknb.passes.allocate import place
 from blocknb.passes.needs import Needs, atoms
 from blocknb.passes.operands import from_shared, lasting
@@ -36,6 +37,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 MOST_SLOTS = 8
+WIDEST = 128  # bytes of a row under a swizzle
 #: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
 HALF = 113 * 1024
 MOST_WARPS = 32  # of a CTA
@@ -302,8 +304,8 @@ class Planner:
             return "it is not always used"
         if written := self.writer(load):
             return written
-        readers = [op for op, _ in self.users[store.args[0]] if op is not store]
-        if any(op.name != "dot" for op in readers):
+        readers = self.readers(store.args[0])
+        if not readers or any(op.name != "dot" for op in readers):
             return "not only products read it"
         box = boxes.box_of(self.facts, load)
         if isinstance(box, str):
@@ -320,19 +322,34 @@ class Planner:
     ) -> Copy | str:
         """The copy, if the engine lays out tiles as the buffer's layout says."""
         buffer: Buffer = store.args[0].type
-        reads = dot.args.index(store.args[0])
-        side = wgmma.lies_as(reads, dot.attrs.get("turned", ()))
-        part = wgmma.part(buffer.shape[side], reads, dot.attrs["warps"])
-        lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
-        assert lies is not None, "the verifier has seen the descriptor"
-        inner = side if lies.mn_major else 1 - side
+        if store.args[0] in dot.args:
+            reads = dot.args.index(store.args[0])
+            side = wgmma.lies_as(reads, dot.attrs.get("turned", ()))
+            part = wgmma.part(buffer.shape[side], reads, dot.attrs["warps"])
+            lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
+            assert lies is not None, "the verifier has seen the descriptor"
+            inner, width = side if lies.mn_major else 1 - side, lies.width
+        else:  # warps read it into registers: see `wgmma.crossed`
+            inner = next(i for i in (0, 1) if buffer.layout == swizzled(buffer.shape, buffer.dtype.bits, (i, 1 - i)))
+            width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
         if axes[inner] != len(box.dims) - 1:
             return "its neighbours in memory are not neighbours in the buffer that wgmma reads"
         extents = [1] * len(box.dims)
         for axis, (extent, to) in enumerate(zip(buffer.shape, axes, strict=True)):
-            extents[to] = lies.width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
-        kind = TensorMap(buffer.dtype, tuple(extents), lies.width if lies.width >= 32 else 0)
+            extents[to] = width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
+        kind = TensorMap(buffer.dtype, tuple(extents), width if width >= 32 else 0)
         return Copy(load, views, store, box, kind, axes)
+
+    def readers(self, buffer: Value) -> list[Op]:
+        """The ops for which a buffer is read: behind an operand A that is read into registers the products."""
+        found, todo = [], [op for op, _ in self.users[buffer] if op.name != "local_store"]
+        while todo:
+            op = todo.pop()
+            if op.name in ("local_load", *VIEWS):
+                todo += [user for user, _ in self.users[op.result]]
+            else:
+                found.append(op)
+        return found
 
     def only_stored(self, value: Value) -> bool:
         return all(
@@ -431,7 +448,7 @@ class Planner:
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:
         """Where in a block the first and the last op stands that reads a buffer, or in which it is read."""
-        readers = {op for op, _ in self.users[buffer] if op.name == "dot"}
+        readers = set(self.readers(buffer))
         places = [
             i
             for i, op in enumerate(block.ops)

@@ -100,8 +100,10 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
     warps = op.attrs["warps"]
     a, b = op.args[0].type.shape, op.args[1].type.shape
     if instruction.warps > 1:
-        groups = (warps[0] // instruction.warps, warps[1])
-        return wgmma.register_layout(a, instruction, groups) if op.attrs["registers"] else None, None
+        if not op.attrs["registers"]:
+            return None, None
+        layout = wgmma.register_layout(a, instruction, (warps[0] // instruction.warps, warps[1]))
+        return wgmma.crossed(layout) if op.attrs.get("crossed") else layout, None
     first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
     assert first is not None, "tensorcore chose an instruction that does not fit"
     assert second is not None, "tensorcore chose an instruction that does not fit"

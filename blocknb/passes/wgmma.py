@@ -2,7 +2,7 @@
 
 Four warps multiply together, and one operand or both come straight from shared memory (`layouts.wgmma` has the instructions). The choice
 is left on the op as `tensorcore` leaves it, which does the same for the dots that are left; and `registers`, where operand A does not
-come from shared memory but is made of another product.
+come from shared memory but is made of another product, or lies in it as the instruction cannot read it; then its rows are `crossed`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from blocknb.passes.tensorcore import instruction_of, multiplied
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+MOST_HELD = 144  # registers of a thread for results and an operand: with more to do besides, they would be spilled
+
 
 def applies(func: Func, target: Target) -> bool:
     return target.arch == "sm_90a" and any(op.name == "dot" for op in func.ops())
@@ -31,8 +33,8 @@ def wgmma(func: Func, target: Target, notes: Notes) -> Func:
     """Gives dots to wgmma, where their tiles are large enough, or says why not.
 
     Four warps together multiply tiles of fp16, bf16, int8, 8-bit floats and (unless ieee precision is asked for) fp32, of at least 64 rows;
-    their operands come from shared memory, or the first one from registers where it is made of another product. The dots that are
-    left go to mma.sync or to multiply-adds.
+    their operands come from shared memory, or the first one from registers where it is made of another product, or is fp32 that lies
+    along M (from shared memory fp32 is multiplied along K only). The dots that are left go to mma.sync or to multiply-adds.
     """
     choice = Choice(func)
 
@@ -63,6 +65,7 @@ class Choice:
     def __init__(self, func: Func):
         self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
         self.products = made_of_dots(func)
+        self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
         self.turned = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_turn(op))
 
     def lower(self, op: Op) -> tuple[Op | None, str]:
@@ -78,28 +81,40 @@ class Choice:
             return None, why
         groups = table.split(c.shape, self.num_warps)
         instruction = table.columns(row, c.shape[1] // groups[1])
+        layout = table.result_layout(c.shape, instruction, groups)
+        held = layout.num_registers + table.register_layout(a.shape, instruction, groups).num_registers
+        crossed = op.id in self.along_m and groups[1] == 1 and held <= MOST_HELD
         attrs = {
             **op.attrs,
             "instr": instruction.name,
-            "layout": table.result_layout(c.shape, instruction, groups),
+            "layout": table.crossed(layout) if crossed else layout,
             "warps": (groups[0] * table.GROUP, groups[1]),
-            "registers": op.args[0] in self.products and groups[1] == 1,
+            "registers": crossed or (op.args[0] in self.products and groups[1] == 1),
         }
+        if crossed:
+            attrs["crossed"] = True
         return op.replace(attrs=attrs, origin="wgmma"), ""
 
     def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
         """Loads of fp32 operands that lie in memory along M or N, and in the buffers for wgmma along K; each with a layout for that."""
         made, _ = self.lower(dot)
-        for side, value in enumerate(dot.args[: 2 if made is not None else 0]):
-            op, along_k = self.defs.get(value), 1 - side
-            while op is not None and op.name == "trans":
-                op, along_k = self.defs.get(op.args[0]), 1 - along_k
-            if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
-                continue
-            own = op.attrs["layout"]
-            side_by_side = (*(own.reg if op.attrs.get("vec", 1) > 1 else ()), *own.lane)
-            if side_by_side[0] & own.dim_mask(1 - along_k):
-                yield op.id, tables.crosswise(own.shape, 1 - along_k, self.num_warps)
+        if made is None:
+            return
+        for side in range(made.attrs["registers"], 2):
+            if found := self.crossing(dot.args[side], side):
+                op, along_k = found
+                yield op.id, tables.crosswise(op.attrs["layout"].shape, along_k, self.num_warps)
+
+    def crossing(self, value: Value, side: int) -> tuple[Op, int] | None:
+        """The load of an fp32 operand that lies in memory along M or N, and that axis of it; None for any other operand."""
+        op, along_k = self.defs.get(value), 1 - side
+        while op is not None and op.name == "trans":
+            op, along_k = self.defs.get(op.args[0]), 1 - along_k
+        if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
+            return None
+        own = op.attrs["layout"]
+        side_by_side = (*(own.reg if op.attrs.get("vec", 1) > 1 else ()), *own.lane)
+        return (op, 1 - along_k) if side_by_side[0] & own.dim_mask(1 - along_k) else None
 
     def factors(self, op: Op) -> list[Value]:
         """The operands to multiply: the 8-bit floats themselves, where a pass before made fp16 of them for want of an instruction."""

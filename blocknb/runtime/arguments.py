@@ -34,8 +34,8 @@ class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
     `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer 8 as well, or what
-    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number, HOST, or None for
-    scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's stream. `constant`
+    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number,
+    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's stream. `constant`
     holds the value of a constant in a one-element tuple.
     """
 
@@ -233,7 +233,7 @@ def _numpy_scalar(value: Any) -> tuple[Kind, Any]:
         return _FLOAT, raw
     if dtype.is_float or dtype.kind == "bool":
         return scalar_kind(dtype), raw
-    return (ONE if raw == 1 else integer_kind(dtype, raw)), raw
+    return (ONE if raw == 1 else integer_kind(dtype, int(raw))), raw
 
 
 # ---- arrays -------------------------------------------------------------------------------------------------------------

@@ -43,8 +43,9 @@ def grid_of(tile, m=M, n=N, *more):
 
 
 def descriptor_case(
-    name, order="nn", dtype=np.float16, result=None, tile=(64, 64, 32), activation="", bias=False, rtol=2e-3, **options
-):
+    name, order="nn", dtype=np.float16, result=None, tile=(64, 64, 32), activation="", bias=False, swapped=False, rtol=2e-3,
+    **options,
+):  # fmt: skip
     turned = order[0] == "t", order[1] == "t"
 
     def make(rng):
@@ -53,7 +54,7 @@ def descriptor_case(
             "a": a, "b": b, "c": poison((M, N), result or dtype), "m": M, "n": N, "k": K, "a_step": a.shape[1], "b_step": b.shape[1],
             "c_step": N, **blocks(tile), "A_TURNED": turned[0], "B_TURNED": turned[1],
             "bias": normal(rng, N, np.float32) if bias else None, "ACTIVATION": activation,
-            "SUM": bl.int32 if dtype == np.int8 else bl.float32,
+            "SUM": bl.int32 if dtype == np.int8 else bl.float32, "SWAPPED": swapped,
         }  # fmt: skip
 
     def reference(x):
@@ -69,6 +70,10 @@ def descriptor_case(
 descriptor_case("nn_leaky", activation="leaky_relu", num_stages=2)
 descriptor_case("tt_bias", "tt", ml_dtypes.bfloat16, np.float16, bias=True, activation="silu", num_warps=8, rtol=8e-3)
 descriptor_case("int8", "nt", np.int8, np.int32, rtol=0)
+descriptor_case(
+    "fp32_nn", "nn", np.float32, tile=(128, 128, 32), swapped=True, activation="relu", num_warps=8, num_stages=2
+)
+descriptor_case("fp32_tt", "tt", np.float32, tile=(64, 128, 32), bias=True, num_stages=2)
 
 
 def batch_case(name, order, batch=2):
