@@ -9,7 +9,7 @@ needs the other (`overlap`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, walk
@@ -64,15 +64,28 @@ class Outstanding(Rebuild):
         products = [op for op in ops if is_product(op)]
         held = sum(op.result.type.layout.num_registers for op in products)
         many = len(products) >= MANY and held <= MOST_HELD
-        ops = independent_first(ops) if many else ops
-        late = {op.id for op in lasting_longer(ops)} if many else set()
-        for op in ops:
+        moved = independent_first(ops) if many else list(ops)
+        late = {op.id for op in lasting_longer(moved)} if many else set()
+        for op in moved if moved == list(ops) else self.fenced(moved):
             self.land(landing(op, self.flying, late))
             if op.id in late:
                 self.begin(op)
             else:
                 self.one(op)
         self.flying = outer
+
+    def fenced(self, ops: Sequence[Op]) -> Iterator[Op]:
+        """Ops that have moved, with new fences: one before each product that may read what was stored since the last."""
+        operands = {value for op in ops if is_product(op) for value in op.args[:2]}
+        stored = False
+        for op in ops:
+            if is_product(op) and stored:
+                with self.builder.at(op):
+                    self.builder.op("fence")
+                stored = False
+            if op.name != "fence":
+                yield op
+            stored |= any(x.name == "local_store" and x.args[0] in operands for x in within(op))
 
     def begin(self, op: Op) -> None:
         self.flying.append(op)
@@ -102,7 +115,6 @@ def independent_first(ops: Sequence[Op]) -> list[Op]:
                 stores.setdefault(x.args[0], []).append(op)
         if not (OPS[op.name].pure or op.name in MOVABLE or (op.name == "if" and all(map(harmless, within(op)[1:])))):
             return list(ops)
-    fences = [op for op in ops if op.name == "fence"]
     made: dict[Op, None] = {}
     for product in filter(is_product, ops):
         found, todo = {product}, [product]
@@ -114,10 +126,8 @@ def independent_first(ops: Sequence[Op]) -> list[Op]:
             found.update(needed)
         if any(is_product(op) for op in found if op is not product):
             continue
-        before = [op for op in ops if op in found and op not in made and op is not product]
-        if any(op.name == "local_store" for op in before) and fences:
-            before.append(fences.pop(0))
-        made.update(dict.fromkeys([*before, product]))
+        made.update(dict.fromkeys(op for op in ops if op in found and op is not product))
+        made[product] = None
     return [*made, *(op for op in ops if op not in made)]
 
 

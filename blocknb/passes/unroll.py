@@ -17,6 +17,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 FEW_TRIPS, FEW_OPS = 4, 32
+FEW_PRODUCTS = 4  # of all trips together: tiles of more compete for registers, and no copy of a loop runs ahead of straight code
 NESTED = 4
 MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 
@@ -24,7 +25,7 @@ MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 def unroll(func: Func, target: Target, notes: Notes) -> Func:
     """Writes out loops whose number of trips is known
 
-    All loops of `static_range`, and loops of up to four trips with a small body. `loop_unroll_factor=n` puts n trips into one and
+    All loops of `static_range`, and loops of up to four trips with a small body of few products. `loop_unroll_factor=n` puts n trips into one and
     leaves the rest to a loop after it. A loop that was to be unrolled and could not be says why.
     """
     for _ in range(NESTED):
@@ -51,8 +52,9 @@ def once(func: Func, notes: Notes) -> Func:
             if asked:
                 notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
-        size = sum(1 for _ in walk(op.blocks[0]))
-        if not asked and trips > 1 and (trips > FEW_TRIPS or size > FEW_OPS):
+        inside = list(walk(op.blocks[0]))
+        size, products = len(inside), trips * sum(x.name == "dot" for x in inside)
+        if not asked and trips > 1 and (trips > FEW_TRIPS or size > FEW_OPS or products > FEW_PRODUCTS):
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         if trips * size > MANY_OPS:
             notes(op, f"not unrolled: {trips} trips of {size} ops are too much code", kind="missed")

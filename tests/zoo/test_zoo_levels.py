@@ -1,0 +1,96 @@
+"""Kernels with large tiles at the memory level, as each GPU would run them: in the interpreter, which tells of races, and assembled.
+
+What wgmma takes neither spills nor has ptxas serialise it. `EXPECTED` says what the compiler should choose for a kernel on sm_90a.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.ir.core import Func
+from blocknb.target import Target
+from zoo import ZOO
+from zoo.launches import Recorded, lowered, recorded
+
+LARGE = [name for name, s in ZOO.items() if Path(s.call.__code__.co_filename).name.startswith("tensor_")]
+
+
+def launches(name: str) -> list[Recorded]:
+    """A specimen's launches on the CPU, whose numbers are checked."""
+    specimen, inputs = ZOO[name], ZOO[name].make(np.random.default_rng(np.random.SeedSequence().entropy))
+    with recorded() as found:
+        specimen.check(inputs, specimen.run(inputs, "numpy", "cpu"))
+    assert found
+    return found
+
+
+def chosen(func: Func) -> set[str]:
+    """What was chosen for a function: instructions of products, roles, copies and stores of the copy engine, teams."""
+    found = {re.sub(r"\.?m\d.*", "", op.attrs.get("instr", "fma")) for op in func.ops() if op.name == "dot"}
+    names = {op.name for op in func.ops()}
+    found |= names & {"roles", "copy_async", "copy_bulk", "store_bulk"}
+    return found | ({"persistent"} if func.attrs.get("persistent") else set())
+
+
+TARGETS = ("sm_90a", "sm_80")
+#: Of each kind one set of inputs, of those that the pipeline has most to do with.
+QUICK = (
+    "grid_2d[ragged]",
+    "persistent_tma[subtile]",
+    "lora[ragged]",
+    "mlp[ragged]",
+    "complex_product[ragged]",
+    "dot_of_batches[ragged]",
+    "fp8_descriptors[ragged]",
+    "staged_attention[causal]",
+    "varied_attention[bias]",
+)
+EXPECTED = {
+    "grid_2d[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "grid_2d[ragged]": {"wgmma", "copy_async"},  # rows that wrap around: no box
+    "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
+    "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "lora[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "fp8_descriptors[ragged]": {"wgmma", "roles", "copy_bulk", "persistent"},
+    "added_boxes[ragged]": {"wgmma", "roles", "copy_bulk"},
+    "staged_attention[causal]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
+    "staged_attention[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "varied_attention[window]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
+}
+
+
+def quick(names: list[str]) -> list:
+    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in names]
+
+
+@pytest.mark.parametrize("name", quick(LARGE))
+def test_the_memory_level_leaves_what_the_cpu_leaves(name: str) -> None:
+    for launch in launches(name):
+        for target in TARGETS if name not in QUICK else TARGETS[:1]:
+            func = lowered(launch.compiled, Target.parse(target))[0]
+            launch.interpret(func, max(ZOO[name].rtol, 1e-3), max(ZOO[name].atol, 1e-4))
+
+
+@pytest.mark.parametrize("name", quick(list(EXPECTED)))
+def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
+    (launch,) = launches(name)
+    assert chosen(lowered(launch.compiled, Target.parse("sm_90a"))[0]) == EXPECTED[name]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LARGE)
+def test_what_wgmma_takes_does_not_spill(name: str) -> None:
+    target, futures = Target.parse("sm_90a"), {}
+    for i, launch in enumerate(launches(name)):
+        entry = re.sub(r"\W", "_", f"{name}_{i}")
+        text = gpu.generate(lowered(launch.compiled, target)[0].replace(name=entry), target).text
+        job = {"kind": "ptx", "text": text, "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
+        futures[entry] = llvm.shared().submit(job)
+    assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
+    assert not {entry: found for entry, found in assembly.resources.items() if found.spill_stores}
+    assert not assembly.warnings
