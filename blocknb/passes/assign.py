@@ -24,7 +24,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.passes.epilogue import by_warp, products
 from blocknb.passes.groups import Groups
 from blocknb.passes.tensorcore import operand_layouts
-from blocknb.passes.views import POINTWISE, VIEWS, operand_layout, settle_backwards
+from blocknb.passes.views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout, settle_backwards
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -57,7 +57,7 @@ class Assignment:
         self.layouts: dict[Value, Layout] = {}
         self.demands: dict[Value, dict[Layout, None]] = {}
         self.at: dict[Value, dict[Layout, Value]] = {}
-        self.reductions: list[tuple[Op, float]] = []  # in loops, and how often they are taken to run
+        self.reductions: list[tuple[Op, float]] = []  # and how often they are taken to run
         self.told: dict[int, list[Layout | None]] = {}  # of ops that tell something: the layouts of their operands
         self.used_ids: set[int] = set()
         self.products = products(func)
@@ -133,7 +133,7 @@ class Assignment:
                 for value in (*op.results, *op.args):
                     if self.anchored(value) and not self.is_short_store(op):
                         self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
-            case "reduce" if trips > 1 and op.results[0].type.shape:
+            case "reduce" if op.results[0].type.shape:
                 self.reductions.append((op, trips))
             case "flip":
                 self.tie_all((op.result, *op.args))
@@ -189,18 +189,25 @@ class Assignment:
 
     def propose_reductions(self) -> None:
         """What a reduction of a product leaves in each trip of a loop (attention's largest scores) weighs as much as if it were loaded
-        there: less than what the loop does load, more than a store behind it."""
+        there: less than what the loop does load, more than a store behind it. So does each half of one that is split, anywhere: it is
+        stored in fewer bits than it is split in, and where warps leave their rows to nobody else."""
         for op, trips in self.reductions:
-            kind = op.args[0].type
-            if not self.anchored(op.args[0]):
-                continue
-            proposals = self.groups.proposals.get(self.groups.find(op.args[0]), ())
+            value, axis, views = op.args[0], op.attrs["axis"], []
+            halves = value.type.shape[axis] == 2
+            while halves and self.is_view(value) and self.defs[value].name in MOVING:
+                views.append(self.defs[value])
+                value = views[-1].args[0]
+            proposals = self.groups.proposals.get(self.groups.find(value), ()) if self.anchored(value) else ()
             weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
-            if layout is not None and weight >= PRODUCT:
-                for result in op.results:
-                    self.groups.propose(
-                        result, trips * result.type.size * kind.dtype.bytes, layout.slice(op.attrs["axis"])
-                    )
+            split = halves and layout in self.products
+            if layout is None or weight < PRODUCT or not (split or (trips > 1 and not views)):
+                continue
+            for view in reversed(views):
+                layout = moved_layout(view, layout)
+            self.products |= {layout.slice(axis)} if split else set()
+            for result in op.results:
+                weight = (2 if split else 1) * trips * result.type.size * value.type.dtype.bytes
+                self.groups.propose(result, weight, layout.slice(axis))
 
     def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
         """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
@@ -234,15 +241,8 @@ class Assignment:
         """The layout in which a value is had for nothing: an anchored one's own, a view's as its operand gives it."""
         if self.anchored(value):
             return self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
-        if self.is_view(value):
-            op = self.defs[value]
-            match op.name:
-                case "expand_dims":
-                    return self.natural(op.args[0]).expand_dims(op.attrs["axis"])
-                case "reshape":
-                    return self.natural(op.args[0]).reshape(op.attrs["shape"])
-                case "trans":
-                    return self.natural(op.args[0]).trans(op.attrs["perm"])
+        if self.is_view(value) and self.defs[value].name in MOVING:
+            return moved_layout(self.defs[value], self.natural(self.defs[value].args[0]))
         return self.default(value.type.shape)
 
     def reduction_layout(self, op: Op) -> Layout:

@@ -17,7 +17,9 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 FEW_TRIPS, FEW_OPS = 4, 32
-FEW_PRODUCTS = 4  # of all trips together: tiles of more compete for registers, and no copy of a loop runs ahead of straight code
+FEW_PRODUCTS = (
+    4  # of all trips together: tiles of more compete for registers, and no copy of a loop runs ahead of straight code
+)
 NESTED = 4
 MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 
@@ -25,8 +27,8 @@ MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 def unroll(func: Func, target: Target, notes: Notes) -> Func:
     """Writes out loops whose number of trips is known
 
-    All loops of `static_range`, and loops of up to four trips with a small body of few products. `loop_unroll_factor=n` puts n trips into one and
-    leaves the rest to a loop after it. A loop that was to be unrolled and could not be says why.
+    All loops of `static_range`, and loops of up to four trips with a small body of few products. `loop_unroll_factor=n` puts n
+    trips into one and leaves the rest to a loop after it. A loop that was to be unrolled and could not be says why.
     """
     for _ in range(NESTED):
         after = once(func, notes)

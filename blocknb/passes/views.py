@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from blocknb.passes.assign import Assignment
 
 POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
-VIEWS = ("expand_dims", "broadcast", "reshape", "trans")
+MOVING = ("expand_dims", "reshape", "trans")  # what gives its operand's layout on
+VIEWS = (*MOVING, "broadcast")
 
 
 def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
@@ -30,6 +31,16 @@ def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
         case "trans":
             return layout.trans_inverse(op.attrs["perm"])
     return layout
+
+
+def moved_layout(op: Op, layout: Layout) -> Layout:
+    """The layout that the result of an op of MOVING has, from its operand's."""
+    match op.name:
+        case "expand_dims":
+            return layout.expand_dims(op.attrs["axis"])
+        case "reshape":
+            return layout.reshape(op.attrs["shape"])
+    return layout.trans(op.attrs["perm"])
 
 
 def settle_backwards(a: Assignment, block: Block) -> None:

@@ -47,6 +47,23 @@ def test_a_longer_loop_stays_as_it_is():
     assert notes == []
 
 
+@kernel
+def squares(x, y, n, K: bl.constexpr):
+    at = bl.arange(0, 16)[:, None] * 16 + bl.arange(0, 16)
+    total = bl.zeros((16, 16), bl.float32)
+    for k in bl.range(0, K):
+        a = bl.load(x + k * 256 + at)
+        total = bl.dot(bl.dot(a, a, input_precision="ieee"), a, total, input_precision="ieee")
+    bl.store(y + at, total)
+
+
+@pytest.mark.parametrize(("trips", "loops"), [(2, 0), (3, 1)])
+def test_a_loop_with_many_products_in_all_trips_stays_as_it_is(trips, loops):
+    arguments = {"x": "*f32", "y": "*f32", "n": "i32"}
+    _, after, _ = same(squares, "simplify", "unroll", scalars=(100,), K=trips, **arguments)
+    assert counts(after).get("for", 0) == loops
+
+
 @pytest.mark.parametrize("trips", [8, 9, 11])
 def test_a_factor_puts_that_many_trips_into_one_and_the_rest_behind(trips):
     _, after, notes = unrolled(trips, 4)

@@ -54,6 +54,7 @@ EXPECTED = {
     "grid_2d[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "grid_2d[ragged]": {"wgmma", "copy_async"},  # rows that wrap around: no box
     "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
+    "persistent_tma[subtile]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "lora[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "fp8_descriptors[ragged]": {"wgmma", "roles", "copy_bulk", "persistent"},

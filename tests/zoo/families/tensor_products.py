@@ -143,7 +143,7 @@ def persistent_tma(a, b, subtile, specialize):
 
 specimen(
     "persistent_tma", persistent_tma, lambda a, b, subtile, specialize: a @ b.T, 1e-2, 2e-3,
-    subtile=lambda rng: halves(rng, a=(136, 104), b=(200, 104)) | {"subtile": True, "specialize": True},
+    subtile=lambda rng: halves(rng, a=(144, 112), b=(208, 112)) | {"subtile": True, "specialize": True},
     whole=lambda rng: halves(rng, a=(128, 128), b=(256, 128)) | {"subtile": False, "specialize": False},
 )  # fmt: skip
 
