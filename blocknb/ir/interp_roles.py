@@ -25,6 +25,7 @@ from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, M
 from blocknb.ir.mbarriers import Box, Map, Mbarrier
 from blocknb.ir.text import print_op
 
+RELEASES = ("release", "acq_rel")
 ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine accesses
 
 
@@ -196,6 +197,12 @@ class Agent(Warp):
                     self.store_bulk(op, args)
                 return ()
         return super().step(op, args)
+
+    def atomic(self, op: Op, args: list) -> tuple:
+        """One that tells others what was done cannot tell them of bulk stores, whose end nobody waits for."""
+        if self.cta.stores and self.memory.check_races and op.attrs["sem"] in RELEASES:
+            raise self.bug(op, f"{self.title} tells others that it is done, while the copy engine may still store")
+        return super().atomic(op, args)
 
     def mbarrier(self, op: Op, args: list) -> Mbarrier:
         made, index = args[0], int(args[1])

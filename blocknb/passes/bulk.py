@@ -14,7 +14,7 @@ from typing import Any
 
 from blocknb.analysis import affine, boxes, groups
 from blocknb.analysis.boxes import Box
-from blocknb.analysis.effects import global_operands
+from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
@@ -79,6 +79,11 @@ class Store:
     gone: tuple[Op, ...]
     each_warp: bool = False
 
+    @property
+    def way(self) -> tuple:
+        """What stores must have in common to share buffers: who waits for one is who began it."""
+        return self.type, self.value.type.layout if self.each_warp else None
+
     def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
@@ -101,6 +106,8 @@ class Finder:
                     self.stores[op.id] = store
         self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
         self.persistent = bool(func.attrs.get("persistent"))
+        told = (op for op in self.order if op.name in ATOMICS and orders(op, bool(self.users.get(op.result)))[1])
+        self.teller = next(told, None)
         while refused := [(store, why) for store in self.stores.values() if (why := self.met_again(store))]:
             for store, why in refused:
                 self.refuse(store.op, why)
@@ -141,9 +148,12 @@ class Finder:
     # -- what else happens to the array
 
     def met_again(self, store: Store) -> str:
-        """Why a program might meet again what is stored, "" if it does not: the copy engine's stores have no order among each other, and
-        nobody waits until they are seen. A loop that begins at the program's number shares out work among programs, which have no
-        order, either."""
+        """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
+        no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
+        programs, which have no order, either."""
+        if self.teller is not None:
+            line = self.teller.loc.line if self.teller.loc else 0
+            return f"the {self.teller.name} at line {line} ({self.teller.attrs['sem']}) tells others that it is done"
         loops = self.loops(store.op)
         for loop in loops:
             if not self.moves(store, loop) and not depends(self.facts, loop.args[0]):
@@ -265,8 +275,8 @@ class Lowering(Rebuild):
         self.found, self.stores = found, found.stores
         self.gone = {op.id for store in found.stores.values() for op in store.gone}
         self.maps: dict[tuple, Value] = {}
-        self.buffers: dict[Buffer, list[Value]] = {}
-        self.run_of: list[int] = []  # for each open block the stores one after another in it so far
+        self.buffers: dict[tuple, list[Value]] = {}
+        self.run_of: list[list[Store]] = []  # for each open block the stores one after another in it so far
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":
@@ -289,10 +299,10 @@ class Lowering(Rebuild):
                     numbers = [boxes.at_top(b, facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
                     self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
                     self.maps[key].name = box.root.name
-                if store.type not in self.buffers:
+                if store.way not in self.buffers:
                     kind = replace(store.type, slots=teams)
                     two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(BUFFERS)]
-                    self.buffers[store.type] = two
+                    self.buffers[store.way] = two
                     for buffer in two:
                         buffer.name = box.root.name
 
@@ -302,8 +312,8 @@ class Lowering(Rebuild):
     def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
         """Whatever was stored around a block is waited for in it, and the other way round."""
         if self.run_of:
-            self.run_of[-1] = 0
-        self.run_of.append(0)
+            self.run_of[-1] = []
+        self.run_of.append([])
         try:
             return super().block(block, args)
         finally:
@@ -312,12 +322,12 @@ class Lowering(Rebuild):
     def team(self, op: Op) -> tuple:
         """At the end the buffers have been read."""
         b, (block, producer) = self.builder, op.blocks
-        self.run_of.append(0)
+        self.run_of.append([])
         with b.block() as opened:
             if op.attrs.get("teams", 1) > 1:
                 number = b.value("team_id")
-                for kind, rings in self.buffers.items():
-                    self.buffers[kind] = [b.value("slot", ring, number) for ring in rings]
+                for way, rings in self.buffers.items():
+                    self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
             self.ops(block.ops[:-1])
             b.op("store_wait", pending=0)
             b.append(block.terminator)
@@ -326,16 +336,18 @@ class Lowering(Rebuild):
         return ()
 
     def emit(self, store: Store) -> None:
-        b, number = self.builder, self.run_of[-1]
-        if number == 0:
+        b, run = self.builder, self.run_of[-1]
+        if run and run[-1].each_warp is not store.each_warp:
+            run.clear()  # threads count those that they began themselves
+        if not run:
             b.op("store_wait", pending=0)
-        elif number >= BUFFERS:
+        elif len(run) >= BUFFERS:
             b.op("store_wait", pending=BUFFERS - 1)
-        buffer = self.buffers[store.type][number % BUFFERS]
+        buffer = self.buffers[store.way][len(run) % BUFFERS]
         b.op("local_store", buffer, self.get(store.value))
         b.op("fence")
         start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
         value = self.get(store.value)
         own = {"layout": value.type.layout} if store.each_warp else {}
         b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
-        self.run_of[-1] = number + 1
+        run.append(store)

@@ -164,6 +164,73 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
     np.testing.assert_allclose(got["c"], expected, rtol=2e-3, atol=2e-2)
 
 
+@blocknb.kernel
+def several(a, b, c, d, e, f, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
+    """c = a b and e = a b + 1, and between the two a tile that lies in another way, or an atomic that says that c is there."""
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.arange(0, BN)
+    place = rows[:, None] * n + columns[None, :]
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        total = bl.dot(
+            bl.load(a + rows[:, None] * k + inner[None, :]), bl.load(b + inner[:, None] * n + columns), total
+        )
+    bl.store(c + place, total.to(bl.float16))
+    if HOW == "mixed":
+        bl.store(d + place, bl.load(f + columns[None, :] * n + rows[:, None]))
+    else:
+        bl.atomic_add(d, 1.0, sem=HOW)
+    bl.store(e + place, (total + 1).to(bl.float16))
+
+
+def several_case(how: str) -> tuple[Case, dict]:
+    rng = np.random.default_rng(0)
+    a, b, f = (rng.integers(-3, 4, (128, 128)).astype(np.float16) for _ in range(3))
+    b = b[:, :64].copy()
+    outputs = {name: np.zeros((128, 64), np.float16) for name in "cde"}
+    arguments = {"a": a, "b": b, **outputs, "f": f, "n": 64, "k": 128, "BM": 64, "BN": 64, "BK": 32, "HOW": how}
+    product = a.astype(float) @ b.astype(float)
+    between = (
+        f.reshape(-1)[np.arange(64) * 64 + np.arange(128)[:, None]] if how == "mixed" else outputs["d"].astype(float)
+    )
+    if how != "mixed":
+        between[0, 0] = 2
+    return Case(
+        "several", several, dict, lambda _: {"c": product, "d": between, "e": product + 1}, grid=(2,)
+    ), arguments
+
+
+def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
+    """Those who wait for a store are those who began it: the team's first thread, or one of each warp."""
+    case, arguments = several_case("mixed")
+    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    verify(func)
+    kinds = {op.args[1]: "layout" in op.attrs for op in team(func) if op.name == "store_bulk"}
+    assert sorted(kinds.values()) == [False, True], notes(stages)
+    assert [op.attrs["pending"] for op in team(func) if op.name == "store_wait"] == [0, 0, 0, 0]
+    for seed in range(4):
+        case.interpret(func, arguments, seed=seed)
+    got = {key: copied(value) for key, value in arguments.items()}
+    reports.run(func, got, case.grid)
+    case.check(arguments, got)
+
+
+@pytest.mark.parametrize("sem", ["release", "acq_rel", "relaxed"])
+def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
+    """Nobody waits for the copy engine to have stored, so that who reads the flag would read the array too early."""
+    case, arguments = several_case(sem)
+    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    tells = sem != "relaxed"
+    assert any(f"({sem}) tells others" in text for text in notes(stages)) == tells
+    assert any(op.name == "store_bulk" for op in team(func)) == (not tells)
+    case.interpret(func, arguments)
+    if not tells:
+        atomics = {op.id for op in team(func) if op.name == "atomic"}
+        told = edited(func, lambda op: op.replace(attrs={**op.attrs, "sem": "release"}) if op.id in atomics else op)
+        with pytest.raises(CompilerBug, match="may still store"):
+            case.interpret(told, arguments)
+
+
 def test_a_result_that_is_no_box_goes_by_warps():
     """Its rows are 36 elements apart: no multiple of 16 bytes is known."""
     case = CASES["boxed_fp16"]
