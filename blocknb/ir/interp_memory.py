@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,14 @@ class Reading:
     buffer: Allocation
     wanted: np.ndarray
     found: np.ndarray
+
+
+@dataclass
+class Product:
+    """A wgmma under way: what it reads, and its result, which nobody may use yet."""
+
+    read: list[Reading] = field(default_factory=list)
+    result: Any = None
 
 
 class Touches:
@@ -192,13 +200,18 @@ class Warp(LaidMachine):
         self.number, self.memory = number, memory
         self.take_place(number)
         self.groups: list[list[Copy]] = [[]]  # of copies under way; the last is yet to be committed
-        self.products: list[list[Reading]] = []  # of wgmma under way: what they read
+        self.products: list[Product] = []  # by wgmma, under way
 
     def take_place(self, place: int) -> None:
         """The number of the warp among those of its program."""
         self.place, self.warps = place, slice(place, place + 1)
 
     def step(self, op: Op, args: list) -> tuple:
+        if self.products and op.name != "dot_wait":
+            summed = 2 if op.name == "dot" and wgmma.is_name(op.attrs.get("instr", "")) else None
+            used = [x for i, x in enumerate(args) if i != summed]  # products run in order, so one may add to another
+            if any(x is product.result for x in used for product in self.products):
+                raise self.bug(op, f"warp {self.number} uses the result of a product that is under way")
         if op.name not in ACCESSES:
             return super().step(op, args)
         atomic = op.name in ATOMICS
@@ -336,22 +349,22 @@ class Warp(LaidMachine):
             self.complain(op, self.memory.unfenced(self.number, where))
         found = self.read(op, value, wanted)
         if group > 1:
-            self.products[-1].append(Reading(value, wanted, found))
+            self.products[-1].read.append(Reading(value, wanted, found))
         return (found.T, wanted.T) if turned else (found, wanted)
 
     def dot(self, op: Op, args: list) -> np.ndarray:
         """With wgmma operands may be read until it has been waited for."""
         if not wgmma.is_name(op.attrs.get("instr", "")):
             return super().dot(op, args)
-        self.products.append([])
-        result = super().dot(op, args)
+        self.products.append(Product())
+        self.products[-1].result = result = super().dot(op, args)
         self.arrive(op, op.attrs.get("pending", 0))
         return result
 
     def arrive(self, op: Op, pending: int) -> None:
         """Waits until no more wgmma than that are under way. What the others have read must be there still."""
         while len(self.products) > pending:
-            for reading in self.products.pop(0):
+            for reading in self.products.pop(0).read:
                 now = self.read(op, reading.buffer, reading.wanted)
                 if now.tobytes() != reading.found.tobytes():
                     self.complain(op, "waits for a product whose operand is overwritten already")

@@ -355,6 +355,8 @@ def run_roles(
         raise CompilerBug(f"the program {program} ends while copies to shared memory are under way", func.loc)
     if (memory.touches.landed > clocks.known.max(axis=0)[memory.touches.writer]).any():
         raise CompilerBug(f"the program {program} ends before anybody has waited for its copies", func.loc)
+    if any(barrier.is_begun for made in cta.mbarriers.values() for barrier in made):
+        raise CompilerBug(f"the program {program} ends while a phase of an mbarrier is half over", func.loc)
     if not all(store.waited for store in cta.stores):
         raise CompilerBug(f"the program {program} ends while the copy engine stores shared memory", func.loc)
 

@@ -33,6 +33,11 @@ class Mbarrier:
     def __post_init__(self) -> None:
         self.pending = self.arrivals
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether some have arrived in the phase under way, and not all."""
+        return self.pending < self.arrivals or self.bytes != 0
+
     def over(self, parity: int) -> bool:
         """Whether a wait for the phase of that parity goes on."""
         return self.phase & 1 != parity

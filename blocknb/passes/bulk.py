@@ -84,6 +84,10 @@ class Store:
         """What stores must have in common to share buffers: who waits for one is who began it."""
         return self.type, self.value.type.layout if self.each_warp else None
 
+    def reach(self, to: int) -> int:
+        """The elements that it has along an axis of the array."""
+        return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
+
     def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
@@ -156,7 +160,7 @@ class Finder:
             return f"the {self.teller.name} at line {line} ({self.teller.attrs['sem']}) tells others that it is done"
         loops = self.loops(store.op)
         for loop in loops:
-            if not self.moves(store, loop) and not depends(self.facts, loop.args[0]):
+            if not self.moves(store, store, loop) and not self.shares_out(store, loop):
                 return f"it may be to the same place in several trips of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
@@ -169,17 +173,48 @@ class Finder:
             return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
         return ""
 
-    def moves(self, store: Store, loop: Op) -> bool:
-        """Whether a store is to another place in each trip of a loop: along an axis it goes on by as much."""
-        inside = {x for block in loop.blocks for op in walk(block) for x in op.results}
+    def moves(self, store: Store, other: Store, loop: Op) -> bool:
+        """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more
+        than they reach there."""
+        for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
+            step, far = self.step(form, loop), (form - beside).constant
+            if step is not None and far is not None and abs(step) >= abs(far) + max(store.reach(to), other.reach(to)):
+                return True
+        return False
+
+    def step(self, form: Form, loop: Op) -> int | None:
+        """By how much a coordinate goes on in a trip of a loop; None if that is not the same in all trips."""
+        inside: set[Any] = {x for block in loop.blocks for op in walk(block) for x in (op, *op.results)}
         inside.update(x for block in loop.blocks for op in walk(block) for inner in op.blocks for x in inner.args)
         inside.update(loop.blocks[0].args[1:])
-        own = (loop, loop.blocks[0].args[0]) if loop.name == "for" else (loop,)
-        for form in store.start:
-            own_terms = [m for m in form.terms if any(s.value in own for s in m)]
-            alone = len(own_terms) == 1 and len(own_terms[0]) == 1
-            if alone and not any(s.value in inside for s in form.symbols()):
+        index = loop.blocks[0].args[0] if loop.name == "for" else None
+        own = {m: c for m, c in form.terms.items() if any(s.value in (loop, index) for s in m)}
+        if len(own) != 1 or any(s.value in inside for s in form.symbols()):
+            return None
+        ((monomial, coefficient),) = own.items()
+        if len(monomial) > 1:
+            return None
+        if monomial[0].value is loop:
+            return coefficient
+        step = self.facts.integer(loop.args[2]).constant
+        return None if step is None else coefficient * step
+
+    def shares_out(self, store: Store, loop: Op) -> bool:
+        """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
+        two trips are to one another as two programs are."""
+        if loop.name != "for" or not depends(self.facts, loop.args[0]):
+            return False
+        if any(depends(self.facts, x) for x in loop.args[1:3]) or self.facts.integer(loop.args[2]).constant == 1:
+            return False
+        todo, seen = [s.value for form in store.start for s in form.symbols()], set[Any]()
+        while todo:
+            value = todo.pop()
+            if value is loop or value is loop.blocks[0].args[0]:
                 return True
+            op = self.facts.argument[value][0] if value in self.facts.argument else self.facts.definition.get(value)
+            if op is not None and value not in seen:
+                seen.add(value)
+                todo += [*op.args, *(x for block in op.blocks for inner in walk(block) for x in inner.args)]
         return False
 
     def loops(self, op: Op) -> list[Op]:
@@ -192,18 +227,17 @@ class Finder:
         return found[:-1] if self.persistent else found  # the last one is over programs
 
     def apart(self, store: Store, op: Op) -> bool:
-        """Whether another store is a part of the same, or to a box beside."""
-        if "part_of" in op.attrs and op.attrs["part_of"] == store.op.attrs.get("part_of"):
-            return True
+        """Whether another store is to a place of its own, in other trips, too."""
         other = self.stores.get(op.id)
         if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
             return False
+        common = [loop for loop in self.loops(store.op) if loop in self.loops(op)]
+        if not all(self.moves(store, other, loop) or self.shares_out(store, loop) for loop in common):
+            return False
         for to in store.box.axes:
             far = (store.start[to] - other.start[to]).constant
-            if far is not None and to in other.box.axes:
-                first = other if far > 0 else store
-                if abs(far) >= first.type.shape[first.box.axes.index(to)]:
-                    return True
+            if far is not None and abs(far) >= (other if far > 0 else store).reach(to):
+                return True
         return False
 
     def rows(self, layout: Layout, inner: int, width: int) -> int:

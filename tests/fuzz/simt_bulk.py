@@ -141,6 +141,7 @@ class Engine:
             raise ValueError(f"shared memory was written, and no fence has shown it to the copy engine: {text}")
 
         def late() -> None:
+            machine.shared.load(where, map.size, map.size, text, thread)  # who writes it again has met this thread
             machine.memory.store(address[inside], machine.shared.bytes[places][inside], map.size, text, thread[inside])
 
         self.groups_of(int(machine.ids[who]))[-1].append(late)

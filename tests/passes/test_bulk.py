@@ -120,14 +120,17 @@ def test_without_the_pass_each_warp_stores_its_rows():
 
 
 @blocknb.kernel
-def again(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
+def again(
+    a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, STEP: bl.constexpr, HOW: bl.constexpr
+):
     """c = a b, of which the partial sums are stored as well, or read back, or whose columns are stored one tile after another."""
     left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [k, n], [n, 1], [BK, BN])
     to = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN])
     row = bl.program_id(0) * BM
-    for place in range(0, 2 * n if HOW == "twice" else n, BN):
-        column = place % n if HOW == "twice" else place
+    first = row if HOW == "own" else 0
+    for place in range(first, first + (2 * n if HOW == "twice" else n), STEP):
+        column = place % n if HOW == "twice" else place * 0 if HOW == "own" else place
         total = bl.zeros((BM, BN), bl.float32)
         for start in range(0, k, BK):
             total = bl.dot(left.load([row, start]), right.load([start, column]), total)
@@ -136,6 +139,8 @@ def again(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr
         if HOW == "added":
             total += to.load([row, column])
         to.store([row, column], total.to(bl.float16))
+        if HOW == "beside":
+            to.store([row, column + BN], (total + 1).to(bl.float16))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,9 @@ def again(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr
         ("tiles", ""),
         ("sums", "it may be to the same place in several trips of the for at line"),
         ("twice", "it may be to the same place in several trips of the for at line"),
+        ("slid", "it may be to the same place in several trips of the for at line"),
+        ("own", "it may be to the same place in several trips of the for at line"),
+        ("beside", "the store at line"),
         ("added", "the load at line"),
     ],
 )
@@ -151,7 +159,7 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
     """The copy engine's stores have no order among each other, and a load does not wait for them."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((128, 96), (96, 128)))
-    blocks = {"BM": 64, "BN": 64, "BK": 32, "HOW": how}
+    blocks = {"BM": 64, "BN": 64, "BK": 32, "STEP": 32 if how == "slid" else 64, "HOW": how}
     arguments = {"a": a, "b": b, "c": np.ones((128, 128), np.float16), "m": 128, "n": 128, "k": 96, **blocks}
     case = Case("again", again, dict, dict, grid=(2,))
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
@@ -161,6 +169,7 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
     got = {key: copied(value) for key, value in arguments.items()}
     interp.run(func, [got[x.name].reshape(-1) if x.type.is_pointer else got[x.name] for x in func.params], (2, 1, 1))
     expected = a.astype(float) @ b.astype(float) + (how == "added")
+    expected[:, 64 if how == "own" else 128 :] = 1
     np.testing.assert_allclose(got["c"], expected, rtol=2e-3, atol=2e-2)
 
 
