@@ -135,3 +135,26 @@ def boxed_case(name, dtype, m, n, k, tile, rtol, **options):
 boxed_case("fp16", np.float16, 72, 272, 48, (64, 128, 16), 4e-3)
 boxed_case("fp32", np.float32, 136, 48, 48, (128, 32, 32), 1e-3, num_warps=8)
 boxed_case("fp16_wide", np.float16, 72, 272, 48, (64, 256, 32), 4e-3, num_stages=2)
+
+
+@blocknb.kernel
+def crossed(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """a @ b.T on a grid of two axes, as one writes it first: programs cross it in groups of columns, here four wide."""
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.program_id(1) * BN + bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        x = bl.load(a + rows[:, None] * k + inner[None, :], mask=(rows[:, None] < m) & (inner[None, :] < k), other=0.0)
+        y = bl.load(
+            b + columns[:, None] * k + inner[None, :], mask=(columns[:, None] < n) & (inner[None, :] < k), other=0.0
+        )
+        total = bl.dot(x, y.T, total)
+    bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+case(
+    "crossed_fp16", crossed,
+    lambda rng: {"a": normal(rng, (328, 24)).astype(np.float16), "b": normal(rng, (20, 24)).astype(np.float16),
+                 "c": poison((328, 20), np.float32), "m": 328, "n": 20, "k": 24, "BM": 64, "BN": 8, "BK": 16},
+    lambda x: {"c": wide(x["a"]) @ wide(x["b"]).T}, grid=(6, 3), rtol=1e-3, atol=1e-3, options={"num_warps": 4},
+)  # fmt: skip

@@ -52,6 +52,17 @@ def multiplied():
     return carded(matmul_kernel, (16,), a, b, c, 128, 128, 128, 128, 1, 128, 1, 128, 1, **blocks)
 
 
+@blocknb.kernel
+def of_two_axes(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    left = tl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
+    right = tl.make_tensor_descriptor(b, [n, k], [k, 1], [BN, BK])
+    row, column = tl.program_id(0) * BM, tl.program_id(1) * BN
+    total = tl.zeros((BM, BN), tl.float32)
+    for at in range(0, k, BK):
+        total = tl.dot(left.load([row, at]), right.load([column, at]).T, total)
+    tl.store(c + (row + tl.arange(0, BM))[:, None] * n + (column + tl.arange(0, BN))[None, :], total)
+
+
 @pytest.fixture(scope="module")
 def scattered():
     n = 500
@@ -139,6 +150,23 @@ def test_the_map_shows_the_order_in_which_programs_are_grouped(multiplied):
     corners = [(origin // 128 // 32, origin % 128 // 32) for origin in found["origins"]]
     grouped = [(first + row, column) for first in (0, 2) for column in range(4) for row in range(2)]
     assert corners == grouped
+
+
+@pytest.mark.parametrize("without", [(), ("persist",), ("order",)])
+def test_programs_are_numbered_as_they_begin(without):
+    """In groups of two columns, so unlike are the tiles; under a loop over programs, and by CTAs."""
+    (m, n), (down, across) = (3 * 256, 3 * 8), (3, 3)
+    a, b, c = np.zeros((m, 16), np.float16), np.zeros((n, 16), np.float16), np.zeros((m, n), np.float32)
+    made = carded(
+        of_two_axes, (down, across), a, b, c, m, n, 16, BM=256, BN=8, BK=16, num_warps=4, without=without
+    )  # fmt: skip
+    content = unpacked(made.tiles[0])
+    corners = [(origin // n // 256, origin % n // 8) for origin in content["map"]["origins"]]
+    assert content.get("order") == (None if without == ("order",) else 2)
+    assert corners == [program_at(number, (3, 3, 1), content.get("order"))[:2] for number in range(9)]
+    for number, accesses in content["programs"].items():
+        base = accesses[str(content["map"]["op"])]["base"]
+        assert (base // n // 256, base % n // 8) == corners[int(number)]
 
 
 def test_a_flat_array_that_is_walked_in_rows_is_drawn_in_rows():

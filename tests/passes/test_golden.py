@@ -20,8 +20,8 @@ SAMPLES = {
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
     "epilogue": ("wgmma_fp16_parts",),
-    "order": ("descriptor_matmul", "boxed_fp16"),
-    "specialize": ("attention_masked", "boxed_fp16"),
+    "order": ("crossed_fp16", "boxed_fp16"),
+    "specialize": ("attention_masked", "boxed_fp16", "crossed_fp16"),
     "overlap": ("attention_masked",),
     "bulk": ("boxed_fp16",),
     "shared": (

@@ -338,3 +338,35 @@ def test_attention_with_any_number_of_trips(keys, without, experimental):
     for seed in range(2):
         got = run(func, arguments, (2, 1, 1), seed)["o"]
         np.testing.assert_allclose(got, want, rtol=0, atol=5e-3)
+
+
+@blocknb.kernel
+def counting(a, b, c, count, k, SEM: bl.constexpr):
+    """A product, beside which all warps are told what an atomic has found."""
+    left = bl.make_tensor_descriptor(a, [64, k], [k, 1], [64, 32])
+    right = bl.make_tensor_descriptor(b, [32, k], [k, 1], [32, 32])
+    total = bl.zeros((64, 32), bl.float32)
+    for start in range(0, k, 32):
+        total = bl.dot(left.load([0, start]), right.load([0, start]).T, total)
+        total += bl.atomic_add(count, 1, sem=SEM).to(bl.float32)
+    bl.store(c + bl.arange(0, 64)[:, None] * 32 + bl.arange(0, 32)[None, :], total)
+
+
+@pytest.mark.parametrize(("sem", "specialized"), [("relaxed", True), ("acq_rel", False)])
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_an_atomic_whose_result_goes_to_all_warps_is_a_result_that_somebody_looks_at(target, sem, specialized):
+    a, b = arrays(64, 32, 96)["a"], arrays(64, 32, 96)["b"]
+    arguments = {
+        "a": a,
+        "b": b,
+        "c": np.zeros((64, 32), np.float32),
+        "count": np.zeros(1, np.int32),
+        "k": 96,
+        "SEM": sem,
+    }
+    func = Case("counting", counting, dict, dict).parse(arguments, num_warps=4)
+    made = passes.run(func, Target.parse(target))[0]
+    assert (roles(made) is not None) == (specialized and target == "sm_90a")
+    got = run(made, arguments, (1,))
+    expected = a.astype(float) @ b.astype(float).T + 0 + 1 + 2
+    np.testing.assert_allclose(got["c"], expected, rtol=1e-3, atol=1e-3)
