@@ -154,7 +154,7 @@ def crossed(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constex
 
 case(
     "crossed_fp16", crossed,
-    lambda rng: {"a": normal(rng, (328, 24)).astype(np.float16), "b": normal(rng, (20, 24)).astype(np.float16),
-                 "c": poison((328, 20), np.float32), "m": 328, "n": 20, "k": 24, "BM": 64, "BN": 8, "BK": 16},
+    lambda rng: {"a": normal(rng, (328, 32)).astype(np.float16), "b": normal(rng, (20, 32)).astype(np.float16),
+                 "c": poison((328, 20), np.float32), "m": 328, "n": 20, "k": 32, "BM": 64, "BN": 8, "BK": 16},
     lambda x: {"c": wide(x["a"]) @ wide(x["b"]).T}, grid=(6, 3), rtol=1e-3, atol=1e-3, options={"num_warps": 4},
 )  # fmt: skip
