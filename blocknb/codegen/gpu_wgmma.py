@@ -45,12 +45,18 @@ def in_order(ops: tuple[Op, ...]) -> tuple[Op, ...]:
     moved: list[Op] = []
     needed = operands(ops[loop])
     for op in reversed(ops[:loop]):
-        if OPS[op.name].pure and not op.blocks and not {*op.results} & needed:
+        if is_pure(op) and not {*op.results} & needed:
             moved.append(op)
         else:
             early.append(op)
             needed |= operands(op)
     return (*reversed(early), *ops[loop:end], *reversed(moved), *ops[end:])
+
+
+def is_pure(op: Op) -> bool:
+    if op.name == "if":
+        return all(OPS[x.name].pure or x.name == "yield" for block in op.blocks for x in block.ops)
+    return OPS[op.name].pure and not op.blocks
 
 
 def operands(op: Op) -> set[Value]:
@@ -144,7 +150,8 @@ class Product:
                 self.operand(str(i), f"{kind} {name}")
         a = self.words() if self.op.attrs["registers"] else self.descriptor(self.a, 0)
         b = self.descriptor(self.b, 1)
-        self.write(a, b)
+        trips = g.begun.get(self.c)
+        self.write(a, b, None if trips is None else self.operand("r", f"i32 {trips}"))
         self.constraints.append("~{memory}")
         aggregate = "{" + ", ".join([kind] * self.registers) + "}"
         text = " ".join(["{", *self.lines, "}"])
@@ -210,10 +217,14 @@ class Product:
 
     # -- text
 
-    def write(self, a: list[int] | int, b: int) -> None:
+    def write(self, a: list[int] | int, b: int, trips: int | None) -> None:
+        """The text, in which a first step reads no accumulators where they are none yet: of a fresh product, or while there were no
+        `trips`."""
         row, lines = self.instruction, self.lines
         depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.registers // self.each
-        lines += [".reg .pred on, off;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;", "setp.ne.s32 off, 0, 0;"]
+        lines += [".reg .pred on, first;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
+        lines.append(f"setp.ne.s32 first, {0 if trips is None else f'${trips}'}, 0;")
+        skips = self.fresh or trips is not None
         lines.append("wgmma.fence.sync.aligned;")
         for step in range(depth):
             second = self.moved("y", b, self.place(self.b.type, 1, 0, step * row.k))
@@ -223,7 +234,7 @@ class Product:
                 else:
                     start = 4 * (block * depth + step)
                     first = "{" + ",".join(f"${n}" for n in a[start : start + 4]) + "}"
-                self.issue(block, first, second, "off" if self.fresh and step == 0 else "on")
+                self.issue(block, first, second, "first" if skips and step == 0 else "on")
         pending = self.op.attrs.get("pending", 0)
         lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {pending};"]
 

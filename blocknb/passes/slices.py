@@ -23,6 +23,7 @@ from blocknb.language import types as t
 from blocknb.language.types import Tile
 from blocknb.passes import order
 from blocknb.passes.needs import Needs
+from blocknb.passes.quotients import Quotients, places
 
 if TYPE_CHECKING:
     from blocknb.passes.specialize import Copy, Group, Plan
@@ -88,6 +89,7 @@ class Roles:
         self.own: dict[int, Value] = {}  # of several teams: buffers of their own, by the id of the op that makes them
         self.counts: dict[int, Value] = {}  # and how many slots of each ring a program uses
         self.turns: Value | None = None
+        self.quotients: Quotients | None = None
 
     def run(self) -> Func:
         b, num_warps = self.builder, self.func.attrs["num_warps"]
@@ -107,6 +109,9 @@ class Roles:
             full.name, empty.name = "full", "empty"
         if self.plan.teams > 1:
             self.several()
+        if self.plan.persistent:
+            self.quotients = Quotients(self.func, self.facts)
+            self.quotients.prepare(b)
         b.op("barrier")
         if self.plan.persistent:
             x, y, z = (b.value("num_programs", axis=axis) for axis in range(3))
@@ -205,8 +210,7 @@ class Part:
         b, width = self.builder, self.roles.func.attrs.get("order")
         x, y = (b.value("num_programs", axis=axis) for axis in range(2))
         if width is None:
-            rest = b.value("div", program, x)
-            return [b.value("rem", program, x), b.value("rem", rest, y), b.value("div", rest, y)]
+            return places(b, program, x, y)
         plane = b.value("mul", x, y)
         at = order.place(b.value, b.value("rem", program, plane), x, y, b.const(width, t.int32))
         return [*at, b.value("div", program, plane)]
@@ -306,6 +310,8 @@ class Team(Part, Rebuild):
             return ()
         if op.name == "program_id" and self.ids:
             return [self.ids[op.attrs["axis"]]]
+        if self.roles.quotients is not None and (found := self.roles.quotients.emit(self.builder, self.get, op)):
+            return [found]
         if op.id in self.roles.own and self.team is not None:
             return [self.builder.value("slot", self.roles.own[op.id], self.team)]
         if op.id in self.late:
@@ -416,6 +422,7 @@ class Producer(Part):
         return self.mapping.get(value, value)
 
     def ops(self, ops: Sequence[Op]) -> None:
+        quotients = self.roles.quotients
         for op in ops:
             rings = self.roles.inside(op) if op.blocks else []
             if op.id in self.copied:
@@ -429,6 +436,8 @@ class Producer(Part):
                 self.loop(op, rings)
             elif op.name == "if":
                 self.branch(op, rings)
+            elif quotients is not None and (found := quotients.emit(self.builder, self.get, op)):
+                self.mapping[op.result] = found
             else:
                 emit_copy(op, self.builder, self.mapping)
 
