@@ -104,6 +104,9 @@ def _by_rule(facts: Facts, value: Value) -> Interval:
     if value in facts.argument:
         return _index(facts, *facts.argument[value][::2], whole)
     op = facts.definition.get(value)
+    if op is not None and op.name == "if" and value.type.dtype.is_integer:
+        arms = [bounds(facts, block.terminator.args[op.results.index(value)]) for block in op.blocks]
+        return min(low for low, _ in arms), max(high for _, high in arms)
     found = _rule(facts, op) if op is not None else None
     return found if found is not None and within(found, whole) else whole
 

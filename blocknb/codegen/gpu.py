@@ -100,6 +100,8 @@ class Generator:
         self.postponed: list[Callable[[], None]] = []  # copies that the next product begins
         self.hurried = False  # whether copies are for the next trip
         self.flying: list[str] = []  # words of operands in registers of wgmma that are under way
+        self.begun: dict[Value, str] = {}  # accumulators that are unset while this number of trips is 0
+        self.unset: dict[Value, str] = {}  # sums of a loop, unless it had some trip
         self.moving = gpu_async.moving(func, self.defs)
         self.slots: dict[Value, str] = {}  # of slots of rings: what is added to the ring's offset
         self.maps: list[MapSpec] = []

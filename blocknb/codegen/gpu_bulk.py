@@ -152,6 +152,8 @@ def by_one(g: Generator, *instructions: tuple[str, Sequence[str], str], each: bo
 
 
 def mbarriers(g: Generator, op: Op) -> None:
+    if op is next(x for x in g.func.body.ops if x.name == "mbarriers"):
+        gpu_roles.fetch_maps(g)
     start, count = op.attrs["offset"], op.attrs["arrivals"]
     g.offsets[op.result] = start
     places = [start + Barriers.EACH * i for i in range(op.attrs["slots"])]

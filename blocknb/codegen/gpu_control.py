@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import gpu_memory
+from blocknb.codegen import gpu_memory, gpu_roles
 from blocknb.codegen.gpu_math import llvm_type
-from blocknb.ir.core import Op, Value
+from blocknb.ir.core import Op, Value, walk
+from blocknb.layouts import wgmma
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -29,9 +30,7 @@ def split(g: Generator, number: str = "") -> None:
     would be issued when the trip has done its work. Past the end of a block it does not go. `number` is n, else the clock, which takes
     longer to read.
     """
-    n = number or g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
-    product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
-    odd = g.emit(f"icmp ne i32 {g.emit(f'and i32 {product}, 1')}, 0")
+    odd = g.emit(f"icmp ne i32 {unknown_zero(g, number)}, 0")
     never, on = g.new_label("never"), g.new_label("on")
     g.do(f"br i1 {odd}, label %{never}, label %{on}")
     g.start(never)
@@ -48,6 +47,13 @@ def split_if(g: Generator, rare: str) -> None:
     g.do('call void asm sideeffect "pmevent 1;", ""()')
     g.do(f"br label %{on}")
     g.start(on)
+
+
+def unknown_zero(g: Generator, number: str = "") -> str:
+    """A zero of which neither LLVM nor ptxas knows that it is one."""
+    n = number or g.call("i32", "llvm.nvvm.read.ptx.sreg.clock")
+    product = g.emit(f"mul i32 {n}, {g.emit(f'add i32 {n}, 1')}")
+    return g.emit(f"and i32 {product}, 1")
 
 
 def turn(g: Generator) -> str:
@@ -136,10 +142,34 @@ def carry_words(
         sink.append(f"  {name} = phi i{bits * len(word)} {arms}")
 
 
+def begun(g: Generator, op: Op) -> set[int]:
+    """The carried values of a loop, by number, that are nothing at first and of which nothing is done but to add a product by wgmma: in the
+    first trip that does not read them."""
+    found: set[int] = set()
+    body = op.blocks[0]
+    if (
+        not gpu_roles.is_alone(g.func)
+        or op.args[0].type.dtype.bits != 32
+        or sum(x.name == "dot" for x in walk(body)) != 1
+    ):
+        return found  # of several products ptxas would run one after the other (C7515), and elsewhere it spills
+    for i, (first, inner) in enumerate(zip(op.args[3:], body.args[1:], strict=True)):
+        made, users = g.defs.get(first), g.users.get(inner, ())
+        if made is None or made.name != "const" or made.attrs["value"] or len(users) != 1:
+            continue
+        user, place = users[0]
+        if user.name == "dot" and place == 2 and user in body.ops and wgmma.is_name(user.attrs.get("instr", "")):
+            found.add(i)
+    return found
+
+
 def loop_for(g: Generator, op: Op) -> None:
+    worded, words, fresh = arriving(g, op), multiplied(g, op), begun(g, op)
+    if fresh and not worded and not words:
+        loop_begun(g, op, fresh)
+        return
     lower, upper, step = (g.reg(v) for v in op.args[:3])
-    kind = llvm_type(op.args[0].type.dtype)
-    body, worded, words = op.blocks[0], arriving(g, op), multiplied(g, op)
+    kind, body = llvm_type(op.args[0].type.dtype), op.blocks[0]
     plain = [i for i in range(len(op.results)) if i not in worded and i not in words]
     values = [body.args[0], *(body.args[1 + i] for i in plain)]
     initial, before = [[lower], *(g.regs(op.args[3 + i]) for i in plain)], g.label
@@ -188,6 +218,64 @@ def loop_for(g: Generator, op: Op) -> None:
             kinds = [f"i{bits * len(word)}" for word in worded[i]]
             again = [g.emit(f"bitcast {kind} {name} to {kind}") for kind, name in zip(kinds, names, strict=True)]
             gpu_memory.arrive(g, g.defs[op.args[3 + i]], dict(zip(worded[i], again, strict=True)), op.results[i])
+
+
+def loop_begun(g: Generator, op: Op, fresh: set[int]) -> None:
+    """A loop with `fresh` sums, which nobody sets to zero. Without a trip they are zeros: behind the wait, where products outlast it."""
+    (lower, upper, step), body = (g.reg(v) for v in op.args[:3]), op.blocks[0]
+    zeros = [g.regs(value) for value in op.args[3:]]
+    initial = [["undef"] * len(names) if i in fresh else names for i, names in enumerate(zeros)]
+    inside, none, done = (g.new_label(x) for x in ("body", "none", "done"))
+    carried, before = phis(g, body.args), g.label
+    some = in_range(g, "i32", lower, upper, step, op.args[2])
+    g.do(f"br i1 {some}, label %{inside}, label %{none}")
+    g.start(inside)
+    phi_sink = g.open_chunk()
+    g.open_chunk()
+    for value, names in zip(body.args, carried, strict=True):
+        g.set(value, names)
+    trips = g.emit(f"sub i32 {carried[0][0]}, {lower}")
+    g.begun.update((body.args[1 + i], trips) for i in fresh)
+    g.indices.append(("i32", carried[0][0]))
+    g.block(body)
+    g.indices.pop()
+    index = g.emit(f"add i32 {carried[0][0]}, {step}")
+    following, more = [g.regs(v) for v in body.terminator.args], in_range(g, "i32", index, upper, step, op.args[2])
+    latch = g.label
+    g.do(f"br i1 {more}, label %{inside}, label %{done}")
+    write_phis(g, phi_sink, body.args, carried, [(before, [[lower], *initial]), (latch, [[index], *following])])
+    g.open_chunk()
+    g.start(none)
+    late = {i for i in fresh if any(user.name == "dot_wait" for user, _ in g.users.get(op.results[i], ()))}
+    g.unset.update((op.results[i], some) for i in late)
+    g.do(f"br label %{done}")
+    g.start(done)
+    merged = phis(g, op.results)
+    ends = [initial[i] if i in late else names for i, names in enumerate(zeros)]
+    write_phis(g, g.sink, op.results, merged, [(latch, following), (none, ends)])
+    for value, names in zip(op.results, merged, strict=True):
+        g.set(value, names)
+    g.open_chunk()
+
+
+def set_to_zero(g: Generator, values: Sequence[Value], some: str) -> None:
+    """Sets tiles to zero unless there was `some` trip of the loop that would have set them."""
+    none, done = g.new_label("none"), g.new_label("done")
+    before, had = g.label, [g.regs(value) for value in values]
+    g.do(f"br i1 {some}, label %{done}, label %{none}")
+    g.start(none)
+    zero = unknown_zero(g)  # a constant would be set before it is asked whether to, and once for each register
+    kinds = {
+        kind: g.emit(f"bitcast i32 {zero} to {kind}") for kind in {llvm_type(value.type.dtype) for value in values}
+    }
+    g.do(f"br label %{done}")
+    g.start(done)
+    merged = phis(g, values)
+    zeros = [[kinds[llvm_type(value.type.dtype)]] * len(names) for value, names in zip(values, had, strict=True)]
+    write_phis(g, g.sink, values, merged, [(before, had), (none, zeros)])
+    for value, names in zip(values, merged, strict=True):
+        g.set(value, names)
+    g.open_chunk()
 
 
 def in_range(g: Generator, kind: str, index: str, upper: str, step: str, value: Value) -> str:

@@ -112,6 +112,21 @@ def turn_of(g: Generator, other: int) -> str:
     return g.once(("turn", other), make)
 
 
+def fetch_maps(g: Generator) -> None:
+    """The producer's first thread asks for its tensor maps while another one makes mbarriers: the first copy waits for them."""
+    found = find(g.func)
+    if found is None:
+        return
+    own, others = g.new_label("maps"), g.new_label("fetched")
+    first = g.emit(f"icmp eq i32 {thread(g)}, {32 * found.attrs['warps'][0]}")
+    g.do(f"br i1 {first}, label %{own}, label %{others}")
+    g.start(own)
+    for map in dict.fromkeys(g.reg(op.args[1]) for op in walk(found.blocks[1]) if op.name == "copy_bulk"):
+        g.do(f'call void asm sideeffect "prefetch.tensormap [$0];", "l,~{{memory}}"(ptr {map})')
+    g.do(f"br label %{others}")
+    g.start(others)
+
+
 def produce(g: Generator, block: Block, warp: str, first: int, done: str) -> None:
     elected = g.emit(f"extractvalue {{i32, i1}} {g.call('{i32, i1}', 'llvm.nvvm.elect.sync', ('i32', '-1'))}, 1")
     if warp:
@@ -119,8 +134,6 @@ def produce(g: Generator, block: Block, warp: str, first: int, done: str) -> Non
     label = g.new_label("copy")
     g.do(f"br i1 {elected}, label %{label}, label %{done}")
     g.start(label)
-    for map in dict.fromkeys(g.reg(op.args[1]) for op in walk(block) if op.name == "copy_bulk"):
-        g.do(f'call void asm sideeffect "prefetch.tensormap [$0];", "l,~{{memory}}"(ptr {map})')
     g.open_chunk()
     g.alone = True
     g.block(block)
@@ -132,6 +145,12 @@ def teams(func: Func) -> int:
     """How many teams a CTA has."""
     found = find(func)
     return 1 if found is None else found.attrs.get("teams", 1)
+
+
+def is_alone(func: Func) -> bool:
+    """Whether a CTA's teams have a multiprocessor's registers for themselves, or take turns with its tensor cores."""
+    found = find(func)
+    return found is not None and bool(found.attrs.get("registers") or found.attrs.get("teams", 1) > 1)
 
 
 def thread(g: Generator) -> str:

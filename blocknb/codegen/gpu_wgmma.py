@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "tf32", "int8": "s8", "fp8e4nv": "e4m3", "fp8e5": "e5m2"}
 ACCUMULATORS = {"fp32": "f32", "int32": "s32"}
 SELDOM = 0x2B7E1516  # a number like any other
+WORD = 0xFFFFFFFF
 ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
 
@@ -87,6 +88,9 @@ def wait(g: Generator, op: Op) -> None:
         kept = []
     if not pending:
         g.flying = []
+    for some in dict.fromkeys(g.unset[value] for value in op.args if value in g.unset):
+        results = [result for value, result in zip(op.args, op.results, strict=True) if g.unset.get(value) == some]
+        gpu_control.set_to_zero(g, results, some)
 
 
 def rare(g: Generator, values: Sequence[Value]) -> str:
@@ -130,6 +134,7 @@ class Product:
         self.registers = self.c.type.layout.num_registers
         self.each = wgmma.ROWS * self.instruction.n // 128  # accumulators of an instruction
         self.fresh = self.is_zero(self.c)
+        self.upper: dict[int, int] = {}  # by number of an operand
         self.lines: list[str] = []
         self.constraints: list[str] = []
         self.operands: list[str] = []
@@ -183,7 +188,8 @@ class Product:
         return [self.operand("r", f"i32 {name}") for name in names]
 
     def descriptor(self, value: Value, side: int) -> int:
-        """The number of the operand that says where a warpgroup's part of a buffer starts and how it lies."""
+        """The number of the operand that says where a warpgroup's part of a buffer starts and how it lies: the lower word of a descriptor,
+        in which the address is; the upper one is a constant."""
         g, type = self.g, value.type
         warps = self.op.attrs["warps"]
         part = wgmma.part(type.shape[self.lies_as(side)], side, warps)
@@ -201,12 +207,13 @@ class Product:
                 if any(bits):
                     start = g.emit(f"add i32 {start}, {g.xor_bits((gpu_roles.uniform(g, '%warp'), bits))}")
                 start = g.emit(f"lshr i32 {g.emit(f'and i32 {start}, {ADDRESSES}')}, 4")
-                g.memo[key] = g.emit(f"or i64 {g.emit(f'zext i32 {start} to i64')}, {lies.fields}")
+                g.memo[key] = g.emit(f"or i32 {start}, {lies.fields & WORD}")
         name = g.memo[key]
         if slot := g.slots.get(value):
-            distance = g.emit(f"lshr i32 {slot}, 4")
-            name = g.emit(f"add i64 {name}, {g.emit(f'zext i32 {distance} to i64')}")
-        return self.operand("l", f"i64 {name}")
+            name = g.emit(f"add i32 {name}, {g.emit(f'lshr i32 {slot}, 4')}")
+        number = self.operand("r", f"i32 {name}")
+        self.upper[number] = lies.fields >> 32
+        return number
 
     def place(self, type: Buffer, side: int, mn: int, k: int) -> int:
         """Bytes from the start of a buffer."""
@@ -222,7 +229,7 @@ class Product:
         `trips`."""
         row, lines = self.instruction, self.lines
         depth, blocks = self.b.type.shape[1 - self.lies_as(1)] // row.k, self.registers // self.each
-        lines += [".reg .pred on, first;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
+        lines += [".reg .pred on, first;", ".reg .b32 xl, yl;", ".reg .b64 x, y;", "setp.eq.s32 on, 0, 0;"]
         lines.append(f"setp.ne.s32 first, {0 if trips is None else f'${trips}'}, 0;")
         skips = self.fresh or trips is not None
         lines.append("wgmma.fence.sync.aligned;")
@@ -240,9 +247,8 @@ class Product:
 
     def moved(self, register: str, base: int, distance: int) -> str:
         """A descriptor whose address is `distance` bytes further."""
-        if not distance:
-            return f"${base}"
-        self.lines.append(f"add.s64 {register}, ${base}, {distance >> 4};")
+        self.lines.append(f"add.s32 {register}l, ${base}, {distance >> 4};")
+        self.lines.append(f"mov.b64 {register}, {{{register}l, {self.upper[base]}}};")
         return register
 
     def issue(self, block: int, first: str, second: str, scale: str) -> None:

@@ -8,6 +8,7 @@ the others learn at a barrier: hence the waits are placed here, and the barriers
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -311,8 +312,12 @@ class Lowering(Rebuild):
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[tuple, list[Value]] = {}
         self.run_of: list[list[Store]] = []  # for each open block the stores one after another in it so far
+        self.filled: list[tuple[Store, Value]] = []  # whose buffers are filled, and that go together
+        self.count = Counter(store.op.attrs.get("part_of") for store in self.stores.values())
 
     def visit_op(self, op: Op) -> Any:
+        if op.id not in self.stores and op.id not in self.gone and not (OPS[op.name].pure and not op.blocks):
+            self.send()
         if op.name == "roles":
             self.prepare(op.attrs.get("teams", 1))
             return self.team(op)
@@ -363,6 +368,7 @@ class Lowering(Rebuild):
                 for way, rings in self.buffers.items():
                     self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
             self.ops(block.ops[:-1])
+            self.send()
             b.op("store_wait", pending=0)
             b.append(block.terminator)
         self.run_of.pop()
@@ -372,16 +378,29 @@ class Lowering(Rebuild):
     def emit(self, store: Store) -> None:
         b, run = self.builder, self.run_of[-1]
         if run and run[-1].each_warp is not store.each_warp:
+            self.send()
             run.clear()  # threads count those that they began themselves
         if not run:
             b.op("store_wait", pending=0)
         elif len(run) >= BUFFERS:
-            b.op("store_wait", pending=BUFFERS - 1)
+            b.op("store_wait", pending=BUFFERS - 1 - len(self.filled))  # which are not under way yet
         buffer = self.buffers[store.way][len(run) % BUFFERS]
         b.op("local_store", buffer, self.get(store.value))
-        b.op("fence")
-        start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
-        value = self.get(store.value)
-        own = {"layout": value.type.layout} if store.each_warp else {}
-        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
+        self.filled.append((store, buffer))
+        if not 1 < self.count[store.op.attrs.get("part_of")] <= BUFFERS or len(self.filled) == BUFFERS:
+            self.send()
         run.append(store)
+
+    def send(self) -> None:
+        """Stores what is filled. Parts for which there are buffers enough go together: the fence, and the barrier behind it, take longer
+        than to fill the second one."""
+        if not self.filled:
+            return
+        b = self.builder
+        b.op("fence")
+        for store, buffer in self.filled:
+            with b.at(store.op):
+                start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
+                own = {"layout": self.get(store.value).type.layout} if store.each_warp else {}
+                b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
+        self.filled = []

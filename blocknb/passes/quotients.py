@@ -80,7 +80,10 @@ class Quotients:
         rest = b.value("sub", word, b.value("mul", quotient, size))
         more = b.value("cmp", rest, size, pred="ge")
         if op.name == "rem":
-            return b.value("cast", b.value("select", more, b.value("sub", rest, size), rest), dtype=t.int32)
+            rest = b.value("select", more, b.value("sub", rest, size), rest)
+            return b.value(
+                "and", b.value("cast", rest, dtype=t.int32), b.const(FULL >> 1, t.int32)
+            )  # it is not negative
         quotient = b.value("select", more, b.value("add", quotient, b.const(1, t.uint32)), quotient)
         quotient = b.value("cast", quotient, dtype=t.int32)
         return b.value("select", negative, b.value("neg", quotient), quotient)

@@ -102,11 +102,13 @@ def test_simt_notices_what_is_wrong(name, change):
     text = module.text
     match change:
         case int():
-            spoilt = re.sub(r"(or i64 %\w+, )(\d+)", lambda m: f"{m[1]}{int(m[2]) ^ change}", text, count=1)
+            spoilt = re.sub(
+                r"(mov\.b64 \w+, \{\w+, )(\d+)", lambda m: f"{m[1]}{int(m[2]) ^ change >> 32}", text, count=1
+            )
         case "trans":
-            spoilt = re.sub(r"on, 1, 1, (\d), (\d);", lambda m: f"on, 1, 1, {1 - int(m[1])}, {m[2]};", text)
+            spoilt = re.sub(r" 1, 1, (\d), (\d);", lambda m: f" 1, 1, {1 - int(m[1])}, {m[2]};", text)
         case "step":
-            spoilt = re.sub(r"add\.s64 y, (\$\d+), (\d+);", lambda m: f"add.s64 y, {m[1]}, {int(m[2]) + 1};", text)
+            spoilt = re.sub(r"add\.s32 yl, (\$\d+), (\d+);", lambda m: f"add.s32 yl, {m[1]}, {int(m[2]) + 1};", text)
         case "fence":
             spoilt = text.replace("wgmma.fence.sync.aligned; ", "")
     assert spoilt != text

@@ -105,10 +105,14 @@ class Block:
             self.committed = True
         elif line.startswith("wgmma.wait_group"):
             assert self.committed, "a wait for products that are in no group"
-        elif found := re.fullmatch(r"setp\.(eq|ne)\.s32 (\w+), (\d+), (\d+)", line):
-            self.values[found[2]] = (int(found[3]) == int(found[4])) == (found[1] == "eq")
-        elif found := re.fullmatch(r"add\.s64 (\w+), (\S+), (\d+)", line):
-            self.values[found[1]] = self.values[found[2]] + np.int64(int(found[3]))
+        elif found := re.fullmatch(r"setp\.(eq|ne)\.s32 (\w+), (\S+), (\d+)", line):
+            (number,) = {int(x) for x in self.values[found[3]]} if found[3] in self.values else {int(found[3])}
+            self.values[found[2]] = (number == int(found[4])) == (found[1] == "eq")
+        elif found := re.fullmatch(r"add\.s32 (\w+), (\S+), (\d+)", line):
+            self.values[found[1]] = self.values[found[2]] + np.int32(int(found[3]))
+        elif found := re.fullmatch(r"mov\.b64 (\w+), \{(\w+), (\d+)\}", line):
+            lower = self.values[found[2]].astype(np.uint32).astype(np.uint64)
+            self.values[found[1]] = (lower | np.uint64(int(found[3]) << 32)).view(np.int64)
         else:
             found = MULTIPLY.fullmatch(line)
             assert found, f"simt does not know {line}"

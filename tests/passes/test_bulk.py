@@ -62,8 +62,8 @@ def test_parts_go_through_two_buffers_in_turns():
     assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
     ops = [op for op in team(func) if op.name in names]
-    once = ["local_store", "fence", "barrier", "store_bulk"]
-    assert [op.name for op in ops] == ["store_wait", "barrier", *once, *once, "store_wait"]
+    both = ["local_store", "local_store", "fence", "barrier", "store_bulk", "store_bulk"]
+    assert [op.name for op in ops] == ["store_wait", "barrier", *both, "store_wait"]
     assert [op.attrs["pending"] for op in ops if op.name == "store_wait"] == [0, 0]
     first, second = (op.args[1] for op in ops if op.name == "store_bulk")
     assert first is not second
