@@ -155,3 +155,25 @@ def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
     assert [p for p in said.text.splitlines() if "row" in p] == [
         f"pid ({i}, 0, 0) idx () row: {i // 2 * 64}" for i in range(4)
     ] * say
+
+
+@pytest.mark.parametrize("k", [0, 40, 64, 200])
+@pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
+def test_sums_that_nobody_sets_to_zero(k: int, rows: int, warps: int) -> None:
+    """Without a trip the sums are zeros, and a first product does not read what was in their registers."""
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal((n, k)).astype(np.float16) for n in (2 * rows, 512))
+    numbers = {"m": 2 * rows, "n": 512, "k": k, "pitch": 208, "BM": rows, "BN": 256 * warps // 8, "BK": 64}
+    wide = [np.zeros((x.shape[0], 208), np.float16) for x in (a, b)]
+    for x, to in zip((a, b), wide, strict=True):
+        to[:, :k] = x
+    arguments = {"a": wide[0], "b": wide[1], "c": np.full((2 * rows, 512), np.nan, np.float16), **numbers, "SAY": False}
+    case = Case(
+        "multiply", multiply, lambda rng: {}, lambda x: {"c": a.astype(float) @ b.astype(float).T}, rtol=2e-3, atol=2e-2
+    )
+    func, _ = case.lower(arguments, "sm_90a", num_warps=warps)
+    text = gpu.generate(func, HOPPER).text
+    assert len(re.findall(r"setp\.ne\.s32 first, \$\d+, 0;", text)) == 1
+    assert "phi float [ undef, " in text
+    reports.run(func, arguments, (2 * 512 // numbers["BN"],))
+    case.check(arguments, arguments)
