@@ -47,9 +47,10 @@ def rows(row: Callable) -> None:
         "dot_wait",
         "shared",
         rules.each,
-        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used.",
+        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used. "
+        "`half`: half of what else is named is computed before, the rest behind.",
         operands="x...",
-        attrs=("pending",),
+        attrs=("pending", "half"),
         reads="shared",
         levels=("memory",),
     )

@@ -144,7 +144,7 @@ class Rotation(Rebuild):
         self.users = {value: len(found) for value, found in uses(func).items()}
         trials = TRIALS if experimental(func) else ()
         self.turns = "turns" in trials and func.attrs["num_warps"] == 2 * wgmma.GROUP
-        self.soon = "soon" in trials
+        self.soon, self.half = "soon" in trials, "half" in trials
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -218,14 +218,17 @@ class Rotation(Rebuild):
             scores.name = x.result.name
             self.mapping[x.result] = scores
         there = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
-        behind_wait = self.exponentials(plan, early) if self.soon else []
+        behind_wait = self.exponentials(plan, early) if self.soon or self.half else []
+        half = bool(self.half and behind_wait)
+        if half:
+            behind_wait = [x for x in behind_wait if not self.leads(x, plan, {v: y for y in early for v in y.results})]
         rest = [x for x in early if x not in later and early.index(x) > early.index(plan.first)]
         for x in rest:
             if x not in behind_wait:
                 self.one(x)
         unknown = {value for x in behind_wait for value in x.results}
         known = [x for x in there if x not in moved and x is not plan.second.result and x not in unknown]
-        self.wait(plan, total, behind, [self.get(x) for x in known])
+        self.wait(plan, total, behind, [self.get(x) for x in known], half)
         for x in early:
             if x in later or x in behind_wait:
                 self.one(x)
@@ -288,10 +291,13 @@ class Rotation(Rebuild):
         at = plan.late.index(plan.second)
         return list(plan.late[:at]), list(plan.late[at + 1 :])
 
-    def wait(self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
+    def wait(
+        self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value], half: bool = False
+    ) -> None:
         """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
         with self.builder.at(plan.second):
-            done = self.builder.op("dot_wait", plan.second.result, *there).results[0]
+            attrs = {"half": True} if half else {}
+            done = self.builder.op("dot_wait", plan.second.result, *there, **attrs).results[0]
         done.name = total.name
         self.mapping[total] = self.mapping[plan.second.result] = done
         for x in behind:
