@@ -25,7 +25,6 @@ from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
 HOST = -1  # the device number of host memory; GPUs count from 0
-MULTIPLES = {0: 16, 8: 8}  # by an integer's lowest four bits: what it is known to be a multiple of
 ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
 
 
@@ -33,10 +32,10 @@ ANYWHERE = -2  # a pointer without a word on where it points: it follows the oth
 class Kind:
     """What specialisation sees of an argument; interned, so equal kinds are the same object.
 
-    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer 8 as well, or what
+    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer also 8 or what
     `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number,
-    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's stream. `constant`
-    holds the value of a constant in a one-element tuple.
+    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's
+    stream. `constant` holds the value of a constant in a one-element tuple.
     """
 
     type: Any
@@ -111,16 +110,14 @@ def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = Fa
     return Kind(t.Pointer(dtype), 16 if aligned else 1, device, readonly, library)
 
 
-@functools.cache
 def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
     """The Kind of a number passed at run time."""
     return multiple_kind(dtype, 16 if divisible else 1)
 
 
 def integer_kind(dtype: t.DType, value: int) -> Kind:
-    """The Kind of an integer passed at run time: whether it is a multiple of 16, or of 8 (rows of 16-bit elements that are so many
-    apart begin at multiples of 16 bytes)."""
-    return multiple_kind(dtype, MULTIPLES.get(value & 15, 1))
+    """The Kind of an integer passed at run time: a multiple of 16, of 8 (16 bytes of 16-bit elements), or neither."""
+    return multiple_kind(dtype, {0: 16, 8: 8}.get(value & 15, 1))
 
 
 @functools.cache
@@ -195,16 +192,12 @@ _INTEGERS = tuple(
     (tuple(integer_kind(d, low_bits) for low_bits in range(16)), lo, hi)
     for d, lo, hi in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
 )
-_INT32S = _INTEGERS[0][0]
-_INT32 = scalar_kind(t.int32)
-_BOOL, _FLOAT = scalar_kind(t.int1), scalar_kind(t.float32)
+_INT32, _BOOL, _FLOAT = map(scalar_kind, (t.int32, t.int1, t.float32))
 
 
 def _int(value: int) -> tuple[Kind, Any]:
     if value == 1:
         return ONE, value
-    if -0x80000000 <= value < 0x80000000:
-        return _INT32S[value & 15], value
     for kinds, low, high in _INTEGERS:
         if low <= value < high:
             return kinds[value & 15], value
