@@ -171,8 +171,25 @@ class Finder:
             ahead = self.order[op] < self.order[store.op] and not {*loops} & {*self.loops(op)}
             if (op.name == "load" and ahead) or (op.name == "store" and self.apart(store, op)):
                 continue
+            if self.either(store.op, op):
+                continue
             return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
         return ""
+
+    def either(self, op: Op, other: Op) -> bool:
+        """Whether a program does one of two ops at most: they stand in different arms of an `if`, and in no loop."""
+        if self.loops(op) or self.loops(other):
+            return False
+        arms = dict(self.arms(op))
+        return any(x in arms and arms[x] is not arm for x, arm in self.arms(other))
+
+    def arms(self, op: Op) -> Iterator[tuple[Op, Block]]:
+        """Each `if` around an op, with the arm in which that is."""
+        inner, parent = op, self.facts.parent[op]
+        while parent is not None:
+            if parent.name == "if":
+                yield parent, next(block for block in parent.blocks if inner in block.ops)
+            inner, parent = parent, self.facts.parent[parent]
 
     def moves(self, store: Store, other: Store, loop: Op) -> bool:
         """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more

@@ -185,15 +185,15 @@ def split_cases():
 split_cases()
 
 
-def grouped_case():
-    ends, m, n, k, tile = [5, 5, 47, 52], 60, 40, 48, (32, 32, 16)
+def grouped_case(name, ends, m, n, k, tile, **options):
+    groups = len(ends)
 
     def make(rng):
         return {
-            "a": normal(rng, (m, k), np.float16), "b": normal(rng, (4, k, n), np.float16), "c": np.full((m, n), 7, np.float32),
-            "ends": np.array(ends, np.int32), "groups": 4, "m": m, "n": n, "k": k, "a_row": k, "a_column": 1, "b_group": k * n,
+            "a": normal(rng, (m, k), np.float16), "b": normal(rng, (groups, k, n), np.float16), "c": np.full((m, n), 7, np.float32),
+            "ends": np.array(ends, np.int32), "groups": groups, "m": m, "n": n, "k": k, "a_row": k, "a_column": 1, "b_group": k * n,
             "b_row": n, "b_column": 1, "c_row": n, "c_column": 1, "BLOCK_M": tile[0], "BLOCK_N": tile[1],
-            "BLOCK_K": tile[2], "SUM": bl.float32,
+            "BLOCK_K": tile[2], "GROUP": 2, "SUM": bl.float32,
         }  # fmt: skip
 
     def reference(x):
@@ -202,17 +202,18 @@ def grouped_case():
             c[begin:end], begin = wide(x["a"])[begin:end] @ wide(x["b"])[g], end
         return {"c": c}
 
-    programs = (-(-m // tile[0]) + 4) * -(-n // tile[1])
+    programs = (-(-m // tile[0]) + groups) * -(-n // tile[1])
     case(
-        "gemm_grouped",
+        name,
         grouped_kernel,
         make,
         reference,
         grid=(programs,),
         rtol=1e-4,
         atol=1e-3,
-        options={"num_warps": 4},
+        options={"num_warps": 4, **options},
     )
 
 
-grouped_case()
+grouped_case("gemm_grouped", [5, 5, 47, 52], 60, 40, 48, (32, 32, 16))
+grouped_case("gemm_grouped_wgmma", [3, 3, 70, 90, 90, 91, 92, 93, 160], 170, 72, 48, (64, 64, 32), num_stages=2)
