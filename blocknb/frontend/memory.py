@@ -276,15 +276,16 @@ def _accumulator_dtype(dtype: Any, acc: Any, out_dtype: Any) -> Any:
     )
 
 
-_CLOSE_TO_FP32 = ("ieee", "tf32x3", "bf16x3", "bf16x6")
+_PRECISIONS = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
 
 
 def _precision(input_precision: Any, allow_tf32: Any) -> str:
-    """The precision of fp32 products. Those made of several products of shorter floats, to come close to fp32, are computed as ieee."""
+    """The precision of fp32 products. Those made of several products of bf16, to come close to fp32, are computed as ieee."""
     if input_precision is None:
         return "ieee" if allow_tf32 is False else "tf32"
     name = str(getattr(input_precision, "value", input_precision)).lower()
-    if name not in ("tf32", *_CLOSE_TO_FP32):
-        known = ", ".join(("tf32", *_CLOSE_TO_FP32))
-        raise Mismatch(f"unknown input precision {input_precision!r}", f"one of {known}", "input_precision")
-    return "tf32" if name == "tf32" else "ieee"
+    if name not in _PRECISIONS:
+        raise Mismatch(
+            f"unknown input precision {input_precision!r}", f"one of {', '.join(_PRECISIONS)}", "input_precision"
+        )
+    return "ieee" if name.startswith("bf16") else name

@@ -305,9 +305,10 @@ def dot(
 ):  # fmt: skip
     """The matrix product `input @ other` (+ acc), accumulated in fp32 (int32 for int8, fp64 for fp64).
 
-    fp32 operands are rounded to tf32 unless `input_precision="ieee"` or `allow_tf32=False`. Two operands of fp8, also of two
-    kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32. `trans_a` and `trans_b`,
-    of the first versions of the language, stand for tl.trans of an operand.
+    fp32 operands are rounded to tf32 unless `input_precision` is "ieee" or "tf32x3", or `allow_tf32=False`. Two operands of fp8,
+    also of two kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32. What is asked
+    for in fp16 is added up in fp32 by tensor cores, and rounded behind the loop. `trans_a` and `trans_b`, of the first versions of
+    the language, stand for tl.trans of an operand.
     """
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocknb.ir.build import Builder, Rebuild, rebuild
-from blocknb.ir.core import Func, Op, Value
+from blocknb.ir.core import Func, Op, Value, experimental, uses
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS, Format
 from blocknb.language.types import DType, Tile
+from blocknb.passes.simplify import tidy
+from blocknb.passes.tensorcore import choose
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -29,14 +32,22 @@ def narrow(func: Func, target: Target, notes: Notes) -> Func:
 
     A conversion that the machine has (fp8e4nv and fp8e5 from sm_89 on, to and from fp16, and from fp32) stays one; others become
     integer arithmetic, with the same result to the bit. A dot of 8-bit floats multiplies in fp16, where every product's factors are
-    exact, on the tensor cores that fp16 has; on the CPU in fp32.
+    exact, on the tensor cores that fp16 has; on the CPU in fp32. On a GPU, tensor cores add up in fp32 what is asked for in fp16, and
+    what is asked for in tf32x3 is three products in tf32.
     """
-    if not any(value.type.dtype in t.FLOAT8 for op in func.ops() for value in (*op.args, *op.results)):
+    if not any(map(concerns, func.ops())):
         return func
     native = target.is_gpu and target.capability >= 89
+    users = uses(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         b = rebuild.builder
+        if op.name == "for" and target.is_gpu:
+            return longer_sums(op, rebuild, users)
+        if op.name == "dot" and target.is_gpu and is_short_sum(op):
+            return [longer_sum(op, b, target, notes, native)]
+        if op.name == "dot" and op.attrs.get("precision") == "tf32x3":
+            return three_products(op, b, target, notes) if experimental(func) else NotImplemented
         if op.name == "dot" and op.args[0].type.dtype in t.FLOAT8:
             return [dot(op, b, target, notes, native)]
         if op.name != "cast" or not {op.args[0].type.dtype, op.attrs["dtype"]} & set(t.FLOAT8):
@@ -47,7 +58,67 @@ def narrow(func: Func, target: Target, notes: Notes) -> Func:
         notes(op, f"{source} to {result}: {'in steps' if native and both(source, result) else 'integer arithmetic'}")
         return [cast(b, op.args[0], result, native)]
 
-    return rebuild(func, "narrow", visit)
+    return tidy(rebuild(func, "narrow", visit), "narrow")
+
+
+def concerns(op: Op) -> bool:
+    """Whether there may be anything to be written out for an op."""
+    short = any(value.type.dtype in t.FLOAT8 for value in (*op.args, *op.results))
+    return short or is_short_sum(op) or op.attrs.get("precision") == "tf32x3"
+
+
+def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
+    """A product of fp32 as three of tf32: of what tf32 holds of the operands, and of that with the rest. Where an infinity has no rest, or
+    meets none, the latter are no numbers, and are left out."""
+    attrs = {**op.attrs, "precision": "tf32"}
+    if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
+        return NotImplemented
+    notes(op, "dot: three products in tf32: what that cuts off an operand is multiplied, too")
+    (x, rest_x), (y, rest_y) = (halves(b, value) for value in op.args[:2])
+    nothing = b.const(0.0, op.result.type)
+    small = b.value("dot", x, rest_y, b.value("dot", rest_x, y, nothing, **attrs), **attrs)
+    small = b.value("select", b.value("cmp", small, small, pred="eq"), small, nothing)
+    return [b.value("dot", x, y, b.value("add", op.args[2], small), **attrs)]
+
+
+def halves(b: Builder, x: Value) -> tuple[Value, Value]:
+    """What tf32 holds of an fp32, and the rest."""
+    do = Bits(b, x.type.shape)
+    upper = do.as_float(do("and", do.as_bits(x), -1 << 13))
+    return upper, b.value("sub", x, upper)
+
+
+def is_short_sum(op: Op) -> bool:
+    """Whether an op is a product that is added up in fp16."""
+    return op.name == "dot" and op.result.type.dtype == t.float16
+
+
+def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
+    """A product added up in fp32; rounded to fp16, unless it is to what a loop carries in fp32 (`longer_sums`)."""
+    notes(op, "dot: added up in fp32, as tensor cores do here, and rounded to fp16 behind it")
+    carried = op.args[2].type.dtype == t.float32
+    wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
+    if op.args[0].type.dtype in t.FLOAT8:
+        made = dot(op.replace(args=(*op.args[:2], wide)), b, target, notes, native)
+    else:
+        made = b.value("dot", *op.args[:2], wide, **op.attrs)
+    return made if carried else b.value("cast", made, dtype=t.float16)
+
+
+def longer_sums(op: Op, rebuild: Rebuild, users: Mapping[Value, Sequence[tuple[Op, int]]]) -> Any:
+    """A loop that carries in fp32 what its products only add to."""
+    b, body = rebuild.builder, op.blocks[0]
+    wide = set()
+    for i, (carried, end) in enumerate(zip(body.args[1:], body.terminator.args, strict=True)):
+        adds = [user for user, place in users.get(carried, ()) if place == 2 and is_short_sum(user)]
+        if len(users.get(carried, ())) == 1 and adds and adds[0].result is end and len(users[end]) == 1:
+            wide.add(i)
+    if not wide:
+        return NotImplemented
+    starts = [b.value("cast", x, dtype=t.float32) if i in wide else x for i, x in enumerate(op.args[3:])]
+    args = [Value(x.type, old.name) for x, old in zip(starts, body.args[1:], strict=True)]
+    made = b.op("for", *op.args[:3], *starts, blocks=(rebuild.block(body, (body.args[0], *args)),), **op.attrs)
+    return [b.value("cast", x, dtype=t.float16) if i in wide else x for i, x in enumerate(made.results)]
 
 
 def dot(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:

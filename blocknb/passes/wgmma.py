@@ -108,8 +108,9 @@ class Choice:
     def crossing(self, value: Value, side: int) -> tuple[Op, int] | None:
         """The load of an fp32 operand that lies in memory along M or N, and that axis of it; None for any other operand."""
         op, along_k = self.defs.get(value), 1 - side
-        while op is not None and op.name == "trans":
-            op, along_k = self.defs.get(op.args[0]), 1 - along_k
+        while op is not None and (op.name == "trans" or (side == 1 and computed(op))):
+            along_k = 1 - along_k if op.name == "trans" else along_k
+            op = self.defs.get(op.args[0])
         if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
             return None
         own = op.attrs["layout"]
@@ -152,3 +153,8 @@ def made_of_dots(func: Func) -> set[Value]:
         elif OPS[op.name].kind == "elementwise" and any(x in found for x in op.args):
             found.update(op.results)
     return found
+
+
+def computed(op: Op) -> bool:
+    """Whether `narrow` made the op of a number; that is its first operand."""
+    return op.origin == "narrow" and OPS[op.name].kind == "elementwise"

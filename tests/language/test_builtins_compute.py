@@ -281,7 +281,7 @@ def test_swizzle2d_visits_every_position_once_in_groups_of_rows():
         ("f32", {}, tl.float32, "tf32"),
         ("f32", {"allow_tf32": False}, tl.float32, "ieee"),
         ("f32", {"input_precision": "ieee"}, tl.float32, "ieee"),
-        ("f32", {"input_precision": "tf32x3"}, tl.float32, "ieee"),
+        ("f32", {"input_precision": "tf32x3"}, tl.float32, "tf32x3"),
         ("f64", {}, tl.float64, None),
         ("i8", {}, tl.int32, None),
         ("f16", {"out_dtype": tl.float16}, tl.float16, None),

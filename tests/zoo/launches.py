@@ -60,11 +60,11 @@ def only_compiled(target: str) -> Iterator[list[Compiled]]:
         Kernel._general = launch
 
 
-def lowered(compiled: Compiled, target: Target) -> tuple[Func, tuple[Stage, ...]]:
-    """What was launched, after the last pass for a target, and every stage."""
+def lowered(compiled: Compiled, target: Target, **more: Any) -> tuple[Func, tuple[Stage, ...]]:
+    """What was launched, after the last pass for a target, and every stage; with `more` launch options."""
     given = {n: front_argument(kind) for n, kind in compiled.kinds.items()}
     options = {n: value for n, value in compiled.options.items() if n != "without" and value is not None}
-    return passes.run(parse(compiled.source, given, options, target), target)
+    return passes.run(parse(compiled.source, given, options | more, target), target)
 
 
 def gpu_code(compiled: Compiled, target: Target, name: str = "") -> gpu.Module:

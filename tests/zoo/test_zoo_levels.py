@@ -58,6 +58,8 @@ EXPECTED = {
     "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "lora[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "fp8_descriptors[ragged]": {"wgmma", "roles", "copy_bulk", "persistent"},
+    "half_sums[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "int8_scores[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "added_boxes[ragged]": {"wgmma", "roles", "copy_bulk"},
     "staged_attention[causal]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "staged_attention[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
@@ -65,14 +67,17 @@ EXPECTED = {
 }
 
 
+ALWAYS = (*QUICK, "half_sums[ragged]")
+
+
 def quick(names: list[str]) -> list:
-    return [pytest.param(name, marks=() if name in QUICK else pytest.mark.full) for name in names]
+    return [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.full) for name in names]
 
 
 @pytest.mark.parametrize("name", quick(LARGE))
 def test_the_memory_level_leaves_what_the_cpu_leaves(name: str) -> None:
     for launch in launches(name):
-        for target in TARGETS if name not in QUICK else TARGETS[:1]:
+        for target in TARGETS[:1] if name in ALWAYS else TARGETS:
             func = lowered(launch.compiled, Target.parse(target))[0]
             launch.interpret(func, max(ZOO[name].rtol, 1e-3), max(ZOO[name].atol, 1e-4))
 
@@ -81,6 +86,21 @@ def test_the_memory_level_leaves_what_the_cpu_leaves(name: str) -> None:
 def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
     (launch,) = launches(name)
     assert chosen(lowered(launch.compiled, Target.parse("sm_90a"))[0]) == EXPECTED[name]
+
+
+@pytest.mark.parametrize(("target", "instruction"), [("sm_90a", "wgmma"), ("sm_80", "")])
+def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruction: str) -> None:
+    (launch,) = launches("precise[tf32x3]")
+    func, _ = lowered(launch.compiled, Target.parse(target), experimental=True)
+    dots = [op for op in func.ops() if op.name == "dot"]
+    assert len(dots) == 3 and chosen(func) & {"wgmma", "", "fma"} == {instruction}
+    launch.interpret(func, 1e-5, 1e-5)
+    launch.before["A"][3], launch.before["B"][:] = np.inf, np.abs(launch.before["B"]) + 1
+    launch.after.update({name: launch.before[name] for name in "AB"})
+    with np.errstate(all="ignore"):
+        launch.after["C"][:] = launch.before["A"].astype(np.float64) @ launch.before["B"].astype(np.float64)
+    assert np.isinf(launch.after["C"][3]).all()
+    launch.interpret(func, 1e-5, 1e-5)
 
 
 @pytest.mark.full
