@@ -26,6 +26,9 @@ endif
 DEPS    = $(VENV)/.deps-$(EXTRA)
 BLOCKNB = $(VENV)/.blocknb
 
+# Jupyter asks whoever is root to say so; in a container that is everybody.
+ROOT    = $(if $(filter 0,$(shell id -u)),--allow-root)
+
 # node and jlpm are those of the environment.
 export PATH := $(BIN):$(PATH)
 # The tests start Python hundreds of times: byte code is kept, whatever the environment says.
@@ -46,7 +49,7 @@ demo: install
 	@$(BIN)/python scripts/demo.py
 
 lab: install
-	$(BIN)/jupyter lab --notebook-dir notebooks $(ARGS)
+	$(BIN)/jupyter lab --notebook-dir notebooks $(ROOT) $(ARGS)
 
 # The browser's tests share one server and one browser, so they run one after another, and mostly wait: all linting fits beside them.
 test: install

@@ -21,9 +21,12 @@ def doctor(options: argparse.Namespace) -> int:
 def bench(options: argparse.Namespace) -> int:
     """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `gemm` (products of
     matrices), `attention`, `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
-    from blocknb.profile.bench import run
+    from blocknb.profile.bench import listing, run
     from blocknb.profile.suite.runner import Options
 
+    if options.list:
+        print(listing())
+        return 0
     given = Options(
         options.device, options.threads, options.peers, options.shapes, options.dtypes, options.search, options.rounds
     )
@@ -36,6 +39,7 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
 
     add = command.add_argument
     add("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
+    add("--list", action="store_true", help="say which benchmarks there are, and measure nothing")
     add("--json", default="", metavar="FILE", help="write what is measured to this file, too")
     add("--device", choices=("cpu", "gpu"), default="", help="of kernels and launches; the GPU where there is one")
     add("--threads", type=listed(int), default=(), metavar="N,...", help="on a CPU; one and all of them if not given")

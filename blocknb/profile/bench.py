@@ -127,6 +127,24 @@ def groups() -> dict[str, list[str]]:
     return {"kernels": list(kernels), **families}
 
 
+def listing() -> str:
+    """What `blocknb bench` knows: names of several benchmarks, those of ready-made kernels with what they run on a GPU, the others."""
+    from blocknb.profile.suite import launching
+    from blocknb.profile.suite.catalogue import BENCHMARKS as kernels
+
+    several = {name: f"{len(members)} of those below" for name, members in groups().items()}
+    ours = {
+        name: ", ".join(f"{dtype} ({len(shapes)} size{'s' * (len(shapes) > 1)})" for dtype, shapes in one.gpu.items())
+        for name, one in kernels.items()
+    }
+    rest = {"launch": launching.run, **BENCHMARKS}
+    others = {name: (function.__doc__ or "").strip().split("\n")[0] for name, function in rest.items()}
+    width = max(map(len, (*several, *names())))
+    return "\n\n".join(
+        "\n".join(f"{name:{width}}  {what}" for name, what in part.items()) for part in (several, ours, others)
+    )
+
+
 def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
     """Runs the named benchmarks (all of them when none is named; some names are of `groups`). Returns an exit status.
 

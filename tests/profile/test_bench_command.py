@@ -24,6 +24,13 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
     )
 
 
+def test_a_list_names_every_benchmark_once(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "--list"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line]
+    assert [line.split()[0] for line in lines] == [*bench.groups(), *bench.names()]
+    assert all(len(line.split()) > 2 for line in lines)
+
+
 def test_a_run_on_one_thread_prints_a_table_and_writes_json(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     path = tmp_path / "found.json"
     given = "--device cpu --threads 1 --peers NumPy --shapes 5x33,1000 --rounds 2".split()
