@@ -60,10 +60,26 @@ def depends(facts: affine.Facts, value: Value) -> bool:
             continue
         seen.add(current)
         if current in facts.argument:
-            todo += facts.argument[current][0].args
+            loop, _, i = facts.argument[current]
+            todo += loop.args[:3] if loop.name == "for" and not i else carried(loop, i - (loop.name == "for"))
             continue
         op = facts.definition.get(current)
         if op is not None and op.name in ("program_id", "load", "atomic", "atomic_cas"):
             return True
+        if op is not None and op.blocks:
+            todo += carried(op, op.results.index(current))
         todo += op.args if op is not None else ()
     return False
+
+
+def carried(op: Op, i: int) -> list[Value]:
+    """What the i-th of the values that a loop carries, or that the arms of an `if` give, is made of."""
+    ends = [block.terminator.args for block in op.blocks]
+    match op.name:
+        case "for":
+            return [*op.args[:3], op.args[3 + i], ends[0][i]]
+        case "while":
+            return [*op.args, *ends[0], *ends[1]]
+        case "if":
+            return [op.args[0], *(end[i] for end in ends)]
+    return list(op.args)  # the blocks of a reduction see its operands only

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BYTES, ALIGNMENT = 128, 64  # of a CUtensorMap
 KEPT = 256  # launches, and maps, of which the structs are kept
-_MAX_DIM, _MAX_STRIDE = 2**32, 2**40  # elements, and bytes (exclusive)
+_MAX_DIM, _MAX_STRIDE = 2**31, 2**40  # elements (of the 2^32 that a map takes; coordinates are int32), and bytes (exclusive)
 _LEAST_STRIDE = 16  # bytes, and a multiple of it
 # CUtensorMapDataType by the dtype's short name; fp8 and bool are moved as bytes. CUtensorMapSwizzle by bytes.
 _TYPES = {"i8": 0, "u8": 0, "i1": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5}
@@ -123,7 +123,7 @@ class _Map:
         if base & 15:
             raise self.refused("that begins at no multiple of 16 bytes")
         if max(dims) > _MAX_DIM:
-            raise self.refused(f"of {max(dims)} elements along an axis: 2^32 are the most")
+            raise self.refused(f"of {max(dims)} elements along an axis: 2^31 are the most")
         for step in steps:
             if step % _LEAST_STRIDE or not 0 <= step < _MAX_STRIDE:
                 raise self.refused(f"with a stride of {step} bytes: no multiple of 16 from 0 to 2^40")

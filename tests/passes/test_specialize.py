@@ -39,7 +39,12 @@ def product(
     first = left.load([row, 0])
     if HOW == "ordered":
         bl.debug_barrier()
-    for start in range(0, bl.program_id(0) * BK + BK if HOW == "uneven" else k, BK):
+    depth = bl.program_id(0) * BK + BK if HOW == "uneven" else k
+    if HOW == "summed":
+        depth = k - k
+        for _ in range(k // BK):
+            depth += (bl.program_id(0) % 2 + 1) * BK // 2
+    for start in range(0, depth, BK):
         x = left.load([row, start])
         y = right.load([column, start])
         if HOW == "scaled":
@@ -248,8 +253,9 @@ def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how,
 # -- several programs a CTA
 
 
-def test_programs_with_different_numbers_of_trips_have_a_cta_each():
-    func, stages = lowered(product, arrays(HOW="uneven"))
+@pytest.mark.parametrize("how", ["uneven", "summed"])
+def test_programs_with_different_numbers_of_trips_have_a_cta_each(how):
+    func, stages = lowered(product, arrays(HOW=how))
     assert notes(stages, "persist") == ["one program a CTA: not all programs make as many trips"]
     assert not func.attrs.get("persistent")
 

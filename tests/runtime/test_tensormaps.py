@@ -147,7 +147,7 @@ def test_an_array_without_memory_is_empty(gpu, scale):
         (0, (16, 16, 17), "moves boxes of `x` .* with a stride of 68 bytes"),
         (0, (16, 16, -16), "with a stride of -64 bytes"),
         (0, (16, 16, 2**38), "with a stride of 1099511627776 bytes"),
-        (0, (2**32 + 1, 16, 16), "of 4294967297 elements along an axis"),
+        (0, (2**31 + 1, 16, 16), "of 2147483649 elements along an axis"),
     ],
 )
 def test_what_has_no_map_is_refused_with_the_way_out(gpu, scale, offset, sizes, message):

@@ -1,0 +1,131 @@
+"""Whatever keeps accesses in order in a finished kernel with roles is needed: without any one of it something says so.
+
+The interpreter says so, or the tests' reading of the code (which tells lanes apart, for which a warp is in step in the interpreter). The
+kernels are deep enough that every slot of a ring is filled again, in a program or by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from fuzz import reports
+from kernels.attention import forward_case, gradient_case
+from kernels.base import CASES, Case, copied
+from kernels.hopper import boxed_case
+
+from blocknb.ir.build import rebuild
+from blocknb.ir.core import Func, Op
+from blocknb.ir.text import print_op
+from blocknb.kernels.attention_gradients import key_gradients_kernel, query_gradients_kernel
+
+ORDERED = (
+    "barrier", "warp_barrier", "await", "arrive", "expect", "fence", "store_wait", "dot_wait", "wait", "copy_bulk", "store_bulk",
+)  # fmt: skip
+Change = Callable[[Op], Op | tuple]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one op of a function."""
+
+    op: Op
+    what: str
+    change: Change
+
+    def of(self, func: Func) -> Func:
+        def visit(op: Op, walk) -> object:
+            if op.id != self.op.id:
+                return NotImplemented
+            made = self.change(op.replace(args=tuple(map(walk.get, op.args))))
+            if isinstance(made, tuple):
+                return made
+            walk.builder.append(made)
+            return op.results
+
+        return rebuild(func, "mutant", visit)
+
+
+def attributes(**more: Callable[[Op], int]) -> Change:
+    return lambda op: op.replace(attrs={**op.attrs, **{name: find(op) for name, find in more.items()}})
+
+
+def mutants(func: Func) -> Iterator[Mutant]:
+    for op in func.ops():
+        if op.name in ORDERED:
+            yield Mutant(op, "dropped", lambda op: op.args if op.results else ())
+        if op.name in ("dot_wait", "store_wait", "wait"):
+            yield Mutant(op, "one more pending", attributes(pending=lambda op: op.attrs.get("pending", 0) + 1))
+        if op.name == "mbarriers":
+            yield Mutant(op, "an arrival more", attributes(arrivals=lambda op: op.attrs["arrivals"] + 1))
+            if op.attrs["arrivals"] > 1:
+                yield Mutant(op, "an arrival less", attributes(arrivals=lambda op: op.attrs["arrivals"] - 1))
+        if op.name == "expect":
+            yield Mutant(op, "bytes less", attributes(bytes=lambda op: op.attrs["bytes"] - 16))
+        if op.name == "barrier":
+            yield Mutant(op, "of warps", lambda op: op.replace(name="warp_barrier"))
+
+
+def survives(case: Case, arguments: dict, func: Func) -> bool:
+    """Whether nothing is noticed."""
+    try:
+        for seed in range(3):
+            case.interpret(func, arguments, seed=seed, **({"ctas": 1} if func.attrs.get("persistent") else {}))
+        got = {name: copied(value) for name, value in arguments.items()}
+        reports.run(func, got, case.grid)
+        case.check(arguments, got)
+    except Exception:  # of whatever kind: CompilerBug, Race, AssertionError, an instruction that nobody can run
+        return False
+    return True
+
+
+def survivors(case: Case, only: str = "") -> list[str]:
+    """The mutants (`only` of a kind) that nothing notices."""
+    arguments = case.make(np.random.default_rng(0))
+    func, _ = case.lower(arguments, "sm_90a")
+    assert any(op.name == "roles" for op in func.ops())
+    assert survives(case, arguments, func)
+    found = [mutant for mutant in mutants(func) if mutant.what.startswith(only)]
+    assert len(found) > 12
+    return [f"{m.what}: {print_op(func, m.op)}" for m in found if survives(case, arguments, m.of(func))]
+
+
+def own(make: Callable, name: str, *args, **options) -> Case:
+    """A case that no other test has."""
+    make(name, *args, **options)
+    (found,) = (key for key in CASES if key.endswith(name))
+    return replace(CASES.pop(found), name=name)
+
+
+TURNS = own(boxed_case, "lost_in_turns", np.float16, 128, 128, 80, (64, 32, 16), 4e-3, num_stages=2, num_warps=4)
+TEAM = own(boxed_case, "lost_of_team", np.float16, 256, 128, 80, (128, 64, 16), 4e-3, num_stages=2, num_warps=4)
+EIGHT = own(boxed_case, "lost_of_eight", np.float32, 128, 128, 48, (128, 32, 32), 4e-3, num_stages=1, num_warps=8)
+WIDE = own(boxed_case, "lost_of_wide", np.float16, 200, 272, 160, (64, 256, 32), 4e-3, num_stages=2, num_warps=4)
+FORWARD = own(forward_case, "lost_forward", np.float16, 4, 1, 64, 192, 32, 32, 64, 32, num_warps=4, num_stages=2)
+KEYS = own(
+    gradient_case, "lost_keys", key_gradients_kernel, ("dk", "dv"), (4, 1, 1), np.float16, 2, 1, 160, 256, 48, 64, 32, 64, None,
+    num_warps=4, num_stages=2,
+)  # fmt: skip
+QUERIES = own(
+    gradient_case, "lost_queries", query_gradients_kernel, ("dq",), (4, 1, 1), np.float16, 1, 1, 256, 160, 48, 64, 64, 32, None,
+    num_warps=4, num_stages=2,
+)  # fmt: skip
+
+
+def test_whatever_is_dropped_is_noticed() -> None:
+    assert not survivors(TURNS, "dropped")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [TURNS, TEAM, EIGHT, WIDE, FORWARD], ids=lambda case: case.name)
+def test_whatever_is_changed_is_noticed(case: Case) -> None:
+    assert not survivors(case)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [KEYS, QUERIES], ids=lambda case: case.name)
+def test_gradients_lose_nothing_but_a_wait_that_another_one_implies(case: Case) -> None:
+    """Of two rings that a trip uses the team lets go of one before the other, and the producer asks for that first."""
+    assert all(text.startswith("dropped: await %empty") for text in survivors(case))
