@@ -42,24 +42,34 @@ class Needs:
             loop, _, i = self.facts.argument[value]
             if loop.name != "for":
                 return "where it lies depends on a `while`", ()
-            return "", loop.args[:3] if not i else self.carried(loop, i - 1)
+            return "", loop.args[:3] if not i else carried(loop, i - 1)
         op = self.facts.definition.get(value)
         if op is None:
             return "", ()
         i = op.results.index(value)
         match op.name:
             case "for":
-                return "", (op.blocks[0].args[i + 1], *self.carried(op, i))
+                return "", (op.blocks[0].args[i + 1], *carried(op, i))
             case "if":
-                return "", (op.args[0], *(block.terminator.args[i] for block in op.blocks))
+                return "", carried(op, i)
             case "load":
                 return self.writer(op), op.args
         if op.blocks or not OPS[op.name].pure:
             return f"where it lies depends on a {op.name}", ()
         return "", op.args
 
-    def carried(self, loop: Op, i: int) -> tuple[Value, ...]:
-        return (*loop.args[:3], loop.args[3 + i], loop.blocks[0].terminator.args[i])
+
+def carried(op: Op, i: int) -> tuple[Value, ...]:
+    """What the i-th of the values that a loop carries, or that the arms of an `if` give, is made of."""
+    ends = [block.terminator.args for block in op.blocks]
+    match op.name:
+        case "for":
+            return (*op.args[:3], op.args[3 + i], ends[0][i])
+        case "while":
+            return (*op.args, *(value for end in ends for value in end))
+        case "if":
+            return (op.args[0], *(end[i] for end in ends))
+    return op.args  # the blocks of a reduction see its operands only
 
 
 def atoms(poly: Poly) -> list[Value]:

@@ -15,6 +15,7 @@ from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
 from blocknb.passes import specialize
+from blocknb.passes.needs import carried
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -70,16 +71,3 @@ def depends(facts: affine.Facts, value: Value) -> bool:
             todo += carried(op, op.results.index(current))
         todo += op.args if op is not None else ()
     return False
-
-
-def carried(op: Op, i: int) -> list[Value]:
-    """What the i-th of the values that a loop carries, or that the arms of an `if` give, is made of."""
-    ends = [block.terminator.args for block in op.blocks]
-    match op.name:
-        case "for":
-            return [*op.args[:3], op.args[3 + i], ends[0][i]]
-        case "while":
-            return [*op.args, *ends[0], *ends[1]]
-        case "if":
-            return [op.args[0], *(end[i] for end in ends)]
-    return list(op.args)  # the blocks of a reduction see its operands only

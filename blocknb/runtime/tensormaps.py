@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 BYTES, ALIGNMENT = 128, 64  # of a CUtensorMap
 KEPT = 256  # launches, and maps, of which the structs are kept
-_MAX_DIM, _MAX_STRIDE = 2**31, 2**40  # elements (of the 2^32 that a map takes; coordinates are int32), and bytes (exclusive)
+_MAX_DIM = 2**31  # elements: a map takes 2^32, but coordinates are int32
+_MAX_STRIDE = 2**40  # bytes (exclusive)
 _LEAST_STRIDE = 16  # bytes, and a multiple of it
 # CUtensorMapDataType by the dtype's short name; fp8 and bool are moved as bytes. CUtensorMapSwizzle by bytes.
 _TYPES = {"i8": 0, "u8": 0, "i1": 0, "i16": 1, "u16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5}
