@@ -72,7 +72,9 @@ class Generator:
         late = gpu_late.Late(func, self.facts, self.users, self.streamed)
         self.late, self.masks = late.values, late.masks
         self.again = gpu_again.Again(func, self.facts, self.users, self.streamed)
-        self.unplaced = self.late | self.again.values | self.again.after | gpu_wgmma.halved(func)  # emitted where asked for
+        self.unplaced = (
+            self.late | self.again.values | self.again.after | gpu_wgmma.halved(func)
+        )  # emitted where asked for
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}

@@ -101,7 +101,13 @@ def halved(func: Func) -> set[Value]:
     for loop in func.ops():
         for block in loop.blocks:
             made = {value: op for op in block.ops for value in op.results}
-            todo = [x for op in block.ops if op.name == "dot_wait" and op.attrs.get("half") for x in op.args if is_exponential(made, x)]
+            todo = [
+                x
+                for op in block.ops
+                if op.name == "dot_wait" and op.attrs.get("half")
+                for x in op.args
+                if is_exponential(made, x)
+            ]
             while todo:
                 value = todo.pop()
                 op = made.get(value)
@@ -117,7 +123,9 @@ def is_exponential(made: dict[Value, Op], value: Value) -> bool:
 
 def first_half(g: Generator, op: Op) -> str:
     """Computes half of the exponentials that a wait names; a condition that needs all of those."""
-    value = next(x for x in op.args if g.defs.get(x) is not None and g.defs[x].name in ("exp", "exp2") and x in g.unplaced)
+    value = next(
+        x for x in op.args if g.defs.get(x) is not None and g.defs[x].name in ("exp", "exp2") and x in g.unplaced
+    )
     user = next(user for user, _ in g.users[value] if user.name in ("reduce", "reshape"))
     while user.name != "reduce":
         user = g.users[user.result][0][0]

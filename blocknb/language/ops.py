@@ -294,8 +294,8 @@ row(
     "dot",
     "dot",
     rules.dot,
-    "a @ b + c. `precision` (fp32 operands): tf32, tf32x3 or ieee; `instr` the tensor-core instruction, chosen by a pass, `warps` how many split "
-    "the rows and columns of the result; `registers`: a wgmma whose A is in registers, not in a shared buffer. `pending`: so many "
+    "a @ b + c. `precision` (fp32 operands): tf32, tf32x3 or ieee; `instr` the tensor-core instruction, chosen by a pass, `warps` how many "
+    "split the rows and columns of the result; `registers`: a wgmma whose A is in registers, not in a shared buffer. `pending`: so many "
     "wgmma, this one included, may still be under way behind it; its result is for other products to add to until a `dot_wait`. "
     "`turned`: operands (0: a, 1: b) whose buffers hold their transposes. `turn`: `begins` or `ends`, in front of it or behind it, that of "
     "one of two warpgroups to issue products. `crossed`: rows of A are taken in another order (see `layouts.wgmma.crossed`).",

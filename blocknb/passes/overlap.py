@@ -291,9 +291,7 @@ class Rotation(Rebuild):
         at = plan.late.index(plan.second)
         return list(plan.late[:at]), list(plan.late[at + 1 :])
 
-    def wait(
-        self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value], half: bool = False
-    ) -> None:
+    def wait(self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value], half: bool = False) -> None:
         """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
         with self.builder.at(plan.second):
             attrs = {"half": True} if half else {}

@@ -59,7 +59,16 @@ def _decode_part(
 
 @triton.jit
 def _decode_join(
-    Parts, LSE, Lengths, Out, stride_ob, stride_oh, HEADS: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr
+    Parts,
+    LSE,
+    Lengths,
+    Out,
+    stride_ob,
+    stride_oh,
+    HEADS: tl.constexpr,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
     batch, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(Lengths + batch)
@@ -241,7 +250,9 @@ def _extend(
         m_new = tl.maximum(tl.max(s, 1), m)
         alpha, p = tl.exp(m - m_new), tl.exp(s - m_new[:, None])
         total = total * alpha + tl.sum(p, 1)
-        v = tl.load(V + (first + rn)[:, None] * stride_n + kv_head * stride_h + rv[None, :], mask=seen[:, None], other=0.0)
+        v = tl.load(
+            V + (first + rn)[:, None] * stride_n + kv_head * stride_h + rv[None, :], mask=seen[:, None], other=0.0
+        )
         acc = acc * alpha[:, None] + tl.dot(p.to(v.dtype), v)
         m = m_new
     out = Out + (first + rm)[:, None] * stride_n + head * stride_h + rv[None, :]
@@ -274,8 +285,16 @@ def extend_reference(q, k, v, k_cache, v_cache, rows, prefix, starts, main):
 
 
 def extend_inputs(rng):
-    made = {name: normal(rng, n, 2, 96, dtype=HALF) for name, n in (("q", 100), ("k", 100), ("v", 100), ("k_cache", 90), ("v_cache", 90))}
-    return made | {"rows": rng.permutation(90).astype(np.int32), "prefix": [0, 70, 70], "starts": [0, 30, 100], "main": 64}
+    made = {
+        name: normal(rng, n, 2, 96, dtype=HALF)
+        for name, n in (("q", 100), ("k", 100), ("v", 100), ("k_cache", 90), ("v_cache", 90))
+    }
+    return made | {
+        "rows": rng.permutation(90).astype(np.int32),
+        "prefix": [0, 70, 70],
+        "starts": [0, 30, 100],
+        "main": 64,
+    }
 
 
 specimen("extend", extend, extend_reference, 1e-2, 3e-3, ragged=extend_inputs)
@@ -316,7 +335,19 @@ def chosen_blocks(q, k, v, counts, blocks):
     H, N, D = q.shape
     out = empty(q)
     _chosen_blocks[(triton.cdiv(N, 64), H)](
-        q, k, v, out, counts, blocks, *strides(q)[:2], N, D**-0.5 * 1.4426950408889634, blocks.shape[1], 64, D, num_warps=4
+        q,
+        k,
+        v,
+        out,
+        counts,
+        blocks,
+        *strides(q)[:2],
+        N,
+        D**-0.5 * 1.4426950408889634,
+        blocks.shape[1],
+        64,
+        D,
+        num_warps=4,
     )
     return out
 
@@ -396,9 +427,7 @@ specimen(
 
 
 @triton.jit
-def _retention(
-    Q, K, V, Out, Decay, stride_h, stride_n, N, BLOCK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr
-):
+def _retention(Q, K, V, Out, Decay, stride_h, stride_n, N, BLOCK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr):
     """Linear attention with a decay for each head: what is behind the block is kept as a matrix."""
     head, part = tl.program_id(0), tl.program_id(1)
     r = tl.arange(0, BLOCK)
@@ -415,7 +444,9 @@ def _retention(
         seen = rows[:, None] < N
         at = head * stride_h + rows[:, None] * stride_n
         q = tl.load(Q + at + rd[None, :], mask=seen, other=0.0).to(tl.float32)
-        k_t = tl.load(K + head * stride_h + rows[None, :] * stride_n + rd[:, None], mask=rows[None, :] < N, other=0.0).to(tl.float32)
+        k_t = tl.load(
+            K + head * stride_h + rows[None, :] * stride_n + rd[:, None], mask=rows[None, :] < N, other=0.0
+        ).to(tl.float32)
         v = tl.load(V + at + rv[None, :], mask=seen, other=0.0).to(tl.float32)
         scores = tl.dot(q, k_t) * within
         out = tl.dot(scores, v) + tl.dot(q, state) * (inner * tl.exp(-rate))[:, None]
@@ -446,7 +477,22 @@ specimen(
 
 @triton.jit
 def _gradients_at_once(
-    Q, K, V, DO, LSE, Delta, DQ, DK, DV, stride_h, stride_n, N, scale, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, D: tl.constexpr
+    Q,
+    K,
+    V,
+    DO,
+    LSE,
+    Delta,
+    DQ,
+    DK,
+    DV,
+    stride_h,
+    stride_n,
+    N,
+    scale,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    D: tl.constexpr,
 ):
     """A program has a block of keys; queries' gradients are added up in memory."""
     start_n, head = tl.program_id(0) * BLOCK_N, tl.program_id(1)
