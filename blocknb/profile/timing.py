@@ -2,13 +2,15 @@
 
 On a GPU each call stands between two events, after a buffer larger than the L2 cache has been written, as often as the host needs to
 get ahead: a call of several kernels must not wait for the host between them. On a CPU the clock is read
-around each call, after a buffer larger than the last-level cache has been written. Because the candidates alternate (A B A B), a
-change of clocks or of the neighbours' load hits all of them. A KeyboardInterrupt ends the measurement, and what was measured stays.
+around each call, after a buffer larger than the last-level cache has been written. Because the candidates alternate, a change of clocks
+or of the neighbours' load hits all of them; each round has another order, since what ran before a kernel says how warm the chip is (on
+an H200 at its power limit the same product took 6 % longer behind one neighbour than behind another). A KeyboardInterrupt ends the measurement, and what was measured stays.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -53,7 +55,7 @@ def interleaved(
     clock: Callable[[Callable[[], Any]], float] | None = None,
     going: Callable[[Mapping[str, Sequence[float]]], Collection[str]] | None = None,
 ) -> Timings:
-    """Times each candidate once a round, in turn. Returns a Timing by name, in milliseconds.
+    """Times each candidate once a round, in an order of the round's own. Returns a Timing by name, in milliseconds.
 
     `seconds` bounds warming up (unless `warmup_seconds` does) and measuring, each; the round in which that time is over is the last.
     With `cold` off the caches are left as the call before left them. `clock(call)` gives other times than the device's, in
@@ -62,7 +64,7 @@ def interleaved(
     observers.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    found = Timings()
+    found, order = Timings(), random.Random(0)
     with unobserved():
         try:
             measure = clock or clock_of(gpu, cold)
@@ -70,9 +72,10 @@ def interleaved(
                 for call in candidates.values():
                     call()
             for _ in _turns(rounds, seconds, LEAST_ROUNDS):
-                names = candidates if going is None else going(times)
+                names = [*(candidates if going is None else going(times))]
                 if not names:
                     break
+                order.shuffle(names)
                 for name in names:
                     times[name].append(measure(candidates[name]))
         except KeyboardInterrupt:

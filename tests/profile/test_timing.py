@@ -17,8 +17,9 @@ from blocknb.runtime import kernel as runtime
 
 def test_candidates_alternate_after_the_warm_up() -> None:
     order: list[str] = []
-    found = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, gpu=False, rounds=3, warmup=1)
-    assert order == ["a", "b"] * 4 and found["a"].runs == 3 and not found.cancelled
+    found = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, gpu=False, rounds=9, warmup=1)
+    rounds = ["".join(order[at : at + 2]) for at in range(0, 20, 2)]
+    assert rounds[0] == "ab" and {*rounds} == {"ab", "ba"} and found["a"].runs == 9 and not found.cancelled
 
 
 def test_the_median_and_the_quarter_points_are_those_of_the_clock() -> None:
@@ -40,7 +41,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     found = interleaved(
         {"a": lambda: None, "b": second}, gpu=False, rounds=10, warmup=0, clock=lambda call: call() or 1.0
     )
-    assert found.cancelled and (found["a"].runs, found["b"].runs) == (3, 2)
+    assert found.cancelled and found["a"].runs in (2, 3) and found["b"].runs == 2
 
 
 def test_an_interrupt_before_the_first_time_leaves_nothing() -> None:
