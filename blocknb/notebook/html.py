@@ -70,7 +70,7 @@ def render(
     foot = f"<div>{marked(footer)}</div>\n</div>"
     frames = [_summary(section) for section in sections]
     spent = sum(map(_size, (STYLE, foot, *head))) + sum(_size(f) + 400 for f in frames)
-    bodies = [[_line(line, section) for line in section.lines] for section in sections]
+    bodies = [[_line(line, section) for line in _lines(section, opened)] for section in sections]
     level = fair_share([sum(_size(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
     for section, summary, lines in zip(sections, frames, bodies, strict=True):
@@ -137,6 +137,13 @@ def _table(rows: Sequence[Sequence[str]], name: str, head: bool = False) -> str:
 def _summary(section: Section) -> str:
     detail = f" <span class=bn-detail>{escape(section.detail)}</span>" if section.detail else ""
     return f"<b>{escape(section.title)}</b> {escape(section.about)}{detail}"
+
+
+def _lines(section: Section, opened: Collection[str]) -> Sequence[Line]:
+    """What is listed: of a stage that has changed nothing, and that nobody asked for by name, its notes."""
+    if not section.same or section.key in opened:
+        return section.lines
+    return [*(line for line in section.lines if line.note), Line("the same as after the stage before", None)]
 
 
 def _line(line: Line, section: Section) -> str:

@@ -236,6 +236,14 @@ def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
         assert size and (size >= int(missing) or shown == matmul_kernel.latest.trace.notes)
 
 
+def test_a_stage_that_has_changed_nothing_is_listed_where_somebody_names_it(large):
+    def listing(opened):
+        return re.search(r"<b>order</b>.*?</details>", replace(large, opened=opened).html(), flags=re.S)[0]
+
+    assert "the same as after the stage before" in listing(("all",)) and "func @" not in listing(("all",))
+    assert "the same as after the stage before" not in listing(("order",))
+
+
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(0, 5000))
 def test_fair_shares_fit_and_leave_nothing_over(sizes, budget):
     level = html.fair_share(sizes, budget)
