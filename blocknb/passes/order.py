@@ -30,6 +30,7 @@ from blocknb.analysis.effects import looked_at
 from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.report import REPORTS
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS
 from blocknb.target import Target
@@ -166,6 +167,8 @@ class Finder:
                 return f"the `while`{at(op)} may wait for programs that have begun before"
             if op.name in ATOMICS and looked_at(op, self.users):
                 return f"the {op.name}{at(op)} tells them who came first"
+            if self.split and op.name in REPORTS:
+                return f"the {op.name}{at(op)} tells their numbers"
             if op.name == "asm" and "ctaid" in op.attrs["text"]:
                 return f"the assembly{at(op)} asks for its CTA"
         return ""

@@ -23,7 +23,8 @@ from blocknb.target import Target
 
 HALF = np.float16
 WAYS = ("pointers", "descriptors", "divided")
-TILE = {"BM": 128, "BN": 16, "BK": 16}  # so unlike that groups are four columns wide, or sixteen rows
+TILE = {"BM": 64, "BN": 8, "BK": 16}  # so unlike that groups are four columns wide
+FLAT = {"BM": 64, "BN": 32, "BK": 16}  # sixteen, if b's columns count fastest
 
 
 @blocknb.kernel
@@ -40,6 +41,8 @@ def product(
     if HOW == "waits":
         while bl.atomic_cas(c, 1, 1) != 1:
             pass
+    if HOW == "says":
+        bl.device_print("row", row)
     if HOW == "ticket":
         column += bl.minimum(bl.atomic_add(c, 1.0).to(bl.int32), 0)
     if HOW == "assembly":
@@ -63,8 +66,10 @@ def product(
     bl.store(c + rows[:, None] * n + columns[None, :], total, mask=(rows[:, None] < m) & (columns[None, :] < n))
 
 
-def case(way: str, m: int = 650, n: int = 72, k: int = 32, how: str = "plain", **tile: int) -> Case:
-    tile = TILE | tile
+def case(way: str, how: str = "plain") -> Case:
+    """On a grid that its groups do not divide: six columns, in groups of four; divided, two rows of eighteen, in groups of sixteen."""
+    m, n, k = (72, 568, 16) if way == "divided" else (328, 24, 32)
+    tile = FLAT if way == "divided" else TILE
 
     def make(rng: np.random.Generator) -> dict[str, Any]:
         a, b = (rng.standard_normal((rows, k)).astype(HALF) for rows in (m, n))
@@ -134,14 +139,14 @@ def logged_product(a, b, log, count, k):
 
 
 def test_a_persistent_cta_takes_programs_in_that_order():
-    grid, log = (5, 3, 2), np.zeros(30, np.int32)
-    zeros = np.zeros((64, 32), HALF)
-    arguments = {"a": zeros, "b": zeros[:16], "log": log, "count": np.zeros(1, np.int32), "k": 32}
+    grid, log = (3, 2, 2), np.zeros(12, np.int32)
+    zeros = np.zeros((64, 16), HALF)
+    arguments = {"a": zeros, "b": zeros[:16], "log": log, "count": np.zeros(1, np.int32), "k": 16}
     func = Case("logged_product", logged_product, dict, dict).parse(arguments, num_warps=8)
     made = passes.run(func.with_attrs(order=2), Target.parse("sm_90a"), {"order"})[0]
     assert made.attrs["persistent"]
     interp.run(made, parameters(made, arguments), grid, ctas=1)
-    places = [(*place_of(number % 15, 5, 3, 2), number // 15) for number in range(30)]
+    places = [(*place_of(number % 6, 3, 2, 2), number // 6) for number in range(12)]
     assert log.tolist() == [x + 100 * y + 10000 * z for x, y, z in places]
 
 
@@ -151,9 +156,7 @@ def test_a_persistent_cta_takes_programs_in_that_order():
 @pytest.mark.parametrize("way", WAYS)
 def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
     _, (note,), _ = lowered(case(way))
-    counted_by_b = way == "divided"  # whose columns count fastest
-    wide, other = (32, 4) if counted_by_b else (4, 32)
-    along, across = ("b", "a") if counted_by_b else ("a", "b")
+    wide, other, along, across = (16, 8, "b", "a") if way == "divided" else (4, 32, "a", "b")
     assert note == (
         f"programs begin in groups {wide} wide: of 128 at a time, {other} read each tile of `{along}` and {wide} each of `{across}`, so "
         "L2 serves the others"
@@ -163,11 +166,11 @@ def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
 @pytest.mark.parametrize("without", [(), ("persist",), ("specialize",)])
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, without):
-    """Six columns of five, in groups of four; divided, five of six."""
     found = case(way)
     func, _, arguments = lowered(found, without=without)
     assert ("persistent" in func.attrs) == (not without)
-    found.interpret(func, arguments)
+    if not without:
+        found.interpret(func, arguments)
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), found.grid)
     found.check(arguments, got)
@@ -175,7 +178,7 @@ def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, wit
 
 @pytest.mark.parametrize("way", WAYS)
 def test_below_hopper_too(way):
-    found = case(way, m=330, n=40)
+    found = case(way)
     func, _, arguments = lowered(found, "sm_80")
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_80")), parameters(func, got), found.grid)
@@ -253,6 +256,13 @@ def test_programs_keep_their_order_where_it_may_be_meant_or_does_not_help(how, w
     assert "order" not in func.attrs
     head, _, tail = f"programs begin in the order of the grid: {why}".partition("{}")
     assert note.startswith(head) and note.endswith(tail)
+
+
+def test_programs_that_tell_their_numbers_keep_them():
+    """Of one axis; of two, they tell their place in the grid, which is theirs in any order."""
+    func, (note,), _ = lowered(case("divided", how="says"))
+    assert note.endswith("tells their numbers") and "order" not in func.attrs
+    assert lowered(case("pointers", how="says"))[0].attrs["order"] == 4
 
 
 ELSEWHERE = "loops do not read tiles that depend on x alone and others that depend on y alone"
