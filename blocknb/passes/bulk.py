@@ -18,7 +18,7 @@ from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.ops import ATOMICS, OPS
@@ -55,15 +55,18 @@ def bulk(func: Func, target: Target, notes: Notes) -> Func:
     found = Finder(func, notes)
     if not found.stores:
         return func
-    made = tidy(Lowering(func, found, notes).run(), "bulk")
-    bytes, before = place(made)[1], place(func)[1]
-    if bytes > (HALF if before <= HALF else target.max_shared):
-        for store in found.stores.values():
-            found.refuse(store.op, "shared memory has no room for two buffers")
-        return func
+    most = HALF if place(func)[1] <= HALF else target.max_shared
+    for count in range(BUFFERS, 0, -1):
+        made = tidy(Lowering(func, found, count).run(), "bulk")
+        if place(made)[1] <= most:
+            break
+        if count == 1 or not experimental(func):
+            for store in found.stores.values():
+                found.refuse(store.op, "shared memory has no room for two buffers")
+            return func
     firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
-        notes(store.op, store.text())
+        notes(store.op, store.text(count))
     return made
 
 
@@ -89,10 +92,10 @@ class Store:
         """The elements that it has along an axis of the array."""
         return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
 
-    def text(self) -> str:
+    def text(self, count: int) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
-        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}{who}"
+        return f"store: by the copy engine (TMA) from {f'one of {count} buffers' if count > 1 else 'a buffer'} of {size}{who}"
 
 
 class Finder:
@@ -105,7 +108,7 @@ class Finder:
         self.stores: dict[int, Store] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
         for block in blocks_of(roles.blocks[0]):
-            here = set(block.ops)
+            here = dict.fromkeys(block.ops)
             for op in block.ops:
                 if op.name == "store" and (store := self.store(op, here)) is not None:
                     self.stores[op.id] = store
@@ -118,7 +121,7 @@ class Finder:
                 self.refuse(store.op, why)
                 del self.stores[store.op.id]
 
-    def store(self, op: Op, here: set[Op]) -> Store | None:
+    def store(self, op: Op, here: dict[Op, None]) -> Store | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
         way = self.way(op, here)
         if way is None:
@@ -270,7 +273,7 @@ class Finder:
         count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))
         return 1 << count if 1 << count >= LEAST_ROWS else 0
 
-    def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
+    def way(self, op: Op, here: dict[Op, None]) -> tuple[Any, ...] | None:
         """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
         last = self.defs.get(op.args[1])
         if last is None or last not in here or len(self.users[op.args[1]]) > 1:
@@ -281,10 +284,13 @@ class Finder:
             return None
         (buffer,) = last.args
         alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
-        written = next((user for user in users if user.name == "local_store"), None)
-        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or written not in here:
+        if alloc.name not in ("alloc", "slot") or not here.keys() >= {*users}:
             return None
-        return written.args[1], alloc, written, last
+        users = [user for user in here if user in users]  # in their order: tiles may go through it one after another
+        written = users[users.index(last) - 1]
+        if [user.name for user in users] != ["local_store", "local_load"] * (len(users) // 2):
+            return None
+        return written.args[1], written, last
 
     def whole(self, op: Op) -> tuple[Op, list[int]]:
         """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
@@ -322,8 +328,9 @@ def blocks_of(block: Block) -> Iterator[Block]:
 class Lowering(Rebuild):
     """The function with its stores through the copy engine."""
 
-    def __init__(self, func: Func, found: Finder, notes: Notes):
+    def __init__(self, func: Func, found: Finder, each: int):
         super().__init__(func, "bulk", lambda op, _: self.visit_op(op))
+        self.each = each  # how many buffers of each form
         self.found, self.stores = found, found.stores
         self.gone = {op.id for store in found.stores.values() for op in store.gone}
         self.maps: dict[tuple, Value] = {}
@@ -357,7 +364,7 @@ class Lowering(Rebuild):
                     self.maps[key].name = box.root.name
                 if store.way not in self.buffers:
                     kind = replace(store.type, slots=teams)
-                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(BUFFERS)]
+                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(self.each)]
                     self.buffers[store.way] = two
                     for buffer in two:
                         buffer.name = box.root.name
@@ -399,12 +406,12 @@ class Lowering(Rebuild):
             run.clear()  # threads count those that they began themselves
         if not run:
             b.op("store_wait", pending=0)
-        elif len(run) >= BUFFERS:
-            b.op("store_wait", pending=BUFFERS - 1 - len(self.filled))  # which are not under way yet
-        buffer = self.buffers[store.way][len(run) % BUFFERS]
+        elif len(run) >= self.each:
+            b.op("store_wait", pending=self.each - 1 - len(self.filled))  # which are not under way yet
+        buffer = self.buffers[store.way][len(run) % self.each]
         b.op("local_store", buffer, self.get(store.value))
         self.filled.append((store, buffer))
-        if not 1 < self.count[store.op.attrs.get("part_of")] <= BUFFERS or len(self.filled) == BUFFERS:
+        if not 1 < self.count[store.op.attrs.get("part_of")] <= self.each or len(self.filled) == self.each:
             self.send()
         run.append(store)
 

@@ -100,7 +100,7 @@ class Quotients:
         return b.op("if", same, blocks=(likely.done, other.done), types=(NUMBER,)).result
 
 
-def places(b: Builder, program: Value, x: Value, y: Value) -> list[Value]:
+def along_axes(b: Builder, program: Value, x: Value, y: Value) -> list[Value]:
     """A program's number along each axis of the grid, x and y its extents along the first two: most grids have only one axis."""
     zero = b.const(0, t.int32)
     with b.block() as first:

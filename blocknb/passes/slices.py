@@ -15,62 +15,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from blocknb.analysis import boxes
+from blocknb.analysis import boxes, ranges
 from blocknb.analysis.affine import Facts
 from blocknb.ir.build import Builder, Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
 from blocknb.language import types as t
-from blocknb.language.types import Tile
 from blocknb.passes import order
+from blocknb.passes.allocate import Live, live_ranges
 from blocknb.passes.needs import Needs
-from blocknb.passes.quotients import Quotients, places
+from blocknb.passes.places import NUMBER, Places, fresh
+from blocknb.passes.quotients import Quotients, along_axes
 
 if TYPE_CHECKING:
     from blocknb.passes.specialize import Copy, Group, Plan
-
-NUMBER = Tile(t.int32)
-
-
-# -- places in rings
-
-
-class Places:
-    """The slot and the parity of each ring at the place where the builder stands."""
-
-    def __init__(self, builder: Builder, rings: Sequence[Group]):
-        self.builder, self.now = builder, dict[int, tuple[Value, Value]]()
-        for ring in rings:
-            self.now[id(ring)] = builder.const(0, t.int32), builder.const(0, t.int32)
-
-    def advance(self, ring: Group) -> None:
-        b, (slot, parity) = self.builder, self.now[id(ring)]
-        one, first = b.const(1, t.int32), b.const(0, t.int32)
-        turned = b.value("xor", parity, one)
-        if ring.slots > 1:
-            after = b.value("add", slot, one)
-            at_end = b.value("cmp", after, b.const(ring.slots, t.int32), pred="eq")
-            slot, turned = b.value("select", at_end, first, after), b.value("select", at_end, turned, parity)
-        self.now[id(ring)] = slot, turned
-
-    def skip(self, ring: Group, count: Value) -> None:
-        """Passes over as many slots as others use."""
-        b, (slot, parity) = self.builder, self.now[id(ring)]
-        slots, far = b.const(ring.slots, t.int32), b.value("add", slot, count)
-        turns = b.value("and", b.value("div", far, slots), b.const(1, t.int32))
-        self.now[id(ring)] = b.value("rem", far, slots), b.value("xor", parity, turns)
-
-    def values(self, rings: Sequence[Group]) -> list[Value]:
-        return [value for ring in rings for value in self.now[id(ring)]]
-
-    def enter(self, rings: Sequence[Group], values: Sequence[Value]) -> None:
-        for i, ring in enumerate(rings):
-            self.now[id(ring)] = values[2 * i], values[2 * i + 1]
-            values[2 * i].name, values[2 * i + 1].name = "slot", "parity"
-
-
-def fresh(rings: Sequence[Group]) -> list[Value]:
-    return [Value(NUMBER) for _ in rings for _ in range(2)]
-
 
 # -- the two parts
 
@@ -138,11 +95,23 @@ class Roles:
         b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
         self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
         self.turns.name = "turns"
-        for op in self.func.ops():
-            if op.name == "alloc" and op.result not in copied:
+        there: list[tuple[Live, Value]] = []  # that may be used again when they are not alive
+        for live in sorted((x for x in live_ranges(self.func) if x.op.name == "alloc"), key=lambda x: x.first):
+            op = live.op
+            if op.result in copied:
+                continue
+            kind = replace(op.attrs["type"], slots=self.plan.teams)
+            again = (
+                (x for x in there if x[1].type == kind and x[0].last < live.first) if experimental(self.func) else ()
+            )
+            before = next(iter(again), None)
+            if before is not None:
+                there.remove(before)
+                self.own[op.id] = before[1]
+            else:
                 with b.at(op):
-                    kind = replace(op.attrs["type"], slots=self.plan.teams)
                     self.own[op.id] = b.value("alloc", **{**op.attrs, "type": kind})
+            there.append((live, self.own[op.id]))
         for group in self.plan.groups:
             count, ring = b.const(1, t.int32), id(group.ring or group)
             if group.loop is not None:
@@ -210,7 +179,7 @@ class Part:
         b, width = self.builder, self.roles.func.attrs.get("order")
         x, y = (b.value("num_programs", axis=axis) for axis in range(2))
         if width is None:
-            return places(b, program, x, y)
+            return along_axes(b, program, x, y)
         plane = b.value("mul", x, y)
         at = order.place(b.value, b.value("rem", program, plane), x, y, b.const(width, t.int32))
         return [*at, b.value("div", program, plane)]
@@ -255,6 +224,9 @@ class Team(Part, Rebuild):
         self.team: Value | None = None  # its number, where there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
+        self.ending: tuple[Value, Value, Value] | None = (
+            None  # of a loop whose last trip passes on: index, upper bound and step
+        )
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
         """Of several teams each takes every so many-th program, the first team the first. Its places in the rings are behind those of
@@ -281,11 +253,17 @@ class Team(Part, Rebuild):
             self.places.skip(ring, self.roles.counts[id(ring)])
         return [b.value("xor", turn, b.const(1, t.int32))]
 
-    def pass_on(self) -> None:
-        """The products of a program are issued: the next team may begin."""
+    def pass_on(self, *when: Value) -> None:
+        """The products of a program are issued, or all that they wait for is there: the next team may begin."""
         b = self.builder
         if self.team is not None and self.roles.turns is not None:
-            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
+            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team), *when)
+
+    def passes_early(self, op: Op) -> bool:
+        """Whether the last trip of a loop can say so, before its product: its index is never less than 0, so no difference overflows."""
+        lower, step = (ranges.bounds(self.roles.facts, x)[0] for x in (op.args[0], op.args[2]))
+        alone = op.id == self.final and len([x for x in op.blocks[0].ops if x.name == "dot"]) == 1
+        return self.team is not None and alone and experimental(self.func) and lower >= 0 and step > 0
 
     def body(self) -> None:
         self.ops(self.func.body.ops)
@@ -334,9 +312,12 @@ class Team(Part, Rebuild):
 
     def product(self, op: Op) -> None:
         """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
-        groups = self.late[op.id]
+        groups, b = self.late[op.id], self.builder
+        if self.ending is not None:
+            index, upper, step = self.ending
+            self.pass_on(b.value("cmp", b.value("sub", upper, index), step, pred="le"))
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
-        self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
+        b.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
         for group in groups:
             self.leave(group.ring or group)
             self.places.advance(group.ring or group)
@@ -358,8 +339,10 @@ class Team(Part, Rebuild):
         with b.block((*body.args, *inner)) as opened:
             self.places.enter(rings, inner)
             self.before.update(zip(map(id, late), inner[2 * len(rings) :], strict=True))
+            early = self.passes_early(op)
+            self.ending = (body.args[0], op.args[1], op.args[2]) if early else None
             self.ops(body.ops[:-1])
-            end = body.terminator
+            self.ending, end = None, body.terminator
             after = [*self.places.values(rings), *(self.before[id(ring)] for ring in late)]
             b.append(end.replace(args=(*map(self.get, end.args), *after)))
         outer = [Value(value.type) for value in inner]
@@ -367,7 +350,7 @@ class Team(Part, Rebuild):
         self.places.enter(rings, outer)
         self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
         if op.id == self.final:
-            self.pass_on()
+            self.pass_on(*([b.value("cmp", op.args[0], op.args[1], pred="ge")] if early else []))
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[Group], groups: Sequence[Group]) -> list[Value]:

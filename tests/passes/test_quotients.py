@@ -11,7 +11,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func
 from blocknb.ir.verify import verify
-from blocknb.passes.quotients import Quotients, places
+from blocknb.passes.quotients import Quotients, along_axes
 
 MOST = (1 << 31) - 1
 TEXT = """
@@ -99,7 +99,7 @@ def test_places_along_the_axes_of_a_grid(grid: tuple[int, int]):
         if op.name != "store":
             return NotImplemented
         b, (pointer, program) = rebuild.builder, op.args
-        for value in places(b, program, *func.params[1:]):
+        for value in along_axes(b, program, *func.params[1:]):
             b.op("store", pointer, value)
             pointer = b.value("ptradd", pointer, b.const(1, program.type))
         return ()
