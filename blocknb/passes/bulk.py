@@ -340,7 +340,10 @@ class Lowering(Rebuild):
         self.count = Counter(store.op.attrs.get("part_of") for store in self.stores.values())
 
     def visit_op(self, op: Op) -> Any:
-        if op.id not in self.stores and op.id not in self.gone and not (OPS[op.name].pure and not op.blocks):
+        harmless = (
+            op.id in self.stores or op.id in self.gone or op.name == "alloc" or (OPS[op.name].pure and not op.blocks)
+        )
+        if not harmless:
             self.send()
         if op.name == "roles":
             self.prepare(op.attrs.get("teams", 1))
@@ -401,17 +404,19 @@ class Lowering(Rebuild):
 
     def emit(self, store: Store) -> None:
         b, run = self.builder, self.run_of[-1]
+        parts = self.count[store.op.attrs.get("part_of")]
+        together = 1 < parts <= self.each or (parts % self.each == 0 and experimental(self.func))
         if run and run[-1].each_warp is not store.each_warp:
             self.send()
             run.clear()  # threads count those that they began themselves
-        if not run:
+        if not run or (together and not self.filled):
             b.op("store_wait", pending=0)
-        elif len(run) >= self.each:
-            b.op("store_wait", pending=self.each - 1 - len(self.filled))  # which are not under way yet
+        elif len(run) >= self.each and not together:
+            b.op("store_wait", pending=self.each - 1)
         buffer = self.buffers[store.way][len(run) % self.each]
         b.op("local_store", buffer, self.get(store.value))
         self.filled.append((store, buffer))
-        if not 1 < self.count[store.op.attrs.get("part_of")] <= self.each or len(self.filled) == self.each:
+        if not together or len(self.filled) == self.each:
             self.send()
         run.append(store)
 

@@ -78,6 +78,15 @@ def test_the_third_part_waits_until_the_first_has_been_read():
     CASES["boxed_fp16_wide"].interpret(func, arguments)
 
 
+def test_four_parts_may_share_two_fences():
+    func, _, arguments = lowered("boxed_fp16_wide", experimental=True)
+    ops = [op for op in team(func) if op.name in ("store_wait", "local_store", "fence", "store_bulk")]
+    both = ["store_wait", "local_store", "local_store", "fence", "store_bulk", "store_bulk"]
+    assert [op.name for op in ops] == [*both, *both, "store_wait"]
+    assert not any(op.attrs["pending"] for op in ops if op.name == "store_wait")
+    CASES["boxed_fp16_wide"].interpret(func, arguments)
+
+
 def test_each_warp_may_store_its_own_rows():
     """Boxes of 16 rows, and no barrier of the team."""
     func, stages, arguments = lowered("boxed_fp16_wide")
