@@ -313,6 +313,8 @@ class Generator:
             case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
                 return gpu_float8.convert(self, op, value, index)
         names = tuple(self.registers[v][i] for v, i in self.operands(op, value, index))
+        if (every := op.attrs.get("computed")) and index % (2 * every) in (1, 2 * every - 1):
+            return gpu_math.power_of_two(self, names[0])
         if value in self.moving:
             names = gpu_async.unmoved(self, names)
         if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert", "part"):
@@ -380,6 +382,8 @@ class Generator:
             self.op(op)
             if op.attrs.get("ahead"):
                 gpu_control.split(self, gpu_control.turn(self))
+        if any(op.name == "dot_wait" and op.attrs.get("turn") for op in ops):
+            gpu_roles.end_turn(self)
         self.forget()  # after this block these names are not defined on every path
 
     def forget(self) -> None:

@@ -71,6 +71,9 @@ def wait(g: Generator, op: Op) -> None:
     pending = op.attrs.get("pending", 0)
     kept = [] if pending else [("r", f"i32 {name}") for name in g.flying]
     summed = [i for i, value in enumerate(op.args) if is_summed(g, value)]
+    if op.attrs.get("turn"):
+        gpu_control.split_if(g, rare(g, [x for i, x in enumerate(op.args) if i not in summed and x not in g.unplaced]))
+        gpu_roles.begin_turn(g)
     if op.attrs.get("half"):
         gpu_control.split_if(g, first_half(g, op))
     for i, (value, result) in enumerate(zip(op.args, op.results, strict=True)):

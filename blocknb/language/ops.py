@@ -242,9 +242,11 @@ for _name, _doc, _fn in (
         _name,
         "elementwise",
         rules.same("float"),
-        _doc + " With `flush`, results that are subnormal in fp32 are zero." * (_name in ("exp", "exp2")),
+        _doc
+        + " With `flush`, results that are subnormal in fp32 are zero; `computed`: one element of so many by arithmetic, to 2^-13."
+        * (_name in ("exp", "exp2")),
         operands="x",
-        attrs=("flush",) if _name in ("exp", "exp2") else (),
+        attrs=("flush", "computed") if _name in ("exp", "exp2") else (),
         numpy=meaning.flushing(_fn) if _name in ("exp", "exp2") else meaning.wide(_fn),
     )
 

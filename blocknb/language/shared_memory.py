@@ -50,7 +50,7 @@ def rows(row: Callable) -> None:
         "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used. "
         "`half`: half of what else is named is computed before, the rest behind.",
         operands="x...",
-        attrs=("pending", "half"),
+        attrs=("pending", "half", "turn"),
         reads="shared",
         levels=("memory",),
     )

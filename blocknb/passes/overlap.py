@@ -142,9 +142,8 @@ class Rotation(Rebuild):
         super().__init__(func, "overlap", lambda op, _: self.rotate(op))
         self.plans = plans
         self.users = {value: len(found) for value, found in uses(func).items()}
-        trials = TRIALS if experimental(func) else ()
-        self.turns = "turns" in trials and func.attrs["num_warps"] == 2 * wgmma.GROUP
-        self.soon, self.half = "soon" in trials, "half" in trials
+        self.pair = func.attrs["num_warps"] == 2 * wgmma.GROUP
+        self.trials = TRIALS if experimental(func) else None
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -196,6 +195,7 @@ class Rotation(Rebuild):
     def trip(self, body: Block, plan: Plan, early: Sequence[Op], put_off: Value, added: Value) -> None:
         """One trip: the first product, the second one of the trip before, what needs the first, and what needs the second."""
         b, end = self.builder, body.terminator
+        self.choose(plan)
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]
         narrowed, weights = self.narrowed(plan, early)
@@ -225,6 +225,8 @@ class Rotation(Rebuild):
         rest = [x for x in early if x not in later and early.index(x) > early.index(plan.first)]
         for x in rest:
             if x not in behind_wait:
+                if self.computed and x.name == "exp2" and x.result.type.size >= plan.second.args[0].type.size:
+                    x = x.replace(attrs={**x.attrs, "computed": self.computed})
                 self.one(x)
         unknown = {value for x in behind_wait for value in x.results}
         known = [x for x in there if x not in moved and x is not plan.second.result and x not in unknown]
@@ -235,6 +237,14 @@ class Rotation(Rebuild):
         values = [self.get(value) for value in end.args]
         values[plan.place] = self.get(plan.second.args[2])
         b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
+
+    def choose(self, plan: Plan) -> None:
+        registers = [dot.result.type.layout.num_registers for dot in (plan.first, plan.second)]
+        usual = ("soon",) if registers[1] >= registers[0] else ()
+        trials = usual if self.trials is None else self.trials
+        self.turns, self.alone = ("turns" in trials and self.pair), ("alone" in trials and self.pair)
+        self.computed = next((int(x[4:]) for x in trials if x.startswith("poly")), 0)
+        self.soon, self.half = "soon" in trials, "half" in trials
 
     def exponentials(self, plan: Plan, early: Sequence[Op]) -> list[Op]:
         """What is computed of whole tiles for the second product's operand, behind the reductions that this needs."""
@@ -295,6 +305,8 @@ class Rotation(Rebuild):
         """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
         with self.builder.at(plan.second):
             attrs = {"half": True} if half else {}
+            if half and self.alone:
+                attrs["turn"] = "powers"
             done = self.builder.op("dot_wait", plan.second.result, *there, **attrs).results[0]
         done.name = total.name
         self.mapping[total] = self.mapping[plan.second.result] = done
