@@ -10,7 +10,7 @@ from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
 PASSES = tuple(
-    "narrow coalesce wgmma tensorcore assign epilogue shared order specialize overlap bulk pipeline barriers".split()
+    "narrow coalesce wgmma tensorcore assign defer epilogue shared order specialize overlap bulk pipeline barriers".split()
 )
 USUAL = {"num_warps": 4}  # `warps` is tested by itself
 SAMPLES = {
@@ -19,6 +19,7 @@ SAMPLES = {
     "wgmma": ("wgmma_attention", "wgmma_tf32_tn", "matmul_tf32_tt"),
     "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
     "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
+    "defer": ("online_softmax", "attention"),
     "epilogue": ("wgmma_fp16_parts",),
     "order": ("crossed_fp16", "boxed_fp16"),
     "specialize": ("attention_masked", "boxed_fp16", "crossed_fp16"),
