@@ -144,7 +144,7 @@ def within_threads(g: Generator, op: Op, targets: Sequence[int]) -> Iterator[tup
 
 def narrow_operand(g: Generator, op: Op) -> Value | None:
     """The 16-bit floats that an op has the maximum (or minimum) of after widening them, where two at a time are compared as they are."""
-    maker = g.defs.get(op.args[0])
+    maker = maker_of(g, op.args[0])
     if len(op.args) > 1 or maker is None or maker.name != "cast" or g.target.capability < 80:
         return None
     (combine, *others), source = op.blocks[0].ops, maker.args[0]
@@ -155,6 +155,14 @@ def narrow_operand(g: Generator, op: Op) -> Value | None:
     pairs = source.type.dtype in (t.float16, t.bfloat16) and op.args[0].type.dtype == t.float32
     axis = op.args[0].type.layout.axis_bits(op.attrs["axis"])[0]
     return source if pairs and axis and not {source, op.args[0]} & g.streamed else None
+
+
+def maker_of(g: Generator, value: Value) -> Op | None:
+    """The op that makes a tile's registers: what only gives its axes another order leaves them where they are."""
+    maker = g.defs.get(value)
+    while maker is not None and maker.name in ("reshape", "trans"):
+        maker = g.defs.get(maker.args[0])
+    return maker
 
 
 def by_pairs(g: Generator, op: Op, narrow: Value, parts: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -198,7 +206,7 @@ def tree(g: Generator, op: Op, parts: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 def _sums_products(g: Generator, op: Op) -> bool:
     """Whether an op is the sum of products in fp32 or fp64, of which most are one instruction with its sum."""
-    maker = g.defs.get(op.args[0])
+    maker = maker_of(g, op.args[0])
     single = len(op.args) == 1 and [inner.name for inner in op.blocks[0].ops[:-1]] == ["add"]
     return single and maker is not None and maker.name == "mul" and op.args[0].type.dtype in (t.float32, t.float64)
 

@@ -18,6 +18,8 @@ from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
+#: Heads whose blocks of a causal mask are taken in turn: what is begun last, with nothing behind it to fill the gaps, is short then.
+TURNS = 4
 LN2 = bl.constexpr(0.6931471805599453)
 
 
@@ -31,12 +33,14 @@ def head_of(array, batch, head, at, rows, width, ROWS: bl.constexpr, WIDTH: bl.c
 @blocknb.kernel
 def attention_kernel(
     q, k, v, out, logsums, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
-    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, TOGETHER: bl.constexpr = 1,
 ):  # fmt: skip
-    """The program's ids are its block of queries, its head and its batch; query i sees keys up to i + shift, if CAUSAL."""
-    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    """The program's ids are its block of queries, in turn of TOGETHER heads, those heads and its batch; query i sees keys up to i + shift,
+    if CAUSAL."""
+    block, batch = bl.program_id(0) // TOGETHER, bl.program_id(2)
+    head = bl.program_id(1) * TOGETHER + bl.program_id(0) % TOGETHER
     if CAUSAL:
-        block = bl.num_programs(0) - 1 - block  # those with most to do begin first
+        block = bl.num_programs(0) // TOGETHER - 1 - block  # those with most to do begin first
     first = block * ROWS
     rows = first + bl.arange(0, ROWS)
     query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
@@ -66,7 +70,7 @@ def attention_kernel(
     result *= (1.0 / bl.where(unseen, 1.0, total))[:, None]
     head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).store([first, 0], result.to(out.dtype.element_ty))
     if logsums is not None:
-        line = logsums + (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+        line = logsums + (batch.to(bl.int64) * bl.num_programs(1) * TOGETHER + head) * queries
         logsum = bl.where(unseen, -float("inf"), (top + bl.log2(total)) * LN2)
         bl.store(line + rows, logsum, mask=rows < queries)
 
@@ -102,8 +106,9 @@ def attention(
             logsums[...] = -math.inf
         return out
     tile = tile or TILES.choose(q, found.block)
-    attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]), found.heads, found.batch)](
+    together = math.gcd(found.heads, TURNS) if causal else 1
+    attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]) * together, found.heads // together, found.batch)](
         q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
-        found.group, shift, CAUSAL=causal, WIDTH=found.block, **tile,
+        found.group, shift, CAUSAL=causal, WIDTH=found.block, TOGETHER=together, **tile,
     )  # fmt: skip
     return out
