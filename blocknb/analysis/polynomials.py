@@ -195,8 +195,13 @@ def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype
     if symbol.kind == TRIP:
         far = builder.value("sub", cast(get(symbol.value.blocks[0].args[0])), lower)
         return builder.value("div", far, step)
-    one = builder.const(1, dtype)  # counts of loops that go backwards are not asked for: see `emittable`
-    far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, one))
+    return trips(builder, lower, upper, step)  # those of loops that go backwards are not asked for: see `emittable`
+
+
+def trips(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:
+    """The number of trips of a loop with these bounds and a positive step, all scalars of one signed type."""
+    dtype = lower.type.dtype
+    far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, builder.const(1, dtype)))
     return builder.value("max", builder.value("div", far, step), builder.const(0, dtype))
 
 

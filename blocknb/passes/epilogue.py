@@ -36,7 +36,7 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
     so that a small buffer serves them all one after another. Each thread has its piece of every part in registers of its own. What is
     loaded only to be combined with the tile is loaded in such parts, too, each while the one before it is stored.
     """
-    func = turned_first(func)
+    func = converted_last(func)
     found = find(func)
     gone = {id: store for store in found.values() for id in store.made}
 
@@ -49,34 +49,45 @@ def epilogue(func: Func, target: Target, notes: Notes) -> Func:
     return rebuild(func, "epilogue", visit) if found else func
 
 
-def turned_first(func: Func) -> Func:
-    """Large tiles that are converted, transposed and stored (products that are added up transposed), transposed before: that costs
-    nothing, and the conversion stands at the store."""
+def converted_last(func: Func) -> Func:
+    """Large tiles that are converted, then transposed or narrowed, and stored: converted last. So the conversion stands at the store, and
+    moves no more than is stored."""
     users, makers = uses(func), definitions(func)
-    late: dict[int, Op] = {}  # conversions, by the ids of the transpositions behind them
-
+    first: set[int] = set()  # conversions, by op id
+    last: dict[int, tuple[Op, ...]] = {}  # by the id of the op at the store: the conversion and all behind it
     for op in func.ops():
-        if op.name != "store" or (turned := makers.get(op.args[1])) is None or turned.name != "trans":
+        made, chain = makers.get(op.args[1]) if op.name == "store" else None, list[Op]()
+        while made is not None and may_come_first(made) and len(users[made.result]) == 1:
+            chain.insert(0, made)
+            made = makers.get(made.args[0])
+        if not chain or made is None or made.name != "convert" or len(users[made.result]) > 1:
             continue
-        made = makers.get(turned.args[0])
-        if made is None or made.name != "convert" or made.result.type.size * made.result.type.dtype.bits // 8 <= SMALL:
-            continue
-        if len(users[made.result]) == len(users[turned.result]) == 1:
-            late[turned.id] = made
-    gone = {op.id for op in late.values()}
+        if made.result.type.size * made.result.type.dtype.bits // 8 > SMALL:
+            first.update((made.id, *(x.id for x in chain[:-1])))
+            last[chain[-1].id] = (made, *chain)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
-        if op.id in gone:
+        if op.id in first:
             return op.results
-        if op.id not in late:
+        if op.id not in last:
             return NotImplemented
-        b, made = rebuild.builder, late[op.id]
-        turned = b.value("trans", rebuild.get(made.args[0]), perm=op.attrs["perm"])
-        turned.name = op.result.name
+        b, (made, *chain) = rebuild.builder, last[op.id]
+        value = rebuild.get(made.args[0])
+        for x in chain:
+            with b.at(x):
+                value = b.value(x.name, value, **x.attrs)
+            value.name = x.result.name
         with b.at(made):
-            return [b.value("convert", turned, layout=op.result.type.layout)]
+            return [b.value("convert", value, layout=op.result.type.layout)]
 
-    return rebuild(func, "epilogue", visit) if late else func
+    return rebuild(func, "epilogue", visit) if last else func
+
+
+def may_come_first(op: Op) -> bool:
+    """Whether an op may come before the conversion of its operand: it costs nothing, or narrows."""
+    if op.name == "cast":
+        return op.result.type.dtype.bits < op.args[0].type.dtype.bits
+    return op.name == "trans"
 
 
 def find(func: Func) -> dict[int, Store]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.analysis import boxes, ranges
 from blocknb.analysis.affine import Facts
+from blocknb.analysis.polynomials import trips
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
 from blocknb.language import types as t
@@ -118,8 +119,7 @@ class Roles:
                 lower, upper, step = (
                     boxes.at_top(b, self.facts, self.facts.integer(x), t.int32, made) for x in group.loop.args[:3]
                 )
-                far = b.value("add", b.value("sub", upper, lower), b.value("sub", step, count))
-                count = b.value("max", b.value("div", far, step), b.const(0, t.int32))
+                count = trips(b, lower, upper, step)
             self.counts[ring] = b.value("add", self.counts[ring], count) if ring in self.counts else count
 
     def tensor_maps(self) -> None:

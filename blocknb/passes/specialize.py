@@ -21,7 +21,7 @@ from blocknb.analysis import affine, boxes, ranges
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import effects, global_operands, looked_at, orders
 from blocknb.analysis.polynomials import of_launch
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer, Tile
@@ -126,6 +126,7 @@ class Plan:
     alone: bool = True
     registers: tuple[int, int] | None = None
     teams: int = 1
+    kept: int = 0  # bytes of shared memory for the buffers from which the copy engine stores results (see `bulk`)
 
     @property
     def warps(self) -> int:
@@ -143,7 +144,8 @@ class Plan:
 
     def most(self, target: Target) -> int:
         """The bytes of shared memory that the program may take."""
-        return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
+        most = target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
+        return most - self.kept
 
     def smaller(self, notes: Notes) -> Plan | None:
         """The plan with a slot less where most are, None if there is none to spare."""
@@ -235,7 +237,14 @@ class Planner:
             group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
         warps = teams * self.func.attrs["num_warps"]
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
-        return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams)
+        kept = 2 * teams * self.stored() if teams > 1 and experimental(self.func) else 0
+        return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams, kept)
+
+    def stored(self) -> int:
+        """The bytes of the largest part of a result that is stored without a buffer of its own."""
+        found = (op.args[1] for op in self.func.ops() if op.name == "store" and "part_of" in op.attrs)
+        shuffled = (x.type for x in found if self.defs[x].name == "convert")
+        return max((kind.size * kind.dtype.bytes for kind in shuffled), default=0)
 
     def take_turns(self, groups: list[Group]) -> bool:
         """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they
