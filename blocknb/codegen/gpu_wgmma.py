@@ -225,7 +225,9 @@ class Product:
         """The numbers of the 32-bit words of an A in registers, in the order of the instructions that take them."""
         g, value = self.g, self.a
         count, per = value.type.layout.num_registers, 32 // value.type.dtype.bits
-        if value.type.dtype == t.float32:
+        if self.op.attrs.get("crossed"):  # cut off to tf32 by the instruction, as B is
+            names = [g.emit(f"bitcast float {name} to i32") for name in g.regs(value)]
+        elif value.type.dtype == t.float32:
             names = [as_tf32(g, name) for name in g.regs(value)]
         else:
             names = [word(g, value, tuple(range(i, i + per))) for i in range(0, count, per)]

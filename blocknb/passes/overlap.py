@@ -22,6 +22,7 @@ from blocknb.ir.core import Block, Func, Op, Value, experimental, uses, walk
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
+from blocknb.passes.read_ahead import read_ahead
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -38,7 +39,8 @@ def overlap(func: Func, target: Target, notes: Notes) -> Func:
     """Runs a product while the next one's operand is computed
 
     Where a loop has two products, one of them with what is computed from the other's result (attention), the second is put off for one
-    trip, so that it runs while the softmax of the next scores is computed.
+    trip, so that it runs while the softmax of the next scores is computed. An operand that is read from shared memory into registers
+    is read while the product before it runs.
     """
     facts, users = affine.analyze(func), uses(func)
     plans = {}
@@ -46,7 +48,7 @@ def overlap(func: Func, target: Target, notes: Notes) -> Func:
         if loop.name == "for" and (plan := planned(loop, facts, users)) is not None:
             plans[loop.id] = plan
             notes(plan.second, "dot: put off for one trip, it runs while the operand of the next one is computed")
-    return Rotation(func, plans).run() if plans else func
+    return read_ahead(Rotation(func, plans).run() if plans else func, notes)
 
 
 @dataclass(frozen=True)

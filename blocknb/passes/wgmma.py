@@ -132,7 +132,8 @@ class Choice:
         a, _, c = (x.type for x in op.args)
         instruction, warps = instruction_of(op), op.attrs["warps"]
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
-        where = "A from registers, B" if op.attrs["registers"] else "both operands"
+        cut = " (cut off to tf32, not rounded)" if op.attrs.get("crossed") else ""
+        where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
         few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
         return (
             f"dot: {instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
