@@ -42,9 +42,10 @@ class Plan:
 def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]]) -> Plan | None:
     (block,) = loop.blocks
     made = {value: op for op in block.ops for value in op.results}
-    (dot, *others) = [op for op in block.ops if op.name == "dot"] or [None]
-    if dot is None or others or not dot.attrs.get("crossed") or dot.attrs.get("pending"):
+    products = [op for op in block.ops if op.name == "dot"]
+    if len(products) != 1 or not products[0].attrs.get("crossed") or products[0].attrs.get("pending"):
         return None
+    (dot,) = products
     reading, value = list[Op](), dot.args[0]
     while (op := made.get(value)) is not None and op.name in ("local_load", "slot", *VIEWS):
         if len(users[value]) > 1:
