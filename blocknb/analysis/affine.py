@@ -12,6 +12,7 @@ that it does not. `range` and `truth` never rest on the assumptions, but on what
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,11 +78,20 @@ class Facts:
         self.home: dict[Value, Op | None] = dict.fromkeys(func.params)
         self.parent: dict[Op, Op | None] = {}
         self.number: dict[Any, int] = {p: i for i, p in enumerate(func.params)}
+        #: What a local_load has from its buffer, which was stored in the same block before; and the stores to each buffer.
+        self.loaded: dict[Value, Op] = {}
+        self.stores: Counter[Value] = Counter()
         self._enter(func.body, None)
 
     def _enter(self, block: Block, parent: Op | None) -> None:
+        here: dict[Value, Op] = {}
         for op in block.ops:
             self.parent[op] = parent
+            if op.name == "local_store":
+                here[op.args[0]] = op
+                self.stores[op.args[0]] += 1
+            elif op.name == "local_load" and op.args[0] in here:
+                self.loaded[op.result] = here[op.args[0]]
             for value in op.results:
                 self.definition[value], self.home[value] = op, parent
                 self.number[value] = len(self.number)
@@ -184,6 +194,11 @@ class Facts:
     def truth(self, value: Value) -> bool | None:
         """True or False when every element of a boolean is known to be that."""
         return ranges.truth(self, value)
+
+    def stored(self, loaded: Value) -> Value | None:
+        """The tile that a conversion brings through shared memory to a local_load: all that is ever stored to that buffer."""
+        store = self.loaded.get(loaded)
+        return store.args[1] if store is not None and self.stores[store.args[0]] == 1 else None
 
     def invariant(self, form: Form, loop: Op) -> bool:
         """Whether a form is built of symbols from outside a loop alone."""

@@ -162,8 +162,7 @@ def with_promises(known: Info, op: Op | None) -> Info:
 
 
 def _info(facts: Facts, value: Value) -> Info:
-    rank = len(value.type.shape)
-    nothing = Info((Group(),) * rank)
+    nothing = Info((Group(),) * len(value.type.shape))
     if value in facts.argument:
         return _carried(facts, value, nothing)
     op = facts.definition.get(value)
@@ -178,6 +177,8 @@ def _info(facts: Facts, value: Value) -> Info:
             return snapshot(facts, op.args[0])
         case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert" | "part":
             return _moved(op, snapshot(facts, op.args[0]))
+        case "local_load":
+            return nothing if (source := facts.stored(value)) is None else snapshot(facts, source)
         case "if":
             i = op.results.index(value)
             return _meet(*(snapshot(facts, block.terminator.args[i]) for block in op.blocks))
@@ -187,9 +188,8 @@ def _info(facts: Facts, value: Value) -> Info:
         case "while":
             return snapshot(facts, op.blocks[0].terminator.args[1 + op.results.index(value)])
         case "reduce":
-            axis = op.attrs["axis"]
-            kept = [constancies(facts, a) for a in op.args]
-            found = [min(c) for i, c in enumerate(zip(*kept, strict=True)) if i != axis]
+            kept = zip(*(constancies(facts, a) for a in op.args), strict=True)
+            found = [min(c) for i, c in enumerate(kept) if i != op.attrs["axis"]]
             return nothing if op.attrs.get("keep") else Info(tuple(Group(1, 1, k) for k in found))
         case "load" if not op.attrs.get("volatile"):
             return _pointwise(facts, op, nothing)

@@ -143,8 +143,7 @@ class Assignment:
                 self.tie_all((*op.results, *op.args))
 
     def weight(self, op: Op, trips: float) -> float:
-        pointer = op.args[0].type
-        return trips * pointer.size * pointer.dtype.element.bytes
+        return trips * op.args[0].type.size * op.args[0].type.dtype.element.bytes
 
     def access_layout(self, op: Op) -> Layout:
         """What `coalesce` proposed, or the plainest layout when it was switched off: one element a thread, row by row."""
@@ -321,14 +320,16 @@ class Assignment:
     def emitted_layout(self, op: Op) -> Layout | None:
         """The layout in which a load or store is done (None for a scalar one).
 
-        A load goes straight into its group's layout when that costs no wider an access than its own; else it is done in its
-        own layout and converted.
+        A load goes straight into its group's layout when that costs no wider an access than its own; else it is done in its own layout
+        and converted. A store goes where addresses are that were not computed in any layout, but loaded: they are wider than values.
         """
         if not op.args[0].type.shape:
             return None
         own = self.access_layout(op)
         value = op.result if op.name == "load" else op.args[1]
         wanted = self.layout_of(value) if self.anchored(value) else own
+        if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
+            return self.layout_of(op.args[0])
         if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
             return own if wanted.is_replicated else wanted
         if self.as_wide(op, wanted, own):
@@ -339,9 +340,9 @@ class Assignment:
         """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
         if wanted == own or self.is_short_store(op):
             return True
-        first = own.reg[0] if own.reg and op.attrs.get("vec", 1) > 1 else own.lane[0]
-        fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
+        first = own.reg[0] if own.reg and vec > 1 else own.lane[0]
+        fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
         width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
         reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
         small = op.args[0].type.size <= SMALL
@@ -468,9 +469,8 @@ class Assignment:
 
     def emit_reduce(self, op: Op) -> None:
         layout = self.reduction_layout(op)
-        args = [self.get(v, layout) for v in op.args]
         out = layout.slice(op.attrs["axis"]) if op.results[0].type.shape else None
-        self.emit_in(op, args, [out])
+        self.emit_in(op, [self.get(v, layout) for v in op.args], [out])
 
     def emit_control(self, op: Op) -> None:
         blocks = []

@@ -60,6 +60,8 @@ EXPECTED = {
     "fp8_descriptors[ragged]": {"wgmma", "roles", "copy_bulk", "persistent"},
     "half_sums[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "int8_scores[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
+    "experts_by_index[ragged]": {"wgmma", "roles", "copy_bulk", "copy_async", "persistent"},
+    "chosen_blocks[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "added_boxes[ragged]": {"wgmma", "roles", "copy_bulk"},
     "staged_attention[causal]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "staged_attention[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
@@ -67,7 +69,7 @@ EXPECTED = {
 }
 
 
-ALWAYS = (*QUICK, "half_sums[ragged]")
+ALWAYS = (*QUICK, "half_sums[ragged]", "experts_by_index[ragged]")
 
 
 def quick(names: list[str]) -> list:
