@@ -14,6 +14,7 @@ from blocknb.analysis import ranges
 from blocknb.analysis.forms import BIG, DIM, VALUE, Form, Symbol, power_of_two
 from blocknb.analysis.order import operands_first
 from blocknb.analysis.regroup import pieces
+from blocknb.analysis.signs import nonnegative
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
@@ -379,38 +380,6 @@ def _chosen(plain: Info, steady: list[int], a: Info, b: Info) -> Info:
         counting = min(steady[axis], both.contiguity)
         found.append(Group(counting, _at(both, counting), max(group.constancy, min(steady[axis], both.constancy))))
     return Info(tuple(found), either.every)
-
-
-def nonnegative(facts: Facts, value: Value, positive: Symbol | None = None) -> bool:
-    """Whether no element is negative, if index arithmetic does not overflow and divisors are positive (`positive` is one)."""
-    form = facts.form(value)
-    if form is None or ranges.bounds(facts, value)[0] >= 0:
-        return form is not None
-    for monomial, coefficient in form.terms.items():
-        if coefficient < 0 or not all(s == positive or symbol_nonnegative(facts, s) for s in monomial):
-            return False
-    return True
-
-
-def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
-    if symbol.kind != VALUE:
-        return True
-    value = symbol.value
-    if ranges.own_bounds(facts, value)[0] >= 0:
-        return True
-    op = facts.definition.get(value)
-    if op is None or value.type.is_pointer:
-        return False
-    match op.name:
-        case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
-            return nonnegative(facts, op.args[0])
-        case "min":
-            return all(nonnegative(facts, a) for a in op.args)
-        case "max" | "and":
-            return any(nonnegative(facts, a) for a in op.args)
-        case "select":
-            return all(nonnegative(facts, a) for a in op.args[1:])
-    return False
 
 
 def _grouped(facts: Facts, op: Op, plain: Info) -> Info:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from blocknb.analysis import groups, ranges
+from blocknb.analysis import ranges
 from blocknb.analysis.forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
+from blocknb.analysis.signs import symbol_nonnegative
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Builder, emit_copy
 from blocknb.ir.core import Op, Value
@@ -119,9 +120,7 @@ def nonnegative(facts: Facts, form: Form, positive: Collection[Symbol] = ()) -> 
     that are known to be `positive`."""
     if ranges.interval(facts, form, ())[0] >= 0:
         return True
-    return all(
-        c >= 0 and all(s in positive or groups.symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items()
-    )
+    return all(c >= 0 and all(s in positive or symbol_nonnegative(facts, s) for s in m) for m, c in form.terms.items())
 
 
 def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:

@@ -41,6 +41,8 @@ class Encoder:
     """The tensor maps of launches of a compiled kernel on a device. `reads` are the indices of the parameters that they depend on:
     `get(values of these)` gives the Structs of an earlier launch or None, `encode(*values)` makes them. Raises LaunchError."""
 
+    _lock = threading.Lock()  # of all, since they share what stands for empty arrays
+
     def __init__(self, compiled: Compiled, device: int):
         self.specs, names = compiled.code.maps, [name for name, _ in compiled.parameters]
         self._maps = [_Map(spec, spelled(names[spec.base]), compiled.name, device) for spec in self.specs]
@@ -51,7 +53,6 @@ class Encoder:
         known = {"quotient": maps.quotient, "remainder": maps.remainder}
         self._evaluate = eval(f"lambda {', '.join(f'p{i}' for i in self.reads)}: ({shown})", known)
         self._launches: dict[tuple[int, ...], Structs] = {}
-        self._lock = threading.Lock()
         self.get = self._launches.get
 
     def __call__(self, values: Sequence[Any]) -> Structs:

@@ -1,0 +1,48 @@
+"""Which integers are never negative: read off a form, term by term, and where a symbol of it is a value, off the op that made that.
+
+It is taken for granted that index arithmetic does not overflow, and that divisors are positive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blocknb.analysis import ranges
+from blocknb.analysis.forms import VALUE, Symbol
+from blocknb.ir.core import Value
+
+if TYPE_CHECKING:
+    from blocknb.analysis.affine import Facts
+
+
+def nonnegative(facts: Facts, value: Value, positive: Symbol | None = None) -> bool:
+    """Whether no element is negative, if index arithmetic does not overflow and divisors are positive (`positive` is one)."""
+    form = facts.form(value)
+    if form is None or ranges.bounds(facts, value)[0] >= 0:
+        return form is not None
+    for monomial, coefficient in form.terms.items():
+        if coefficient < 0 or not all(s == positive or symbol_nonnegative(facts, s) for s in monomial):
+            return False
+    return True
+
+
+def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
+    """The same of one symbol: an index, a number of trips, or what an op makes of numbers that are not negative."""
+    if symbol.kind != VALUE:
+        return True
+    value = symbol.value
+    if ranges.own_bounds(facts, value)[0] >= 0:
+        return True
+    op = facts.definition.get(value)
+    if op is None or value.type.is_pointer:
+        return False
+    match op.name:
+        case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+            return nonnegative(facts, op.args[0])
+        case "min":
+            return all(nonnegative(facts, a) for a in op.args)
+        case "max" | "and":
+            return any(nonnegative(facts, a) for a in op.args)
+        case "select":
+            return all(nonnegative(facts, a) for a in op.args[1:])
+    return False
