@@ -1,10 +1,11 @@
 """Honest timing: candidates take turns in one run, after warm-up, with cold caches, and what counts is the median.
 
-On a GPU each call stands between two events, after a buffer larger than the L2 cache has been written, as often as the host needs to
-get ahead: a call of several kernels must not wait for the host between them. On a CPU the clock is read
-around each call, after a buffer larger than the last-level cache has been written. Because the candidates alternate, a change of clocks
-or of the neighbours' load hits all of them; each round has another order, since what ran before a kernel says how warm the chip is (on
-an H200 at its power limit the same product took 6 % longer behind one neighbour than behind another). A KeyboardInterrupt ends the measurement, and what was measured stays.
+On a GPU each call stands between two events, after a buffer larger than the L2 cache has been written, as often as the host needs to get
+ahead: a call of several kernels must not wait for the host between them. On a CPU the clock is read around each call, after a buffer
+larger than the last-level cache has been written. Because the candidates alternate, a change of clocks or of the neighbours' load hits
+all of them; each round has another order, since what ran before a kernel says how warm the chip is (on an H200 at its power limit the
+same product took 6 % longer behind one neighbour than behind another). A KeyboardInterrupt ends the measurement, and what was measured
+stays.
 """
 
 from __future__ import annotations
