@@ -159,6 +159,8 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
         case "div", [a, b] if b[0] > 0 or b[1] < 0:
             corners = [_truncated(x, y) for x in a for y in b]
             return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
+        case "div", [a, b] if a[0] >= 0 and b[0] == 0:  # by zero it is zero or a, as code generators have it
+            return 0, a[1]
         case "rem", [a, b]:
             most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
             return max(min(a[0], 0), -most), min(max(a[1], 0), most)

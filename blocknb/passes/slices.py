@@ -177,12 +177,13 @@ class Part:
     def place(self, program: Value) -> list[Value]:
         """Where in the grid the program of a number stands (see `order`)."""
         b, width = self.builder, self.roles.func.attrs.get("order")
+        do = order.arithmetic(b)
         x, y = (b.value("num_programs", axis=axis) for axis in range(2))
         if width is None:
             return along_axes(b, program, x, y)
-        plane = b.value("mul", x, y)
-        at = order.place(b.value, b.value("rem", program, plane), x, y, b.const(width, t.int32))
-        return [*at, b.value("div", program, plane)]
+        plane = do("mul", x, y)
+        at = order.place(do, do("rem", program, plane), x, y, b.const(width, t.int32))
+        return [*at, do("div", program, plane)]
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
         """The first program and the distance to the next, and what is carried beside places in rings."""
