@@ -211,3 +211,21 @@ func @k(%n: i32 div 1) tile {
     facts = affine.analyze(func)
     assert ranges.bounds(facts, far) == ranges.limits(far.type.dtype)
     assert ranges.bounds(facts, i) == (0, 15)
+
+
+def test_a_quotient_by_what_may_be_zero_is_no_larger_than_what_is_divided():
+    func = parse_func("""
+func @k(%n: i32 div 1) tile {
+  %number = program_id 0 : i32
+  %low = const 1000 : i32
+  %small = rem %number, %low : i32
+  %zero = const 0 : i32
+  %by = max %n, %zero : i32
+  %quotient = div %small, %by : i32
+  %either = div %small, %n : i32
+}
+""")
+    *_, quotient, either = (op.result for op in func.body.ops)
+    facts = affine.analyze(func)
+    assert facts.range(quotient) == (0, 999)
+    assert facts.range(either) is None
