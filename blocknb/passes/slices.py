@@ -300,7 +300,15 @@ class Team(Part, Rebuild):
             return self.loop(op)
         if op.name == "if" and self.roles.inside(op):
             return self.branch(op)
+        if op.name == "store" and self.streams(op):
+            self.builder.append(op.replace(attrs={**op.attrs, "cache": ".cs"}))
+            return ()
         return NotImplemented
+
+    def streams(self, op: Op) -> bool:
+        """Whether a result goes past the L2 cache, which shall keep what other programs multiply."""
+        told = op.attrs.get("cache") or op.attrs.get("evict")
+        return self.team is not None and not told and experimental(self.func)
 
     def awaits(self, group: Group) -> None:
         b, ring = self.builder, group.ring or group

@@ -58,7 +58,7 @@ def test_what_the_copy_engine_stores_is_right(name, without):
 
 
 def test_parts_go_through_two_buffers_in_turns():
-    func, stages, _ = lowered(together=True)
+    func, stages, _ = lowered(without=("persist",), together=True)
     assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
     ops = [op for op in team(func) if op.name in names]
@@ -71,6 +71,15 @@ def test_parts_go_through_two_buffers_in_turns():
     assert (kind.box, kind.swizzle) == ((128, 64), 128)
 
 
+def test_of_two_teams_each_warp_stores_for_itself():
+    """While one stores, the copy engine has to copy for the other one."""
+    func, stages, arguments = lowered(together=True)
+    assert notes(stages)[0].startswith("store: not by the copy engine: it copies for the other team")
+    names = [op.name for op in team(func)]
+    assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
+    CASES["boxed_fp16"].interpret(func, arguments)
+
+
 def test_the_third_part_waits_until_the_first_has_been_read():
     func, _, arguments = lowered("boxed_fp16_wide")
     waits = [op.attrs["pending"] for op in team(func) if op.name == "store_wait"]
@@ -79,7 +88,7 @@ def test_the_third_part_waits_until_the_first_has_been_read():
 
 
 def test_four_parts_may_share_two_fences():
-    func, _, arguments = lowered("boxed_fp16_wide", experimental=True)
+    func, _, arguments = lowered("boxed_fp16_wide", ("persist",), experimental=True)
     ops = [op for op in team(func) if op.name in ("store_wait", "local_store", "fence", "store_bulk")]
     both = ["store_wait", "local_store", "local_store", "fence", "store_bulk", "store_bulk"]
     assert [op.name for op in ops] == [*both, *both, "store_wait"]
@@ -115,7 +124,7 @@ def test_what_a_warp_lacks_is_noticed(lost):
 @pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
 def test_what_it_lacks_is_noticed(lost, trouble):
     name = "boxed_fp16"
-    func, _, arguments = lowered(name, together=True)
+    func, _, arguments = lowered(name, ("persist",), together=True)
     inside = {op.id for op in team(func) if op.name == lost}
     with pytest.raises(CompilerBug, match=trouble):
         CASES[name].interpret(edited(func, lambda op: None if op.id in inside else op), arguments)
@@ -265,6 +274,7 @@ def test_a_result_that_is_no_box_goes_by_warps():
     [
         ("boxed_fp16", (), True),
         ("boxed_fp16", ("persist",), False),
+        ("boxed_fp16", ("persist",), True),
         ("boxed_fp16_wide", (), False),
         ("boxed_fp16_wide", ("bulk",), False),
         ("boxed_fp32", (), False),
