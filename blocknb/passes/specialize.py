@@ -149,6 +149,9 @@ class Plan:
 
     def smaller(self, notes: Notes) -> Plan | None:
         """The plan with a slot less where most are, None if there is none to spare."""
+        if early := [ring for ring in self.rings if ring.loop is None and ring.slots > 1]:
+            early[0].slots -= 1  # it only comes earlier for the second one
+            return self
         least = min(2, max(ring.slots for ring in self.rings))
         largest = max(self.rings, key=lambda ring: (ring.slots > least, ring.bytes * ring.slots))
         if largest.slots <= least:
@@ -233,9 +236,11 @@ class Planner:
         self.share(groups)
         persistent = bool(self.func.attrs.get("persist"))
         teams = 2 if persistent and self.take_turns(groups) else 1
+        warps = teams * self.func.attrs["num_warps"]
         for group in groups:
             group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
-        warps = teams * self.func.attrs["num_warps"]
+            if persistent and warps >= ALONE and group.loop is None and group.ring is None:
+                group.slots = 2  # the next program's copies begin while this one is computed
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
         kept = 2 * teams * self.stored() if teams > 1 and experimental(self.func) else 0
         return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams, kept)
