@@ -72,9 +72,7 @@ class Generator:
         late = gpu_late.Late(func, self.facts, self.users, self.streamed)
         self.late, self.masks = late.values, late.masks
         self.again = gpu_again.Again(func, self.facts, self.users, self.streamed)
-        self.unplaced = (
-            self.late | self.again.values | self.again.after | gpu_wgmma.halved(func)
-        )  # emitted where asked for
+        self.unplaced = self.late | self.again.values | self.again.after  # emitted where they are asked for
         self.offset = ""  # in a loop over pieces of a tile: what is added to every index
         self.debug = DebugInfo(func.name, func.loc, "DebugDirectivesOnly", None)
         self.declared: dict[str, None] = {}
@@ -313,8 +311,6 @@ class Generator:
             case "cast" if op.args[0].type.dtype.is_fp8() or value.type.dtype.is_fp8():
                 return gpu_float8.convert(self, op, value, index)
         names = tuple(self.registers[v][i] for v, i in self.operands(op, value, index))
-        if (every := op.attrs.get("computed")) and index % (2 * every) in (1, 2 * every - 1):
-            return gpu_math.power_of_two(self, names[0])
         if value in self.moving:
             names = gpu_async.unmoved(self, names)
         if op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "promise", "convert", "part"):
@@ -382,8 +378,6 @@ class Generator:
             self.op(op)
             if op.attrs.get("ahead"):
                 gpu_control.split(self, gpu_control.turn(self))
-        if any(op.name == "dot_wait" and op.attrs.get("turn") for op in ops):
-            gpu_roles.end_turn(self)
         self.forget()  # after this block these names are not defined on every path
 
     def forget(self) -> None:

@@ -34,9 +34,6 @@ FAST = {
     "cos": "llvm.nvvm.cos.approx.f",
 }
 LOG2_E = 1.4426950408889634
-#: Of 2^x for |x| <= 1/2, and a number to which others are added to be rounded to integers.
-POWERS = (0.9999280571937561, 0.6932609677314758, 0.2426111251115799, 0.055171623826026917)
-ROUNDING = 1.5 * 2**23 + 127
 
 
 def llvm_type(dtype: ElementType) -> str:
@@ -180,23 +177,6 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
             root = g.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
             return g.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
     return polynomial(g, op.name, dtype, names)
-
-
-def power_of_two(g: Generator, name: str) -> str:
-    """exp2 of an fp32 number up to 127, below 2^-127 zero, to 2^-13: of its distance from the nearest integer by a polynomial (of least
-    relative error), and that integer goes to the exponent. A NaN stays one."""
-    least = g.call("float", "llvm.maximum.f32", ("float", name), ("float", literal(-127.0, t.float32)))
-    shifted = g.emit(
-        f"fadd float {least}, {literal(ROUNDING, t.float32)}"
-    )  # its last bits: the integer, and the exponent's bias
-    apart = g.emit(f"fsub float {least}, {g.emit(f'fsub float {shifted}, {literal(ROUNDING, t.float32)}')}")
-    found = literal(POWERS[-1], t.float32)
-    for number in reversed(POWERS[:-1]):
-        found = g.call(
-            "float", "llvm.fma.f32", ("float", found), ("float", apart), ("float", literal(number, t.float32))
-        )
-    bits = g.emit(f"shl i32 {g.emit(f'bitcast float {shifted} to i32')}, 23")
-    return g.emit(f"fmul float {found}, {g.emit(f'bitcast i32 {bits} to float')}")
 
 
 def reciprocal(g: Generator, op: Op, name: str) -> str:

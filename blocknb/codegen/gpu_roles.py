@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
 TEAM_BARRIER = 1  # the number of the team's barrier; 0 is the CTA's
-TURN_BARRIERS = 4  # the first of two
 SHARED_OF_SM, OF_EACH = 228 << 10, 1 << 10  # bytes, and what each CTA costs beside its own
 SCHEDULERS = 4  # of a multiprocessor
 REGISTERS = 1 << 14  # of each of its schedulers
@@ -62,11 +61,6 @@ def emit(g: Generator, op: Op) -> None:
     share_out(g, registers, 0)
     g.open_chunk()
     g.in_team = True
-    if any(
-        op.attrs.get("turn") for op in walk(team)
-    ):  # the first warpgroup's turn comes as if the second had had its own
-        second = g.emit(f"icmp uge i32 {warp}, {SCHEDULERS}")
-        g.do(f'call void asm sideeffect "@$0 {text_of("arrive", str(TURN_BARRIERS))}", "b,~{{memory}}"(i1 {second}) #1')
     g.block(team)
     g.in_team = False
     g.do(f"br label %{labels[2]}")
@@ -83,33 +77,6 @@ def share_out(g: Generator, registers: tuple[int, int] | None, role: int) -> Non
     if registers is not None:
         way = ("inc", "dec")[role]
         g.do(f'call void asm sideeffect "setmaxnreg.{way}.sync.aligned.u32 {registers[role]};", "~{{memory}}"() #1')
-
-
-def begin_turn(g: Generator) -> None:
-    """A warpgroup of two waits until it may issue its products: until the other one has issued its own."""
-    g.do(f'call void asm sideeffect "{text_of("sync", "$0")}", "r,~{{memory}}"(i32 {turn_of(g, 0)}) #1')
-
-
-def end_turn(g: Generator) -> None:
-    """It is the other warpgroup's turn."""
-    g.do(f'call void asm sideeffect "{text_of("arrive", "$0")}", "r,~{{memory}}"(i32 {turn_of(g, 1)}) #1')
-
-
-def text_of(what: str, barrier: str) -> str:
-    """A named barrier of two warpgroups, which one waits at and the other one does not."""
-    return f"bar.{what} {barrier}, {2 * 32 * SCHEDULERS};"
-
-
-def turn_of(g: Generator, other: int) -> str:
-    """The number of the barrier at which a warpgroup waits for its turn, or the `other` one does."""
-
-    def make() -> str:
-        group = g.emit(f"lshr i32 {uniform(g, '%warp')}, {SCHEDULERS.bit_length() - 1}")
-        if other:
-            group = g.emit(f"xor i32 {group}, 1")
-        return g.emit(f"add i32 {group}, {TURN_BARRIERS}")
-
-    return g.once(("turn", other), make)
 
 
 def fetch_maps(g: Generator) -> None:

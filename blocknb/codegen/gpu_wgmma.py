@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import gpu_control, gpu_roles, gpu_warp
+from blocknb.codegen import gpu_control, gpu_roles
 from blocknb.codegen.gpu_math import as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import word
-from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.ir.core import Op, Value, walk
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
@@ -71,16 +71,11 @@ def wait(g: Generator, op: Op) -> None:
     pending = op.attrs.get("pending", 0)
     kept = [] if pending else [("r", f"i32 {name}") for name in g.flying]
     summed = [i for i, value in enumerate(op.args) if is_summed(g, value)]
-    if op.attrs.get("turn"):
-        gpu_control.split_if(g, rare(g, [x for i, x in enumerate(op.args) if i not in summed and x not in g.unplaced]))
-        gpu_roles.begin_turn(g)
-    if op.attrs.get("half"):
-        gpu_control.split_if(g, first_half(g, op))
     for i, (value, result) in enumerate(zip(op.args, op.results, strict=True)):
-        if i not in summed and not op.attrs.get("half"):
+        if i not in summed:
             g.set(result, g.regs(value))
             kept += early(g, value)
-    if len(summed) < len(op.args) and not op.attrs.get("half"):
+    if len(summed) < len(op.args):
         gpu_control.split_if(g, rare(g, [value for i, value in enumerate(op.args) if i not in summed]))
     for value, result in ((op.args[i], op.results[i]) for i in summed):
         names, kind = g.regs(value), llvm_type(value.type.dtype)
@@ -96,47 +91,6 @@ def wait(g: Generator, op: Op) -> None:
     for some in dict.fromkeys(g.unset[value] for value in op.args if value in g.unset):
         results = [result for value, result in zip(op.args, op.results, strict=True) if g.unset.get(value) == some]
         gpu_control.set_to_zero(g, results, some)
-
-
-def halved(func: Func) -> set[Value]:
-    """The tiles of which a half is computed before a wait and the rest behind: what leads to them stands where it is asked for."""
-    found: set[Value] = set()
-    for loop in func.ops():
-        for block in loop.blocks:
-            made = {value: op for op in block.ops for value in op.results}
-            todo = [
-                x
-                for op in block.ops
-                if op.name == "dot_wait" and op.attrs.get("half")
-                for x in op.args
-                if is_exponential(made, x)
-            ]
-            while todo:
-                value = todo.pop()
-                op = made.get(value)
-                if op is not None and value not in found and OPS[op.name].kind == "elementwise" and value.type.shape:
-                    found.add(value)
-                    todo += op.args
-    return found
-
-
-def is_exponential(made: dict[Value, Op], value: Value) -> bool:
-    return value in made and made[value].name in ("exp", "exp2")
-
-
-def first_half(g: Generator, op: Op) -> str:
-    """Computes half of the exponentials that a wait names; a condition that needs all of those."""
-    value = next(
-        x for x in op.args if g.defs.get(x) is not None and g.defs[x].name in ("exp", "exp2") and x in g.unplaced
-    )
-    user = next(user for user, _ in g.users[value] if user.name in ("reduce", "reshape"))
-    while user.name != "reduce":
-        user = g.users[user.result][0][0]
-    layout, parts = user.args[0].type.layout, {}
-    for register, target in enumerate(layout.slice_registers(user.attrs["axis"])[: g.num_registers(value) // 2]):
-        parts.setdefault(target, []).append((g.reg(value, register),))
-    sums = [gpu_warp.tree(g, user, parts[target])[0] for target in sorted(parts)]
-    return g.emit(f"fcmp oeq float {sums[0]}, {g.emit(f'fneg float {sums[-1]}')}")
 
 
 def rare(g: Generator, values: Sequence[Value]) -> str:
@@ -191,9 +145,6 @@ class Product:
 
     def emit(self) -> None:
         g, kind = self.g, llvm_type(self.c.type.dtype)
-        turn = self.op.attrs.get("turn")
-        if turn == "begins":
-            gpu_roles.begin_turn(g)
         letter = "f" if kind == "float" else "r"
         self.constraints = [f"={letter}"] * self.registers
         if not self.fresh:
@@ -210,8 +161,6 @@ class Product:
             f'call {aggregate} asm sideeffect "{text}", "{",".join(self.constraints)}"({", ".join(self.operands)}) #1'
         )
         g.set(self.op.result, [g.emit(f"extractvalue {aggregate} {got}, {i}") for i in range(self.registers)])
-        if turn == "ends":
-            gpu_roles.end_turn(g)
 
     def operand(self, constraint: str, text: str) -> int:
         """Adds an operand; its number in the text."""

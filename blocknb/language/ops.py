@@ -242,11 +242,9 @@ for _name, _doc, _fn in (
         _name,
         "elementwise",
         rules.same("float"),
-        _doc
-        + " With `flush`, results that are subnormal in fp32 are zero; `computed`: one element of so many by arithmetic, to 2^-13."
-        * (_name in ("exp", "exp2")),
+        _doc + " With `flush`, results that are subnormal in fp32 are zero." * (_name in ("exp", "exp2")),
         operands="x",
-        attrs=("flush", "computed") if _name in ("exp", "exp2") else (),
+        attrs=("flush",) if _name in ("exp", "exp2") else (),
         numpy=meaning.flushing(_fn) if _name in ("exp", "exp2") else meaning.wide(_fn),
     )
 
@@ -299,10 +297,10 @@ row(
     "a @ b + c. `precision` (fp32 operands): tf32, tf32x3 or ieee; `instr` the tensor-core instruction, chosen by a pass, `warps` how many "
     "split the rows and columns of the result; `registers`: a wgmma whose A is in registers, not in a shared buffer. `pending`: so many "
     "wgmma, this one included, may still be under way behind it; its result is for other products to add to until a `dot_wait`. "
-    "`turned`: operands (0: a, 1: b) whose buffers hold their transposes. `turn`: `begins` or `ends`, in front of it or behind it, that of "
-    "one of two warpgroups to issue products. `crossed`: rows of A are taken in another order (see `layouts.wgmma.crossed`).",
+    "`turned`: operands (0: a, 1: b) whose buffers hold their transposes. `crossed`: rows of A are taken in another order (see "
+    "`layouts.wgmma.crossed`).",
     operands="a b c",
-    attrs=("precision", "instr", "layout", "warps", "registers", "pending", "turned", "turn", "crossed"),
+    attrs=("precision", "instr", "layout", "warps", "registers", "pending", "turned", "crossed"),
 )
 row(
     "reduce",

@@ -47,10 +47,9 @@ def rows(row: Callable) -> None:
         "dot_wait",
         "shared",
         rules.each,
-        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used. "
-        "`half`: half of what else is named is computed before, the rest behind.",
+        "Waits until no more than the last `pending` (0 unless named) wgmma are under way; what the others add up may then be used.",
         operands="x...",
-        attrs=("pending", "half", "turn"),
+        attrs=("pending",),
         reads="shared",
         levels=("memory",),
     )

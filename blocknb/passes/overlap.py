@@ -6,29 +6,29 @@ and, behind it, the second product of the trip before; when its scores have come
 
     scores(0), softmax(0);  for j = 1..: scores(j), weights(j-1) x values(j-1), softmax(j);  weights(last) x values(last)
 
+Where the second product has at least as many sums as there are scores, the trip before's is waited for as soon as the largest score of
+each row is known: all that needs it, the sums' factors and the weights' conversion, is then done in the shade of the exponentials. Where
+it has fewer, that is little, and waiting costs more.
+
 What is put off is told by the ring of the second product's buffer: its place in the ring is used for nothing else, so that all ops on
 it, the wait, the product and the arrival, move together. (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
 from blocknb.passes.read_ahead import read_ahead
 from blocknb.target import Target
 from blocknb.trace import Notes
-
-#: What a function does that is `experimental`: "soon", the second product is waited for before the exponentials, so that all that needs
-#: it is done in their shade; "turns", two warpgroups take turns to issue their products.
-TRIALS = frozenset(("soon",))
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -62,6 +62,12 @@ class Plan:
     place: int
     states: tuple[int, ...]
     certain: bool
+
+    @property
+    def waits_soon(self) -> bool:
+        """Whether the second product is waited for before the weights are computed, not behind them."""
+        scores, sums = (dot.result.type.layout.num_registers for dot in (self.first, self.second))
+        return sums >= scores
 
 
 def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int]]]) -> Plan | None:
@@ -137,6 +143,35 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
     return tuple(late), states
 
 
+def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
+    """What is computed of whole tiles for the second product's operand behind the reductions that it needs, and what needs that. Empty
+    where it needs none: then nothing small is there to wait for."""
+    made = {value: op for op in early for value in op.results}
+    leading = needed_for([plan.second.args[0]], made)
+    first = needed_for([op.results[0] for op in leading if op.name == "reduce"], made)
+    if not first:
+        return []
+    found: list[Op] = []
+    unknown: set[Value] = set()
+    for op in early[early.index(plan.first) + 1 :]:
+        whole = any(value.type.shape and value.type.size >= plan.second.args[0].type.size for value in op.results)
+        if op not in first and ((whole and op in leading) or any(value in unknown for value in uses_of(op))):
+            found.append(op)
+            unknown.update(op.results)
+    return found
+
+
+def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
+    """The ops of a trip that lead to values."""
+    todo, found = list(values), set[Op]()
+    while todo:
+        op = made.get(todo.pop())
+        if op is not None and op not in found:
+            found.add(op)
+            todo += uses_of(op)
+    return found
+
+
 class Rotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
@@ -144,8 +179,6 @@ class Rotation(Rebuild):
         super().__init__(func, "overlap", lambda op, _: self.rotate(op))
         self.plans = plans
         self.users = {value: len(found) for value, found in uses(func).items()}
-        self.pair = func.attrs["num_warps"] == 2 * wgmma.GROUP
-        self.trials = TRIALS if experimental(func) else None
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -197,97 +230,42 @@ class Rotation(Rebuild):
     def trip(self, body: Block, plan: Plan, early: Sequence[Op], put_off: Value, added: Value) -> None:
         """One trip: the first product, the second one of the trip before, what needs the first, and what needs the second."""
         b, end = self.builder, body.terminator
-        self.choose(plan)
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]
         narrowed, weights = self.narrowed(plan, early)
         needing = after(body, total, plan.late)
         moved = {total, *(value for x in needing for value in x.results)}
         later = [x for x in early if x in narrowed or x in needing]
-        for x in early[: early.index(plan.first) + 1]:
-            if x is not plan.first:
+        at = early.index(plan.first)
+        for x in early[:at]:
+            if x not in later:
                 self.one(x)
-                continue
-            begins, ends = ({"turn": "begins"}, {"turn": "ends"}) if self.turns else ({}, {})
-            self.one(x.replace(attrs={**x.attrs, "pending": 1, **begins}))
-            for late in before:
-                self.one(late)
-            with b.at(plan.second):
-                args = (put_off, self.get(plan.second.args[1]), added)
-                b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2, **ends}))
-            with b.at(x):
-                scores = b.op("dot_wait", x.result, pending=1).result
-            scores.name = x.result.name
-            self.mapping[x.result] = scores
+        self.one(plan.first.replace(attrs={**plan.first.attrs, "pending": 1}))
+        for late in before:
+            self.one(late)
+        with b.at(plan.second):
+            args = (put_off, self.get(plan.second.args[1]), added)
+            b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2}))
+        with b.at(plan.first):
+            scores = b.op("dot_wait", plan.first.result, pending=1).result
+        scores.name = plan.first.result.name
+        self.mapping[plan.first.result] = scores
         there = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
-        behind_wait = self.exponentials(plan, early) if self.soon or self.half else []
-        half = bool(self.half and behind_wait)
-        if half:
-            behind_wait = [x for x in behind_wait if not self.leads(x, plan, {v: y for y in early for v in y.results})]
-        rest = [x for x in early if x not in later and early.index(x) > early.index(plan.first)]
-        for x in rest:
-            if x not in behind_wait:
-                if self.computed and x.name == "exp2" and x.result.type.size >= plan.second.args[0].type.size:
-                    x = x.replace(attrs={**x.attrs, "computed": self.computed})
+        there = [x for x in there if x not in moved and x is not plan.second.result]
+        shaded = exponentials(plan, early) if plan.waits_soon else []
+        known = [x for x in there if not any(x in op.results for op in shaded)]
+        if all(x.type.dtype.bits != 32 for x in known):  # by which the wait could be told where to stay
+            shaded, known = [], there
+        for x in early[at + 1 :]:
+            if x not in later and x not in shaded:
                 self.one(x)
-        unknown = {value for x in behind_wait for value in x.results}
-        known = [x for x in there if x not in moved and x is not plan.second.result and x not in unknown]
-        self.wait(plan, total, behind, [self.get(x) for x in known], half)
+        self.wait(plan, total, behind, [self.get(x) for x in known])
         for x in early:
-            if x in later or x in behind_wait:
+            if x in later or x in shaded:
                 self.one(x)
         values = [self.get(value) for value in end.args]
         values[plan.place] = self.get(plan.second.args[2])
         b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
-
-    def choose(self, plan: Plan) -> None:
-        registers = [dot.result.type.layout.num_registers for dot in (plan.first, plan.second)]
-        usual = ("soon",) if registers[1] >= registers[0] else ()
-        trials = usual if self.trials is None else self.trials
-        self.turns, self.alone = ("turns" in trials and self.pair), ("alone" in trials and self.pair)
-        self.computed = next((int(x[4:]) for x in trials if x.startswith("poly")), 0)
-        self.soon, self.half = "soon" in trials, "half" in trials
-
-    def exponentials(self, plan: Plan, early: Sequence[Op]) -> list[Op]:
-        """What is computed of whole tiles for the second product's operand, behind the reductions that this needs."""
-        made = {value: x for x in early for value in x.results}
-        behind, todo = set(), [plan.second.args[0]]
-        while todo:
-            op = made.get(todo.pop())
-            if op is None or op in behind or op is plan.first:
-                continue
-            if op.name == "reduce":
-                continue
-            behind.add(op)
-            todo += uses_of(op)
-        needed, todo = set(), [x for x in early if x.name == "reduce" and self.leads(x, plan, made)]
-        while todo:
-            op = todo.pop()
-            if op in needed:
-                continue
-            needed.add(op)
-            todo += [made[value] for value in uses_of(op) if value in made]
-        late: list[Op] = []
-        unknown: set[Value] = set()
-        size = plan.second.args[0].type.size
-        for x in early[early.index(plan.first) + 1 :]:
-            whole = any(value.type.shape and value.type.size >= size for value in x.results)
-            if x not in needed and ((whole and x in behind) or any(value in unknown for value in uses_of(x))):
-                late.append(x)
-                unknown.update(x.results)
-        return late
-
-    def leads(self, reduction: Op, plan: Plan, made: dict[Value, Op]) -> bool:
-        """Whether the second product's operand depends on a reduction."""
-        todo, seen = [plan.second.args[0]], set()
-        while todo:
-            op = made.get(todo.pop())
-            if op is reduction:
-                return True
-            if op is not None and op not in seen:
-                seen.add(op)
-                todo += uses_of(op)
-        return False
 
     def narrowed(self, plan: Plan, early: Sequence[Op]) -> tuple[list[Op], Value]:
         """The conversions to the second product's operand, which go to the registers that it still reads; and what they convert."""
@@ -303,13 +281,10 @@ class Rotation(Rebuild):
         at = plan.late.index(plan.second)
         return list(plan.late[:at]), list(plan.late[at + 1 :])
 
-    def wait(self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value], half: bool = False) -> None:
+    def wait(self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
         """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
         with self.builder.at(plan.second):
-            attrs = {"half": True} if half else {}
-            if half and self.alone:
-                attrs["turn"] = "powers"
-            done = self.builder.op("dot_wait", plan.second.result, *there, **attrs).results[0]
+            done = self.builder.op("dot_wait", plan.second.result, *there).results[0]
         done.name = total.name
         self.mapping[total] = self.mapping[plan.second.result] = done
         for x in behind:

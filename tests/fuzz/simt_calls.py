@@ -240,7 +240,7 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return known
     if text == "fence.proxy.async.shared::cta;":
         return lambda env: env["@"].shared.unseen.fill(False)
-    if text.startswith(("fence.", "pmevent ")) or re.fullmatch(r"(@\$0 )?bar\.(sync|arrive) (\$0|\d+), 256;", text):
+    if text.startswith(("fence.", "pmevent ")):
         return lambda env: None
     if "cp.async." in text:
         return copy_async(text, args, threads)

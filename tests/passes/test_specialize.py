@@ -312,15 +312,27 @@ def heads(keys: int, width: int = 32, rows: int = 64, columns: int = 32) -> dict
 
 
 def test_the_second_product_runs_while_the_softmax_is_computed():
-    func, stages = lowered(attention, heads(128))
+    func, stages = lowered(attention, heads(128, columns=64))
     assert notes(stages, "overlap") == [
         "dot: put off for one trip, it runs while the operand of the next one is computed"
     ]
-    loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
-    order = [(op.name, op.attrs.get("pending")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
+    order = trip(func)
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
     assert order.index(("dot_wait", None)) > max(i for i, (name, _) in enumerate(order) if name == "exp2")
     assert not notes(lowered(attention, heads(128), ("specialize",))[1], "overlap")
+
+
+def test_where_it_has_as_many_sums_as_there_are_scores_it_is_waited_for_before_their_softmax():
+    order = trip(lowered(attention, heads(128, columns=32))[0])
+    assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
+    assert [order[3:].index(x) for x in (("exp2", None), ("dot_wait", None))] == [0, 1]  # the factors
+    assert ("exp2", None) in order[order.index(("dot_wait", None)) :]  # the weights
+
+
+def trip(func: Func) -> list[tuple[str, int | None]]:
+    """Products, waits and exponentials of a loop, in order."""
+    loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
+    return [(op.name, op.attrs.get("pending")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
 
 
 @pytest.mark.parametrize("how", ["stored", "fed"])
@@ -334,10 +346,10 @@ def test_a_sum_that_a_trip_looks_at_is_there_when_it_begins(how):
 
 @pytest.mark.parametrize("keys", [0, 1, 32, 33, 160])
 @pytest.mark.parametrize("without", [(), ("persist",), ("overlap",)], ids=str)
-@pytest.mark.parametrize("experimental", [False, True])
-def test_attention_with_any_number_of_trips(keys, without, experimental):
-    arguments = heads(keys)
-    func, _ = lowered(attention, arguments, without, experimental=experimental)
+@pytest.mark.parametrize("columns", [32, 64])
+def test_attention_with_any_number_of_trips(keys, without, columns):
+    arguments = heads(keys, columns=columns)
+    func, _ = lowered(attention, arguments, without)
     scores = arguments["q"].astype(float) @ arguments["k"][:keys].astype(float).T
     powers = np.exp2(scores - scores.max(axis=1, keepdims=True, initial=-1e30))
     want = powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300) @ arguments["v"][:keys].astype(float)
