@@ -1,4 +1,4 @@
-"""Atomics of the GPU code generator: one predicated instruction for each element that a thread owns.
+"""Atomics of the GPU code generator: one predicated instruction for each element that a thread owns, or for a vector of fp32 sums.
 
 What the hardware lacks is made of what it has. The maximum of floats is that of their bits: as signed integers where the new value
 is positive, and the minimum of unsigned ones where it is negative. bf16 below sm_90 adds in a loop of compare and swap. A thread
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blocknb.analysis.accesses import accesses
 from blocknb.analysis.effects import global_operands, mask_of, orders
 from blocknb.codegen.gpu_math import llvm_type
-from blocknb.codegen.gpu_memory import LETTER, SharedAddress, as_integer, both, plain_store
+from blocknb.codegen.gpu_memory import LETTER, SharedAddress, address, as_integer, both, plain_store
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
@@ -32,16 +33,21 @@ def emit(g: Generator, op: Op) -> None:
     ordering = orders(op, used)
     # Registers that hold one element again make one step.
     element = layout.register_indices if layout is not None else (0,)
-    steps = list(dict.fromkeys(element.index(i) for i in element))
+    own = {element.index(i) for i in element}
+    steps = [registers for registers in accesses(g.facts, op) if own.issuperset(registers)]
     fenced = any(ordering) and (len(steps) > 1 or not is_one_instruction(g, op))
     if fenced and ordering[1]:
         fence(g, op)
     mask, owner = mask_of(op), g.owner(layout)
     old: dict[int, str] = {}
-    for r in steps:
+    sem = "relaxed" if fenced else SEMANTICS[ordering]
+    for registers in steps:
+        r = registers[0]
         on = both(g, own_register(g, mask, r) if mask is not None else "", owner)
-        words = [as_word(g, v, r) for v in values]
-        sem = "relaxed" if fenced else SEMANTICS[ordering]
+        words = [as_word(g, v, x) for x in registers for v in values]
+        if len(registers) > 1:
+            add_vector(g, op, r, words, on, sem)
+            continue
         old[r] = step(g, op, pointer.type.dtype.element, own_register(g, pointer, r), words, on, sem, used)
     if fenced and ordering[0]:
         fence(g, op)
@@ -137,6 +143,19 @@ def instruction(
     text = f"{guard}atom.{sem}.{scope}.global.{what} $0, [$1], {places};"
     constraints = [f"={letter}", *constraints, "~{memory}"]
     return g.emit(f'call i{bits} asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(inputs)})')
+
+
+def add_vector(g: Generator, op: Op, register: int, words: Sequence[str], on: str, sem: str) -> None:
+    """Adds fp32 numbers side by side (PTX ISA: red, `.vec_32_bit`)."""
+    name, distance = address(g, op.args[0], register)
+    count = len(words)
+    inputs = [f"ptr addrspace(1) {name}", *(f"i32 {w}" for w in words)] + ([f"i1 {on}"] if on else [])
+    constraints = ["l", *["r"] * count] + (["b"] if on else []) + ["~{memory}"]
+    guard = f"@${count + 1} " if on else ""
+    places = ", ".join(f"${1 + i}" for i in range(count))
+    where = f"[$0+{distance}]" if distance else "[$0]"
+    text = f"{guard}red.{sem}.{op.attrs['scope']}.global.add.v{count}.f32 {where}, {{{places}}};"
+    g.do(f'call void asm sideeffect "{text}", "{",".join(constraints)}"({", ".join(inputs)})')
 
 
 def float_extremum(

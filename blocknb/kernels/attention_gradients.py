@@ -16,10 +16,11 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
+from blocknb.kernels.heads import Heads, Tile, Tiles, alike, capability, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
+BLOCK = bl.constexpr(128)  # queries: scratch memory has whole blocks of them
 
 
 @blocknb.kernel
@@ -119,6 +120,101 @@ def query_gradients_kernel(
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
 
+@blocknb.kernel
+def numbers_of(numbers, batch, heads, head, queries, start, ROWS: bl.constexpr):
+    """Of a block of queries two numbers each, the logarithm of its sum and its delta: where they are."""
+    line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
+    return numbers + (line + start) * 2 + (2 * bl.arange(0, ROWS)[:, None] + bl.arange(0, 2)[None, :])
+
+
+@blocknb.kernel
+def place_of(sums, batch, heads, head, queries, start, ROWS: bl.constexpr, WIDTH: bl.constexpr):
+    """Where the parts of dq for a block of queries are summed: what a thread has of a product lies side by side."""
+    line = (batch.to(bl.int64) * heads + head) * (bl.cdiv(queries, BLOCK) * BLOCK)
+    return sums + (line + start) * WIDTH + bl.arange(0, ROWS * WIDTH)
+
+
+@blocknb.kernel
+def numbers_kernel(
+    out, dout, logsums, numbers, sums, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
+):  # fmt: skip
+    """What `gradients_kernel` begins with: two numbers of each query, those behind the last one such that they give nothing, and zeros."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    rows = block * ROWS + bl.arange(0, ROWS)
+    result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
+    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
+    line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
+    log = bl.load(logsums + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
+    both = bl.join(log, bl.sum(result * given, axis=1))
+    bl.store(numbers_of(numbers, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS), both)
+    places = place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH)
+    bl.store(places, bl.zeros((ROWS * WIDTH,), bl.float32))
+
+
+@blocknb.kernel
+def gradients_kernel(
+    q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
+    group, shift, CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+):  # fmt: skip
+    """As `key_gradients_kernel`, and adds to `sums` what its keys give dq."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    first = block * COLUMNS
+    columns = first + bl.arange(0, COLUMNS)
+    key = head_of(k, batch, head, k_at, keys, width, COLUMNS, WIDTH).load([first, 0])
+    value = head_of(v, batch, head, v_at, keys, width, COLUMNS, WIDTH).load([first, 0])
+    begin, whole = 0, 0  # the first query that sees a key of the block, and the first that sees all of them
+    if CAUSAL:
+        begin = max(first - shift, 0) // ROWS * ROWS
+        whole = first + COLUMNS - 1 - shift
+    if first + COLUMNS > keys:
+        whole = queries
+    dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
+    dvalue = bl.zeros((COLUMNS, WIDTH), bl.float32)
+    heads = bl.num_programs(1) * group
+    for member in range(group):
+        own = head * group + member
+        queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
+        given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
+        both = bl.load(numbers_of(numbers, batch, heads, own, queries, begin, ROWS))
+        for start in range(begin, queries, ROWS):
+            following = bl.load(numbers_of(numbers, batch, heads, own, queries, start + ROWS, ROWS))
+            query = queries_of.load([start, 0])
+            scores = bl.dot(key, query.T)
+            given = given_of.load([start, 0])
+            dpowers = bl.dot(value, given.T)
+            log, delta = bl.split(both)
+            powers = bl.exp2(scores * scale - log[None, :])
+            if start < whole:
+                visible = (columns < keys)[:, None]
+                if CAUSAL:
+                    rows = start + bl.arange(0, ROWS)
+                    visible = visible & (columns[:, None] <= (rows + shift)[None, :])
+                powers = bl.where(visible, powers, 0.0)
+            dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
+            dscores = (powers * (dpowers - delta[None, :])).to(query.dtype)
+            dkey = bl.dot(dscores, query, dkey)
+            part = bl.dot(dscores.T, key)
+            turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 16, 2, 4, 2)), (0, 2, 1, 4, 3, 5))
+            places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
+            bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
+            both = following
+    dkey *= scale / LOG2E
+    head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
+    head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
+
+
+@blocknb.kernel
+def summed_kernel(dq, sums, dq_at, scale, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
+    """dq from the sums of its parts."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    found = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
+    turned = bl.permute(bl.reshape(found, (ROWS // 8, WIDTH // 16, 8, 4, 2, 2)), (0, 2, 1, 4, 3, 5))
+    dquery = bl.reshape(turned, (ROWS, WIDTH)) * (scale / LOG2E)
+    head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store(
+        [block * ROWS, 0], dquery.to(dq.dtype.element_ty)
+    )
+
+
 #: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
 KEY_TILES = Tiles(
     {64: (64, 128, 8, 4), 128: (64, 128, 8, 3), 256: (64, 64, 8, 1)},
@@ -129,12 +225,14 @@ QUERY_TILES = Tiles(
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 DELTA_ROWS = 64
+#: Of programs that have keys and add to dq, for heads for which that is faster.
+ADDING = Tiles({64: (64, 128, 8, 3), 128: (64, 128, 8, 2)}, {})
 
 
 def attention_backward(
     q: Any, k: Any, v: Any, out: Any, logsums: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
     causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
-    query_tile: Tile | None = None,
+    query_tile: Tile | None = None, tile: Tile | None = None, deterministic: bool = False,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
 
@@ -153,11 +251,50 @@ def attention_backward(
         for array in (dq, dk, dv):
             array[...] = 0
         return dq, dk, dv
-    logs, deltas = (empty(q, (found.batch, found.heads, found.queries), "float32") for _ in range(2))
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
-    of_keys = key_tile or KEY_TILES.choose(q, found.block)
-    of_queries = query_tile or QUERY_TILES.choose(q, found.block)
+    arrays = q, k, v, out, logsums, dout, dq, dk, dv
+    if tile is None and not deterministic and key_tile is None and query_tile is None:
+        tile = ADDING.choose(q, found.block) if adds(found, q) else None
+    if tile is not None:
+        added(found, arrays, sizes, constants, tile)
+    else:
+        of_keys, of_queries = (
+            key_tile or KEY_TILES.choose(q, found.block),
+            query_tile or QUERY_TILES.choose(q, found.block),
+        )
+        apart(found, arrays, sizes, constants, of_keys, of_queries)
+    return dq, dk, dv
+
+
+def adds(found: Heads, q: Any) -> bool:
+    """Whether adding to dq has been measured to be faster."""
+    return capability(q) == 90 and found.block in ADDING.hopper and found.dtype != "float32"
+
+
+def added(found: Heads, arrays: tuple, sizes: tuple, constants: dict[str, Any], tile: Tile) -> None:
+    """Scores computed once; whoever has keys adds to dq."""
+    q, k, v, out, logsums, dout, dq, dk, dv = arrays
+    heads, blocks = found.batch * found.heads, blocknb.cdiv(found.queries, BLOCK.value)
+    sums = empty(q, (heads * blocks * BLOCK.value * found.block,), "float32")
+    numbers = empty(q, ((heads * blocks + 1) * BLOCK.value * 2,), "float32")  # the last block is read and not used
+    grid = blocknb.cdiv(blocks * BLOCK.value, DELTA_ROWS), found.heads, found.batch
+    rows = {"ROWS": DELTA_ROWS, "WIDTH": found.block}
+    numbers_kernel[grid](out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows)
+    gradients_kernel[(blocknb.cdiv(found.keys, tile["COLUMNS"]), found.heads // found.group, found.batch)](
+        q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **tile
+    )
+    summed_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
+        dq, sums, *found.steps(dq), sizes[0], found.queries, found.width, **rows
+    )
+
+
+def apart(
+    found: Heads, arrays: tuple, sizes: tuple, constants: dict[str, Any], of_keys: Tile, of_queries: Tile
+) -> None:  # fmt: skip
+    """Scores computed twice, and nobody adds to what others add to."""
+    q, k, v, out, logsums, dout, dq, dk, dv = arrays
+    logs, deltas = (empty(q, (found.batch, found.heads, found.queries), "float32") for _ in range(2))
     deltas_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
         out,
         dout,
@@ -176,4 +313,3 @@ def attention_backward(
     query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
         q, k, v, dout, dq, logs, deltas, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
     )
-    return dq, dk, dv

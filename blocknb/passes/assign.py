@@ -331,6 +331,7 @@ class Assignment:
         if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
             return self.layout_of(op.args[0])
         if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
+            wanted = self.natural(value) if self.is_view(value) else wanted
             return own if wanted.is_replicated else wanted
         if self.as_wide(op, wanted, own):
             return wanted

@@ -60,8 +60,10 @@ class Access:
     store: int | None = None
 
     def conflicts(self, other: Access) -> bool:
-        if self.op.name == "wait" or (other.op.name == "copy_async" and other.root is None):
-            return False  # the copy asked when it began; and until it is waited for nothing has been written
+        if self.op.name in ("wait", "dot_wait") or (other.op.name == "copy_async" and other.root is None):
+            return (
+                False  # copy and product asked when they began; and until a copy is waited for nothing has been written
+            )
         if not (self.write or other.write) or (self.root is None) is not (other.root is None):
             return False
         if self.root is None:
@@ -134,7 +136,7 @@ class Placement:
             case "wait":
                 return [self.shared_access(op, x, True) for x in self.copied]
             case "dot_wait":
-                return [self.shared_access(op, x, False) for x in self.multiplied]
+                return [self.shared_access(op, x, False) for x in self.read_until(op)]
             case "store_bulk":
                 array = Access(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
                 return [array, self.shared_access(op, op.args[1], False)]
@@ -152,6 +154,13 @@ class Placement:
             case "asm":  # it may do anything through the pointers that it gets
                 return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
         return []
+
+    def read_until(self, wait: Op) -> Sequence[Value]:
+        """The buffers that products read until a `dot_wait`: those of the products it names, of all where it names what loops carry."""
+        products = [self.facts.definition.get(x) for x in wait.args]
+        if any(op is None or op.name != "dot" for op in products):
+            return self.multiplied
+        return [x for op in products if op is not None for x in op.args[:2] if x in self.offsets]
 
     def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:
         root = self.facts.root(pointer) or ANYWHERE

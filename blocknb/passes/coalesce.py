@@ -8,18 +8,21 @@ that axis. The pass only proposes: it leaves `layout` and `vec` on the op, and `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from blocknb.analysis import affine
 from blocknb.analysis.effects import mask_of
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op
+from blocknb.ir.core import Func, Op, Value, uses
+from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.layouts.tables import blocked
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 MAX_BYTES = 16  # the widest access a thread has
+VECTORS_FROM = 90  # the compute capability that adds vectors at once
 
 
 def coalesce(func: Func, target: Target, notes: Notes) -> Func:
@@ -39,11 +42,13 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         old = originals[op.id]
         vec, order, why = widest(facts, old, num_warps * target.warp_size)
-        if op.name in ATOMICS:
-            vec, why = 1, ""  # one step an element; lanes still walk along the addresses
         shape = op.args[0].type.shape
         lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
         fitting = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
+        if (
+            op.name in ATOMICS
+        ):  # lanes walk along the addresses, one element each; the layout of what is added may have vectors
+            vec, fitting, why = vec if at_once(op, target, users) else 1, 1, ""
         layout = blocked(shape, order, fitting, num_warps, warps=lines)
         rebuild.builder.append(new := op.replace(attrs={**op.attrs, "layout": layout, "vec": vec}, origin="coalesce"))
         element = op.args[0].type.dtype.element
@@ -54,8 +59,14 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         )
         return new.results
 
-    originals = {op.id: op for op in func.ops() if op.name in ACCESSES}
+    originals, users = {op.id: op for op in func.ops() if op.name in ACCESSES}, uses(func)
     return rebuild(func, "coalesce", visit)
+
+
+def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
+    """Whether one instruction may add several elements: fp32 from sm_90 on, where nobody looks at what was there."""
+    adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element == t.float32
+    return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
 
 
 def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:

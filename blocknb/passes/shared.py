@@ -107,6 +107,7 @@ class Lowering(Rebuild):
         super().__init__(func, "shared", self.lower)
         self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
         self.waiting: list[dict[Value, Op]] = [{}]
+        self.ahead: dict[Value, tuple[Value, SharedLayout]] = {}  # of those that wait: what is stored already
         self.used = uses(func)
         self.operands = Operands(self.builder, self.store)
         self.early = rings.early_loads(func, target)
@@ -150,7 +151,12 @@ class Lowering(Rebuild):
             if op.args[0] in self.waiting[-1]:
                 self.flush([op.args[0]])
             with self.builder.at(op):
-                stored.append(self.store_for(op))
+                stored.append(self.ahead.pop(op.result) if op.result in self.ahead else self.store_for(op))
+        if ops and all(map(is_line, ops)):  # and one barrier for lines that are wanted later
+            for op in self.waiting[-1].values():
+                if is_line(op) and op.args[0] not in self.waiting[-1] and op.result not in self.ahead:
+                    with self.builder.at(op):
+                        self.ahead[op.result] = self.store_for(op)
         for op, (buffer, layout) in zip(ops, stored, strict=True):
             with self.builder.at(op):
                 self.mapping[op.result] = self.load_from(op, buffer, layout)
@@ -257,6 +263,11 @@ def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -
     if users and all(op.attrs.get("crossed") and i == 0 for op, i in users):
         return 0
     return None
+
+
+def is_line(op: Op) -> bool:
+    """Whether a conversion is of one line, such as a number for each row."""
+    return sum(n > 1 for n in op.result.type.shape) == 1
 
 
 def ways(conflicts: float) -> str:

@@ -244,6 +244,8 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return lambda env: None
     if "cp.async." in text:
         return copy_async(text, args, threads)
+    if re.match(r"(@\$\d+ )?red\.\w+\.\w+\.global\.add\.v\d\.", text):
+        return add_vector(text, args, threads)
     if re.match(r"(@\$\d+ )?(red|atom)\.", text):
         return atomic(text, constraints, args, threads)
     found = re.fullmatch(r"(?:@\$(\d+) )?(ld|st)(?:\.volatile)?\.global[\w.:]*?(?:\.v(\d))?\.b(\d+) (.*);", text)
@@ -307,6 +309,27 @@ def atomic(text: str, constraints: str, args: list[Get], threads: int) -> Get:
             memory.bytes[place] = np.array([after], dtype).view(np.uint8)
             old[i] = np.array([before]).view(old.dtype)[0]
         return old if returns else None
+
+    return step
+
+
+def add_vector(text: str, args: list[Get], threads: int) -> Get:
+    """`red` of several fp32 numbers side by side."""
+    found = re.fullmatch(r"(?:@\$\d+ )?red\.\w+\.\w+\.global\.add\.v(\d)\.f32 \[\$0(?:\+(-?\d+))?\], \{(.*)\};", text)
+    assert found, f"simt does not know {text}"
+    count, guarded = int(found[1]), text.startswith("@")
+    assert found[3] == ", ".join(f"${1 + i}" for i in range(count))
+
+    def step(env: Env) -> None:
+        address, *values = (a(env) for a in args)
+        address = address + int(found[2] or 0)
+        on = values.pop() if guarded else np.ones(threads, bool)
+        numbers = np.stack([np.ascontiguousarray(v).view(np.float32) for v in values], 1)
+        memory = env["@"].memory
+        for i in np.flatnonzero(on):
+            place = memory.places(address[i : i + 1], 4 * count, 4 * count, text)[0]
+            memory.watch.access(place[None], np.array([i]), text, write=True, atomic=True)
+            memory.bytes[place] = (memory.bytes[place].view(np.float32) + numbers[i]).view(np.uint8)
 
     return step
 

@@ -8,7 +8,12 @@ import ml_dtypes
 import numpy as np
 
 from blocknb.kernels.attention import attention_kernel
-from blocknb.kernels.attention_gradients import deltas_kernel, key_gradients_kernel, query_gradients_kernel
+from blocknb.kernels.attention_gradients import (
+    deltas_kernel,
+    gradients_kernel,
+    key_gradients_kernel,
+    query_gradients_kernel,
+)
 from kernels.base import case, normal, poison, wide
 
 
@@ -199,3 +204,53 @@ def _deltas_reference(x):
 
 
 case("attention_deltas", deltas_kernel, _deltas_make, _deltas_reference, grid=(2, 2, 1), rtol=1e-4, atol=1e-4)
+
+
+def _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype):
+    def make(rng):
+        q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
+        dout = normal(rng, q.shape, dtype)
+        out, logsums, _ = exact(q, k, v, shift)
+        found = {"q": q, "k": k, "v": v, "dout": dout} | {x: poison(k.shape, dtype) for x in ("dk", "dv")}
+        at = {f"{x}_at": strides(found[x]) for x in found}
+        padded = -(-queries // 128) * 128
+        numbers = np.zeros((heads * padded + 128, 2), np.float32)
+        own = numbers[: heads * padded].reshape(heads, padded, 2)
+        own[..., 0] = np.inf
+        own[:, :queries, 0], own[:, :queries, 1] = logsums[0] / math.log(2), (wide(dout) * out).sum(axis=3)[0]
+        found |= {"numbers": numbers, "sums": np.zeros((heads, padded, block), np.float32)}
+        return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
+
+    return make
+
+
+def as_sums(dq, rows, block):
+    """dq as programs that add to it leave it: what a thread has of a product side by side, not yet scaled."""
+    _, heads, queries, width = dq.shape
+    padded = np.zeros((heads, -(-queries // 128) * 128, block))
+    padded[:, :queries, :width] = dq[0] / width**-0.5
+    split = padded.reshape(heads, -1, rows // 8, 8, block // 16, 2, 4, 2)
+    return split.transpose(0, 1, 2, 4, 3, 6, 5, 7).reshape(padded.shape)
+
+
+def _added_reference(rows, block, shift):
+    def reference(x):
+        dq, dk, dv = exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift)
+        return {"dk": dk, "dv": dv, "sums": as_sums(dq, rows, block)}
+
+    return reference
+
+
+def added_case(name, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, **options):
+    tolerance = 5e-2 if dtype == ml_dtypes.bfloat16 else 2e-2  # of sums that are not scaled yet
+    case(
+        f"attention_{name}", gradients_kernel, _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype),
+        _added_reference(rows, block, shift), grid=grid, options=options, rtol=tolerance, atol=tolerance,
+    )  # fmt: skip
+
+
+added_case("gradients", (2, 1, 1), np.float16, 2, 1, 70, 90, 48, 64, 32, 64, -7, num_warps=4)
+added_case(
+    "gradients_wide", (2, 1, 1), ml_dtypes.bfloat16, 1, 1, 140, 200, 64, 64, 64, 128, None, num_warps=8, num_stages=2
+)
+added_case("gradients_long", (1, 1, 1), np.float16, 1, 1, 130, 64, 128, 128, 64, 64, 0, num_warps=8, num_stages=2)
