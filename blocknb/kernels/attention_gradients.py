@@ -154,7 +154,7 @@ def numbers_kernel(
 @blocknb.kernel
 def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
-    group, shift, CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+    group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
     """As `key_gradients_kernel`, and adds to `sums` what its keys give dq."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
@@ -168,6 +168,7 @@ def gradients_kernel(
         whole = first + COLUMNS - 1 - shift
     if first + COLUMNS > keys:
         whole = queries
+    seen = bl.where(columns < keys, columns - shift, queries)  # by queries from that one on
     dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
     dvalue = bl.zeros((COLUMNS, WIDTH), bl.float32)
     heads = bl.num_programs(1) * group
@@ -176,28 +177,34 @@ def gradients_kernel(
         queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
         given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
         both = bl.load(numbers_of(numbers, batch, heads, own, queries, begin, ROWS))
+        if AHEAD:
+            scores = bl.dot(key, queries_of.load([begin, 0]).T)
         for start in range(begin, queries, ROWS):
             following = bl.load(numbers_of(numbers, batch, heads, own, queries, start + ROWS, ROWS))
             query = queries_of.load([start, 0])
-            scores = bl.dot(key, query.T)
+            if AHEAD:
+                after = bl.dot(key, queries_of.load([start + ROWS, 0]).T)
+            else:
+                scores = bl.dot(key, query.T)
             given = given_of.load([start, 0])
             dpowers = bl.dot(value, given.T)
             log, delta = bl.split(both)
             powers = bl.exp2(scores * scale - log[None, :])
             if start < whole:
-                visible = (columns < keys)[:, None]
                 if CAUSAL:
-                    rows = start + bl.arange(0, ROWS)
-                    visible = visible & (columns[:, None] <= (rows + shift)[None, :])
-                powers = bl.where(visible, powers, 0.0)
+                    powers = bl.where(seen[:, None] <= bl.arange(0, ROWS)[None, :] + start, powers, 0.0)
+                else:
+                    powers = bl.where((columns < keys)[:, None], powers, 0.0)
             dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
             dscores = (powers * (dpowers - delta[None, :])).to(query.dtype)
             dkey = bl.dot(dscores, query, dkey)
             part = bl.dot(dscores.T, key)
-            turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 16, 2, 4, 2)), (0, 2, 1, 4, 3, 5))
+            turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
             places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
             bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
             both = following
+            if AHEAD:
+                scores = after
     dkey *= scale / LOG2E
     head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
     head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
@@ -208,7 +215,7 @@ def summed_kernel(dq, sums, dq_at, scale, queries, width, ROWS: bl.constexpr, WI
     """dq from the sums of its parts."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     found = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
-    turned = bl.permute(bl.reshape(found, (ROWS // 8, WIDTH // 16, 8, 4, 2, 2)), (0, 2, 1, 4, 3, 5))
+    turned = bl.permute(bl.reshape(found, (ROWS // 8, WIDTH // 8, 8, 8)), (0, 2, 1, 3))
     dquery = bl.reshape(turned, (ROWS, WIDTH)) * (scale / LOG2E)
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store(
         [block * ROWS, 0], dquery.to(dq.dtype.element_ty)
@@ -225,6 +232,7 @@ QUERY_TILES = Tiles(
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 DELTA_ROWS = 64
+AHEAD = {64: True}  # whether a trip computes scores for the next
 #: Of programs that have keys and add to dq, for heads for which that is faster.
 ADDING = Tiles({64: (64, 128, 8, 3), 128: (64, 128, 8, 2)}, {})
 
@@ -282,7 +290,19 @@ def added(found: Heads, arrays: tuple, sizes: tuple, constants: dict[str, Any], 
     rows = {"ROWS": DELTA_ROWS, "WIDTH": found.block}
     numbers_kernel[grid](out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows)
     gradients_kernel[(blocknb.cdiv(found.keys, tile["COLUMNS"]), found.heads // found.group, found.batch)](
-        q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **tile
+        q,
+        k,
+        v,
+        dout,
+        dk,
+        dv,
+        sums,
+        numbers,
+        *found.steps(q, k, v, dout, dk, dv),
+        *sizes,
+        **constants,
+        AHEAD=AHEAD.get(found.block, False),
+        **tile,
     )
     summed_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
         dq, sums, *found.steps(dq), sizes[0], found.queries, found.width, **rows

@@ -11,7 +11,7 @@ of the trip before is carried on as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +201,20 @@ class Part:
         raise NotImplementedError
 
 
+def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
+    """The fences behind stores to products' operands, but for those that the engine copies; `behind`: such a store stands before the block."""
+    found: set[int] = set()
+    for op in block.ops:
+        for inner in op.blocks:
+            found |= fences(inner, copied, facts, behind)
+        inside = [op, *(x for inner in op.blocks for x in walk(inner))]
+        if op.name == "fence" and behind:
+            found.add(op.id)
+        stores = (x for x in inside if x.name == "local_store" and x.id not in copied)
+        behind = op.name != "fence" and (behind or any(facts.definition[x.args[0]].attrs.get("align") for x in stores))
+    return found
+
+
 class Team(Part, Rebuild):
     """Everything but the copies, which it awaits."""
 
@@ -219,8 +233,7 @@ class Team(Part, Rebuild):
         self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
         self.before: dict[int, Value] = {}  # of a ring whose products outlast a trip: the slot of the trip before
         stored = {c.store.id for g in groups for c in g.copies}
-        others = (op for op in roles.func.ops() if op.name == "local_store" and op.id not in stored)
-        self.keeps_fences = any(facts.definition[op.args[0]].attrs.get("align") for op in others)
+        self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
         self.team: Value | None = None  # its number, where there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
@@ -281,7 +294,7 @@ class Team(Part, Rebuild):
                 self.places.advance(ring)
 
     def visit_op(self, op: Op) -> object:
-        if op.id in self.gone or (op.name == "fence" and not self.keeps_fences):
+        if op.id in self.gone or (op.name == "fence" and op.id not in self.fences):
             return op.results
         if op.id in self.stores:
             if id(self.stores[op.id]) not in self.awaited:

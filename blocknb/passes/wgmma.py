@@ -142,18 +142,22 @@ class Choice:
 
 
 def made_of_dots(func: Func) -> set[Value]:
-    """Results of dots, and what elementwise ops and arms of an `if` make of them (attention's P, masked in some blocks)."""
+    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked in some blocks)."""
     found: set[Value] = set()
-    for op in func.ops():
-        if op.name == "dot" or (OPS[op.name].kind == "elementwise" and any(x in found for x in op.args)):
-            found.update(op.results)
-    for op in func.ops():  # an `if` stands before its arms
-        if op.name == "if":
-            for result, *ends in zip(op.results, *(block.terminator.args for block in op.blocks), strict=True):
-                found.update([result] if any(x in found for x in ends) else [])
-        elif OPS[op.name].kind == "elementwise" and any(x in found for x in op.args):
-            found.update(op.results)
-    return found
+    while True:
+        count = len(found)
+        for op in func.ops():
+            if op.name == "dot" or (OPS[op.name].kind == "elementwise" and any(x in found for x in op.args)):
+                found.update(op.results)
+            elif op.name == "if":
+                for result, *ends in zip(op.results, *(block.terminator.args for block in op.blocks), strict=True):
+                    found.update([result] if any(x in found for x in ends) else [])
+            elif op.name == "for":
+                (body,) = op.blocks
+                for result, inner, end in zip(op.results, body.args[1:], body.terminator.args, strict=True):
+                    found.update([result, inner] if end in found else [])
+        if len(found) == count:
+            return found
 
 
 def computed(op: Op) -> bool:

@@ -206,7 +206,7 @@ def _deltas_reference(x):
 case("attention_deltas", deltas_kernel, _deltas_make, _deltas_reference, grid=(2, 2, 1), rtol=1e-4, atol=1e-4)
 
 
-def _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype):
+def _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype, ahead):
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
         dout = normal(rng, q.shape, dtype)
@@ -219,38 +219,54 @@ def _added_make(heads, shared, queries, keys, width, block, rows, columns, shift
         own[..., 0] = np.inf
         own[:, :queries, 0], own[:, :queries, 1] = logsums[0] / math.log(2), (wide(dout) * out).sum(axis=3)[0]
         found |= {"numbers": numbers, "sums": np.zeros((heads, padded, block), np.float32)}
-        return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
+        found |= sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
+        return found | at | {"AHEAD": ahead}
 
     return make
 
 
-def as_sums(dq, rows, block):
+def as_sums(dq, block):
     """dq as programs that add to it leave it: what a thread has of a product side by side, not yet scaled."""
     _, heads, queries, width = dq.shape
     padded = np.zeros((heads, -(-queries // 128) * 128, block))
     padded[:, :queries, :width] = dq[0] / width**-0.5
-    split = padded.reshape(heads, -1, rows // 8, 8, block // 16, 2, 4, 2)
-    return split.transpose(0, 1, 2, 4, 3, 6, 5, 7).reshape(padded.shape)
+    return padded.reshape(heads, -1, 8, block // 8, 8).swapaxes(2, 3).reshape(padded.shape)
 
 
-def _added_reference(rows, block, shift):
+def _added_reference(block, shift):
     def reference(x):
         dq, dk, dv = exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift)
-        return {"dk": dk, "dv": dv, "sums": as_sums(dq, rows, block)}
+        return {"dk": dk, "dv": dv, "sums": as_sums(dq, block)}
 
     return reference
 
 
-def added_case(name, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, **options):
+def added_case(
+    name, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, ahead=False, **options
+):
     tolerance = 5e-2 if dtype == ml_dtypes.bfloat16 else 2e-2  # of sums that are not scaled yet
     case(
-        f"attention_{name}", gradients_kernel, _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype),
-        _added_reference(rows, block, shift), grid=grid, options=options, rtol=tolerance, atol=tolerance,
+        f"attention_{name}", gradients_kernel, _added_make(heads, shared, queries, keys, width, block, rows, columns, shift, dtype, ahead),
+        _added_reference(block, shift), grid=grid, options=options, rtol=tolerance, atol=tolerance,
     )  # fmt: skip
 
 
 added_case("gradients", (2, 1, 1), np.float16, 2, 1, 70, 90, 48, 64, 32, 64, -7, num_warps=4)
 added_case(
-    "gradients_wide", (2, 1, 1), ml_dtypes.bfloat16, 1, 1, 140, 200, 64, 64, 64, 128, None, num_warps=8, num_stages=2
+    "gradients_wide",
+    (2, 1, 1),
+    ml_dtypes.bfloat16,
+    1,
+    1,
+    140,
+    200,
+    64,
+    64,
+    64,
+    128,
+    None,
+    True,
+    num_warps=8,
+    num_stages=2,
 )
 added_case("gradients_long", (1, 1, 1), np.float16, 1, 1, 130, 64, 128, 128, 64, 64, 0, num_warps=8, num_stages=2)
