@@ -15,109 +15,13 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
+from blocknb.kernels import heads
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Heads, Tile, Tiles, alike, capability, heads_of
+from blocknb.kernels.heads import Heads, Tile, Tiles, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
 BLOCK = bl.constexpr(128)  # queries: scratch memory has whole blocks of them
-
-
-@blocknb.kernel
-def deltas_kernel(
-    out, dout, logsums, logs, deltas, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
-):  # fmt: skip
-    """deltas = the sums of out * dout over rows; logs = logsums in units of log2."""
-    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
-    rows = block * ROWS + bl.arange(0, ROWS)
-    result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
-    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
-    line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
-    bl.store(deltas + line + rows, bl.sum(result * given, axis=1), mask=rows < queries)
-    logsum = bl.load(logsums + line + rows, mask=rows < queries, other=0.0)
-    bl.store(logs + line + rows, logsum * LOG2E, mask=rows < queries)
-
-
-@blocknb.kernel
-def key_gradients_kernel(
-    q, k, v, dout, dk, dv, logs, deltas, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
-    group, shift, CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
-):  # fmt: skip
-    """A block of COLUMNS keys a program, of a head of k and v."""
-    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
-    first = block * COLUMNS
-    columns = first + bl.arange(0, COLUMNS)
-    key = head_of(k, batch, head, k_at, keys, width, COLUMNS, WIDTH).load([first, 0])
-    value = head_of(v, batch, head, v_at, keys, width, COLUMNS, WIDTH).load([first, 0])
-    begin, whole = 0, 0  # the first query that sees a key of the block, and the first that sees all of them
-    if CAUSAL:
-        begin = max(first - shift, 0) // ROWS * ROWS
-        whole = first + COLUMNS - 1 - shift
-    dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
-    dvalue = bl.zeros((COLUMNS, WIDTH), bl.float32)
-    for member in range(group):
-        own = head * group + member
-        queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
-        given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
-        line = (batch.to(bl.int64) * bl.num_programs(1) * group + own) * queries
-        for start in range(begin, queries, ROWS):
-            rows = start + bl.arange(0, ROWS)
-            query = queries_of.load([start, 0])
-            log = bl.load(logs + line + rows, mask=rows < queries, other=float("inf"))
-            delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
-            scores = bl.dot(key, query.T)
-            given = given_of.load([start, 0])
-            dpowers = bl.dot(value, given.T)
-            powers = bl.exp2(scores * scale - log[None, :])
-            if CAUSAL:
-                if start < whole:
-                    powers = bl.where(columns[:, None] <= (rows + shift)[None, :], powers, 0.0)
-            dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
-            dscores = powers * (dpowers - delta[None, :])
-            dkey = bl.dot(dscores.to(query.dtype), query, dkey)
-    dkey *= scale / LOG2E
-    head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
-    head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
-
-
-@blocknb.kernel
-def query_gradients_kernel(
-    q, k, v, dout, dq, logs, deltas, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
-    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
-):  # fmt: skip
-    """A block of ROWS queries a program, as in the forward pass."""
-    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
-    if CAUSAL:
-        block = bl.num_programs(0) - 1 - block
-    first = block * ROWS
-    rows = first + bl.arange(0, ROWS)
-    query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
-    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([first, 0])
-    keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
-    values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
-    line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
-    log = bl.load(logs + line + rows, mask=rows < queries, other=0.0)
-    delta = bl.load(deltas + line + rows, mask=rows < queries, other=0.0)
-    seen, whole = keys, keys // COLUMNS * COLUMNS
-    if CAUSAL:
-        seen = min(keys, max(first + ROWS + shift, 0))
-        whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
-    dquery = bl.zeros((ROWS, WIDTH), bl.float32)
-    for start in range(0, seen, COLUMNS):
-        key = keys_of.load([start, 0])
-        scores = bl.dot(query, key.T)
-        dpowers = bl.dot(given, values_of.load([start, 0]).T)
-        powers = bl.exp2(scores * scale - log[:, None])
-        if start >= whole:
-            columns = start + bl.arange(0, COLUMNS)
-            visible = (columns < keys)[None, :]
-            if CAUSAL:
-                visible = visible & (columns[None, :] <= (rows + shift)[:, None])
-            powers = bl.where(visible, powers, 0.0)
-        dscores = powers * (dpowers - delta[:, None])
-        dquery = bl.dot(dscores.to(key.dtype), key, dquery)
-    dquery *= scale / LOG2E
-    head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
 
 @blocknb.kernel
@@ -147,8 +51,9 @@ def numbers_kernel(
     log = bl.load(logsums + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
     both = bl.join(log, bl.sum(result * given, axis=1))
     bl.store(numbers_of(numbers, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS), both)
-    places = place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH)
-    bl.store(places, bl.zeros((ROWS * WIDTH,), bl.float32))
+    if sums is not None:
+        places = place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH)
+        bl.store(places, bl.zeros((ROWS * WIDTH,), bl.float32))
 
 
 @blocknb.kernel
@@ -156,7 +61,7 @@ def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
-    """As `key_gradients_kernel`, and adds to `sums` what its keys give dq."""
+    """A block of COLUMNS keys a program, of a head of k and v; adds to `sums`, where there are any, what its keys give dq."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
     first = block * COLUMNS
     columns = first + bl.arange(0, COLUMNS)
@@ -166,7 +71,7 @@ def gradients_kernel(
     if CAUSAL:
         begin = max(first - shift, 0) // ROWS * ROWS
         whole = first + COLUMNS - 1 - shift
-    if first + COLUMNS > keys:
+    if sums is not None and first + COLUMNS > keys:
         whole = queries
     seen = bl.where(columns < keys, columns - shift, queries)  # by queries from that one on
     dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
@@ -190,24 +95,65 @@ def gradients_kernel(
             dpowers = bl.dot(value, given.T)
             log, delta = bl.split(both)
             powers = bl.exp2(scores * scale - log[None, :])
-            if start < whole:
-                if CAUSAL:
-                    powers = bl.where(seen[:, None] <= bl.arange(0, ROWS)[None, :] + start, powers, 0.0)
-                else:
-                    powers = bl.where((columns < keys)[:, None], powers, 0.0)
+            if CAUSAL or sums is not None:
+                if start < whole:
+                    if CAUSAL:
+                        powers = bl.where(seen[:, None] <= bl.arange(0, ROWS)[None, :] + start, powers, 0.0)
+                    else:
+                        powers = bl.where((columns < keys)[:, None], powers, 0.0)
             dvalue = bl.dot(powers.to(given.dtype), given, dvalue)
             dscores = (powers * (dpowers - delta[None, :])).to(query.dtype)
             dkey = bl.dot(dscores, query, dkey)
-            part = bl.dot(dscores.T, key)
-            turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
-            places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
-            bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
+            if sums is not None:
+                part = bl.dot(dscores.T, key)
+                turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
+                places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
+                bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
             both = following
             if AHEAD:
                 scores = after
     dkey *= scale / LOG2E
     head_of(dk, batch, head, dk_at, keys, width, COLUMNS, WIDTH).store([first, 0], dkey.to(dk.dtype.element_ty))
     head_of(dv, batch, head, dv_at, keys, width, COLUMNS, WIDTH).store([first, 0], dvalue.to(dv.dtype.element_ty))
+
+
+@blocknb.kernel
+def query_gradients_kernel(
+    q, k, v, dout, dq, numbers, q_at, k_at, v_at, dout_at, dq_at, scale, queries, keys, width, group, shift,
+    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+):  # fmt: skip
+    """A block of ROWS queries a program, as in the forward pass."""
+    block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
+    if CAUSAL:
+        block = bl.num_programs(0) - 1 - block
+    first = block * ROWS
+    rows = first + bl.arange(0, ROWS)
+    query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
+    given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([first, 0])
+    keys_of = head_of(k, batch, head // group, k_at, keys, width, COLUMNS, WIDTH)
+    values_of = head_of(v, batch, head // group, v_at, keys, width, COLUMNS, WIDTH)
+    both = bl.load(numbers_of(numbers, batch, bl.num_programs(1), head, queries, first, ROWS))
+    log, delta = bl.split(both)
+    seen, whole = keys, keys // COLUMNS * COLUMNS
+    if CAUSAL:
+        seen = min(keys, max(first + ROWS + shift, 0))
+        whole = min(whole, (first + shift + 1) // COLUMNS * COLUMNS)
+    dquery = bl.zeros((ROWS, WIDTH), bl.float32)
+    for start in range(0, seen, COLUMNS):
+        key = keys_of.load([start, 0])
+        scores = bl.dot(query, key.T)
+        dpowers = bl.dot(given, values_of.load([start, 0]).T)
+        powers = bl.exp2(scores * scale - log[:, None])
+        if start >= whole:
+            columns = start + bl.arange(0, COLUMNS)
+            visible = (columns < keys)[None, :]
+            if CAUSAL:
+                visible = visible & (columns[None, :] <= (rows + shift)[:, None])
+            powers = bl.where(visible, powers, 0.0)
+        dscores = powers * (dpowers - delta[:, None])
+        dquery = bl.dot(dscores.to(key.dtype), key, dquery)
+    dquery *= scale / LOG2E
+    head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store([first, 0], dquery.to(dq.dtype.element_ty))
 
 
 @blocknb.kernel
@@ -231,8 +177,8 @@ QUERY_TILES = Tiles(
     {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 64, 8, 1)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
-DELTA_ROWS = 64
-AHEAD = {64: True}  # whether a trip computes scores for the next
+SOME_ROWS = 64
+AHEAD = {64}  # heads of which a trip computes scores for the next
 #: Of programs that have keys and add to dq, for heads for which that is faster.
 ADDING = Tiles({64: (64, 128, 8, 3), 128: (64, 128, 8, 2)}, {})
 
@@ -261,75 +207,37 @@ def attention_backward(
         return dq, dk, dv
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
-    arrays = q, k, v, out, logsums, dout, dq, dk, dv
-    if tile is None and not deterministic and key_tile is None and query_tile is None:
-        tile = ADDING.choose(q, found.block) if adds(found, q) else None
+    if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q):
+        tile = ADDING.choose(q, found.block)
+    of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
+    blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
+    count = found.batch * found.heads * blocks * BLOCK.value
+    numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # the last block is read and not used
+    sums = None if tile is None else empty(q, (count * found.block,), "float32")
+    numbers_kernel[(blocks * BLOCK.value // SOME_ROWS, found.heads, found.batch)](
+        out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
+    )
+    gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
+        q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), *sizes,
+        AHEAD=ahead(found, q), **constants, **of_keys,
+    )  # fmt: skip
     if tile is not None:
-        added(found, arrays, sizes, constants, tile)
-    else:
-        of_keys, of_queries = (
-            key_tile or KEY_TILES.choose(q, found.block),
-            query_tile or QUERY_TILES.choose(q, found.block),
+        summed_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
+            dq, sums, *found.steps(dq), factor, found.queries, found.width, **rows
         )
-        apart(found, arrays, sizes, constants, of_keys, of_queries)
+        return dq, dk, dv
+    of_queries = query_tile or QUERY_TILES.choose(q, found.block)
+    query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
+        q, k, v, dout, dq, numbers, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
+    )
     return dq, dk, dv
+
+
+def ahead(found: Heads, q: Any) -> bool:
+    """Whether a trip computes scores for the next one: where there are registers for them."""
+    return heads.capability(q) == 90 and found.block in AHEAD and found.dtype != "float32"
 
 
 def adds(found: Heads, q: Any) -> bool:
     """Whether adding to dq has been measured to be faster."""
-    return capability(q) == 90 and found.block in ADDING.hopper and found.dtype != "float32"
-
-
-def added(found: Heads, arrays: tuple, sizes: tuple, constants: dict[str, Any], tile: Tile) -> None:
-    """Scores computed once; whoever has keys adds to dq."""
-    q, k, v, out, logsums, dout, dq, dk, dv = arrays
-    heads, blocks = found.batch * found.heads, blocknb.cdiv(found.queries, BLOCK.value)
-    sums = empty(q, (heads * blocks * BLOCK.value * found.block,), "float32")
-    numbers = empty(q, ((heads * blocks + 1) * BLOCK.value * 2,), "float32")  # the last block is read and not used
-    grid = blocknb.cdiv(blocks * BLOCK.value, DELTA_ROWS), found.heads, found.batch
-    rows = {"ROWS": DELTA_ROWS, "WIDTH": found.block}
-    numbers_kernel[grid](out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows)
-    gradients_kernel[(blocknb.cdiv(found.keys, tile["COLUMNS"]), found.heads // found.group, found.batch)](
-        q,
-        k,
-        v,
-        dout,
-        dk,
-        dv,
-        sums,
-        numbers,
-        *found.steps(q, k, v, dout, dk, dv),
-        *sizes,
-        **constants,
-        AHEAD=AHEAD.get(found.block, False),
-        **tile,
-    )
-    summed_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
-        dq, sums, *found.steps(dq), sizes[0], found.queries, found.width, **rows
-    )
-
-
-def apart(
-    found: Heads, arrays: tuple, sizes: tuple, constants: dict[str, Any], of_keys: Tile, of_queries: Tile
-) -> None:  # fmt: skip
-    """Scores computed twice, and nobody adds to what others add to."""
-    q, k, v, out, logsums, dout, dq, dk, dv = arrays
-    logs, deltas = (empty(q, (found.batch, found.heads, found.queries), "float32") for _ in range(2))
-    deltas_kernel[(blocknb.cdiv(found.queries, DELTA_ROWS), found.heads, found.batch)](
-        out,
-        dout,
-        logsums,
-        logs,
-        deltas,
-        *found.steps(out, dout),
-        found.queries,
-        found.width,
-        ROWS=DELTA_ROWS,
-        WIDTH=found.block,
-    )
-    key_gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
-        q, k, v, dout, dk, dv, logs, deltas, *found.steps(q, k, v, dout, dk, dv), *sizes, **constants, **of_keys
-    )
-    query_gradients_kernel[(blocknb.cdiv(found.queries, of_queries["ROWS"]), found.heads, found.batch)](
-        q, k, v, dout, dq, logs, deltas, *found.steps(q, k, v, dout, dq), *sizes, **constants, **of_queries
-    )
+    return heads.capability(q) == 90 and found.block in ADDING.hopper and found.dtype != "float32"

@@ -202,7 +202,7 @@ class Part:
 
 
 def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
-    """The fences behind stores to products' operands, but for those that the engine copies; `behind`: such a store stands before the block."""
+    """The fences behind stores to products' operands that are not `copied`; `behind`: such a store stands before the block."""
     found: set[int] = set()
     for op in block.ops:
         for inner in op.blocks:

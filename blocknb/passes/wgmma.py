@@ -142,7 +142,7 @@ class Choice:
 
 
 def made_of_dots(func: Func) -> set[Value]:
-    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked in some blocks)."""
+    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked at times)."""
     found: set[Value] = set()
     while True:
         count = len(found)
