@@ -14,6 +14,7 @@ from kernels.attention import exact, exact_gradients
 from blocknb.kernels import attention, attention_backward, heads
 from blocknb.runtime.kernel import Launch, captured
 
+gradients_module = importlib.import_module("blocknb.kernels.attention_gradients")
 attention_module = importlib.import_module("blocknb.kernels.attention")
 DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}
 TOLERANCE = {"fp16": 3e-3, "bf16": 2e-2, "fp32": 2e-5}
@@ -62,6 +63,34 @@ def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
     for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
         largest = max(1.0, np.abs(gradient).max())
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+def test_gradients_that_programs_add_up(shape: tuple, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    *sizes, shift = shape
+    q, k, v = inputs(*sizes, DTYPES[dtype])
+    dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
+    logsums = np.empty(q.shape[:3], np.float32)
+    out = attention(q, k, v, logsums=logsums, **options(shift))
+    monkeypatch.setattr(gradients_module, "ahead", lambda *_: sizes[0] == 1)
+    tile = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 1}
+    attention_backward(q, k, v, out, logsums, dout, *found, tile=tile, **options(shift))
+    for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
+        largest = max(1.0, np.abs(gradient).max())
+        np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
+
+
+def test_keys_behind_the_last_one_give_queries_nothing() -> None:
+    q, k, v = (100 * random(1, 1, n, 16) for n in (40, 33, 33))
+    k = np.abs(k) * -np.sign(q[0, 0, 0])  # scores so low that a score of zero, as of no key, has an infinite power
+    q[:] = q[:, :, :1]
+    logsums = np.empty((1, 1, 40), np.float32)
+    out = attention(q, k, v, logsums=logsums)
+    assert logsums.max() < -1000
+    tile = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 1}
+    found = attention_backward(q, k, v, out, logsums, out, tile=tile)
+    assert all(np.isfinite(x).all() for x in found)
 
 
 def test_results_are_made_where_none_are_given() -> None:
@@ -116,6 +145,9 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         "out must have the shape": lambda: attention(q, k, v, q[:, :2]),
         "logsums must be contiguous, float32": lambda: attention(q, k, v, logsums=np.zeros((1, 4, 10))),
         "scale must be positive": lambda: attention(q, k, v, scale=-1.0),
+        "40 queries a step": lambda: attention_backward(
+            q, k, v, q, np.zeros((1, 4, 10), np.float32), q, tile={"ROWS": 40, "COLUMNS": 64}
+        ),
         "dk must have the shape": lambda: attention_backward(q, k, v, q, np.zeros((1, 4, 10), np.float32), q, dk=q),
     }.items():
         with pytest.raises(ValueError, match=message):

@@ -1,11 +1,19 @@
 """The gradients of attention, from the sums of powers that the forward pass kept: dq, dk and dv from dout.
 
 With P = exp(scale q k^T - logsum), dP = dout v^T and dS = P (dP - delta), delta a row's sum of out * dout: dv = P^T dout,
-dk = scale dS^T q and dq = scale dS k. Scores are computed anew, twice: once by programs that have a block of keys and walk over the
-queries which see it, once by programs that have a block of queries, as the forward pass does; so nobody adds to what others add to. The
-former compute all transposed, k q^T and v dout^T: then P^T and dS^T are left operands of products as they come out of others, and
-stay in registers. Products that need nothing of each other stand together, so that one may run while the other's result is worked on.
-A head of k and v has the sums of all heads of q that share it.
+dk = scale dS^T q and dq = scale dS k. Programs that have a block of keys walk over the queries which see it. They compute all
+transposed, k q^T and v dout^T: then P^T and dS^T are left operands of products as they come out of others, and stay in registers.
+A head of k and v has the sums of all heads of q that share it. Then there are two ways to dq:
+
+- The same programs multiply dS by their keys, and add what comes out to fp32 sums of dq in memory, whose order is that in which threads
+  have it; one more pass makes dq of them. Five products, but fp32 sums whose order nobody knows: the last bits of dq differ from run to
+  run (so they do in cuDNN and in FlashAttention, which go this way).
+- Scores are computed once more by programs that have a block of queries, as the forward pass does. Seven products, and nobody adds to
+  what others add to.
+
+Products that need nothing of each other stand together, so that one may run while the other's result is worked on; where there are
+registers for it, scores are computed a trip ahead (AHEAD). What each query has of its own, the logarithm of its sum and its delta, is
+loaded a trip ahead, side by side.
 """
 
 from __future__ import annotations
@@ -191,10 +199,18 @@ def attention_backward(
     """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
-    gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query. `key_tile`
-    and `query_tile` are tiles as `attention` takes them. Raises ValueError as `attention` does.
+    gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query, and of as many as dq has
+    where programs add to it: that is what happens where it is faster (sm_90, 16 bits, heads of 33 to 128), and the last bits of dq then
+    differ from run to run, as they do with torch's cuDNN and flash attention. `deterministic`: not here.
+
+    Tiles are such as `attention` takes: `tile` of programs that add to dq (on any device), whose ROWS must divide 128; else `key_tile` and
+    `query_tile` of programs that have keys, and of those that have queries. Raises ValueError as `attention` does.
     """
     found = heads_of(q, k, v)
+    if tile is not None and (tile["ROWS"] < 8 or BLOCK.value % tile["ROWS"]):
+        raise ValueError(
+            f"{tile['ROWS']} queries a step: where programs add to dq these must be a divisor of {BLOCK.value}, from 8 on"
+        )
     dq, dk, dv = (
         empty(like, tuple(like.shape), found.dtype) if array is None else array
         for array, like in ((dq, q), (dk, k), (dv, v))

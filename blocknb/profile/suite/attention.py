@@ -157,6 +157,7 @@ def over_our_tiles(shape: Shape) -> Iterator[Config]:
 def over_our_two_tiles(shape: Shape) -> Iterator[Config]:
     keys = tiles((64, 128, 8, 2), (64, 128, 8, 4), (32, 128, 8, 4), (64, 64, 4, 2), (32, 64, 4, 3))
     queries = tiles((128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 8, 4), (64, 128, 4, 2), (64, 64, 4, 3))
+    yield from ({"tile": tile} for tile in tiles((64, 128, 8, 2), (64, 128, 8, 3), (64, 128, 8, 1), (64, 64, 8, 2)))
     yield from ({"key_tile": a, "query_tile": b} for a, b in zip(keys, queries, strict=True))
 
 
