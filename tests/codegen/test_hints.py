@@ -216,6 +216,24 @@ def test_order_and_scope_reach_ptx_and_unused_results_do_not_travel():
 
 
 @blocknb.kernel
+def added(x, out, n, BLOCK: bl.constexpr):
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + i)
+    bl.atomic_add(out + i, v, sem="relaxed")
+    bl.atomic_add(out + i, v, mask=i < n, sem="relaxed")
+    bl.store(x + i, bl.atomic_add(out + i, v, sem="relaxed"))
+
+
+def test_numbers_side_by_side_are_added_at_once():
+    found = [a for a in accesses(added) if not a.startswith(("ld", "st"))]
+    assert found == [
+        "red.relaxed.gpu.global.add.v4.f32",
+        "red.relaxed.gpu.global.add.f32",  # n may be anything
+        "atom.relaxed.gpu.global.add.f32",  # whose result is asked for
+    ]
+
+
+@blocknb.kernel
 def assumed_large(x, out, n, BLOCK: bl.constexpr):
     bl.assume(n >= BLOCK)
     i = bl.arange(0, BLOCK)

@@ -276,3 +276,34 @@ case(
     _chained_reference,
     grid=(20,),
 )
+
+
+@blocknb.kernel
+def add_vectors(sums, x, n, BLOCK: bl.constexpr):
+    """Sums of several elements that a thread has side by side, also as another view of a tile has them."""
+    i = bl.arange(0, BLOCK)
+    v = bl.load(x + bl.program_id(0) * BLOCK + i)
+    bl.atomic_add(sums + i, v)
+    bl.atomic_add(sums + BLOCK + i, v, mask=i < n, sem="relaxed")
+    turned = bl.reshape(bl.permute(bl.reshape(v, (BLOCK // 8, 2, 4)), (1, 0, 2)), (BLOCK,))
+    bl.atomic_add(sums + 2 * BLOCK + i, turned, sem="relaxed")
+
+
+def _add_vectors_reference(a: Any) -> dict:
+    total = a["x"].sum(0)
+    turned = total.reshape(-1, 2, 4).swapaxes(0, 1).reshape(-1)
+    return {"sums": np.stack([total, np.where(np.arange(512) < a["n"], total, 0), turned])}
+
+
+case(
+    "add_vectors",
+    add_vectors,
+    lambda rng: {
+        "sums": np.zeros((3, 512), np.float32),
+        "x": rng.integers(-50, 50, (3, 512)).astype(np.float32),
+        "n": 304,
+        "BLOCK": 512,
+    },
+    _add_vectors_reference,
+    grid=(3,),
+)
