@@ -187,8 +187,9 @@ QUERY_TILES = Tiles(
 )
 SOME_ROWS = 64
 AHEAD = {64}  # heads of which a trip computes scores for the next
-#: Of programs that have keys and add to dq, for heads for which that is faster.
-ADDING = Tiles({64: (64, 128, 8, 3), 128: (64, 128, 8, 2)}, {})
+#: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
+ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
+FASTER: set[int] = set()
 
 
 def attention_backward(
@@ -200,8 +201,8 @@ def attention_backward(
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
     gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query, and of as many as dq has
-    where programs add to it: that is what happens where it is faster (sm_90, 16 bits, heads of 33 to 128), and the last bits of dq then
-    differ from run to run, as they do with torch's cuDNN and flash attention. `deterministic`: not here.
+    where programs add to it: that is what happens where it is known to be faster (FASTER), and the last bits of dq then differ from
+    run to run, as they do with torch's cuDNN and flash attention. `deterministic`: not here.
 
     Tiles are such as `attention` takes: `tile` of programs that add to dq (on any device), whose ROWS must divide 128; else `key_tile` and
     `query_tile` of programs that have keys, and of those that have queries. Raises ValueError as `attention` does.
@@ -255,5 +256,5 @@ def ahead(found: Heads, q: Any) -> bool:
 
 
 def adds(found: Heads, q: Any) -> bool:
-    """Whether adding to dq has been measured to be faster."""
-    return heads.capability(q) == 90 and found.block in ADDING.hopper and found.dtype != "float32"
+    """Whether adding to dq is faster."""
+    return heads.capability(q) == 90 and found.block in FASTER and found.dtype != "float32"
