@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -234,3 +235,19 @@ def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(
         assert read == copied <= rings
         assert name == "attention_kernel" or len(read) == 4
         assert any(op.attrs["registers"] for op in ops if op.name == "dot")
+
+
+def test_what_programs_add_to_dq_needs_one_fence_and_two_barriers_a_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients_module, "FASTER", {64})
+    launch = launches(64, False, np.float16, 90, monkeypatch)[2]
+    trace = launch.retarget("sm_90a")
+    func = trace.stages[-1].after
+    bodies = [op.blocks[0].ops for op in func.ops() if op.name == "for"]
+    (trip,) = (body for body in bodies if sum(op.name == "dot" for op in body) > 1)
+    names = [op.name for op in trip]
+    assert names.count("fence") == 1 and names.count("barrier") == 2 and names.count("dot") == 5
+    added = names.index("atomic")
+    assert not any(
+        name in ("local_store", "local_load", "barrier") for name in names[added - 12 : added]
+    )  # from registers
+    assert len(re.findall(r"red\.\S*\.v2\.f32", trace.ptx)) == 8
