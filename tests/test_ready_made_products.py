@@ -15,7 +15,7 @@ from kernels.gemms import AFTER
 from blocknb import kernels as ready
 from blocknb.kernels import gemm
 from blocknb.kernels.operands import MOST_KEPT, Product, _kept
-from blocknb.kernels.shapes import choose
+from blocknb.kernels.shapes import Tile, choose
 from blocknb.kernels.strides import Device
 from blocknb.runtime import kernel
 
@@ -184,6 +184,19 @@ def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monke
     with launched() as names:
         close(ready.matmul(half, other, tile=TILE), exact(half, other), TOLERANCE["float16"])
     assert names == ["matmul_descriptor_kernel"]
+
+
+@pytest.mark.parametrize("order", ["nn", "tt", "tn"])
+@pytest.mark.parametrize(("m", "n"), [(152, 304), (304, 152)])
+def test_of_fp32_one_operand_may_lie_along_either_axis(order, m, n, monkeypatch):
+    monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
+    monkeypatch.setattr(gemm, "choose", lambda *sizes: Tile(128, 128, 32, 4, 3))
+    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    a, b = operands(m, n, 64, "float32", order)
+    with launched() as names:
+        out = ready.matmul(a, b, bias=random((n,)) * 0)
+    close(out, exact(a, b), TOLERANCE["float32"])
+    assert names == ["transpose_kernel"] * (order == "tn") + ["matmul_descriptor_kernel"]
 
 
 @contextlib.contextmanager

@@ -48,11 +48,10 @@ def matmul_descriptor_kernel(
             total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
         else:
             total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
-    if SWAPPED:
-        total = total.T
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
-    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
-    c_blocks.store([row, column], total.to(c.dtype.element_ty))
+    total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION, SWAPPED)
+    total = total.to(c.dtype.element_ty)
+    c_blocks.store([row, column], total.T if SWAPPED else total)
 
 
 @blocknb.kernel

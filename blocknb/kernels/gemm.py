@@ -1,8 +1,8 @@
 """`matmul`: a product of any matrices by the kernel, tile, warps and stages that suit them, so that nothing need be searched.
 
 From Hopper on arrays that tensor descriptors describe go that way, others by pointers, as everything does elsewhere; results too small
-for all multiprocessors are split along K. Hopper's instruction takes operands that are not of 16 bits along K only: large ones that are
-stored the other way are turned first, which takes less time than the product would lose.
+for all multiprocessors are split along K. Hopper's instruction takes operands that are not of 16 bits along K only, one of 32 bits aside:
+large ones that are stored the other way are turned first, which takes less time than the product would lose.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from blocknb.kernels.descriptors import by_descriptors
 from blocknb.kernels.matmul import by_pointers
 from blocknb.kernels.operands import ALIGNMENT, Product
+from blocknb.kernels.shapes import Tile, choose, without_turns
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
@@ -20,16 +21,42 @@ from blocknb.kernels.transpose import transpose
 DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
 
 LEAST_TURNED = 1024  # of sizes: where turning an operand pays
+LARGE = (128, 256)  # the tile for which two warpgroups read an operand into registers while the other one multiplies
 
 
-def along_k(p: Product) -> Product:
-    """The same product of described arrays, large operands of 8 and 32 bits copied so that elements along K lie side by side."""
+def suited(p: Product, t: Tile) -> tuple[Product, Tile, bool]:
+    """The same product of described arrays as Hopper's instruction takes operands, the tile, and whether its kernel is to add up the
+    transposed result.
+
+    What is not of 16 bits it reads from shared memory along K only. The first operand, if it has 32 bits, may lie along either axis, since
+    it may come from registers; the second one is the first of the transposed product. The other one is turned, and so are large operands
+    of 8 bits.
+    """
+    a_turned, b_turned = p.a_strides[2] != 1, p.b_strides[1] != 1
+    if p.itemsize != 4 or p.precision != "tf32" or p.batched or not (a_turned or b_turned):
+        return along_k(p), t, False
+    swapped = b_turned and (not a_turned or p.m <= p.n)
+    m, n = (p.n, p.m) if swapped else (p.m, p.n)
+    found = without_turns(choose(m, n, p.k, p.itemsize, device(p.a)), p.itemsize, device(p.a))
+    if (found.m, found.n) != LARGE or n <= LARGE[0]:
+        return along_k(p), t, False
+    if a_turned and b_turned:
+        half = along_k(p, a=swapped, b=not swapped)
+        if half is p:
+            return p, t, False
+        p = half
+    return p, found._replace(m=found.n, n=found.m) if swapped else found, swapped
+
+
+def along_k(p: Product, a: bool = True, b: bool = True) -> Product:
+    """The same product of described arrays, large operands of 8 and 32 bits (`a`, `b`: which) copied so that elements along K lie side by
+    side."""
     size, large = p.itemsize, min(p.m, p.n, p.k) >= LEAST_TURNED and len(p.out.shape) == 2
     if size not in (1, 4) or not large or p.precision != "tf32" or p.k * size % ALIGNMENT:
         return p
-    if p.a_strides[2] != 1:
+    if a and p.a_strides[2] != 1:
         p = replace(p, a=transpose(p.a.T, empty(p.a, (p.m, p.k), dtype_name(p.a))), a_strides=(0, p.k, 1))
-    if p.b_strides[1] != 1:
+    if b and p.b_strides[1] != 1:
         p = replace(p, b=transpose(p.b, empty(p.b, (p.n, p.k), dtype_name(p.b))), b_strides=(0, 1, p.k))
     return p
 
@@ -57,5 +84,6 @@ def matmul(
     if t.splits > 1:
         return by_parts(p, t, group)
     if device(a).capability >= DESCRIPTORS_FROM and not isinstance(p.blocks, str):
-        return by_descriptors(along_k(p), t, group)
+        p, t, swapped = suited(p, t) if tile is None else (along_k(p), t, False)
+        return by_descriptors(p, t, group, swapped=swapped)
     return by_pointers(p, t, group)

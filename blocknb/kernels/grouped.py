@@ -13,11 +13,10 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.operands import ALIGNMENT, SUMS, Product
-from blocknb.kernels.shapes import HOPPER, Tile, choose
-from blocknb.kernels.strides import Device, address, contiguous, device, dtype_name, empty, strides, table
+from blocknb.kernels.shapes import choose, without_turns
+from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
 
-WGMMA_FROM = 90  # the compute capability
 #: Groups whose ends are looked at together.
 TOGETHER = bl.constexpr(2)  # more take more registers than a warp that only copies has
 #: The language's names of dtypes, where they are not the arrays'.
@@ -138,7 +137,11 @@ def grouped_matmul(
     p = Product.of(a, b[0], out)  # checks the rest
     if p.empty:
         return out
-    t = p.tile(tile, **options) if tile else _tile(max(1, m // groups), n, k, p.itemsize, device(a), groups)
+    if tile:
+        t = p.tile(tile, **options)
+    else:  # stages that leave room for the copy engine's stores
+        t = choose(max(1, m // groups), n, k, p.itemsize, device(a), groups)
+        t = without_turns(t, p.itemsize, device(a), most=3)
     grid = ((blocknb.cdiv(m, t.m) + groups) * blocknb.cdiv(n, t.n),)
     given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}
     grouped_kernel[grid](
@@ -147,17 +150,6 @@ def grouped_matmul(
         **{x: v for x, v in given.items() if v is not None},
     )  # fmt: skip
     return out
-
-
-def _tile(m: int, n: int, k: int, itemsize: int, on: Device, groups: int) -> Tile:
-    """The tile for groups of m rows. That of one warpgroup is good where two of them take turns, which they do not where each program
-    looks for its group: on an H200 the next larger one takes an eighth less time then."""
-    found = choose(m, n, k, itemsize, on, groups)
-    alone, larger = (next(x for x in HOPPER if (x.m, x.n) == size) for size in ((128, 128), (128, 256)))
-    if on.capability >= WGMMA_FROM and found[:2] == alone[:2] and n > alone.n:
-        stages = max(2, min(larger.num_stages, on.shared // ((larger.m + larger.n) * found.k * itemsize)))
-        return found._replace(m=larger.m, n=larger.n, num_warps=larger.num_warps, num_stages=stages)
-    return found
 
 
 def matmul_many(

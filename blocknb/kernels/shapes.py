@@ -78,6 +78,16 @@ def choose(m: int, n: int, k: int, itemsize: int, device: Device, batch: int = 1
     return min(found)[1]
 
 
+def without_turns(found: Tile, itemsize: int, device: Device, most: int = 4) -> Tile:
+    """The tile where no two teams of a warpgroup can take turns, as programs do that look for their work, or read an operand into
+    registers: that of one warpgroup is good because of them only. `most` stages."""
+    small, large = (next(one for one in HOPPER if (one.m, one.n) == size) for size in ((128, 128), (128, 256)))
+    if device.capability < 90 or (found.m, found.n, found.num_warps) != (small.m, small.n, small.num_warps):
+        return found
+    stages = max(2, min(most, device.shared // ((large.m + large.n) * found.k * itemsize)))
+    return found._replace(m=large.m, n=large.n, num_warps=large.num_warps, num_stages=stages)
+
+
 def candidates(device: Device) -> tuple[Candidate, ...]:
     return HOPPER if device.capability >= 90 else AMPERE
 

@@ -21,18 +21,24 @@ def place(program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl
 
 @blocknb.kernel
 def finish(
-    total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr
+    total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr,
+    TURNED: bl.constexpr = False,
 ):  # fmt: skip
-    """activation(total * a_scale * b_scale + bias): scales are of whole matrices, or with BY_ROW of a's rows and b's columns."""
+    """activation(total * a_scale * b_scale + bias): scales are of whole matrices, or with BY_ROW of a's rows and b's columns. TURNED: total
+    is the transposed tile."""
     if a_scale is not None:
         if BY_ROW:
             left = bl.load(a_scale + rows, mask=rows < m, other=0.0)
             right = bl.load(b_scale + columns, mask=columns < n, other=0.0)
-            total = total * left[:, None] * right[None, :]
+            if TURNED:
+                total = total * left[None, :] * right[:, None]
+            else:
+                total = total * left[:, None] * right[None, :]
         else:
             total = total * (bl.load(a_scale) * bl.load(b_scale))
     if bias is not None:
-        total += bl.load(bias + columns, mask=columns < n, other=0.0).to(total.dtype)[None, :]
+        added = bl.load(bias + columns, mask=columns < n, other=0.0).to(total.dtype)
+        total += added[:, None] if TURNED else added[None, :]
     if ACTIVATION == "relu":
         total = bl.where(total < 0, 0.0, total)  # NaN stays
     elif ACTIVATION == "leaky_relu":

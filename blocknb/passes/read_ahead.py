@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.ir.build import Builder, Rebuild, emit_copy
+from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.language.ops import OPS
 from blocknb.passes.rings import VIEWS
@@ -88,6 +88,7 @@ class Ahead(Rebuild):
     def __init__(self, func: Func, plans: dict[int, Plan]):
         super().__init__(func, "overlap", lambda op, _: self.rotate(op))
         self.plans = plans
+        self.nothing: Value  # an operand for trips that there are not
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -97,7 +98,8 @@ class Ahead(Rebuild):
         kind = plan.dot.args[0].type
         some = b.value("cmp", op.args[0], op.args[1], pred="lt")
         first = {x: op.args[3 + i] for x, i in plan.carried.items()}
-        begun = self.read(b, plan, some, first, b.value("const", value=0.0, type=kind))
+        self.nothing = b.value("const", value=0.0, type=kind)
+        begun = self.read(plan, some, first)
         operand = Value(kind, plan.dot.args[0].name)
         with b.block((*body.args, operand)) as opened:
             self.trip(op, plan, operand)
@@ -105,9 +107,9 @@ class Ahead(Rebuild):
         b.append(op.replace(args=(*op.args, begun), results=results, blocks=(opened.done,)))
         return op.results
 
-    def read(self, b: Builder, plan: Plan, condition: Value, known: dict[Value, Value], otherwise: Value) -> Value:
+    def read(self, plan: Plan, condition: Value, known: dict[Value, Value]) -> Value:
         """The operand of the trip whose slot is known, if there is such a trip."""
-        known = dict(known)
+        b, known = self.builder, dict(known)
         with b.block() as then:
             for x in plan.reading:
                 used = {value: self.get(value) for value in x.args if value not in known}
@@ -115,8 +117,8 @@ class Ahead(Rebuild):
                 emit_copy(x, b, known)
             b.op("yield", known[plan.dot.args[0]])
         with b.block() as without:
-            b.op("yield", otherwise)
-        return b.op("if", condition, blocks=(then.done, without.done), types=(otherwise.type,)).results[0]
+            b.op("yield", self.nothing)
+        return b.op("if", condition, blocks=(then.done, without.done), types=(self.nothing.type,)).results[0]
 
     def trip(self, loop: Op, plan: Plan, operand: Value) -> None:
         b, body = self.builder, loop.blocks[0]
@@ -135,7 +137,7 @@ class Ahead(Rebuild):
                 further = b.value("add", body.args[0], loop.args[2])
                 more = b.value("cmp", further, loop.args[1], pred="lt")
                 places = {value: self.get(end.args[i]) for value, i in plan.carried.items()}
-                following = self.read(b, plan, more, places, operand)
+                following = self.read(plan, more, places)
                 done = b.op("dot_wait", x.result).result
             done.name = x.result.name
             self.mapping[x.result] = done

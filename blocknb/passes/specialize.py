@@ -21,7 +21,7 @@ from blocknb.analysis import affine, boxes, ranges
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import effects, global_operands, looked_at, orders
 from blocknb.analysis.polynomials import of_launch
-from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer, Tile
@@ -126,7 +126,6 @@ class Plan:
     alone: bool = True
     registers: tuple[int, int] | None = None
     teams: int = 1
-    kept: int = 0  # bytes of shared memory for the buffers from which the copy engine stores results (see `bulk`)
 
     @property
     def warps(self) -> int:
@@ -144,8 +143,7 @@ class Plan:
 
     def most(self, target: Target) -> int:
         """The bytes of shared memory that the program may take."""
-        most = target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
-        return most - self.kept
+        return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
 
     def smaller(self, notes: Notes) -> Plan | None:
         """The plan with a slot less where most are, None if there is none to spare."""
@@ -242,14 +240,7 @@ class Planner:
             if persistent and warps >= ALONE and group.loop is None and group.ring is None:
                 group.slots = 2  # the next program's copies begin while this one is computed
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
-        kept = 2 * teams * self.stored() if teams > 1 and experimental(self.func) else 0
-        return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams, kept)
-
-    def stored(self) -> int:
-        """The bytes of the largest part of a result that is stored without a buffer of its own."""
-        found = (op.args[1] for op in self.func.ops() if op.name == "store" and "part_of" in op.attrs)
-        shuffled = (x.type for x in found if self.defs[x].name == "convert")
-        return max((kind.size * kind.dtype.bytes for kind in shuffled), default=0)
+        return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams)
 
     def take_turns(self, groups: list[Group]) -> bool:
         """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they
