@@ -5,7 +5,7 @@ import pytest
 from fuzz import simt_wgmma
 
 from blocknb.layouts import wgmma
-from blocknb.layouts.shared import row_major
+from blocknb.layouts.shared import row_major, swizzled, vector_access
 
 FP16 = wgmma.find("fp16", "fp16", "fp32")
 
@@ -41,6 +41,21 @@ def test_attention_needs_no_movement_between_its_products():
         shape = (64 * groups[0], 128)
         result = wgmma.result_layout(shape, wgmma.columns(FP16, 128), groups)
         assert result == wgmma.register_layout(shape, wgmma.columns(FP16, 64), groups)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_crossed_rows_are_read_without_bank_conflicts_from_where_the_copy_engine_puts_them(groups):
+    row, shape = wgmma.find("tf32", "tf32", "fp32"), (64 * groups, 32)
+    plain = wgmma.register_layout(shape, row, (groups, 1))
+    crossed, buffer = wgmma.crossed(plain), swizzled(shape, 32, (0, 1))
+    conflicts = [
+        access.wavefronts / access.ideal for access in (vector_access(x, buffer, 32) for x in (plain, crossed))
+    ]
+    assert conflicts == [2, 1]
+    rows, columns = (np.stack([np.divmod(x.indices(), 32)[i] for x in (plain, crossed)]) for i in (0, 1))
+    np.testing.assert_array_equal(columns[0], columns[1])
+    swapped = rows[0] & ~0b10100 | (rows[0] >> 2 & 1) << 4 | (rows[0] >> 4 & 1) << 2
+    np.testing.assert_array_equal(rows[1], swapped)
 
 
 BUFFERS = [

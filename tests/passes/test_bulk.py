@@ -258,6 +258,16 @@ def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
             case.interpret(told, arguments)
 
 
+def test_arms_of_an_if_store_each_in_its_own_way():
+    """Rows of a group: a tile that is whole by the copy engine, the others by warps."""
+    func, stages, arguments = lowered("gemm_grouped_wgmma")
+    told = notes(stages)
+    assert sum("store: by the copy engine" in text for text in told) == 1
+    assert "store: not by the copy engine: the bound of its rows is not known to the launch" in told
+    assert {"store", "store_bulk"} <= {op.name for op in team(func)}
+    CASES["gemm_grouped_wgmma"].interpret(func, arguments)
+
+
 def test_a_result_that_is_no_box_goes_by_warps():
     """Its rows are 36 elements apart: no multiple of 16 bytes is known."""
     case = CASES["boxed_fp16"]

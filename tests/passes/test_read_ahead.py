@@ -1,0 +1,101 @@
+"""An operand A that wgmma takes from registers because it lies along M: who reads it, when, and that what keeps it there is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz import simt
+from kernels import CASES
+from kernels.base import copied, parameters
+
+from blocknb.codegen import gpu
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Block, Func, Op, walk
+from blocknb.ir.verify import verify
+from blocknb.target import Target
+
+NAMES = ("gemm_fp32_nn", "gemm_fp32_tt")
+
+
+def lowered(name, k=None, **options):
+    case = CASES[name]
+    arguments = case.make(np.random.default_rng(0))
+    if k is not None:  # as many of the columns of a and rows of b
+        arguments["k"] = k
+    func, stages = case.lower(arguments, "sm_90a", **options)
+    return func, {stage.name: [note.text for note in stage.notes] for stage in stages}, arguments
+
+
+def product_of(func: Func) -> list[Op]:
+    """The ops of the loop's body that multiplies."""
+    (roles,) = (op for op in func.body.ops if op.name == "roles")
+    loops = (op for op in walk(roles.blocks[0]) if op.name == "for")
+    return next(list(op.blocks[0].ops) for op in loops if any(x.name == "dot" for x in op.blocks[0].ops))
+
+
+def edited(func: Func, change) -> Func:
+    def block(old: Block) -> Block:
+        new = [change(op.replace(blocks=tuple(map(block, op.blocks))) if op.blocks else op) for op in old.ops]
+        return Block(old.args, tuple(op for op in new if op is not None))
+
+    return func.replace(body=block(func.body))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_copied_by_tma_and_read_while_the_product_before_it_runs(name):
+    func, notes, _ = lowered(name)
+    verify(func)
+    assert sum("copied by TMA, by a warp of its own" in text for text in notes["specialize"]) == 2
+    assert "operand a: read into registers a trip ahead, while a product runs" in notes["overlap"]
+    body = product_of(func)
+    order = [op.name for op in body if op.name in ("dot", "if", "dot_wait", "arrive")]
+    assert order == ["dot", "if", "dot_wait", "arrive"]
+    (reading,) = (op for op in body if op.name == "if")
+    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "slot", "local_load"]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"without": ("overlap",)}, {"num_stages": 1}, {"without": ("specialize",)}], ids=str
+)
+@pytest.mark.parametrize("k", [None, 0, 32])
+@pytest.mark.parametrize("name", NAMES)
+def test_any_number_of_trips(name, k, options):
+    case = CASES[name]
+    func, notes, arguments = lowered(name, k, **options)
+    told = notes.get("overlap", ())
+    assert any("a trip ahead" in text for text in told) == (not options)  # of one slot none is let go of in time
+    turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
+                             "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
+    got = {key: copied(value) for key, value in arguments.items()}
+    case_of(case, turned).interpret(func, got)
+
+
+def case_of(case, expected):
+    """The case with this for its result."""
+    from dataclasses import replace
+
+    return replace(case, reference=lambda arguments: expected)
+
+
+def test_code_does_the_same():
+    case = CASES["gemm_fp32_nn"]
+    func, _, arguments = lowered("gemm_fp32_nn", num_stages=3)
+    got = {name: copied(value) for name, value in arguments.items()}
+    simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), case.grid)
+    case.check(arguments, got)
+
+
+def test_what_it_waits_for_is_needed():
+    func, _, arguments = lowered("gemm_fp32_nn")
+    (reading,) = (op for op in product_of(func) if op.name == "if")
+    awaited = reading.blocks[0].ops[0].id
+    with pytest.raises(CompilerBug, match="copy"):
+        CASES["gemm_fp32_nn"].interpret(edited(func, lambda op: None if op.id == awaited else op), arguments)
+
+
+def test_the_transposed_result_is_stored_in_rows_by_the_copy_engine():
+    _, notes, _ = lowered("gemm_fp32_nn")
+    assert notes["epilogue"] == [
+        "store: in 4 parts of 32x128, through 16384 bytes of shared memory, all warps together"
+    ]
+    assert notes["bulk"] == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
