@@ -103,6 +103,22 @@ def test_every_dtype_and_order_on_hopper(dtype, order, monkeypatch):
     check(lambda: ready.matmul(a, b, out), "sm_90a", monkeypatch)
 
 
+@pytest.mark.parametrize(("m", "order"), [(2048, "nn"), (4096, "tt"), (2048, "tn")])
+def test_fp32_along_either_axis_and_what_follows_on_hopper(order, m, monkeypatch):
+    """The copy engine brings both operands, and stores the result."""
+    a, b, out = (
+        zeros((m, 2048), "fp32", order[0] == "t"),
+        zeros((2048, 4096), "fp32", order[1] == "t"),
+        zeros((m, 4096), "fp32"),
+    )
+    *turned, launch = check(
+        lambda: ready.matmul(a, b, out, bias=zeros((4096,), "fp32"), activation="gelu"), "sm_90a", monkeypatch
+    )
+    assert [x.kernel.__name__ for x in turned] == ["transpose_kernel"] * (order == "tn")
+    names = [op.name for op in launch.retarget("sm_90a").stages[-1].after.ops()]
+    assert names.count("copy_bulk") == 2 and "store_bulk" in names and "store" not in names
+
+
 @pytest.mark.parametrize(("dtype", "target"), sample(2, ["fp16", "fp32", "int8"], ["sm_80", "sm_75"]))
 def test_dtypes_before_hopper(target, dtype, monkeypatch):
     a, b = zeros((4096, 4096), dtype), zeros((4096, 4096), dtype, True)
