@@ -1,0 +1,476 @@
+"""Who works on a multiprocessor, for `timeline`: teams and the producer as coroutines, what they share, and the order of events."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from blocknb.analysis.effects import global_operands, mask_of
+from blocknb.errors import Unsupported
+from blocknb.ir import interp
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.language.ops import ATOMICS, OPS, TERMINATORS
+from blocknb.layouts import wgmma
+from blocknb.profile.addresses import program_at
+from blocknb.profile.spans import Rates, Span, Timeline
+
+SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part")
+SPECIAL = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "div")
+
+
+class Undecided(Unsupported):
+    """Data decide what the kernel does, and there are none."""
+
+
+@dataclass(eq=False)
+class Mbarrier:
+    """As `ir.mbarriers.Mbarrier`, with the time at which its last phase ended."""
+
+    arrivals: int
+    phase: int = 0
+    pending: int = 0
+    bytes: int = 0
+    ended: float = 0.0
+    waiting: list[tuple[int, Agent]] = field(default_factory=list)
+    number: int = 0  # of those of the multiprocessor
+
+    def __post_init__(self) -> None:
+        self.pending = self.arrivals
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot of a ring, or a buffer."""
+
+    ring: int
+    name: str
+    index: int
+    slots: int
+
+
+class Machine:
+    """What the agents of a multiprocessor share, and the order of events."""
+
+    def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Any, ctas: int, rates: Rates, most: int):
+        self.func, self.grid, self.ctas, self.rates, self.left = func, grid, ctas, rates, most
+        names = [h.name for h in func.hints] if func.hints else [p.name for p in func.params]
+        self.start = {
+            p: np.asarray(scalars[n]).astype(p.type.dtype.numpy)
+            for p, n in zip(func.params, names, strict=True)
+            if not p.type.is_pointer and n in scalars
+        }
+        self.names = dict(zip(func.params, names, strict=True))
+        self.events: list[tuple[float, int, Any]] = []
+        self.order = itertools.count()
+        self.free: dict[str, float] = {}  # until when each unit is taken
+        self.copies: list[Span] = []
+        self.spans: list[Span] = []
+        self.newest: dict[tuple[int, int], list[int]] = {}  # (ring, slot) -> the copies that fill it
+        self.merged: dict[Any, int] = {}
+        self.filled: dict[str, int] = {}
+        self.now, self.cut, self.program = 0.0, False, (0, 0, 0)
+
+    def begin(self, number: int) -> None:
+        self.program = program_at(number, self.grid)
+        self.now = max([self.now, *(s.end for s in self.spans)])
+        warps = self.func.attrs.get("num_warps", 4)
+        Agent(self, "team", warps, dict(self.start), {}, self.now).go(self.func.body)
+
+    def at(self, time: float, what: Any) -> None:
+        heapq.heappush(self.events, (time, next(self.order), what))
+
+    def run(self) -> None:
+        while self.events and self.left > 0:
+            self.now, _, what = heapq.heappop(self.events)
+            what()
+        self.cut = self.left <= 0
+
+    def take(self, unit: str, start: float, clocks: float) -> tuple[float, float]:
+        """A unit that does one thing after another: from when to when it does this."""
+        begin = max(start, self.free.get(unit, 0.0))
+        self.free[unit] = begin + clocks
+        return begin, begin + clocks
+
+    def arrive(self, barrier: Mbarrier, times: int, bytes: int = 0) -> None:
+        barrier.pending -= times
+        barrier.bytes += bytes
+        if barrier.pending <= 0 and barrier.bytes == 0:
+            barrier.phase, barrier.pending, barrier.ended = barrier.phase + 1, barrier.arrivals, self.now
+            waiting, barrier.waiting = barrier.waiting, []
+            for parity, agent in waiting:
+                self.at(self.now, agent.resume) if barrier.phase & 1 != parity else barrier.waiting.append(
+                    (parity, agent)
+                )
+
+    def fetch(self, op: Op, slot: Slot, bytes: int, start: float, key: Any) -> float:
+        """A copy to a slot; when it has landed. Copies with one key arrive together."""
+        _, sent = self.take("memory", start, bytes / self.rates.memory)
+        landed = sent + self.rates.latency
+        if key in self.merged:
+            at = self.merged[key]
+            old = self.copies[at]
+            what = old.what if slot.name in old.what.split(", ") else f"{old.what}, {slot.name}"
+            self.copies[at] = replace(old, what=what, end=max(old.end, landed), bytes=old.bytes + bytes)
+        else:
+            at = self.merged[key] = len(self.copies)
+            self.copies.append(Span("", "copy", start, landed, slot.name, _line(op), op.id, slot.index, -1, 0.0, bytes))
+        found = self.newest.setdefault((slot.ring, slot.index), [])
+        if found[-1:] != [at]:
+            found.append(at)
+        return landed
+
+    def reads(self, slot: Slot, end: float) -> int:
+        """Somebody reads a slot up to then; which copy that is, -1 for none."""
+        found = self.newest.get((slot.ring, slot.index))
+        if not found:
+            return -1
+        # The newest that has landed: one that is on its way is for a later product.
+        at = next((i for i in reversed(found) if self.copies[i].end <= self.now + 1e-6), found[-1])
+        self.hold(at, end)
+        return at
+
+    def hold(self, copy: int, end: float) -> None:
+        """What was copied is needed up to then."""
+        if copy >= 0:
+            self.copies[copy] = replace(self.copies[copy], until=max(self.copies[copy].until, end))
+
+    def result(self) -> Timeline:
+        """Numbers copies and gives each its lane: rings that are filled together share lanes."""
+        rings: dict[str, int] = {}
+        for copy in self.copies:
+            rings[copy.what] = max(rings.get(copy.what, 0), copy.slot)
+        found = []
+        for copy in self.copies:
+            lane = f"{copy.what} {copy.slot}" if rings[copy.what] > 0 else copy.what
+            number = self.filled[copy.what] = self.filled.get(copy.what, -1) + 1
+            found.append(replace(copy, lane=lane, number=number))
+        lanes = sorted({(list(rings).index(c.what), c.slot, c.lane) for c in found})
+        spans = [
+            replace(s, number=found[s.number].number, slot=found[s.number].slot) if s.number >= 0 else s
+            for s in self.spans
+        ]
+        workers = list(dict.fromkeys(s.lane for s in spans))
+        return Timeline((*(lane for *_, lane in lanes), *sorted(workers)), (*found, *_joined(spans)), self.cut)
+
+
+class Agent:
+    """A team, or the producer: its values, and its clock."""
+
+    def __init__(self, machine: Machine, lane: str, warps: int, env: dict, ready: dict, now: float, team: int = 0):
+        self.machine, self.lane, self.warps, self.team = machine, lane, warps, team
+        self.env: dict[Value, Any] = env
+        self.ready: dict[Value, float] = ready
+        self.now = now
+        self.products: list[float] = []  # ends of those that nobody has waited for
+        self.stores: list[float] = []
+        self.copied: dict[Value, int] = {}  # tiles in registers, and the copy that they are of
+        self.groups: list[float] = [now]
+        self.group, self.number = 0, next(machine.order)
+        self.walk: Generator[Any, None, Any] | None = None
+
+    def go(self, block: Block) -> None:
+        self.walk = self.block(block)
+        self.machine.at(self.now, self.resume)
+
+    def resume(self) -> None:
+        """Goes on until it must let others go first, or wait."""
+        assert self.walk is not None
+        self.now = max(self.now, self.machine.now)
+        for wish in self.walk:
+            if self.machine.left <= 0:
+                return
+            if wish is None:
+                self.machine.at(self.now, self.resume)
+                return
+            barrier, parity = wish
+            if barrier.phase & 1 == parity:
+                barrier.waiting.append((parity, self))
+                return
+
+    def block(self, block: Block) -> Generator[Any, None, list]:
+        for op in block.ops:
+            if op.name in TERMINATORS:
+                return [(self.env.get(a), self.ready.get(a, 0.0)) for a in op.args]
+            self.machine.left -= 1
+            yield from self.op(op)
+        return []
+
+    def assign(self, values: Sequence[Value], found: Sequence[tuple[Any, float]]) -> None:
+        for value, (known, ready) in zip(values, found, strict=True):
+            self.env.pop(value, None)
+            self.ready.pop(value, None)
+            if known is not None:
+                self.env[value] = known
+            if ready > 0:
+                self.ready[value] = ready
+
+    def scalar(self, value: Value, op: Op) -> Any:
+        found = self.env.get(value)
+        if found is None:
+            raise Undecided(f"loaded data decide on the {op.name} in line {_line(op)}")
+        return found
+
+    def op(self, op: Op) -> Generator[Any, None, None]:
+        match op.name:
+            case "for":
+                yield from self.loop(op)
+            case "if":
+                block = op.blocks[0 if bool(self.scalar(op.args[0], op)) else 1]
+                self.assign(op.results, (yield from self.block(block)))
+            case "while":
+                raise Undecided(f"the loop in line {_line(op)} ends when data say so")
+            case "roles":
+                self.roles(op)
+            case "mbarriers":
+                self.env[op.result] = [
+                    Mbarrier(op.attrs["arrivals"], number=next(self.machine.order)) for _ in range(op.attrs["slots"])
+                ]
+            case "alloc":
+                self.env[op.result] = Slot(op.id, op.result.name.split(".")[0], 0, 1)
+            case "slot":
+                ring, name = self.env[op.args[0]], op.result.name.split(".")[0]
+                index = int(self.scalar(op.args[1], op))
+                self.env[op.result] = Slot(ring.ring, _named(name, ring.name), index, op.args[0].type.slots)
+            case "await":
+                yield None
+                begin = self.now
+                yield self.env[op.args[0]][int(self.scalar(op.args[1], op))], int(self.scalar(op.args[2], op))
+                self.span("wait", begin, self.now, op, op.args[0].name.split(".")[0])
+            case "expect" | "arrive":
+                yield None
+                if len(op.args) < 3 or bool(self.scalar(op.args[2], op)):
+                    times = self.warps if op.name == "arrive" else 1
+                    barrier = self.env[op.args[0]][int(self.scalar(op.args[1], op))]
+                    self.machine.arrive(barrier, times, op.attrs.get("bytes", 0))
+            case "copy_bulk":
+                yield None
+                self.copy_bulk(op)
+            case "copy_async":
+                yield None
+                self.copy_async(op)
+            case "commit":
+                self.groups.append(0.0)
+                self.group += 1
+            case "wait":
+                done = self.groups[: len(self.groups) - 1 - op.attrs["pending"]]
+                yield from self.sleep(max(done, default=0.0), op, "copies")
+            case "dot":
+                yield from self.dot(op)
+            case "dot_wait":
+                yield from self.finish(op, op.attrs.get("pending", 0))
+                self.assign(op.results, [(self.env.get(a), self.now) for a in op.args])
+            case "store_wait":
+                pending = op.attrs["pending"]
+                yield from self.sleep(max(self.stores[: len(self.stores) - pending], default=0.0), op, "stores")
+            case _:
+                yield from self.plain(op)
+
+    def plain(self, op: Op) -> Generator[Any, None, None]:
+        """Ops of the team's own: they begin when what they need is there."""
+        rates, name = self.machine.rates, op.name
+        arrays = name in ("load", "store", "store_bulk") or name in ATOMICS
+        if arrays or name in ("local_store", "local_load"):
+            yield from self.sleep(max((self.ready.get(a, 0.0) for a in op.args), default=0.0), op, "loads")
+        if name == "load":
+            pointer = global_operands(op)[0]
+            size = max(1, pointer.type.size) * pointer.type.dtype.element.bytes
+            into = Slot(op.id, op.result.name.split(".")[0] or f"load {op.id}", 0, 0)
+            mask = mask_of(op)
+            if mask is None or self.env.get(mask) is None or bool(self.env[mask]):
+                end = self.machine.fetch(op, into, size, self.now, (op.id, self.now))
+                self.assign(op.results, [(None, end)])
+                self.copied[op.result] = self.machine.newest[into.ring, 0][-1]
+            return
+        if name == "store_bulk":
+            size = op.args[1].type.bytes
+            begin, end = self.machine.take("memory", self.now, size / rates.memory)
+            self.stores.append(end)
+            self.span("store", begin, end, op, "copy engine", size, f"{self.lane} stores" if self.lane else "")
+        elif name == "store" or name in ATOMICS:
+            pointer = global_operands(op)[0]
+            size = max(1, pointer.type.size) * pointer.type.dtype.element.bytes
+            yield from self.work("store", "memory", size / rates.memory, op, size)
+        elif name in ("local_store", "local_load"):
+            buffer = op.args[0].type
+            kind = "store" if name == "local_store" else "arithmetic"
+            yield from self.work(kind, "shared", buffer.bytes / rates.shared, op, buffer.bytes)
+            slot = self.env[op.args[0]]
+            if name == "local_load":
+                self.copied[op.result] = self.machine.reads(slot, self.now)
+            elif self.copied.get(op.args[1], -1) >= 0:
+                self.machine.newest[slot.ring, slot.index] = [self.copied[op.args[1]]]
+        else:
+            found = self.compute(op)
+            self.assign(op.results, found)
+            if clocks := self.clocks(op):
+                yield from self.arithmetic(op, clocks)
+
+    def clocks(self, op: Op) -> float:
+        """What arithmetic on floats takes. That on indices is mostly folded into addresses, and is left out."""
+        if op.name in ("reduce", "scan"):
+            return float(op.args[0].type.size / self.machine.rates.lanes)
+        if OPS[op.name].kind not in ("elementwise", "assembly") or not op.results or not op.result.type.shape:
+            return 0.0
+        kinds = [value.type.dtype for value in (op.result, *op.args)]
+        if not any(getattr(kind, "is_float", False) for kind in kinds):
+            return 0.0
+        return float(op.result.type.size / self.machine.rates.lanes)
+
+    def compute(self, op: Op) -> list[tuple[Any, float]]:
+        """Scalars, and tiles of truth values that are one value everywhere."""
+        args = [self.env.get(a) for a in op.args]
+        ready = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
+        unknown = [(None, ready)] * len(op.results)
+        machine, kind = self.machine, op.results[0].type if op.results else None
+        if kind is None or not hasattr(kind, "shape") or not op.results:
+            return unknown
+        match op.name:
+            case "cta_id":
+                return [(np.asarray(0, np.int32), 0.0)]
+            case "team_id":
+                return [(np.asarray(self.team, np.int32), 0.0)]
+            case "num_ctas":
+                return [(np.asarray(machine.ctas, np.int32), 0.0)]
+            case "program_id":
+                return [(np.asarray(machine.program[op.attrs["axis"]], np.int32), 0.0)]
+            case "num_programs":
+                return [(np.asarray(machine.grid[op.attrs["axis"]], np.int32), 0.0)]
+        if op.name in SAME and len(op.args) == 1 and op.args[0] in self.copied:
+            self.copied[op.result] = self.copied[op.args[0]]
+        if kind.shape and getattr(kind.dtype, "kind", "") != "bool":
+            return unknown
+        if op.name in SAME:
+            return [(args[0], ready)] if len(op.results) == 1 else unknown
+        if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
+            return [(np.asarray(False), ready)]
+        if op.name == "const":
+            return [(np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype)), 0.0)]
+        if OPS[op.name].kind != "elementwise" or any(not isinstance(a, (np.ndarray, np.generic)) for a in args):
+            return unknown
+        return [(np.asarray(interp.elementwise(op, args)), ready)]  # type: ignore[arg-type]
+
+    def loop(self, op: Op) -> Generator[Any, None, None]:
+        bounds = [int(self.scalar(a, op)) for a in op.args[:3]]
+        carried = [(self.env.get(a), self.ready.get(a, 0.0)) for a in op.args[3:]]
+        (block,) = op.blocks
+        for i in range(*bounds):
+            self.assign(block.args, [(np.asarray(i, block.args[0].type.dtype.numpy), 0.0), *carried])
+            carried = yield from self.block(block)
+        self.assign(op.results, carried)
+
+    def roles(self, op: Op) -> None:
+        teams = op.attrs.get("teams", 1)
+        for team in range(teams):
+            lane = f"team {team}" if teams > 1 else "team"
+            made = Agent(
+                self.machine, lane, op.attrs["warps"][0] // teams, dict(self.env), dict(self.ready), self.now, team
+            )
+            made.go(op.blocks[0])
+        made = Agent(self.machine, "producer", 1, dict(self.env), dict(self.ready), self.now)
+        made.go(op.blocks[1])
+
+    def copy_bulk(self, op: Op) -> None:
+        slot: Slot = self.env[op.args[0]]
+        index, size, machine = int(self.scalar(op.args[3], op)), op.args[0].type.bytes, self.machine
+        barrier: Mbarrier = self.env[op.args[2]][index]
+        slot = replace(slot, name=op.args[1].name.split(".")[0] or slot.name)  # of the array
+        landed = machine.fetch(op, slot, size, self.now, (barrier.number, barrier.phase))
+        machine.at(landed, lambda: machine.arrive(barrier, 0, -size))
+
+    def copy_async(self, op: Op) -> None:
+        slot: Slot = self.env[op.args[0]]
+        mask = mask_of(op)
+        known = None if mask is None else self.env.get(mask)
+        if known is not None and not known.any():
+            return
+        landed = self.machine.fetch(op, slot, op.args[0].type.bytes, self.now, (self.number, self.group, slot.index))
+        self.groups[-1] = max(self.groups[-1], landed)
+
+    def dot(self, op: Op) -> Generator[Any, None, None]:
+        yield from self.sleep(max((self.ready.get(a, 0.0) for a in op.args), default=0.0), op, "operands")
+        yield None
+        (m, n), k = op.result.type.shape[-2:], op.args[0].type.shape[-1]
+        instr, rates = op.attrs.get("instr", ""), self.machine.rates
+        by_engine = wgmma.is_name(instr)
+        speed = (rates.product if by_engine else rates.product / 2) * 2 / op.args[0].type.dtype.bytes
+        begin, end = self.machine.take("product", self.now, m * n * k / (speed if instr else rates.lanes))
+        read = [self.machine.reads(s, end) for s in map(self.env.get, op.args) if isinstance(s, Slot)]
+        held = [self.copied[a] for a in op.args if a in self.copied]
+        number = max([*read, *held], default=-1)
+        self.machine.spans.append(
+            Span(f"{self.lane} products", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number)
+        )
+        self.products.append(end)
+        self.assign(op.results, [(None, 0.0 if by_engine else end)])
+        if by_engine:
+            yield from self.finish(op, op.attrs.get("pending", 0))
+
+    def finish(self, op: Op, pending: int) -> Generator[Any, None, None]:
+        """Waits until no more products than that are under way."""
+        done = self.products[: len(self.products) - pending]
+        del self.products[: len(done)]
+        yield from self.sleep(max(done, default=0.0), op, "")
+
+    def sleep(self, until: float, op: Op, what: str) -> Generator[Any, None, None]:
+        if until > self.now:
+            begin, self.now = self.now, until
+            yield None
+            if what:
+                self.span("wait", begin, self.now, op, what)
+
+    def work(self, kind: str, unit: str, clocks: float, op: Op, size: int = 0) -> Generator[Any, None, None]:
+        begin, self.now = self.machine.take(unit, self.now, clocks)
+        self.span(kind, begin, self.now, op, op.name, size)
+        yield None
+        for value in op.results:
+            self.ready[value] = self.now
+
+    def arithmetic(self, op: Op, clocks: float) -> Generator[Any, None, None]:
+        """Arithmetic begins with the first elements of what it needs, and ends behind the last. A unit of its own does exp2."""
+        needed = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
+        yield from self.sleep(needed - clocks, op, "")
+        begin, end = self.machine.take("lanes", self.now, clocks)
+        self.now = max(end, needed)
+        if op.name in SPECIAL:
+            _, end = self.machine.take("special", begin, op.result.type.size / self.machine.rates.special)
+            self.span("arithmetic", begin, end, op, op.name)
+        else:
+            self.span("arithmetic", begin, self.now, op, op.name)
+        for value in op.results:
+            self.ready[value] = max(end, self.now)
+        yield None
+
+    def span(self, kind: str, start: float, end: float, op: Op, what: str, size: int = 0, lane: str = "") -> None:
+        if end > start:
+            made = Span(lane or self.lane, kind, start, end, what, _line(op), op.id, bytes=size)
+            self.machine.spans.append(made)
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """Arithmetic and stores that follow each other in a lane, as one span."""
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda s: (s.lane, s.start)):
+        last = found[-1] if found else None
+        joins = last and span.kind in ("arithmetic", "store") and (last.lane, last.kind) == (span.lane, span.kind)
+        if last and joins and span.start - last.end < 1:
+            what = last.what if last.what == span.what else span.kind
+            found[-1] = replace(last, end=max(last.end, span.end), what=what, bytes=last.bytes + span.bytes)
+        else:
+            found.append(span)
+    return found
+
+
+def _named(name: str, ring: str) -> str:
+    return ring if not name or name.isdigit() else name
+
+
+def _line(op: Op) -> int:
+    loc = op.loc
+    while loc is not None and loc.caller is not None:
+        loc = loc.caller
+    return loc.line if loc is not None else 0
