@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles
+from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
 from blocknb.notebook.beside import DEFAULT_VIEW
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
+from blocknb.profile.spans import Timeline
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -133,6 +134,8 @@ class Card:
         found = [sections.source_section([t for _, t in traced], stages.expression, "")]
         columns = [(view.label, t) for view, t in traced]
         found.append(sections.times_section(columns, traced[0][0].expression, ""))
+        if (drawn := self.timeline[1]) is not None:
+            found.append(timelines.section(drawn, stages.expression, ""))
         found += sections.stage_sections(trace, stages.expression, stages.heading)
         for view, other in sorted(traced, key=lambda pair: pair[0] is not stages):
             whole = self.whole or bool({"sass", "assembly", "all"} & set(self.opened))
@@ -144,13 +147,18 @@ class Card:
         """What the document says of accesses, and what answers when a page asks for more."""
         return tiles.offered(self.main, [view.trace for view in self.views])
 
+    @cached_property
+    def timeline(self) -> tuple[dict[str, Any], Timeline | None]:
+        """What the document says of what is under way when, and the same for a picture."""
+        return timelines.offered(self.main, [view.trace for view in self.views])
+
     # ---- renderings ----
 
     @property
     def kept_sections(self) -> list[Section]:
         """What stands on a page without script: the source with its notes, the final IR, and what was asked for."""
         final = next((s for s in reversed(self.sections) if s.language == "ir"), None)
-        wanted = {"source", *self.opened}
+        wanted = {"source", "timeline", *self.opened}
         return [s for s in self.sections if "all" in wanted or s.key in wanted or s is final]
 
     def html(self, limit: int = HTML_LIMIT, footer: str = html.INSTALL) -> str:
@@ -191,11 +199,13 @@ class Card:
                 listings += sections.code_sections(view.trace, view.expression, view.heading, self.whole)
             targets.append(document.Target(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
-        part, _ = self.tiles
-        made = document.build(self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps(part)))
+        part, drawn = self.tiles[0], self.timeline[0]
+        made = document.build(
+            self.name, self.facts, launches[:SHOWN_ROWS], targets, budget - len(json.dumps([part, drawn]))
+        )
         more = dict(self.parts)
         made["blobs"] |= more.pop("blobs", {})
-        return {**made, "show": list(self.opened), "tiles": part, **more}
+        return {**made, "show": list(self.opened), "tiles": part, "timeline": drawn, **more}
 
     def bundle(self, limit: int = LIMIT, **more: Any) -> dict[str, Any]:
         """The output of the cell, by MIME type, of at most `limit` bytes; `more` goes into the document."""

@@ -53,7 +53,7 @@ class Section:
 
 
 #: What `--show` takes beside the names of stages.
-KEYS = ("source", "times", "llvm", "ptx", "sass", "assembly")
+KEYS = ("source", "times", "timeline", "llvm", "ptx", "sass", "assembly")
 _SIGN = {"info": "•", "missed": "○", "warning": "▲"}
 _ID_COMMENT = re.compile(r"\s+// \d+( was [\d,]+)?( \(.*\))?$")
 

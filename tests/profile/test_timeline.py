@@ -90,7 +90,11 @@ def test_one_team_multiplies_while_the_other_stores():
 
 
 def test_steps_keep_the_tensor_cores_busier():
-    for before, after in (("tensor cores", "copies ahead"), ("wgmma", "a warp that copies"), ("persistent programs", "results by TMA")):
+    for before, after in (
+        ("tensor cores", "copies ahead"),
+        ("wgmma", "a warp that copies"),
+        ("persistent programs", "results by TMA"),
+    ):
         assert drawn(before).busy < drawn(after).busy
 
 

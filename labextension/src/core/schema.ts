@@ -267,6 +267,9 @@ export interface TilesPart {
   why?: string;
 }
 
+/** What is under way when on the view with that index, packed (views/timeline.ts has what is in there); or why there is nothing. */
+export type TimelinePart = TilesPart;
+
 /** A whole card. */
 export interface Document {
   schema: number;
@@ -290,6 +293,7 @@ export interface Document {
   roofline?: Roofline;
   sweep?: Sweep;
   tiles?: TilesPart;
+  timeline?: TimelinePart;
 }
 
 /** Whether this code can show a document; otherwise the static view must do. */

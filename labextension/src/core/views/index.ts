@@ -10,12 +10,14 @@ import { roofline } from './roofline';
 import type { ViewSpec } from './spec';
 import { sweep } from './sweep';
 import { tiles } from './tiles';
+import { timeline } from './timeline';
 
 export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,
   resources,
   tiles,
+  timeline,
   roofline,
   sweep,
   bench,

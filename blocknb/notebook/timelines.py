@@ -1,0 +1,92 @@
+"""The timeline part of the document: what is under way when, for the first CTA of a launch on a GPU (`profile.timeline` tells how).
+
+Spans are rows of numbers, the names that they share stand beside them; the whole is packed as the tiles are. The same picture in
+characters stands on the page without script.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.notebook import numbers
+from blocknb.notebook.observe import Specialisation
+from blocknb.notebook.sections import Line, Section, line_of
+from blocknb.notebook.tiles import packed
+from blocknb.profile.occupancy import occupancy
+from blocknb.profile.spans import Timeline
+from blocknb.profile.timeline import has_timeline, timeline
+from blocknb.trace import Trace
+
+MOST_STEPS = 6000  # ops, so that a card does not wait for its picture
+MOST_SPANS = 500
+MULTIPROCESSORS = 132  # of an H200, and where nobody knows better
+KINDS = ("copy", "product", "arithmetic", "store", "wait")
+
+NO_GPU = (
+    "Only code for a GPU has copies and products under way, and this card has none: compile for one, as in "
+    "%%blockkernel --target sm_90a."
+)
+NO_LAUNCH = "The kernel was compiled and not launched: how often its loops run depends on the arguments."
+NOTHING = (
+    "Nothing is under way here beside the kernel's own arithmetic: it has no products, and no copies to shared memory."
+)
+ABOUT = (
+    "Who waits for whom, and which slot of shared memory is filled and read, are the code's own; lengths are reckoned from an H200's "
+    "rates, for a multiprocessor that has its memory to itself. Nothing is measured."
+)
+
+
+def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Timeline | None]:
+    """The document's part for the first trace that is a GPU's, and the Timeline; else why there is none."""
+    view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
+    if trace is None or not len(trace.stages):
+        return {"why": NO_GPU}, None
+    func = trace.stages[-1].after
+    if not has_timeline(func):
+        return {"why": NOTHING}, None
+    if not made.launches or not math.prod(made.grid):
+        return {"why": NO_LAUNCH}, None
+    held = occupancy(trace.target, trace.resources)
+    ctas = MULTIPROCESSORS * (held.blocks_per_sm if held else 1)
+    try:
+        found = timeline(func, numbers.scalars(made), made.grid, ctas=ctas, most=MOST_STEPS)
+    except KernelError as error:
+        return {"why": f"There is no picture: {error.message}."}, None
+    if not found.spans:
+        return {"why": "The first program has nothing to do."}, None
+    return {"view": view, "packed": packed(_part(found, trace))}, found
+
+
+def _part(found: Timeline, trace: Trace) -> dict[str, Any]:
+    lines = {op.id: line_of(op.loc, trace.file) or 0 for op in trace.stages[-1].after.ops()}
+    shown = sorted(found.spans, key=lambda span: span.start)[:MOST_SPANS]
+    words = list(dict.fromkeys(span.what for span in shown))
+    rows = [
+        [
+            found.lanes.index(span.lane), KINDS.index(span.kind), round(span.start), round(span.end), round(span.until),
+            words.index(span.what), lines.get(span.op, 0), span.op, span.slot, span.number, span.bytes,
+        ]
+        for span in shown
+        if span.lane in found.lanes
+    ]  # fmt: skip
+    cut = found.cut or len(shown) < len(found.spans)
+    return {
+        "lanes": list(found.lanes),
+        "words": words,
+        "spans": rows,
+        "busy": round(found.busy, 4),
+        "cut": cut,
+        "about": ABOUT,
+    }
+
+
+def section(found: Timeline, expression: str, group: str) -> Section:
+    """The picture in characters, for pages without script."""
+    key = "░ copy under way   - waits in its slot   █ product   ▒ arithmetic   s store   · waits"
+    texts = [*found.text().split("\n"), "", key, f"{found.end:,.0f} clocks{' and more' if found.cut else ''}. {ABOUT}"]
+    detail = f"products under way {found.busy:.0%} of the time"
+    lines = tuple(Line(text) for text in texts)
+    return Section("timeline", "timeline", group, lines, f"{expression}.stages", "What is under way when", detail)

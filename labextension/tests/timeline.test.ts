@@ -1,0 +1,75 @@
+import { gzipSync } from 'node:zlib';
+
+import { describe, expect, test } from 'vitest';
+
+import type { Document } from '../src/core/schema';
+import { drawing, type Spans, ticks, told } from '../src/core/views/timeline';
+import { fixture, shown, until } from './fixtures';
+
+const facts: Spans = {
+  lanes: ['a, b 0', 'a, b 1', 'producer', 'team', 'team products'],
+  words: ['a, b', 'wgmma.m64n128k16', 'full', ''],
+  spans: [
+    [0, 0, 0, 1212, 1724, 0, 6, 75, 0, 0, 32768],
+    [1, 0, 0, 1724, 2236, 0, 6, 75, 1, 1, 32768],
+    [3, 4, 0, 1212, 0, 2, 7, 252, -1, -1, 0],
+    [4, 1, 1212, 1724, 0, 1, 7, 119, 0, 0, 0],
+    [4, 1, 1724, 2236, 0, 1, 7, 119, 1, 1, 0],
+    [3, 3, 2236, 2500, 0, 3, 9, 186, -1, -1, 1024],
+  ],
+  busy: 0.4,
+  cut: true,
+  about: 'Nothing is measured.',
+};
+
+function doc(): Document {
+  const packed = gzipSync(JSON.stringify(facts)).toString('base64');
+  return { ...fixture('scale'), timeline: { view: 0, packed } };
+}
+
+describe('the timeline', () => {
+  test('a span is told in a sentence', () => {
+    const said = facts.spans.map((row) => told(facts, row));
+    expect(said[0]).toBe('copy 0 of a, b to slot 0: clocks 0 to 1,212, 32,768 bytes, read up to clock 1,724');
+    expect(said[2]).toBe('team waits for full: clocks 0 to 1,212');
+    expect(said[4]).toBe('team: wgmma.m64n128k16 of copy 1, slot 1: clocks 1,724 to 2,236');
+    expect(said[5]).toBe('team: store: clocks 2,236 to 2,500, 1,024 bytes');
+  });
+
+  test('a product has the colour and the number of the slot that it reads, and lies where it is in time', () => {
+    const made = drawing(facts, 760);
+    const boxes = [...made.querySelectorAll('.bnb-span-product')];
+    expect(boxes.map((box) => box.getAttribute('class')!.match(/slot-\d/)![0])).toEqual(['slot-0', 'slot-1']);
+    const number = (box: Element, name: string): number => Number(box.getAttribute(name));
+    const copy = made.querySelector('.bnb-span-copy')!;
+    expect(number(boxes[0], 'x')).toBeCloseTo(number(copy, 'x') + number(copy, 'width') + 0.5, 3);
+    expect(number(boxes[1], 'x')).toBeGreaterThan(number(boxes[0], 'x'));
+    expect([...made.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
+    expect([...made.querySelectorAll('text')].map((t) => t.textContent)).toContain('team products');
+  });
+
+  test('arrows step through the spans, tell them and light their lines', async () => {
+    const { root, open, card } = shown(doc());
+    const panel = open('timeline');
+    await until(() => panel.querySelector('svg.bnb-timeline'));
+    expect(panel.textContent).toContain('products under way 40 % of the time; the beginning only');
+    const press = (key: string): boolean =>
+      panel.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
+    press('ArrowRight');
+    press('ArrowRight');
+    expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 1 of a, b to slot 1');
+    expect(root.querySelectorAll('.bnb-span-now').length).toBeGreaterThan(0);
+    press('ArrowLeft');
+    expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 0 of a, b');
+    card.dispose();
+  });
+
+  test('a card without one says why', async () => {
+    const { open } = shown({ ...fixture('scale'), timeline: { why: 'Nothing is under way here.' } });
+    expect(open('timeline').textContent).toContain('Nothing is under way here.');
+  });
+
+  test('ticks are round', () => {
+    expect([ticks(2500, 5), ticks(11_600, 5), ticks(100, 10)]).toEqual([500, 5000, 10]);
+  });
+});

@@ -1,0 +1,59 @@
+"""The timeline part of the document, and its still version on a page without script."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from blocknb.kernels.add import add_kernel
+from blocknb.notebook import card, document, timelines
+from blocknb.notebook.observe import Observation
+from blocknb.profile.suite.steps import STEPS, matmul, run_step
+
+
+def carded(launch):
+    observation = Observation()
+    observation.start()
+    try:
+        launch()
+    finally:
+        observation.stop()
+    (record,) = observation.records.values()
+    return card.card_of(record)
+
+
+@pytest.fixture(scope="module")
+def multiplied():
+    a, b, c = np.zeros((256, 512), np.float16), np.zeros((256, 512), np.float16), np.zeros((256, 256), np.float16)
+    return carded(lambda: run_step(matmul, STEPS[6], a, b, c))
+
+
+def test_the_document_holds_the_spans_of_the_gpus_code(multiplied):
+    part = multiplied.document(60_000)["timeline"]
+    assert multiplied.views[part["view"]].label == "sm_90a"
+    found = document.unpack(part["packed"])
+    kinds = [timelines.KINDS[row[1]] for row in found["spans"]]
+    assert kinds.count("product") == kinds.count("copy") == 8  # K / 64
+    assert 0 < found["busy"] < 1 and not found["cut"]
+    assert len(part["packed"]) < 4000
+    first = next(row for row in found["spans"] if timelines.KINDS[row[1]] == "product")
+    source = multiplied.source.splitlines()
+    line = source[first[6] - multiplied.main.compiled.trace.first_line]
+    assert "tl.dot" in line
+
+
+def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multiplied):
+    assert "products under way" in multiplied.html()
+    (section,) = [s for s in multiplied.sections if s.key == "timeline"]
+    drawn = section.text.split("\n")
+    assert any(line.startswith("team products") and "█" in line for line in drawn)
+    assert any(line.startswith("a, b 0") and "░" in line for line in drawn)
+    assert "Nothing is measured" in section.text
+
+
+def test_a_kernel_with_nothing_under_way_says_so():
+    x, y, out = (np.zeros(256, np.float32) for _ in range(3))
+    made = carded(lambda: add_kernel[(1,)](x, y, out, 256, BLOCK=256))
+    part = made.document(60_000)["timeline"]
+    assert part == {"why": timelines.NOTHING}
+    assert not [s for s in made.sections if s.key == "timeline"]
