@@ -152,23 +152,28 @@ class _Reader:
 
     def irregular(self, form: Form, axis: int) -> str:
         """Why a form is not linear along an axis."""
-        name = self.names[axis]
-        for symbol in form.symbols():
-            if symbol.kind != VALUE or axis not in symbol.axes:
+        name, size, makers = self.names[axis], self.pointer.type.shape[axis], dict[str, Op]()
+        todo, seen = [x.value for x in form.symbols() if x.kind == VALUE and axis in x.axes], set[Value]()
+        while todo:
+            value = todo.pop(0)
+            if value in seen:
                 continue
-            op = self.facts.definition.get(symbol.value)
-            while op is not None and op.name in ("cast", "convert", "splat", "broadcast", "expand_dims"):
-                op = self.facts.definition.get(op.args[0])
-            if op is not None and op.name == "rem":
-                size = self.pointer.type.shape[axis]
-                return f"its {name} wrap around (% {self.named(op.args[1])}, which is not known to be a multiple of {size})"
-            if op is not None and op.name == "load":
-                return f"its {name} are found through an array of indices"
+            seen.add(value)
+            op, source = self.facts.definition.get(value), self.facts.stored(value)
+            if source is not None:
+                todo.append(source)
+            elif op is not None:
+                makers.setdefault(op.name, op)
+                todo += [x for x in op.args if x.type.shape] if op.name not in ("load", "rem") else []
+        if "load" in makers:
+            return f"its {name} are found through an array of indices"
+        if "rem" in makers:
+            modulus = self.facts.form(makers["rem"].args[1])
+            if modulus is not None and modulus.constant is not None and modulus.constant % size == 0:
+                return f"its {name} wrap around (% {modulus}), and are not known to begin at a multiple of {size}"
+            found = "..." if modulus is None else modulus
+            return f"its {name} wrap around (% {found}, which is not known to be a multiple of {size})"
         return f"its {name} are not a fixed distance apart"
-
-    def named(self, value: Value) -> str:
-        form = self.facts.form(value)
-        return str(form) if form is not None else "..."
 
     def check_rows(self, unit: int, stride: Form, name: str) -> None:
         """What a tensor map asks of the rows."""
