@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,20 +44,28 @@ def launched() -> Iterator[list[Compiled]]:
 
 
 @contextmanager
+def launching(way: Callable[..., Any]) -> Iterator[None]:
+    """Every launch inside goes this way, whose arguments are those of `Kernel._general`; who watches launches has none of them repeated."""
+    before = Kernel._general
+    Kernel._general = way
+    try:
+        with launched():
+            yield
+    finally:
+        Kernel._general = before
+
+
+@contextmanager
 def only_compiled(target: str) -> Iterator[list[Compiled]]:
     """Collects what is launched inside, compiled for a target instead: nothing runs."""
     found: list[Compiled] = []
-    launch = Kernel._general
 
     def compile(self, grid, args, kwargs, tried=None):
         found.append(self.compile(*args, target=target, **kwargs))
         return found[-1]
 
-    Kernel._general = compile
-    try:
+    with launching(compile):
         yield found
-    finally:
-        Kernel._general = launch
 
 
 def lowered(compiled: Compiled, target: Target, **more: Any) -> tuple[Func, tuple[Stage, ...]]:
@@ -115,11 +123,8 @@ def recorded() -> Iterator[list[Recorded]]:
             found.append(Recorded(compiled, whole, before, copies(given)))
         return compiled
 
-    Kernel._general = run
-    try:
+    with launching(run):
         yield found
-    finally:
-        Kernel._general = launch
 
 
 def copies(given: dict[str, Any]) -> dict[str, Any]:
