@@ -1,0 +1,93 @@
+"""What is not done for a kernel on Hopper, and that the kernel is right all the same: one kernel for each reason, told by its note."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import CASES
+from kernels.base import Case, copied, parameters
+
+import blocknb
+import blocknb.language as bl
+from blocknb.ir import interp
+
+
+@blocknb.kernel
+def product(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
+    """c = a b^T, all tiles whole, with one thing in it that somebody has to see."""
+    row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
+    rows, columns, inner = row + bl.arange(0, BM), column + bl.arange(0, BN), bl.arange(0, BK)
+    total = bl.zeros((BM, BN), bl.float32)
+    if HOW == "while":
+        while bl.load(flag, volatile=True) == 0:
+            pass
+    for start in range(0, k, BK):
+        if HOW == "joined":
+            fewer, longer = bl.arange(0, BM // 2), bl.arange(0, 2 * BK)
+            x = bl.load(a + (row // 2 + fewer)[:, None] * k + start + longer[None, :]).reshape(BM, BK)
+        else:
+            x = bl.load(a + rows[:, None] * k + start + inner[None, :])
+        y = bl.load(b + columns[:, None] * k + start + inner[None, :])
+        if HOW == "branch":
+            if bl.load(flag) > 0:
+                total = bl.dot(x, y.T, total)
+        else:
+            total = bl.dot(x, y.T, total)
+    place = c + rows[:, None] * n + columns[None, :]
+    if HOW == "cached":
+        bl.store(place, total.to(c.dtype.element_ty), cache_modifier=".cs")
+    else:
+        bl.store(place, total.to(c.dtype.element_ty))
+
+
+def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k: int = 96, **options):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, (rows, k)).astype(np.float16) for rows in (128, n))
+    arguments = {"a": a, "b": b, "c": np.zeros((128, n), np.float16), "flag": np.ones(1, np.int32), "n": n, "k": k}
+    arguments |= dict(zip(("BM", "BN", "BK"), tile, strict=True)) | {"HOW": how}
+    case = Case(how, product, dict, dict, grid=(128 // tile[0], n // tile[1]))
+    func, stages = case.lower(arguments, "sm_90a", **options)
+    got = {name: copied(x) for name, x in arguments.items()}
+    interp.run(func, parameters(func, got), case.grid)
+    if how != "joined":  # which takes other elements
+        np.testing.assert_array_equal(got["c"], a.astype(float) @ b.astype(float).T)
+    return func, {note.text for stage in stages for note in stage.notes}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("while", "may wait for other programs"),
+        ("branch", "it is not always used"),
+        ("joined", "its axes are joined or split on their way"),
+    ],
+)
+def test_loads_that_no_warp_of_its_own_copies(how, why):
+    _, notes = lowered(how)
+    assert any(text.startswith("not copied by a warp of its own: ") and text.endswith(why) for text in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "why"),
+    [
+        ("cached", {}, "it says what caches shall do"),
+        ("plain", {"tile": (64, 8, 32)}, "its rows have 16 bytes"),
+        (
+            "plain",
+            {"tile": (64, 256, 32), "n": 256, "k": 160, "num_stages": 5, "without": ("persist",)},
+            "shared memory has no room for two buffers",
+        ),
+    ],
+)
+def test_stores_that_the_copy_engine_does_not_do(how, options, why):
+    func, notes = lowered(how, **options)
+    assert f"store: not by the copy engine: {why}" in notes, notes
+    assert not any(op.name == "store_bulk" for op in func.ops())
+
+
+def test_a_kernel_that_shares_out_its_work_has_a_cta_for_each_program():
+    case = CASES["gemm_persistent"]
+    func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
+    notes = {note.text for stage in stages if stage.name == "persist" for note in stage.notes}
+    assert notes == {"one program a CTA: the kernel shares out its work by itself"}
+    assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())
