@@ -4,6 +4,8 @@ Where warps have roles, the team is in a hurry: while it stores, no product runs
 to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
 cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
 the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name.
+
+Of two teams that take turns, one stores while the other one multiplies, and the engine has its hands full with what that one needs.
 """
 
 from __future__ import annotations
