@@ -29,17 +29,20 @@ class Quotients:
     def __init__(self, func: Func, facts: Facts):
         self.facts = facts
         self.known: dict[int, Value] = {}  # by op id: the divisor
+        self.signed: set[int] = set()  # by op id: what is divided may be negative
         self.likely: dict[int, int] = {}  # by op id: the power of two that it is at most
         self.reciprocals: dict[Value, tuple[Value, Value, Value]] = {}
         for op in func.body.ops:
-            if op.name not in ("div", "rem") or op.result.type != NUMBER or ranges.bounds(facts, op.args[0])[0] < 0:
+            if op.name not in ("div", "rem") or op.result.type != NUMBER:
                 continue
             divisor = facts.definition.get(op.args[1])
             if of_launch(facts, op.args[0]) or (divisor is not None and divisor.name == "const"):
                 continue
+            signed = ranges.bounds(facts, op.args[0])[0] < 0
             if of_launch(facts, op.args[1]):
                 self.known[op.id] = op.args[1]
-            elif (most := self.most(op.args[1])) and not most & most - 1:
+                self.signed.update([op.id] if signed else [])
+            elif (most := self.most(op.args[1])) and not most & most - 1 and not signed:
                 self.likely[op.id] = most
 
     def most(self, value: Value) -> int:
@@ -73,20 +76,23 @@ class Quotients:
         return None
 
     def scaled(self, b: Builder, number: Value, op: Op) -> Value:
-        """A number below 2^31, times the reciprocal: the quotient or one less."""
-        size, reciprocal, negative = self.reciprocals[self.known[op.id]]
+        """A number of 2^31 at most, times the reciprocal: the quotient or one less."""
+        (size, reciprocal, negative), below = self.reciprocals[self.known[op.id]], None
+        if op.id in self.signed:
+            below = b.value("cmp", number, b.const(0, t.int32), pred="lt")
+            number = b.value("select", below, b.value("neg", number), number)
         word = b.value("cast", number, dtype=t.uint32)
         quotient = b.value("mulhi", word, reciprocal)
         rest = b.value("sub", word, b.value("mul", quotient, size))
         more = b.value("cmp", rest, size, pred="ge")
         if op.name == "rem":
             rest = b.value("select", more, b.value("sub", rest, size), rest)
-            return b.value(
-                "and", b.value("cast", rest, dtype=t.int32), b.const(FULL >> 1, t.int32)
-            )  # it is not negative
+            rest = b.value("and", b.value("cast", rest, dtype=t.int32), b.const(FULL >> 1, t.int32))  # not negative
+            return rest if below is None else b.value("select", below, b.value("neg", rest), rest)
         quotient = b.value("select", more, b.value("add", quotient, b.const(1, t.uint32)), quotient)
         quotient = b.value("cast", quotient, dtype=t.int32)
-        return b.value("select", negative, b.value("neg", quotient), quotient)
+        turned = negative if below is None else b.value("xor", negative, below)
+        return b.value("select", turned, b.value("neg", quotient), quotient)
 
     def shifted(self, b: Builder, number: Value, divisor: Value, op: Op) -> Value:
         """A shift or a mask, if the divisor is what it is likely to be."""

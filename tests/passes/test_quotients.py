@@ -58,6 +58,37 @@ def rewritten(func: Func) -> tuple[Func, Quotients]:
     return made, quotients
 
 
+SIGNED = """
+func @signed(%out: ptr<i32> div 16, %mix: i32 div 1, %d: i32 div 1) tile {
+  %p = program_id 0 : i32
+  %n = xor %p, %mix : i32
+  %q = div %n, %d : i32
+  %r = rem %n, %d : i32
+  %two = const 2 : i32
+  %at = mul %p, %two : i32
+  %one = const 1 : i32
+  %o0 = ptradd %out, %at : ptr<i32>
+  %o1 = ptradd %o0, %one : ptr<i32>
+  store %o0, %q
+  store %o1, %r
+}
+"""
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 127, MOST, -1, -7, -MOST, -MOST - 1])
+@pytest.mark.parametrize("mix", [5, -1, -1000, -MOST - 1, -MOST + 3])
+def test_numbers_of_any_sign(divisor: int, mix: int):
+    if divisor == -1 and mix < -MOST + 8:
+        mix += 64  # the least number has no negative
+    out = np.full((16, 2), -1, np.int32)
+    func, quotients = rewritten(parse_func(SIGNED))
+    assert len(quotients.known) == 2
+    interp.run(func, [out.reshape(-1), mix, divisor], (16, 1, 1))
+    for p, (quotient, rest) in enumerate(out.tolist()):
+        assert quotient * divisor + rest == p ^ mix
+        assert abs(rest) < abs(divisor) and (rest == 0 or (rest < 0) == ((p ^ mix) < 0))
+
+
 def test_all_are_found():
     _, quotients = rewritten(parse_func(TEXT))
     assert len(quotients.known) == len(quotients.likely) == 2
