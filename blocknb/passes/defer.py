@@ -26,6 +26,7 @@ from blocknb.trace import Notes
 
 #: How two parts are combined; the neutral element, if parts begin with it, else each begins with the whole (it may count twice).
 COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
+MOST = 128  # elements of a thread; larger tiles are reduced piece by piece as they are made
 DTYPES = (t.float32, t.float64)  # of floats: sums of 16 bits are rounded as they are written
 
 
@@ -127,6 +128,8 @@ def split(reduction: Op) -> tuple[tuple[bool, int], ...] | None:
     """The reduced axis as runs of bits, high ones first: whether each is of one thread, and its extent. None where nothing is gained, or
     where bits are not of one kind each."""
     layout, axis = reduction.args[0].type.layout, reduction.attrs["axis"]
+    if layout.num_registers > MOST:
+        return None
     bits, mine = layout.dim_bits(axis), dict[int, bool]()
     for kind, _, basis in layout.bits():
         along = basis & layout.dim_mask(axis)
@@ -146,7 +149,7 @@ class Deferring(Rebuild):
 
     def __init__(self, func: Func, plans: dict[int, dict[int, Plan]]):
         super().__init__(func, "defer", lambda op, _: self.visit_loop(op))
-        self.plans = plans
+        self.plans, self.made = plans, definitions(func)
         self.inner = {
             x: plan for found in plans.values() for plan in found.values() for x in (plan.update, plan.reduction)
         }
@@ -204,7 +207,7 @@ class Deferring(Rebuild):
         whole = self.spread(value, kind, plan)
         if neutral is None:
             return whole
-        made = {x: op for op in b._open[-1] for x in op.results}.get(value)
+        made = self.made.get(value)
         nothing = b.const(float(neutral) if kind.dtype.is_float else neutral, kind)
         if made is not None and made.name == "const" and made.attrs["value"] == neutral:
             return nothing
