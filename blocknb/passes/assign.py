@@ -325,14 +325,13 @@ class Assignment:
         """
         if not op.args[0].type.shape:
             return None
-        own = self.access_layout(op)
-        value = op.result if op.name == "load" else op.args[1]
+        own, value = self.access_layout(op), op.result if op.name == "load" else op.args[1]
         wanted = self.layout_of(value) if self.anchored(value) else own
         if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
             return self.layout_of(op.args[0])
         if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
-            wanted = self.natural(value) if self.is_view(value) else wanted
-            return own if wanted.is_replicated else wanted
+            there = self.natural(value) if self.is_view(value) else wanted
+            return own if there.is_replicated else there
         if self.as_wide(op, wanted, own):
             return wanted
         return by_warp(op, wanted, own) if wanted in self.products else own
