@@ -146,6 +146,8 @@ class Planner(Obstacles):
     def loop(self, loop: Op) -> None:
         stored = list(self.stored(loop))
         why = self.against_loop(loop) if stored else ""
+        for load in sorted(self.computed(loop) - {load for load, _ in stored}, key=lambda op: op.id):
+            self.notes(load, "not copied ahead: it is computed with on its way to shared memory", "missed")
         copies = []
         for load, store in stored:
             if found := why or self.against(load, loop) or self.against_copy(load, store):
@@ -173,6 +175,23 @@ class Planner(Obstacles):
                     yield op, store
                 elif op in own and op.name in ("cast", "bitcast", "convert", *VIEWS):
                     todo += op.args
+
+    def computed(self, loop: Op) -> set[Op]:
+        """The loads of a loop's own block of whose tiles something is made that ends in shared memory, from where products have it."""
+        own, seen = set(loop.blocks[0].ops), set[Op]()
+        todo = [
+            self.defs.get(op.args[1])
+            for op in own
+            if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")
+        ]
+        while todo:
+            op = todo.pop()
+            if op in own and op not in seen and op.name not in ("dot", "for", "while", "if"):
+                seen.add(op)
+                todo += [
+                    self.defs.get(self.facts.stored(x) or x) for x in op.args if op.name != "load" and x.type.shape
+                ]
+        return {op for op in seen if op.name == "load" and op.result.type.shape}
 
     def views(self, load: Op, store: Op) -> tuple[Op, ...]:
         """What makes the tile that is stored from the one that is loaded, in order."""

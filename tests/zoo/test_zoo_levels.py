@@ -90,6 +90,23 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
     assert chosen(lowered(launch.compiled, Target.parse("sm_90a"))[0]) == EXPECTED[name]
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
+        ("paged_decode[many]", "its rows are found through an array of indices"),
+        ("experts_by_index[ragged]", "its rows are found through an array of indices"),
+        ("int8_weights[before]", "it is computed with on its way to shared memory"),
+        ("dot_of_batches[ragged]", "it is computed with on its way to shared memory"),
+    ],
+)
+def test_a_note_says_why_a_load_is_not_copied(name: str, why: str) -> None:
+    _, stages = lowered(launches(name)[0].compiled, Target.parse("sm_90a"))
+    assert any(
+        note.text.startswith("not copied") and note.text.endswith(why) for stage in stages for note in stage.notes
+    )
+
+
 @pytest.mark.parametrize(("target", "instruction"), [("sm_90a", "wgmma"), ("sm_80", "")])
 def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruction: str) -> None:
     (launch,) = launches("precise[tf32x3]")
