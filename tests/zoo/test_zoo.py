@@ -17,8 +17,8 @@ from zoo.launches import gpu_code, launched, only_compiled
 TARGETS = ["sm_80", "sm_90a", "sm_120a"]
 #: Kinds whose compilation for the CPU takes long, most of which `test_zoo_levels` runs.
 SLOW = {
-    "block_scaled", "complex_product", "descriptor_persistent", "dot_of_batches", "fp8_descriptors", "grid_2d", "lora", "mlp", "persistent_tma",
-    "staged_attention", "staged_gradients", "varied_attention",
+    "block_scaled", "complex_product", "descriptor_persistent", "dot_of_batches", "fp8_descriptors", "grid_2d", "lora", "mlp",
+    "persistent_tma", "staged_attention", "staged_gradients", "varied_attention",
 }  # fmt: skip
 QUICK = {s.kind: s.name for s in reversed(ZOO.values()) if s.kind not in SLOW}.values()
 ON_CPU = [name for name, s in ZOO.items() if not s.gpu_only]
