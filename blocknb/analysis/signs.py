@@ -43,6 +43,9 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
             return all(nonnegative(facts, a) for a in op.args)
         case "max" | "and":
             return any(nonnegative(facts, a) for a in op.args)
+        case "if":
+            ends = (block.terminator.args[op.results.index(value)] for block in op.blocks)
+            return all(nonnegative(facts, end) for end in ends)
         case "select":
             return all(nonnegative(facts, a) for a in op.args[1:])
     return False

@@ -199,8 +199,10 @@ class Agent(Warp):
         return super().step(op, args)
 
     def atomic(self, op: Op, args: list) -> tuple:
-        """One that tells others what was done cannot tell them of bulk stores, whose end nobody waits for."""
-        if self.cta.stores and self.memory.check_races and op.attrs["sem"] in RELEASES:
+        """One that tells others what its program has done cannot tell them of bulk stores, whose end nobody waits for."""
+        mine = any(store.warp == self.number for store in self.cta.stores)
+        mine = mine and not self.func.attrs.get("persistent")  # by a program before that would do no harm
+        if mine and self.memory.check_races and op.attrs["sem"] in RELEASES:
             raise self.bug(op, f"{self.title} tells others that it is done, while the copy engine may still store")
         return super().atomic(op, args)
 

@@ -117,8 +117,6 @@ class Finder:
                     self.stores[op.id] = store
         self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
         self.persistent = bool(func.attrs.get("persistent"))
-        told = (op for op in self.order if op.name in ATOMICS and orders(op, bool(self.users.get(op.result)))[1])
-        self.teller = next(told, None)
         while refused := [(store, why) for store in self.stores.values() if (why := self.met_again(store))]:
             for store, why in refused:
                 self.refuse(store.op, why)
@@ -165,9 +163,6 @@ class Finder:
         """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
         no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
         programs, which have no order, either."""
-        if self.teller is not None:
-            line = self.teller.loc.line if self.teller.loc else 0
-            return f"the {self.teller.name} at line {line} ({self.teller.attrs['sem']}) tells others that it is done"
         loops = self.loops(store.op)
         for loop in loops:
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
@@ -175,10 +170,11 @@ class Finder:
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
+            if op.name in ATOMICS and orders(op, True)[1] and not self.ahead(op, store.op):
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
-            ahead = self.order[op] < self.order[store.op] and not {*loops} & {*self.loops(op)}
-            if (op.name == "load" and ahead) or (op.name == "store" and self.apart(store, op)):
+            if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
                 continue
             if self.either(store.op, op):
                 continue
@@ -199,6 +195,10 @@ class Finder:
             if parent.name == "if":
                 yield parent, next(block for block in parent.blocks if inner in block.ops)
             inner, parent = parent, self.facts.parent[parent]
+
+    def ahead(self, op: Op, other: Op) -> bool:
+        """Whether a program does something before it does the other, and never again."""
+        return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
 
     def moves(self, store: Store, other: Store, loop: Op) -> bool:
         """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more
