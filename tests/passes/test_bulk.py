@@ -230,7 +230,7 @@ def several_case(how: str) -> tuple[Case, dict]:
 def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
     """Those who wait for a store are those who began it: the team's first thread, or one of each warp."""
     case, arguments = several_case("mixed")
-    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    func, stages = case.lower(arguments, "sm_90a", ("persist",), num_warps=4)
     verify(func)
     kinds = {op.args[1]: "layout" in op.attrs for op in team(func) if op.name == "store_bulk"}
     assert sorted(kinds.values()) == [False, True], notes(stages)

@@ -102,7 +102,7 @@ def own(make: Callable, name: str, *args, **options) -> Case:
 TURNS = own(boxed_case, "lost_in_turns", np.float16, 128, 128, 80, (64, 32, 16), 4e-3, num_stages=2, num_warps=4)
 TEAM = own(boxed_case, "lost_of_team", np.float16, 256, 128, 80, (128, 64, 16), 4e-3, num_stages=2, num_warps=4)
 EIGHT = own(boxed_case, "lost_of_eight", np.float32, 128, 128, 48, (128, 32, 32), 4e-3, num_stages=1, num_warps=8)
-WIDE = own(boxed_case, "lost_of_wide", np.float16, 200, 272, 160, (64, 256, 32), 4e-3, num_stages=2, num_warps=4)
+WIDE = own(boxed_case, "lost_of_wide", np.float16, 136, 272, 160, (64, 256, 32), 4e-3, num_stages=2, num_warps=4)
 FORWARD = own(forward_case, "lost_forward", np.float16, 4, 1, 64, 192, 32, 32, 64, 32, num_warps=4, num_stages=2)
 KEYS = own(
     gradient_case, "lost_keys", key_gradients_kernel, ("dk", "dv"), (4, 1, 1), np.float16, 2, 1, 160, 256, 48, 64, 32, 64, None,
