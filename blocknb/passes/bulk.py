@@ -10,7 +10,6 @@ Of two teams that take turns, one stores while the other one multiplies, and the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,10 +19,10 @@ from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS, OPS
+from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -57,18 +56,15 @@ def bulk(func: Func, target: Target, notes: Notes) -> Func:
     found = Finder(func, notes)
     if not found.stores:
         return func
-    most = HALF if place(func)[1] <= HALF else target.max_shared
-    for count in range(BUFFERS, 0, -1):
-        made = tidy(Lowering(func, found, count).run(), "bulk")
-        if place(made)[1] <= most:
-            break
-        if count == 1 or not experimental(func):
-            for store in found.stores.values():
-                found.refuse(store.op, "shared memory has no room for two buffers")
-            return func
+    made = tidy(Lowering(func, found, notes).run(), "bulk")
+    bytes, before = place(made)[1], place(func)[1]
+    if bytes > (HALF if before <= HALF else target.max_shared):
+        for store in found.stores.values():
+            found.refuse(store.op, "shared memory has no room for two buffers")
+        return func
     firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
-        notes(store.op, store.text(count))
+        notes(store.op, store.text())
     return made
 
 
@@ -94,10 +90,10 @@ class Store:
         """The elements that it has along an axis of the array."""
         return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
 
-    def text(self, count: int) -> str:
+    def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
-        return f"store: by the copy engine (TMA) from {f'one of {count} buffers' if count > 1 else 'a buffer'} of {size}{who}"
+        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}{who}"
 
 
 class Finder:
@@ -111,7 +107,7 @@ class Finder:
         (roles,) = (op for op in func.body.ops if op.name == "roles")
         self.teams = roles.attrs.get("teams", 1)
         for block in blocks_of(roles.blocks[0]):
-            here = dict.fromkeys(block.ops)
+            here = set(block.ops)
             for op in block.ops:
                 if op.name == "store" and (store := self.store(op, here)) is not None:
                     self.stores[op.id] = store
@@ -122,7 +118,7 @@ class Finder:
                 self.refuse(store.op, why)
                 del self.stores[store.op.id]
 
-    def store(self, op: Op, here: dict[Op, None]) -> Store | None:
+    def store(self, op: Op, here: set[Op]) -> Store | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
         way = self.way(op, here)
         if way is None:
@@ -279,7 +275,7 @@ class Finder:
         count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))
         return 1 << count if 1 << count >= LEAST_ROWS else 0
 
-    def way(self, op: Op, here: dict[Op, None]) -> tuple[Any, ...] | None:
+    def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
         """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
         last = self.defs.get(op.args[1])
         if last is None or last not in here or len(self.users[op.args[1]]) > 1:
@@ -290,13 +286,10 @@ class Finder:
             return None
         (buffer,) = last.args
         alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
-        if alloc.name not in ("alloc", "slot") or not here.keys() >= {*users}:
+        written = next((user for user in users if user.name == "local_store"), None)
+        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or written not in here:
             return None
-        users = [user for user in here if user in users]  # in their order: tiles may go through it one after another
-        written = users[users.index(last) - 1]
-        if [user.name for user in users] != ["local_store", "local_load"] * (len(users) // 2):
-            return None
-        return written.args[1], written, last
+        return written.args[1], alloc, written, last
 
     def whole(self, op: Op) -> tuple[Op, list[int]]:
         """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
@@ -334,23 +327,15 @@ def blocks_of(block: Block) -> Iterator[Block]:
 class Lowering(Rebuild):
     """The function with its stores through the copy engine."""
 
-    def __init__(self, func: Func, found: Finder, each: int):
+    def __init__(self, func: Func, found: Finder, notes: Notes):
         super().__init__(func, "bulk", lambda op, _: self.visit_op(op))
-        self.each = each  # how many buffers of each form
         self.found, self.stores = found, found.stores
         self.gone = {op.id for store in found.stores.values() for op in store.gone}
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[tuple, list[Value]] = {}
         self.run_of: list[list[Store]] = []  # for each open block the stores one after another in it so far
-        self.filled: list[tuple[Store, Value]] = []  # whose buffers are filled, and that go together
-        self.count = Counter(store.op.attrs.get("part_of") for store in self.stores.values())
 
     def visit_op(self, op: Op) -> Any:
-        harmless = (
-            op.id in self.stores or op.id in self.gone or op.name == "alloc" or (OPS[op.name].pure and not op.blocks)
-        )
-        if not harmless:
-            self.send()
         if op.name == "roles":
             self.prepare(op.attrs.get("teams", 1))
             return self.team(op)
@@ -373,7 +358,7 @@ class Lowering(Rebuild):
                     self.maps[key].name = box.root.name
                 if store.way not in self.buffers:
                     kind = replace(store.type, slots=teams)
-                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(self.each)]
+                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(BUFFERS)]
                     self.buffers[store.way] = two
                     for buffer in two:
                         buffer.name = box.root.name
@@ -401,7 +386,6 @@ class Lowering(Rebuild):
                 for way, rings in self.buffers.items():
                     self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
             self.ops(block.ops[:-1])
-            self.send()
             b.op("store_wait", pending=0)
             b.append(block.terminator)
         self.run_of.pop()
@@ -410,32 +394,17 @@ class Lowering(Rebuild):
 
     def emit(self, store: Store) -> None:
         b, run = self.builder, self.run_of[-1]
-        parts = self.count[store.op.attrs.get("part_of")]
-        together = 1 < parts <= self.each or (parts % self.each == 0 and experimental(self.func))
         if run and run[-1].each_warp is not store.each_warp:
-            self.send()
             run.clear()  # threads count those that they began themselves
-        if not run or (together and not self.filled):
+        if not run:
             b.op("store_wait", pending=0)
-        elif len(run) >= self.each and not together:
-            b.op("store_wait", pending=self.each - 1)
-        buffer = self.buffers[store.way][len(run) % self.each]
+        elif len(run) >= BUFFERS:
+            b.op("store_wait", pending=BUFFERS - 1)
+        buffer = self.buffers[store.way][len(run) % BUFFERS]
         b.op("local_store", buffer, self.get(store.value))
-        self.filled.append((store, buffer))
-        if not together or len(self.filled) == self.each:
-            self.send()
-        run.append(store)
-
-    def send(self) -> None:
-        """Stores what is filled. Parts for which there are buffers enough go together: the fence, and the barrier behind it, take longer
-        than to fill the second one."""
-        if not self.filled:
-            return
-        b = self.builder
         b.op("fence")
-        for store, buffer in self.filled:
-            with b.at(store.op):
-                start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
-                own = {"layout": self.get(store.value).type.layout} if store.each_warp else {}
-                b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
-        self.filled = []
+        start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
+        value = self.get(store.value)
+        own = {"layout": value.type.layout} if store.each_warp else {}
+        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
+        run.append(store)

@@ -15,14 +15,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from blocknb.analysis import boxes, ranges
+from blocknb.analysis import boxes
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.polynomials import trips
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
 from blocknb.language import types as t
 from blocknb.passes import order
-from blocknb.passes.allocate import Live, live_ranges
 from blocknb.passes.needs import Needs
 from blocknb.passes.places import NUMBER, Places, fresh
 from blocknb.passes.quotients import Quotients, along_axes
@@ -96,23 +95,11 @@ class Roles:
         b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
         self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
         self.turns.name = "turns"
-        there: list[tuple[Live, Value]] = []  # that may be used again when they are not alive
-        for live in sorted((x for x in live_ranges(self.func) if x.op.name == "alloc"), key=lambda x: x.first):
-            op = live.op
-            if op.result in copied:
-                continue
-            kind = replace(op.attrs["type"], slots=self.plan.teams)
-            again = (
-                (x for x in there if x[1].type == kind and x[0].last < live.first) if experimental(self.func) else ()
-            )
-            before = next(iter(again), None)
-            if before is not None:
-                there.remove(before)
-                self.own[op.id] = before[1]
-            else:
+        for op in self.func.ops():
+            if op.name == "alloc" and op.result not in copied:
                 with b.at(op):
+                    kind = replace(op.attrs["type"], slots=self.plan.teams)
                     self.own[op.id] = b.value("alloc", **{**op.attrs, "type": kind})
-            there.append((live, self.own[op.id]))
         for group in self.plan.groups:
             count, ring = b.const(1, t.int32), id(group.ring or group)
             if group.loop is not None:
@@ -238,9 +225,6 @@ class Team(Part, Rebuild):
         self.team: Value | None = None  # its number, where there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
-        self.ending: tuple[Value, Value, Value] | None = (
-            None  # of a loop whose last trip passes on: index, upper bound and step
-        )
 
     def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
         """Of several teams each takes every so many-th program, the first team the first. Its places in the rings are behind those of
@@ -267,17 +251,11 @@ class Team(Part, Rebuild):
             self.places.skip(ring, self.roles.counts[id(ring)])
         return [b.value("xor", turn, b.const(1, t.int32))]
 
-    def pass_on(self, *when: Value) -> None:
-        """The products of a program are issued, or all that they wait for is there: the next team may begin."""
+    def pass_on(self) -> None:
+        """The products of a program are issued: the next team may begin."""
         b = self.builder
         if self.team is not None and self.roles.turns is not None:
-            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team), *when)
-
-    def passes_early(self, op: Op) -> bool:
-        """Whether the last trip of a loop can say so, before its product: its index is never less than 0, so no difference overflows."""
-        lower, step = (ranges.bounds(self.roles.facts, x)[0] for x in (op.args[0], op.args[2]))
-        alone = op.id == self.final and len([x for x in op.blocks[0].ops if x.name == "dot"]) == 1
-        return self.team is not None and alone and experimental(self.func) and lower >= 0 and step > 0
+            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
 
     def body(self) -> None:
         self.ops(self.func.body.ops)
@@ -334,12 +312,9 @@ class Team(Part, Rebuild):
 
     def product(self, op: Op) -> None:
         """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
-        groups, b = self.late[op.id], self.builder
-        if self.ending is not None:
-            index, upper, step = self.ending
-            self.pass_on(b.value("cmp", b.value("sub", upper, index), step, pred="le"))
+        groups = self.late[op.id]
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
-        b.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
+        self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
         for group in groups:
             self.leave(group.ring or group)
             self.places.advance(group.ring or group)
@@ -361,10 +336,8 @@ class Team(Part, Rebuild):
         with b.block((*body.args, *inner)) as opened:
             self.places.enter(rings, inner)
             self.before.update(zip(map(id, late), inner[2 * len(rings) :], strict=True))
-            early = self.passes_early(op)
-            self.ending = (body.args[0], op.args[1], op.args[2]) if early else None
             self.ops(body.ops[:-1])
-            self.ending, end = None, body.terminator
+            end = body.terminator
             after = [*self.places.values(rings), *(self.before[id(ring)] for ring in late)]
             b.append(end.replace(args=(*map(self.get, end.args), *after)))
         outer = [Value(value.type) for value in inner]
@@ -372,7 +345,7 @@ class Team(Part, Rebuild):
         self.places.enter(rings, outer)
         self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
         if op.id == self.final:
-            self.pass_on(*([b.value("cmp", op.args[0], op.args[1], pred="ge")] if early else []))
+            self.pass_on()
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[Group], groups: Sequence[Group]) -> list[Value]:

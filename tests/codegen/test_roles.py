@@ -159,8 +159,7 @@ def test_a_kernel_as_a_launch_has_it(say: bool) -> None:
 
 @pytest.mark.parametrize("k", [0, 40, 64, 200])
 @pytest.mark.parametrize(("rows", "warps"), [(64, 4), (128, 8)])
-@pytest.mark.parametrize("new", [False, True])
-def test_sums_that_nobody_sets_to_zero(k: int, rows: int, warps: int, new: bool) -> None:
+def test_sums_that_nobody_sets_to_zero(k: int, rows: int, warps: int) -> None:
     """Without a trip the sums are zeros, and a first product does not read what was in their registers."""
     rng = np.random.default_rng(k)
     a, b = (rng.standard_normal((n, k)).astype(np.float16) for n in (2 * rows, 512))
@@ -172,7 +171,7 @@ def test_sums_that_nobody_sets_to_zero(k: int, rows: int, warps: int, new: bool)
     case = Case(
         "multiply", multiply, lambda rng: {}, lambda x: {"c": a.astype(float) @ b.astype(float).T}, rtol=2e-3, atol=2e-2
     )
-    func, _ = case.lower(arguments, "sm_90a", num_warps=warps, experimental=new)
+    func, _ = case.lower(arguments, "sm_90a", num_warps=warps)
     text = gpu.generate(func, HOPPER).text
     assert len(re.findall(r"setp\.ne\.s32 first, \$\d+, 0;", text)) == 1
     assert "phi float [ undef, " in text

@@ -20,7 +20,6 @@ from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
-from blocknb.kernels.descriptors import matmul_descriptor_kernel
 from blocknb.passes.specialize import SHARED_OUT
 from blocknb.target import Target
 
@@ -270,10 +269,9 @@ def test_teams_take_turns_where_a_program_is_one_loop_of_products():
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 32, 96), (192, 32, 32), (320, 32, 160), (128, 96, 0), (100, 40, 40)])
-@pytest.mark.parametrize("new", [False, True])
-def test_teams_of_any_number_of_programs_and_trips(m, n, k, new):
+def test_teams_of_any_number_of_programs_and_trips(m, n, k):
     arguments = arrays(m, n, k)
-    func, _ = lowered(product, arguments, experimental=new)
+    func, _ = lowered(product, arguments)
     assert roles(func).attrs["teams"] == 2
     want = reference(arguments)
     for seed in range(3):
@@ -281,41 +279,18 @@ def test_teams_of_any_number_of_programs_and_trips(m, n, k, new):
         np.testing.assert_allclose(got, want, rtol=0, atol=2e-3 * max(1, k) ** 0.5)
 
 
-def test_a_turn_may_be_passed_on_before_the_last_product():
-    func, _ = lowered(product, arrays(), experimental=True)
-    (loop,) = (
-        op for op in walk(roles(func).blocks[0]) if op.name == "for" and any(x.name == "dot" for x in op.blocks[0].ops)
-    )
-    names = [op.name for op in loop.blocks[0].ops if op.name in ("await", "arrive", "dot")]
-    assert names == ["await", "arrive", "dot", "arrive"]  # all that it waits for is there
-    turns = next(op for op in loop.blocks[0].ops if op.name == "arrive").args[0]
-    passed = [op for op in walk(roles(func).blocks[0]) if op.name == "arrive" and op.args[0] is turns]
-    assert [len(op.args) for op in passed] == [3, 3]  # in the last trip, or where there is none
-
-
-def test_parts_that_teams_store_may_share_a_buffer():
-    """Then there is room for a slot more."""
-    x, numbers = np.zeros((256, 256), HALF), (256,) * 6
-    blocks = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP": 8, "num_warps": 4, "target": "sm_90a"}
-    for new, count in ((False, 5), (True, 6)):
-        trace = matmul_descriptor_kernel.trace(x, x, x, *numbers, **blocks, experimental=new)
-        assert sum(f"{count} slots of 16384 bytes" in note.text for note in trace.notes) == 2
-
-
-@pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("name", ["await", "arrive", "expect"])
-def test_whatever_teams_lack_is_noticed(name, new):
-    some, none = arrays(m=640, n=32, k=160), arrays(m=640, n=32, k=0)
-    func, _ = lowered(product, some, experimental=new)
+def test_whatever_teams_lack_is_noticed(name):
+    arguments = arrays(m=640, n=32, k=160)
+    func, _ = lowered(product, arguments)
     found = [op.id for op in func.ops() if op.name == name]
     assert found
     for removed in found:
         with pytest.raises((CompilerBug, AssertionError)):
             for seed in range(8):
-                for arguments in (some, none)[: 1 + new]:  # one arrives where there is no trip
-                    got = run(removing(func, removed), arguments, grid_of(arguments), seed)["c"]
-                    want = reference(arguments)
-                    np.testing.assert_allclose(got, want, rtol=0, atol=2e-2)
+                got = run(removing(func, removed), arguments, grid_of(arguments), seed)["c"]
+                want = reference(arguments)
+                np.testing.assert_allclose(got, want, rtol=0, atol=2e-2)
 
 
 def removing(func: Func, id: int) -> Func:
