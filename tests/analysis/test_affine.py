@@ -229,3 +229,24 @@ func @k(%n: i32 div 1) tile {
     facts = affine.analyze(func)
     assert facts.range(quotient) == (0, 999)
     assert facts.range(either) is None
+
+
+def test_bounds_of_a_branch_are_those_of_both_arms():
+    func = parse_func(
+        """func @f(%n: i32 div 1) tile {
+  %p = program_id 0 : i32
+  %seven = const 7 : i32
+  %low = cmp lt %p, %n : i1
+  %small = and %n, %seven : i32
+  %q, %r = if %low : i32, i32 {
+    yield %small, %n
+  } else {
+    yield %seven, %seven
+  }
+}
+"""
+    )
+    facts = affine.analyze(func)
+    q, r = next(op for op in func.ops() if op.name == "if").results
+    assert ranges.bounds(facts, q) == (0, 7)
+    assert ranges.bounds(facts, r) == ranges.limits(r.type.dtype)
