@@ -125,5 +125,6 @@ def test_a_loop_goes_on_where_another_ended(keep: bool, count: int) -> None:
 def test_attention_has_one_instruction_for_each_exponential_of_its_tile() -> None:
     case = CASES["attention"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
-    # P, and a number a row; those of the loop, and of the first trip, whose products `overlap` begins before the loop.
-    assert [bool(op.attrs.get("flush")) for op in func.ops() if op.name == "exp"] == 2 * [True, False]
+    # P, and a number a row; those of the first trip, whose products `overlap` begins before the loop, and of the loop, whose weights it
+    # computes behind a wait.
+    assert [bool(op.attrs.get("flush")) for op in func.ops() if op.name == "exp"] == [True, False, False, True]
