@@ -206,17 +206,29 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
 
 
-@pytest.mark.parametrize("tile", [(128, 128, 8, 2), (256, 64, 16, 3)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tile", [(128, 128, 8, 2), (256, 64, 16, 4)])
 def test_registers_are_shared_out_within_those_of_a_multiprocessor(
-    tile: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    tile: tuple[int, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_module, "TILES", heads.Tiles({64: tile}, {}))
-    launch = launches(64, False, np.float16, 90, monkeypatch)[0]
+    launch = launches(64, causal, np.float16, 90, monkeypatch)[0]
     trace = launch.retarget("sm_90a")
     (roles,) = (op for op in trace.stages[-1].after.ops() if op.name == "roles")
     shares = zip(roles.attrs["warps"], roles.attrs["registers"], strict=True)
     assert sum(32 * warps * registers for warps, registers in shares) <= 1 << 16
     assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
+
+
+@pytest.mark.parametrize(("dtype", "queries", "tile"), [
+    (np.float16, 4096, (256, 64, 16, 4)), (np.float16, 1024, (128, 128, 8, 3)), (np.float32, 4096, (64, 64, 8, 3)),
+])  # fmt: skip
+def test_long_sequences_of_16_bits_have_more_rows_a_program(
+    dtype: Any, queries: int, tile: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "on_host", lambda array: False)
+    monkeypatch.setattr(heads, "capability", lambda array: 90)
+    assert tuple(attention_module.TILES.choose(np.empty((1, 32, queries, 64), dtype), 64).values()) == tile
 
 
 @pytest.mark.parametrize("width", [128, 40])  # rows of 40 numbers begin at multiples of 16 bytes, not of 16 numbers

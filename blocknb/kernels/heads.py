@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import blocknb
@@ -16,6 +16,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 SHORTEST, LONGEST = 8, 256  # of a head: a vector of 16 bytes, and what registers hold
 LEAST = 16  # that a tensor core multiplies at once
 HOST = (64, 64, 4, 1)  # of a program on a CPU
+ENOUGH = 264  # programs: two for each multiprocessor of an H200
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,17 @@ class Tiles:
 
     hopper: Mapping[int, tuple[int, int, int, int]]
     others: Mapping[int, tuple[int, int, int, int]]
+    many: Mapping[int, tuple[int, int, int, int]] = field(default_factory=dict)
 
     def choose(self, q: Any, block: int) -> Tile:
-        """The row for the least head that is not smaller than `block`; fp32 has half of everything."""
+        """The row for the least head that is not smaller than `block`; fp32 has half of everything. `many` has what Hopper takes instead
+        for 16 bits where that still makes programs enough."""
         table = self.hopper if capability(q) == 90 else self.others
         rows, columns, warps, stages = HOST if on_host(q) else table[min(size for size in table if size >= block)]
+        if table is self.hopper and (more := self.many.get(block)) and name_of(q) != "float32":
+            batch, heads, queries, _ = q.shape
+            if batch * heads * blocknb.cdiv(queries, more[0]) >= ENOUGH:
+                rows, columns, warps, stages = more
         if name_of(q) == "float32" and not on_host(q):
             rows, columns = max(rows // 2, 16), max(columns // 2, 16)
         return {"ROWS": rows, "COLUMNS": columns, "num_warps": warps, "num_stages": stages}
