@@ -186,10 +186,10 @@ QUERY_TILES = Tiles(
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 SOME_ROWS = 64
-AHEAD = {64}  # heads of which a trip computes scores for the next
+AHEAD = {64}  # heads of which a trip computes scores for the next, where programs add to dq
 #: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
 ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
-FASTER: set[int] = set()
+FASTER = {64, 128}
 
 
 def attention_backward(
@@ -236,7 +236,7 @@ def attention_backward(
     )
     gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
         q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), *sizes,
-        AHEAD=ahead(found, q), **constants, **of_keys,
+        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys,
     )  # fmt: skip
     if tile is not None:
         summed_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
