@@ -243,7 +243,11 @@ def store(g: Generator, op: Op) -> None:
             if more:
                 names[len(names) - 1 - axis] = g.emit(f"add i32 {names[len(names) - 1 - axis]}, {more}")
         where = ", ".join(f"${2 + i}" for i in range(len(names)))
-        form = f"cp.async.bulk.tensor.{len(names)}d.global.shared::cta.bulk_group"
+        adds = op.attrs.get("adds")
+        form = (
+            f"cp.{'reduce' if adds else 'async'}.async.bulk".replace("async.async", "async") + f".tensor.{len(names)}d"
+        )
+        form += f".global.shared::cta{'.add.tile' if adds else ''}.bulk_group"
         text = f"{form} [$1, {{{where}}}], [$0+{offset + distance}];"
         operands = [f"i32 {start}", f"ptr {g.reg(map)}", *(f"i32 {x}" for x in names)]
         made.append((text, operands, "rl" + "r" * len(names)))

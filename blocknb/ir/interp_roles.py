@@ -285,11 +285,14 @@ class Agent(Warp):
 
         def observe(array: int, bytes: np.ndarray, new: Any) -> None:
             marks = self.marks(array)
+            if adds:
+                return  # in any order
             trouble = marks.overwrite(self.number, bytes)
             marks.note_copy(bytes, NEVER, 1)
             if trouble and self.memory.check_races:
                 self.complain(op, f"stores to elements of `{self.space.names[array]}` that {trouble}{UNORDERED}")
 
+        adds, kind = op.attrs.get("adds"), map.type.dtype.numpy
         self.reach(op, "store", box, map, observe)
         self.memory.lent[where] += 1
         found: list[np.ndarray] = []
@@ -300,7 +303,12 @@ class Agent(Warp):
             self.cta.flying.append(write)
 
         def write() -> None:
-            self.space.store(op.replace(name="store"), self.program, box.address, found[0], box.inside)
+            added = (
+                self.space.load(op.replace(name="load"), self.program, box.address, kind, box.inside, None)
+                if adds
+                else 0
+            )
+            self.space.store(op.replace(name="store"), self.program, box.address, found[0] + added, box.inside)
 
         store = Store(self.number, read, write, where)
         self.cta.stores.append(store)

@@ -66,7 +66,7 @@ def numbers_kernel(
 
 @blocknb.kernel
 def gradients_kernel(
-    q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, scale, queries, keys, width,
+    q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
     group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
     """A block of COLUMNS keys a program, of a head of k and v; adds to `sums`, where there are any, what its keys give dq."""
@@ -114,9 +114,12 @@ def gradients_kernel(
             dkey = bl.dot(dscores, query, dkey)
             if sums is not None:
                 part = bl.dot(dscores.T, key)
-                turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
-                places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
-                bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
+                if sums_at is not None:
+                    head_of(sums, batch, own, sums_at, queries, WIDTH, ROWS, WIDTH).atomic_add([start, 0], part)
+                else:
+                    turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
+                    places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
+                    bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
             both = following
             if AHEAD:
                 scores = after
@@ -165,12 +168,16 @@ def query_gradients_kernel(
 
 
 @blocknb.kernel
-def summed_kernel(dq, sums, dq_at, scale, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
+def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr):
     """dq from the sums of its parts."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
-    found = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
-    turned = bl.permute(bl.reshape(found, (ROWS // 8, WIDTH // 8, 8, 8)), (0, 2, 1, 3))
-    dquery = bl.reshape(turned, (ROWS, WIDTH)) * (scale / LOG2E)
+    if sums_at is not None:
+        found = head_of(sums, batch, head, sums_at, queries, WIDTH, ROWS, WIDTH).load([block * ROWS, 0])
+    else:
+        turned = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
+        turned = bl.permute(bl.reshape(turned, (ROWS // 8, WIDTH // 8, 8, 8)), (0, 2, 1, 3))
+        found = bl.reshape(turned, (ROWS, WIDTH))
+    dquery = found * (scale / LOG2E)
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store(
         [block * ROWS, 0], dquery.to(dq.dtype.element_ty)
     )
@@ -190,6 +197,7 @@ AHEAD = {64}  # heads of which a trip computes scores for the next, where progra
 #: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
 ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {64, 128}
+BOXES: set[int] = set()  # heads whose sums are rows of numbers, to which the copy engine adds
 
 
 def attention_backward(
@@ -231,16 +239,19 @@ def attention_backward(
     count = found.batch * found.heads * blocks * BLOCK.value
     numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # the last block is read and not used
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
+    lines, sums_at, engine = blocks * BLOCK.value * found.block, None, {}
+    if sums is not None and found.block in BOXES:
+        sums_at, engine = (found.heads * lines, lines, found.block), {"experimental": True}
     numbers_kernel[(blocks * BLOCK.value // SOME_ROWS, found.heads, found.batch)](
         out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
     )
     gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
-        q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), *sizes,
-        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys,
+        q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), sums_at, *sizes,
+        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys, **engine,
     )  # fmt: skip
     if tile is not None:
         summed_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](
-            dq, sums, *found.steps(dq), factor, found.queries, found.width, **rows
+            dq, sums, *found.steps(dq), sums_at, factor, found.queries, found.width, **rows
         )
         return dq, dk, dv
     of_queries = query_tile or QUERY_TILES.choose(q, found.block)

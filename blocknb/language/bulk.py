@@ -205,9 +205,9 @@ def rows(row: Callable) -> None:
         "shared",
         store_bulk,
         "Copies a shared buffer to a box of an array, but what is out of bounds. One thread does it, and goes on; with a `layout` one of "
-        "each warp, for the elements that its warp has there.",
+        "each warp, for the elements that its warp has there. `adds`: to what is in the array.",
         operands="map buffer coordinates...",
-        attrs=("axes", "layout"),
+        attrs=("axes", "layout", "adds"),
         reads="shared",
         writes="global",
         **memory,

@@ -19,7 +19,7 @@ from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.ops import ATOMICS
@@ -54,13 +54,17 @@ def bulk(func: Func, target: Target, notes: Notes) -> Func:
     a mask that is the array's bounds; other stores go through small buffers warp by warp.
     """
     found = Finder(func, notes)
+    before, made = place(func)[1], func
+    while found.stores:
+        made = tidy(Lowering(func, found, notes).run(), "bulk")
+        if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
+            break
+        adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
+        for id, store in found.stores.items():
+            if id not in adds or len(adds) == len(found.stores):
+                found.refuse(store.op, "shared memory has no room for its buffers")
+        found.stores = adds if len(adds) < len(found.stores) else {}
     if not found.stores:
-        return func
-    made = tidy(Lowering(func, found, notes).run(), "bulk")
-    bytes, before = place(made)[1], place(func)[1]
-    if bytes > (HALF if before <= HALF else target.max_shared):
-        for store in found.stores.values():
-            found.refuse(store.op, "shared memory has no room for two buffers")
         return func
     firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
@@ -101,7 +105,7 @@ class Finder:
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
-        self.num_warps = func.attrs["num_warps"]
+        self.num_warps, self.experimental = func.attrs["num_warps"], experimental(func)
         self.told: set[int] = set()
         self.stores: dict[int, Store] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
@@ -109,7 +113,7 @@ class Finder:
         for block in blocks_of(roles.blocks[0]):
             here = set(block.ops)
             for op in block.ops:
-                if op.name == "store" and (store := self.store(op, here)) is not None:
+                if (op.name == "store" or self.adds(op)) and (store := self.store(op, here)) is not None:
                     self.stores[op.id] = store
         self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
         self.persistent = bool(func.attrs.get("persistent"))
@@ -117,6 +121,13 @@ class Finder:
             for store, why in refused:
                 self.refuse(store.op, why)
                 del self.stores[store.op.id]
+
+    def adds(self, op: Op) -> bool:
+        """Whether an op adds fp32 numbers, of which nobody asks what was there before, nor in which order."""
+        if op.name != "atomic" or op.attrs["kind"] != "add" or not self.experimental:
+            return False
+        plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu" and not self.users.get(op.result)
+        return plain and op.args[0].type.dtype.element == t.float32
 
     def store(self, op: Op, here: set[Op]) -> Store | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
@@ -159,6 +170,12 @@ class Finder:
         """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
         no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
         programs, which have no order, either."""
+        if store.op.name == "atomic":  # sums are the same in any order
+            others = (x for x in self.order if x is not store.op and x.name in ("load", "store", *ATOMICS))
+            found = [x for x in others if self.facts.root(global_operands(x)[0]) in (None, store.box.root)]
+            return (
+                f"the {found[0].name} at line {found[0].loc.line if found[0].loc else 0} may meet it" if found else ""
+            )
         loops = self.loops(store.op)
         for loop in loops:
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
@@ -277,6 +294,8 @@ class Finder:
 
     def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
         """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
+        if op.name == "atomic":
+            return (op.args[1],)
         last = self.defs.get(op.args[1])
         if last is None or last not in here or len(self.users[op.args[1]]) > 1:
             return None
@@ -343,7 +362,7 @@ class Lowering(Rebuild):
             return op.results
         if op.id in self.stores:
             self.emit(self.stores[op.id])
-            return ()
+            return op.results  # of an atomic, which nobody uses
         return NotImplemented
 
     def prepare(self, teams: int) -> None:
@@ -358,7 +377,9 @@ class Lowering(Rebuild):
                     self.maps[key].name = box.root.name
                 if store.way not in self.buffers:
                     kind = replace(store.type, slots=teams)
-                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(BUFFERS)]
+                    same = [x for x in self.stores.values() if x.way == store.way]
+                    count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
+                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
                     self.buffers[store.way] = two
                     for buffer in two:
                         buffer.name = box.root.name
@@ -400,11 +421,14 @@ class Lowering(Rebuild):
             b.op("store_wait", pending=0)
         elif len(run) >= BUFFERS:
             b.op("store_wait", pending=BUFFERS - 1)
-        buffer = self.buffers[store.way][len(run) % BUFFERS]
+        buffers = self.buffers[store.way]
+        buffer = buffers[len(run) % len(buffers)]
         b.op("local_store", buffer, self.get(store.value))
         b.op("fence")
         start = [boxes.emit(b, self.get, form, t.int32) for form in store.start]
         value = self.get(store.value)
-        own = {"layout": value.type.layout} if store.each_warp else {}
+        own: dict[str, Any] = {"layout": value.type.layout} if store.each_warp else {}
+        if store.op.name == "atomic":
+            own["adds"] = True
         b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
         run.append(store)

@@ -142,9 +142,20 @@ class Engine:
 
         def late() -> None:
             machine.shared.load(where, map.size, map.size, text, thread)  # who writes it again has met this thread
+            if ".add." in text:
+                self.add(machine, address[inside], machine.shared.bytes[places][inside], text, thread[inside])
+                return
             machine.memory.store(address[inside], machine.shared.bytes[places][inside], map.size, text, thread[inside])
 
         self.groups_of(int(machine.ids[who]))[-1].append(late)
+
+    def add(self, machine: Any, address: np.ndarray, data: np.ndarray, text: str, thread: np.ndarray) -> None:
+        """Adds fp32 numbers to memory."""
+        memory = machine.memory
+        places = memory.places(address, 4, 4, text)
+        memory.watch.access(places, thread, text, write=True, atomic=True)
+        sums = np.ascontiguousarray(memory.bytes[places]).view(np.float32) + np.ascontiguousarray(data).view(np.float32)
+        memory.bytes[places] = sums.view(np.uint8)
 
     def wait(self, pending: int, who: int) -> None:
         groups = self.groups_of(who)
@@ -189,7 +200,9 @@ LOAD = re.compile(
     + ";"
 )
 STORE = re.compile(
-    r"cp\.async\.bulk\.tensor\.(\d)d\.global\.shared::cta\.bulk_group \[\$(\d+), \{(.*?)\}\], " + PLACE + ";"
+    r"cp\.(?:reduce\.)?async\.bulk\.tensor\.(\d)d\.global\.shared::cta(?:\.add\.tile)?\.bulk_group \[\$(\d+), \{(.*?)\}\], "
+    + PLACE
+    + ";"
 )
 
 

@@ -108,12 +108,12 @@ def numbers_of(logsums, deltas):
     return found
 
 
-def as_sums(dq, block):
+def as_sums(dq, block, in_rows):
     """dq as programs that add to it leave it: what a thread has of a product side by side, not yet scaled."""
     _, heads, queries, width = dq.shape
     padded = np.zeros((heads, -(-queries // 128) * 128, block))
     padded[:, :queries, :width] = dq[0] / width**-0.5
-    return padded.reshape(heads, -1, 8, block // 8, 8).swapaxes(2, 3).reshape(padded.shape)
+    return padded if in_rows else padded.reshape(heads, -1, 8, block // 8, 8).swapaxes(2, 3).reshape(padded.shape)
 
 
 def gradient_case(
@@ -130,8 +130,9 @@ def gradient_case(
         at = {f"{x}_at": strides(found[x]) for x in found}
         found["numbers"] = numbers_of(logsums[0], (wide(dout) * out).sum(axis=3)[0])
         if kernel is gradients_kernel:
-            found |= {"AHEAD": bool(ahead)}
             padded = (heads, -(-queries // 128) * 128, block)
+            steps = (heads * padded[1] * block, padded[1] * block, block)
+            found |= {"AHEAD": bool(ahead), "sums_at": steps if "experimental" in options else None}
             found["sums"] = np.zeros(padded, np.float32) if "sums" in outputs else None
         return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
@@ -139,7 +140,7 @@ def gradient_case(
         found = dict(
             zip(("dq", "dk", "dv"), exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift), strict=True)
         )
-        found["sums"] = as_sums(found["dq"], block)
+        found["sums"] = as_sums(found["dq"], block, "experimental" in options)
         return {output: found[output] for output in outputs}
 
     tolerance = 4e-2 if dtype == ml_dtypes.bfloat16 else 5e-3
@@ -169,6 +170,10 @@ gradient_case(
     num_warps=8, num_stages=2,
 )  # fmt: skip
 gradient_case(
+    "gradients_boxes", gradients_kernel, BOTH, (2, 1, 1), np.float16, 1, 1, 140, 200, 64, 64, 64, 128, 0, True,
+    num_warps=8, num_stages=2, experimental=True,
+)  # fmt: skip
+gradient_case(
     "gradients_long", gradients_kernel, BOTH, (1, 1, 1), np.float16, 1, 1, 130, 64, 128, 128, 64, 64, 0, num_warps=8,
     num_stages=2,
 )  # fmt: skip
@@ -193,7 +198,15 @@ case("attention_numbers", numbers_kernel, _numbers_make, _numbers_reference, gri
 
 def _summed_make(rng):
     found = {"dq": poison((1, 2, 70, 40), np.float16), "sums": normal(rng, (2, 128, 64))}
-    return found | {"dq_at": strides(found["dq"]), "scale": 0.25, "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
+    return found | {
+        "dq_at": strides(found["dq"]),
+        "sums_at": None,
+        "scale": 0.25,
+        "queries": 70,
+        "width": 40,
+        "ROWS": 64,
+        "WIDTH": 64,
+    }
 
 
 def _summed_reference(x):
