@@ -3,7 +3,8 @@
 Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
 to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
 cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
-the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name.
+the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. It
+also adds fp32 numbers to memory, where nobody asks in which order.
 
 Of two teams that take turns, one stores while the other one multiplies, and the engine has its hands full with what that one needs.
 """
@@ -97,7 +98,8 @@ class Store:
     def text(self) -> str:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
-        return f"store: by the copy engine (TMA) from one of {BUFFERS} buffers of {size}{who}"
+        what, where = ("sum", "a buffer") if self.op.name == "atomic" else ("store", f"one of {BUFFERS} buffers")
+        return f"{what}: by the copy engine (TMA) from {where} of {size}{who}"
 
 
 class Finder:
