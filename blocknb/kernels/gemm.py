@@ -21,7 +21,7 @@ from blocknb.kernels.transpose import transpose
 DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
 
 LEAST_TURNED = 1024  # of sizes: where turning an operand pays
-LARGE = (128, 256)  # the tile for which two warpgroups read an operand into registers while the other one multiplies
+ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
 
 
 def suited(p: Product, t: Tile) -> tuple[Product, Tile, bool]:
@@ -37,8 +37,9 @@ def suited(p: Product, t: Tile) -> tuple[Product, Tile, bool]:
         return along_k(p), t, False
     swapped = b_turned and (not a_turned or p.m <= p.n)
     m, n = (p.n, p.m) if swapped else (p.m, p.n)
-    found = without_turns(choose(m, n, p.k, p.itemsize, device(p.a)), p.itemsize, device(p.a))
-    if (found.m, found.n) != LARGE or n <= LARGE[0]:
+    found = choose(m, n, p.k, p.itemsize, device(p.a))
+    found = without_turns(found, p.itemsize, device(p.a)) if n > ALONE[1] else found
+    if (found.m, found.n, found.num_warps) == ALONE:
         return along_k(p), t, False
     if a_turned and b_turned:
         half = along_k(p, a=swapped, b=not swapped)
