@@ -300,7 +300,7 @@ def test_a_plain_tile_of_rows_is_one() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"s": 40}, "its rows are not known to be a multiple of 16 bytes apart"),
+        ({"s": 44}, "its rows are not known to be a multiple of 16 bytes apart"),
         ({"dtype": np.float64}, "its elements are fp64"),
         ({"C": 4}, "a row of it has 8 bytes, which is no multiple of 16"),
         ({"x": empty(64, 33)[1:, 1:]}, "its array is not known to begin at a multiple of 16 bytes"),
