@@ -6,18 +6,23 @@ and the grid, so a machine without a GPU says the same as one with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from blocknb.analysis.effects import global_operands
 from blocknb.errors import LaunchError
+from blocknb.ir.core import Op
 from blocknb.notebook import numbers
 from blocknb.notebook.beside import DEFAULT_VIEW
 from blocknb.notebook.observe import Observation, Specialisation, record_of
 from blocknb.notebook.sections import line_of
 from blocknb.notebook.tiles import Tiles
-from blocknb.profile import tiles
+from blocknb.profile import addresses, tiles
+from blocknb.profile.addresses import bulk_parts, is_bulk
 from blocknb.profile.work import Work, count
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
@@ -25,9 +30,9 @@ from blocknb.trace import Trace
 
 @dataclass(frozen=True)
 class Access:
-    """A load, store or atomic of one program, in one trip of its loops: at `line`, of the array `array`. `bytes` that a lane moves with
-    one instruction; `requests` of all warps, `sectors` of 32 bytes that they touch, and the fewest that hold the same elements, `ideal`.
-    None where loaded data decide."""
+    """A load, store, atomic or box of one program, in one trip of its loops: at `line`, of the array `array`. `bytes` that a lane moves
+    with one instruction, of the copy engine its one thread; `requests` of all warps, `sectors` of 32 bytes that they touch, and the
+    fewest that hold the same elements, `ideal`. None where loaded data decide."""
 
     line: int
     name: str
@@ -86,6 +91,9 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
     rows = []
     for number, access in found.addresses.of(found.place(program), 0).items():
         op = next(op for op in found.listed if op.id == number)
+        if is_bulk(op):
+            rows.append(_bulk(op, access, line_of(op.loc, gpu.file) or 0))
+            continue
         element, layout = global_operands(op)[0].type.dtype.element, tiles.layout_of(op, found.warps)
         groups = tiles.instructions(found.facts, op, layout)
         seen = None if access.offsets is None else tiles.traffic(access, layout, groups, element.bytes)
@@ -94,6 +102,17 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
         rows.append(Access(line, op.name, access.array, bytes_, requests, sectors, ideal, access.trips))
     work = count(gpu.stages[0].after, numbers.scalars(made), made.grid)
     return Accesses(tuple(rows), gpu, work)
+
+
+def _bulk(op: Op, moved: addresses.Access, line: int) -> Access:
+    """A box of the copy engine: one thread's request, in whole rows, and as many sectors as hold them."""
+    parts = bulk_parts(op)
+    buffer, box = parts.buffer.type, parts.map.type.box
+    size, requests = buffer.dtype.bytes, math.prod(buffer.shape) // math.prod(box)
+    inside = None if moved.offsets is None else np.broadcast_to(moved.offsets, moved.on.shape)[moved.on]
+    sectors = None if inside is None else len(np.unique(inside // tiles.SECTOR_BYTES))
+    ideal = None if inside is None else -(-len(inside) * size // tiles.SECTOR_BYTES)
+    return Access(line, op.name, moved.array, math.prod(box) * size, requests, sectors, ideal, moved.trips)
 
 
 def _launched(subject: Kernel | Callable[[], Any]) -> Specialisation:

@@ -20,7 +20,7 @@ import numpy as np
 
 from blocknb.analysis import affine
 from blocknb.analysis.effects import global_operands
-from blocknb.ir.core import Func, Op
+from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts.linear import Layout
@@ -29,7 +29,7 @@ from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes import order
 from blocknb.profile import tiles
-from blocknb.profile.addresses import Access, Addresses, is_access, program_at
+from blocknb.profile.addresses import Access, Addresses, bulk_parts, is_access, is_bulk, program_at
 from blocknb.trace import Trace
 
 SAVED = 3  # programs from the first on; the last one is saved as well
@@ -94,8 +94,26 @@ class Tiles:
 
     @cached_property
     def listed(self) -> list[Op]:
-        """Loads, stores, atomics, dots and what moves tiles through shared memory, in program order."""
-        return [op for op in self.func.ops() if is_access(op) or op.name in ("dot", "local_store", "local_load")]
+        """Loads, stores, atomics, dots and what moves tiles through shared memory, in program order; but copies of the copy engine
+        first, which stand in the producer's part."""
+        moves = ("dot", "local_store", "local_load")
+        found = [op for op in self.func.ops() if is_access(op) or is_bulk(op) or op.name in moves]
+        return sorted(found, key=lambda op: op.name != "copy_bulk")
+
+    @cached_property
+    def buffers(self) -> dict[Value, str]:
+        """Names of buffers and their slots: their own, else that of the array that the copy engine fills them from."""
+        slots = {op.result: op.args[0] for op in self.func.ops() if op.name == "slot"}
+        found: dict[Value, str] = {}
+        for op in self.func.ops():
+            if op.name == "copy_bulk":
+                parts = bulk_parts(op)
+                found[slots.get(parts.buffer, parts.buffer)] = _short(parts.map)
+        named = {slot: _short(ring) or found.get(ring, "") for slot, ring in slots.items()}
+        return {**found, **named}
+
+    def title(self, value: Value) -> str:
+        return _short(value) or self.buffers.get(value, "")
 
     # -- one op, whichever program
 
@@ -103,6 +121,8 @@ class Tiles:
         head = {"op": op.id, "line": line_of(op.loc, self.trace.file) or 0, "name": op.name}
         if op.name == "dot":
             return {**head, **self._dot(op)}
+        if is_bulk(op):
+            return {**head, **self._bulk(op)}
         if not is_access(op):
             return {**head, **self._shared(op)}
         pointer = global_operands(op)[0]
@@ -131,7 +151,7 @@ class Tiles:
         layout = op.args[1].type.layout if op.name == "local_store" else op.attrs["layout"]
         found = tiles.shared_traffic(op, self.trace.target)
         return {
-            "what": (op.args[1] if op.name == "local_store" else op.result).name.split(".")[0],
+            "what": self.title(op.args[1] if op.name == "local_store" else op.result) or self.title(op.args[0]),
             "dtype": buffer.dtype.name,
             "bytes": buffer.dtype.bytes,
             "shape": list(buffer.shape),
@@ -147,6 +167,33 @@ class Tiles:
             },
         }
 
+    def _bulk(self, op: Op) -> dict[str, Any]:
+        """A box that the copy engine moves: `tile` is what one instruction does of the buffer's shape."""
+        parts = bulk_parts(op)
+        buffer, kind = parts.buffer.type, parts.map.type
+        root = self.facts.root(self.addresses.maps[parts.map].args[0])
+        return {
+            "what": parts.map.name.split(".")[0] if root is None else self._name(root),
+            "dtype": buffer.dtype.name,
+            "bytes": buffer.dtype.bytes,
+            "shape": list(buffer.shape),
+            "layout": -1,
+            "vector": 1,
+            "bulk": {
+                "tile": [kind.box[axis] for axis in op.attrs["axes"]],
+                "swizzle": kind.swizzle,
+                "basis": list(buffer.layout.basis),
+            },
+        }
+
+    def _tile(self, op: Op) -> tuple[tuple[int, ...], int]:
+        """The shape of what an op moves of an array, and the bytes of an element."""
+        if is_bulk(op):
+            buffer = bulk_parts(op).buffer.type
+            return buffer.shape, buffer.dtype.bytes
+        pointer = global_operands(op)[0].type
+        return pointer.shape, pointer.dtype.element.bytes
+
     def _dot(self, op: Op) -> dict[str, Any]:
         a, b, _ = op.args
         result = op.result.type
@@ -159,7 +206,7 @@ class Tiles:
                 side["wavefronts"], side["ideal"] = found
             sides.append(side)
         return {
-            "what": " × ".join(value.name.split(".")[0] for value in (a, b)),
+            "what": " × ".join(self.title(value) or "…" for value in (a, b)),
             "dtype": result.dtype.name,
             "bytes": result.dtype.bytes,
             "shape": list(result.shape),
@@ -184,9 +231,11 @@ class Tiles:
         guessed = {"guessed": True} if access.guessed else {}
         if access.offsets is None:
             return {"why": access.why, **mask, **trips, **guessed}
-        pointer = global_operands(access.op)[0].type
-        size, layout = pointer.dtype.element.bytes, tiles.layout_of(access.op, self.warps)
+        size = self._tile(access.op)[1]
         where = _where(access.offsets, size, most)
+        if is_bulk(access.op):
+            return {"array": access.array, **where, **mask, **trips}
+        layout = tiles.layout_of(access.op, self.warps)
         groups = tiles.instructions(self.facts, access.op, layout)
         seen = tiles.traffic(access, layout, groups, size)
         traffic = [seen.requests, seen.sectors, seen.ideal, seen.lines, seen.most, seen.least, seen.together]
@@ -196,21 +245,32 @@ class Tiles:
 
     def map(self, first: Mapping[str, Any]) -> dict[str, Any] | None:
         """Where each program, in launch order, begins in the array that the kernel writes; None when no store's place is known."""
-        wanted = [op for kind in (("store",), ATOMICS, ("load", "copy_async")) for op in self.listed if op.name in kind]
+        wanted = [
+            op
+            for kind in (("store", "store_bulk"), ATOMICS, ("load", "copy_async", "copy_bulk"))
+            for op in self.listed
+            if op.name in kind
+        ]
         launched = min(self.programs_launched, MAPPED)
         programs = [self.place(number) for number in range(launched)]
         for op in wanted:
             access = first.get(str(op.id))
             if access is None or access.get("array") not in self.arrays:
                 continue
-            pointer = global_operands(op)[0].type
+            shape, size = self._tile(op)
             found = self.addresses.origins(op.id, programs)
             if all(offset is None for offset in found):
                 continue
-            size = pointer.dtype.element.bytes
-            array = _seen_as(self.arrays[access["array"]], access, pointer.shape)
+            array = _seen_as(self.arrays[access["array"]], access, shape)
             origins = [None if offset is None else offset // size for offset in found]
-            extent = _extent(array["strides"], access, pointer.shape)
+            extent = _extent(array["strides"], access, shape)
+            for other in (
+                o for o in self.listed if o.name == op.name and o is not op
+            ):  # a tile that is stored in parts
+                part = first.get(str(other.id), {})
+                if part.get("array") == access["array"] and "base" in part and "base" in access:
+                    reach = _extent(array["strides"], part, self._tile(other)[0])
+                    extent = _joined(array["strides"], extent, part["base"] - access["base"], reach)
             return {"op": op.id, "array": access["array"], **array, "extent": extent, "origins": origins}
         return None
 
@@ -240,6 +300,12 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
     if len(text) > BUDGET:
         return {"why": TOO_MANY}, None
     return {"view": view, "packed": text}, found
+
+
+def _short(value: Value) -> str:
+    """The name in the source that a value has; "" where it only has a number."""
+    name = value.name.split(".")[0]
+    return "" if name.isdigit() else name
 
 
 # -- the short forms -----------------------------------------------------------------------------------------------------------
@@ -309,3 +375,13 @@ def _extent(strides: Sequence[int], access: Mapping[str, Any], shape: Sequence[i
     return [
         next((n for n, step in zip(shape, steps, strict=True) if step == stride and n > 1), 1) for stride in strides
     ]
+
+
+def _joined(strides: Sequence[int], extent: Sequence[int], ahead: int, reach: Sequence[int]) -> list[int]:
+    """How far a tile reaches with another part of it, which begins so many elements behind its first."""
+    found, left = list(extent), ahead
+    for axis in sorted(range(len(strides)), key=lambda axis: -strides[axis]):
+        if strides[axis] > 0 and left >= 0:
+            steps, left = divmod(left, strides[axis])
+            found[axis] = max(found[axis], steps + reach[axis])
+    return found if left == 0 else list(extent)

@@ -46,6 +46,29 @@ class Access:
     why: str = ""
 
 
+BULK = ("copy_bulk", "store_bulk")
+
+
+def is_bulk(op: Op) -> bool:
+    """Whether the copy engine moves a box between an array and shared memory."""
+    return op.name in BULK
+
+
+@dataclass(frozen=True)
+class BulkParts:
+    """The operands of a `copy_bulk` or `store_bulk`: the buffer in shared memory, the tensor map, and the coordinates."""
+
+    buffer: Value
+    map: Value
+    start: tuple[Value, ...]
+
+
+def bulk_parts(op: Op) -> BulkParts:
+    if op.name == "copy_bulk":
+        return BulkParts(op.args[0], op.args[1], op.args[4:])
+    return BulkParts(op.args[1], op.args[0], op.args[2:])
+
+
 def is_access(op: Op) -> bool:
     """Whether the op touches arrays of the user."""
     return op.name in ACCESSES
@@ -66,6 +89,7 @@ class Addresses:
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Program):
         self.func, self.grid = func, grid
         self.needed = _needed(func)
+        self.maps = {op.result: op for op in func.ops() if op.name == "tensor_map"}
         self.names = [h.name for h in func.hints] if func.hints else [p.name for p in func.params]
         self.start: dict[Value, np.ndarray] = {}
         for i, (param, name) in enumerate(zip(func.params, self.names, strict=True)):
@@ -99,7 +123,7 @@ class Addresses:
         return [int(x) if ok else None for x, ok in zip(offsets, valid, strict=True)]
 
     def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> Access:
-        shape = global_operands(op)[0].type.shape
+        shape = bulk_parts(op).buffer.type.shape if is_bulk(op) else global_operands(op)[0].type.shape
         on: np.ndarray = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
         if pointers is None:
             return Access(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
@@ -153,6 +177,8 @@ class _Walk:
             case _ if is_access(op):
                 self.record(op)
                 self.assign(op.results, [None] * len(op.results))
+            case _ if is_bulk(op):
+                self.record_bulk(op)
             case "for":
                 self.loop(op)
             case "if":
@@ -192,6 +218,32 @@ class _Walk:
         known = None if mask is None else self.env.get(mask)
         guessed = mask is not None and known is None
         self.found[op.id] = (op, self.env.get(global_operands(op)[0]), known, guessed, self.trips[-1])
+
+    def record_bulk(self, op: Op) -> None:
+        if self.recording:
+            self.found[op.id] = (op, *self.box(op), False, self.trips[-1])
+
+    def box(self, op: Op) -> tuple[Known, Known]:
+        """Addresses and bounds of the elements that the copy engine moves, in the shape of the buffer."""
+        parts, made = bulk_parts(op), self.home.maps.get(bulk_parts(op).map)
+        rank = len(parts.start)
+        args = [] if made is None else [self.env.get(arg) for arg in made.args]
+        start = [self.env.get(value) for value in parts.start]
+        if not args or any(known is None for known in (*args, *start)):
+            return None, None
+        numbers = [np.asarray(known).astype(np.int64) for known in args]
+        base, extents, strides = numbers[0], numbers[1 : rank + 1], [*numbers[rank + 1 :], np.asarray(1, np.int64)]
+        size, shape = parts.map.type.dtype.bytes, parts.buffer.type.shape
+        address: np.ndarray = base
+        inside: np.ndarray = np.ones((), bool)
+        for axis in range(rank):
+            place = np.asarray(start[axis]).astype(np.int64)
+            if not self.flat and axis in op.attrs["axes"]:
+                along = op.attrs["axes"].index(axis)
+                place = place + np.arange(shape[along]).reshape([-1 if a == along else 1 for a in range(len(shape))])
+            inside = inside & (place >= 0) & (place < extents[axis])
+            address = address + place * strides[axis] * size
+        return address, inside
 
     def compute(self, op: Op) -> Sequence[Known]:
         args = [self.env.get(arg) for arg in op.args]
@@ -288,6 +340,10 @@ class _Origins(_Walk):
         super().record(op)
         self.reached[op.id] = self.active
 
+    def record_bulk(self, op: Op) -> None:
+        super().record_bulk(op)
+        self.reached[op.id] = self.active
+
     def compute(self, op: Op) -> Sequence[Known]:
         args = [self.env.get(arg) for arg in op.args]
         known = [arg for arg in args if arg is not None]
@@ -357,6 +413,9 @@ def _needed(func: Func) -> set[Value]:
         match op.name:
             case _ if is_access(op):
                 todo += [value for value in (global_operands(op)[0], mask_of(op)) if value is not None]
+            case _ if is_bulk(op):
+                parts = bulk_parts(op)
+                todo += [parts.map, *parts.start]
             case "for":
                 (block,), passed = op.blocks, op.blocks[0].terminator.args
                 todo += op.args[:3]

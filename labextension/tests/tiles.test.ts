@@ -9,6 +9,7 @@ import type { Document } from '../src/core/schema';
 import { Store } from '../src/core/store';
 import {
   bankOf,
+  boxOf,
   combine,
   isOn,
   locate,
@@ -223,6 +224,38 @@ test('a dot shows its operands and its result, and what goes through shared memo
   row('shared load x').click();
   const paint = panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!;
   expect([...paint.options].map((o) => o.value)).toContain('bank');
+});
+
+/** A box of the copy engine: two instructions, the last rows outside of the array. */
+const BOX: TileOp = {
+  op: 312, line: 3, name: 'copy_bulk', what: 'a', dtype: 'fp16', bytes: 2, shape: [128, 64], layout: -1, vector: 1,
+  bulk: { tile: [64, 64], swizzle: 128, basis: [1, 2, 4, 8, 16, 32, 72, 144, 288, 512, 1024, 2048, 4096] },
+}; // prettier-ignore
+
+test('a box of the copy engine says its instructions, its bytes, its edge and its swizzle', () => {
+  const access = { array: 'a', base: 0, steps: [96, 1], box: [[0, 100], [0, 64]] as [number, number][] }; // prettier-ignore
+  expect(verdict(BOX, access)).toBe('2 boxes of 64 × 64, 16 kB');
+  const said = sentences(BOX, access);
+  expect(said[0]).toContain(
+    'From a by the copy engine (TMA): 2 boxes of 64 × 64, 16 kB; no thread holds it.',
+  );
+  expect(said[1]).toBe(`${28 * 64} of 8192 elements lie outside of the array: zeros take their place.`);
+  expect(said[2]).toContain('p xor (r mod 8)');
+  expect([boxOf(BOX, 0), boxOf(BOX, 63 * 64 + 5), boxOf(BOX, 64 * 64)]).toEqual([0, 0, 1]);
+  // The same column of 8 rows lies in 8 times 4 different banks: that is what the swizzle is for.
+  expect(new Set([...Array(8).keys()].map((row) => bankOf(BOX, row * 64))).size).toBe(8);
+});
+
+test('the view draws a box without threads: by instruction, bank or sector', async () => {
+  const doc = changed('matmul_kernel', (found) => {
+    found.ops.unshift(BOX);
+    found.programs['0']['312'] = { array: 'a', base: 0, steps: [96, 1] };
+  });
+  const { panel } = await opened(doc);
+  const paint = panel.querySelector<HTMLSelectElement>('[data-tool=paint]')!;
+  expect([...paint.options].map((o) => o.value)).toEqual(['box', 'bank', 'sector']);
+  expect(panel.querySelector('[data-op="0"]')!.textContent).toContain('TMA copy a');
+  expect(panel.querySelector('.bnb-story')!.textContent).toContain('box 0, bank 0');
 });
 
 test('hovering an access lights its line in the code, and choosing it keeps it lit', async () => {

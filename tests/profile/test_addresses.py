@@ -16,7 +16,9 @@ from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.notebook import numbers
 from blocknb.notebook.observe import Observation
-from blocknb.profile.addresses import Addresses, program_at
+from blocknb.profile.addresses import Addresses, is_bulk, program_at
+from blocknb.profile.suite.steps import STEPS
+from blocknb.profile.suite.steps import matmul as steps_matmul
 
 
 @blocknb.kernel
@@ -106,7 +108,7 @@ def touched(func, arguments, grid, program, monkeypatch):
 
     monkeypatch.setattr(AddressSpace, "_locate", locate)
     by_name = dict(arguments)
-    interp.run(func, [by_name[hint.name] for hint in func.hints], grid, programs=[program])
+    interp.run(func, [by_name[hint.name] for hint in func.hints], grid, programs=program and [program])
     return found
 
 
@@ -205,14 +207,42 @@ def test_the_trip_of_a_loop_moves_its_pointers():
     assert (beyond[op].offsets == later[op].offsets).all()
 
 
+@pytest.mark.parametrize("name", ["a warp that copies", "results by TMA"])
+def test_boxes_are_what_the_copy_engine_moves(name, monkeypatch):
+    """Of all programs and trips together, also where the array ends inside of a box."""
+    step, (m, n, k) = next(s for s in STEPS if s.name == name), (144, 96, 80)
+    a, b, c = np.zeros((m, k), np.float16), np.zeros((n, k), np.float16), np.zeros((m, n), np.float16)
+    constants = {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "without": step.without}
+    names, given = ["a", "b", "c", "M", "N", "K"], [a, b, c, m, n, k]
+    observed = Observation()
+    observed.start()
+    steps_matmul[(6,)](*given, **constants)
+    observed.stop()
+    made = observed.records[steps_matmul].latest
+    func = made.compiled.retarget("sm_90a", step.without).trace.stages[-1].after
+    scalars, full = numbers.scalars(made), made.grid
+    bulk = {op.id for op in func.ops() if is_bulk(op)}
+    assert len(bulk) == (2 if step.without else 3)
+    wanted = touched(func, list(zip(names, given, strict=True)), full, None, monkeypatch)
+    addresses, found = Addresses(func, scalars, full), defaultdict(set)
+    for number in range(6):
+        for trip in range(2):
+            for op, access in addresses.of((number, 0, 0), trip).items():
+                found[op] |= {(access.array, int(x)) for x in access.offsets[access.on]}
+    assert {op: found[op] for op in bulk} == {op: wanted[op] for op in bulk}
+
+
 @pytest.mark.parametrize("product", [p for p in PRODUCTS if not p.bulk], ids=lambda p: p.name)
 def test_a_team_s_accesses_are_those_of_one_program_of_the_grid(product):
-    """Whether or not a CTA has several of them. What the producer copies is no access of a tile."""
+    """Whether or not a CTA has several of them. The producer's copies are boxes of the same program."""
     func, (m, n, k) = product.finished(), (128, 192, 128)
     scalars = {"m": m, "n": n, "k": k, "lda": m, "ldb": n, "ldc": n}
     found = Addresses(func, scalars, (6, 1, 1))
     first = [(row * n + column) * 2 for row in (0, 64) for column in (0, 64, 128)]
     for number in range(6):
-        ((op, access),) = found.of((number, 0, 0)).items()
+        accesses = found.of((number, 0, 0))
+        copies = [a for a in accesses.values() if a.op.name == "copy_bulk"]
+        assert {(a.array, a.trips) for a in copies} == {("a", k // 64), ("b", k // 64)}
+        ((op, access),) = [(op, a) for op, a in accesses.items() if a not in copies]
         assert (access.array, access.offsets[0, 0], access.trips) == ("c", first[number], 1)
     assert found.origins(op, [(i, 0, 0) for i in range(6)]) == first

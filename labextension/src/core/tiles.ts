@@ -24,6 +24,13 @@ export interface SharedFacts {
   ways: number;
 }
 
+/** What the copy engine moves: `tile` is one instruction's part, `swizzle` the bytes of a row under a pattern, `basis` the buffer's layout. */
+export interface BulkFacts {
+  tile: number[];
+  swizzle: number;
+  basis: number[];
+}
+
 /** An operand of a dot: in registers it has a layout; in shared memory, what one load of it costs a warp. */
 export interface Operand {
   shape: number[];
@@ -41,11 +48,13 @@ export interface TileOp {
   dtype: string;
   bytes: number;
   shape: number[];
+  /** −1: no thread holds the tile. */
   layout: number;
   /** Elements that a lane moves in one instruction. */
   vector: number;
   kind?: string;
   shared?: SharedFacts;
+  bulk?: BulkFacts;
   dot?: { instr: string; operands: [Operand, Operand] };
 }
 
@@ -195,7 +204,17 @@ export function locate(array: ArrayFacts | undefined, offset: number): number[] 
 
 /** The bank of shared memory that an element's first byte lies in. */
 export function bankOf(op: TileOp, index: number): number {
-  return Math.floor((combine(op.shared?.basis ?? [], index) * op.bytes) / 4) % 32;
+  return Math.floor((combine(op.shared?.basis ?? op.bulk?.basis ?? [], index) * op.bytes) / 4) % 32;
+}
+
+/** Which instruction of the copy engine moves an element; 0 where there is one only. */
+export function boxOf(op: TileOp, index: number): number {
+  const tile = op.bulk?.tile ?? op.shape;
+  const at = unravel(index, op.shape);
+  return at.reduce(
+    (number, x, axis) => number * Math.ceil(op.shape[axis] / tile[axis]) + Math.floor(x / tile[axis]),
+    0,
+  );
 }
 
 /** For each element the number of its sector of 32 bytes, counted in the order of addresses from 0 on; -1: off or not known. */
@@ -217,6 +236,8 @@ const NAMES: Record<string, string> = {
   local_store: 'shared store',
   local_load: 'shared load',
   copy_async: 'copy to shared',
+  copy_bulk: 'TMA copy',
+  store_bulk: 'TMA store',
   atomic_cas: 'atomic cas',
 };
 
@@ -233,6 +254,9 @@ export function verdict(op: TileOp, access: TileAccess | undefined): string {
   }
   if (op.shared) {
     return op.shared.ways > 1 ? `${op.shared.ways}-way bank conflict` : 'no bank conflict';
+  }
+  if (op.bulk) {
+    return access?.why ?? (access ? boxesInWords(op) : 'not reached');
   }
   if (!access?.traffic) {
     return access ? (access.why ?? '') : 'not reached';
@@ -255,6 +279,9 @@ export function sentences(op: TileOp, access: TileAccess | undefined): string[] 
     return ['This program does not reach the op.'];
   }
   const found = access.why ? [`Not known: ${access.why}.`] : [];
+  if (op.bulk) {
+    return [...found, ...bulkSentences(op, op.bulk, access)];
+  }
   if (access.guessed) {
     found.push('The mask depends on loaded data; it is taken to be on.');
   }
@@ -294,6 +321,36 @@ function trafficSentences(op: TileOp, traffic: Traffic): string[] {
 function vectorSentence(op: TileOp): string {
   const bits = op.vector * op.bytes * 8;
   return `Vector width ${op.vector}: a lane moves ${op.vector} × ${op.dtype} (${bits} bits) in one instruction.`;
+}
+
+function pieces(swizzle: number): string {
+  const rows = 128 / swizzle;
+  return `p xor (${rows > 1 ? `⌊r / ${rows}⌋` : 'r'} mod ${swizzle / 16})`;
+}
+
+/** "2 boxes of 128 × 64, 32768 bytes". */
+function boxesInWords(op: TileOp): string {
+  const size = op.shape.reduce((a, b) => a * b, 1);
+  const tile = op.bulk!.tile.reduce((a, b) => a * b, 1);
+  const boxes = size === tile ? '1 box' : `${size / tile} boxes`;
+  return `${boxes} of ${op.bulk!.tile.join(' × ')}, ${bytes(size * op.bytes)}`;
+}
+
+function bulkSentences(op: TileOp, facts: BulkFacts, access: TileAccess): string[] {
+  const store = op.name === 'store_bulk';
+  const size = op.shape.reduce((a, b) => a * b, 1);
+  let off = 0;
+  for (let i = 0; i < size; i++) {
+    off += isOn(access, op.shape, i) ? 0 : 1;
+  }
+  const edge = store ? 'they are not stored' : 'zeros take their place';
+  return [
+    `${store ? 'To' : 'From'} ${op.what} by the copy engine (TMA): ${boxesInWords(op)}; no thread holds it.`,
+    ...(off ? [`${off} of ${size} elements lie outside of the array: ${edge}.`] : []),
+    facts.swizzle
+      ? `In shared memory under a ${facts.swizzle}-byte swizzle: row r has its 16-byte pieces in the order ${pieces(facts.swizzle)}.`
+      : 'In shared memory as it is, row after row.',
+  ];
 }
 
 function sharedSentences(op: TileOp, facts: SharedFacts): string[] {

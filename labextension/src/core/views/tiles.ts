@@ -237,7 +237,7 @@ class Tiles implements Mounted {
   private paintAll(): void {
     this.sheet.element.hidden = false;
     if (!paintsOf(this.op).includes(this.paint)) {
-      this.paint = 'warp';
+      this.paint = paintsOf(this.op)[0];
     }
     this.paintList();
     this.paintTools();

@@ -4,6 +4,7 @@ import { h } from '../dom';
 import { grid, type Cell } from '../plot/grid';
 import {
   bankOf,
+  boxOf,
   isOn,
   locate,
   offsetOf,
@@ -17,9 +18,12 @@ import {
 } from '../tiles';
 
 /** What the numbers and colours of the cells are. */
-export type Paint = 'warp' | 'lane' | 'register' | 'sector' | 'bank';
+export type Paint = 'warp' | 'lane' | 'register' | 'sector' | 'bank' | 'box';
 
 export function paintsOf(op: TileOp): Paint[] {
+  if (op.bulk) {
+    return ['box', 'bank', 'sector'];
+  }
   const own: Paint[] = op.shared ? ['bank'] : op.dot ? [] : ['sector'];
   return ['warp', 'lane', 'register', ...own];
 }
@@ -34,7 +38,8 @@ interface Shown {
   access: TileAccess | undefined;
   paint: Paint;
   shape: number[];
-  places: Places;
+  /** null: no thread holds the tile. */
+  places: Places | null;
   columns: number;
   order: Int32Array | null;
 }
@@ -72,7 +77,16 @@ export class TileSheet {
     const flat = shape.length < 2;
     const columns = flat ? Math.min(FLAT, shape[0] ?? 1) : shape[shape.length - 1];
     const order = paint === 'sector' && access ? sectors(op, access) : null;
-    const shown = { facts, op, access, paint, shape, places: places(facts.layouts[layout]), columns, order };
+    const shown = {
+      facts,
+      op,
+      access,
+      paint,
+      shape,
+      places: layout < 0 ? null : places(facts.layouts[layout]),
+      columns,
+      order,
+    };
     this.shown = shown;
     this.grid.show({
       rows: shape.reduce((a, b) => a * b, 1) / columns,
@@ -101,11 +115,13 @@ export class TileSheet {
     if (!this.table.open || !shown) {
       return;
     }
-    const heads = ['element', 'memory', 'warp', 'lane', 'register', 'also held by'];
+    const heads = shown.places
+      ? ['element', 'memory', 'warp', 'lane', 'register', 'also held by']
+      : ['element', 'memory', 'box', 'bank'];
     const body = h('tbody');
     for (let c = 0; c < Math.min(shown.columns, MOST); c++) {
       const [first, ...rest] = story(shown, this.grid.row * shown.columns + c);
-      const cells = rest.map((text) => h('td', {}, text.replace(/^(warp|lane|register|and) /, '')));
+      const cells = rest.map((text) => h('td', {}, text.replace(/^(warp|lane|register|and|box|bank) /, '')));
       body.append(h('tr', {}, h('th', { scope: 'row' }, first), ...cells));
     }
     const head = h('tr', {}, ...heads.map((text) => h('th', { scope: 'col' }, text)));
@@ -129,8 +145,10 @@ function numberOf(shown: Shown, index: number): number {
       return shown.order ? shown.order[index] : -1;
     case 'bank':
       return bankOf(shown.op, index);
+    case 'box':
+      return boxOf(shown.op, index);
     default:
-      return shown.places[shown.paint][index];
+      return shown.places?.[shown.paint][index] ?? -1;
   }
 }
 
@@ -140,9 +158,13 @@ function story(shown: Shown, index: number): string[] {
   const where = access ? offsetOf(access, op.shape, index) : null;
   let memory = op.shared ? `bank ${bankOf(op, index)}` : '';
   if (isOff(shown, index)) {
-    memory = 'masked off';
+    memory = op.bulk ? 'outside of the array' : 'masked off';
   } else if (where !== null) {
     memory = `${element(shown.facts, access?.array ?? op.what, where)}, byte ${where * op.bytes}`;
+  }
+  if (!held) {
+    const box = op.bulk ? `box ${boxOf(op, index)}` : '';
+    return [`[${unravel(index, shown.shape).join(', ')}]`, memory, box, `bank ${bankOf(op, index)}`];
   }
   const others = held.holders[index] - 1;
   return [
