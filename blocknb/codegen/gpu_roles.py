@@ -75,8 +75,9 @@ def emit(g: Generator, op: Op) -> None:
 def share_out(g: Generator, registers: tuple[int, int] | None, role: int) -> None:
     """Takes or gives registers of a role's threads."""
     if registers is not None:
-        way = ("inc", "dec")[role]
-        g.do(f'call void asm sideeffect "setmaxnreg.{way}.sync.aligned.u32 {registers[role]};", "~{{memory}}"() #1')
+        way, who = (("inc", "the team"), ("dec", "the producer"))[role]
+        text = f"setmaxnreg.{way}.sync.aligned.u32 {registers[role]}; // from here: {who}"
+        g.do(f'call void asm sideeffect "{text}", "~{{memory}}"() #1')
 
 
 def fetch_maps(g: Generator) -> None:

@@ -6,6 +6,7 @@ Any error of ours on the way is a CompilerBug that carries the Trace up to where
 from __future__ import annotations
 
 import contextlib
+import difflib
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -117,7 +118,10 @@ class Job:
         except ValueError as error:
             if "cannot switch off" not in str(error):
                 raise
-            raise LaunchError(str(error), definition(self.source)) from None
+            unknown = sorted(set(self.options["without"]) - set(passes.OPTIONAL))
+            near = difflib.get_close_matches(unknown[0], passes.OPTIONAL, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "name passes as the card's tab Passes does"
+            raise LaunchError(str(error), definition(self.source), hint=hint) from None
 
     def _done(self, stage: Stage) -> None:
         self.stages.append(stage)

@@ -208,6 +208,7 @@ STORE = re.compile(
 
 def assembly(text: str, args: Sequence[Get], threads: int) -> Get | None:
     """What an asm does; None for one that is none of these."""
+    text = text.split(" //")[0]
 
     def number(env: Env, index: str | int, at: str | None = None, on: np.ndarray | None = None) -> int:
         """An operand that is the same in all threads (of those that are `on`), and a constant."""
