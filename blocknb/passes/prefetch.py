@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from blocknb import passes
 from blocknb.analysis import affine, ranges
-from blocknb.analysis.liveness import Liveness, registers
+from blocknb.analysis.liveness import VIEWS, Liveness, registers
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
 from blocknb.passes.ahead import COPIES_FROM, Obstacles, Trips, counted, direction
 from blocknb.passes.simplify import tidy
 from blocknb.passes.unroll import grouped
@@ -36,7 +36,7 @@ def stages(func: Func, loop: Op) -> int:
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop has more than one stage."""
-    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
+    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops()) or experimental(func)
 
 
 def prefetch(func: Func, target: Target, notes: Notes) -> Func:
@@ -95,11 +95,16 @@ class Planner(Obstacles):
     def loop(self, loop: Op) -> int:
         """Plans a loop after those within it, which run more often; the registers that are carried at once."""
         wanted = stages(self.func, loop) - 1
+        if experimental(self.func) and any(op.name == "dot" for op in loop.blocks[0].ops):
+            wanted = loop.attrs.get("num_stages", self.func.attrs.get("num_stages", passes.DOT_STAGES)) - 1
         within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
         loads = [op for op in loop.blocks[0].ops if op.name == "load"]
         if wanted < 1 or not loads:
             return within
         if dot := next((op for op in walk(loop.blocks[0]) if op.name == "dot"), None):
+            if experimental(self.func) and self.copies and not self.against_loop(loop):
+                early = [x for x in self.computed(loop) if not self.against(x, loop)]
+                return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
             if not self.copies:
                 at = f" at line {dot.loc.line}" if dot.loc else ""
                 self.refuse(
@@ -117,6 +122,18 @@ class Planner(Obstacles):
             else:
                 chosen.append(load)
         return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
+
+    def computed(self, loop: Op) -> list[Op]:
+        """The loads of a loop whose tiles its one product does not get as they are (weights of few bits), so that none is copied."""
+        ops = loop.blocks[0].ops
+        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1 or not any(op.name == "dot" for op in ops):
+            return []
+        return [op for op in ops if op.name == "load" and len(op.result.type.shape) > 1 and not self.operand(op.result)]
+
+    def operand(self, value: Value) -> bool:
+        """Whether a tile goes to products as it is."""
+        users = self.users.get(value, ())
+        return all(op.name == "dot" or (op.name in VIEWS and self.operand(op.result)) for op, _ in users)
 
     def refuse(self, loads: Sequence[Op] | Iterator[Op], why: str) -> None:
         for load in loads:

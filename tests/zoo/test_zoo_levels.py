@@ -122,6 +122,15 @@ def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruct
     launch.interpret(func, 1e-5, 1e-5)
 
 
+def test_weights_that_are_computed_with_are_loaded_a_trip_ahead() -> None:
+    (launch,) = launches("int8_weights[before]")
+    func, stages = lowered(launch.compiled, Target.parse("sm_90a"), experimental=True)
+    assert [note.text for stage in stages if stage.name == "prefetch" for note in stage.notes] == [
+        "loaded 1 trip ahead: 8 registers a thread"
+    ]
+    launch.interpret(func, 5e-2, 1e-2)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", LARGE)
 def test_what_wgmma_takes_does_not_spill(name: str) -> None:
