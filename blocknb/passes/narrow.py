@@ -1,4 +1,4 @@
-"""Writes out what a target cannot do with floats of eight bits.
+"""Writes out what a target cannot do with floats of eight bits, and what tensor cores do in another way than it is asked for.
 
 No CPU and no GPU before sm_89 converts them, none computes in them, and two of the formats no machine of ours knows. A conversion is
 a handful of integer operations and one addition in fp32. To fp32: the bits move to their place and the exponent's bias changes; a
@@ -28,7 +28,7 @@ NATIVE = (t.float8e4nv, t.float8e5)  # cvt.rn.satfinite.e4m3x2 and .e5m2x2, and 
 
 
 def narrow(func: Func, target: Target, notes: Notes) -> Func:
-    """Writes out the arithmetic of 8-bit floats that the target lacks
+    """Writes out arithmetic that the target lacks, such as that of 8-bit floats
 
     A conversion that the machine has (fp8e4nv and fp8e5 from sm_89 on, to and from fp16, and from fp32) stays one; others become
     integer arithmetic, with the same result to the bit. A dot of 8-bit floats multiplies in fp16, where every product's factors are

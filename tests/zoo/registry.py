@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ class Specimen:
     @property
     def kind(self) -> str:
         return self.name.split("[")[0]
+
+    @property
+    def large(self) -> bool:
+        """Whether its tiles are those that wgmma has registers for, which other instructions may have to spill."""
+        return Path(self.call.__code__.co_filename).name.startswith("tensor_")
 
     def run(self, inputs: Mapping[str, Any], library: str, device: str) -> tuple[np.ndarray, ...]:
         """The wrapper's results on copies of the inputs in a library's arrays."""

@@ -6,7 +6,6 @@ What wgmma takes neither spills nor has ptxas serialise it. `EXPECTED` says what
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from blocknb.target import Target
 from zoo import ZOO
 from zoo.launches import Recorded, lowered, recorded
 
-LARGE = [name for name, s in ZOO.items() if Path(s.call.__code__.co_filename).name.startswith("tensor_")]
+LARGE = [name for name, s in ZOO.items() if s.large]
 
 
 def launches(name: str) -> list[Recorded]:
