@@ -19,7 +19,7 @@ from kernels.hopper import boxed_case
 from blocknb.ir.build import rebuild
 from blocknb.ir.core import Func, Op
 from blocknb.ir.text import print_op
-from blocknb.kernels.attention_gradients import key_gradients_kernel, query_gradients_kernel
+from blocknb.kernels.attention_gradients import gradients_kernel, query_gradients_kernel
 
 ORDERED = (
     "barrier", "warp_barrier", "await", "arrive", "expect", "fence", "store_wait", "dot_wait", "wait", "copy_bulk", "store_bulk",
@@ -105,8 +105,12 @@ EIGHT = own(boxed_case, "lost_of_eight", np.float32, 128, 128, 48, (128, 32, 32)
 WIDE = own(boxed_case, "lost_of_wide", np.float16, 136, 272, 160, (64, 256, 32), 4e-3, num_stages=2, num_warps=4)
 FORWARD = own(forward_case, "lost_forward", np.float16, 4, 1, 64, 192, 32, 32, 64, 32, num_warps=4, num_stages=2)
 KEYS = own(
-    gradient_case, "lost_keys", key_gradients_kernel, ("dk", "dv"), (4, 1, 1), np.float16, 2, 1, 160, 256, 48, 64, 32, 64, None,
+    gradient_case, "lost_keys", gradients_kernel, ("dk", "dv"), (4, 1, 1), np.float16, 2, 1, 160, 256, 48, 64, 32, 64, None,
     num_warps=4, num_stages=2,
+)  # fmt: skip
+AHEAD = own(
+    gradient_case, "lost_ahead", gradients_kernel, ("dk", "dv", "sums"), (1, 1, 1), np.float16, 1, 1, 320, 128, 64, 64, 64, 128,
+    None, True, num_warps=8, num_stages=2,
 )  # fmt: skip
 QUERIES = own(
     gradient_case, "lost_queries", query_gradients_kernel, ("dq",), (4, 1, 1), np.float16, 1, 1, 256, 160, 48, 64, 64, 32, None,
@@ -125,7 +129,7 @@ def test_whatever_is_changed_is_noticed(case: Case) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("case", [KEYS, QUERIES], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [KEYS, AHEAD, QUERIES], ids=lambda case: case.name)
 def test_gradients_lose_nothing_but_a_wait_that_another_one_implies(case: Case) -> None:
     """Of two rings that a trip uses the team lets go of one before the other, and the producer asks for that first."""
     assert all(text.startswith("dropped: await %empty") for text in survivors(case))
