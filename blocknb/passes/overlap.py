@@ -24,7 +24,7 @@ from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
 from blocknb.language.ops import OPS
-from blocknb.language.types import Buffer
+from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.passes.read_ahead import read_ahead
 from blocknb.target import Target
@@ -154,7 +154,7 @@ def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
     found: list[Op] = []
     unknown: set[Value] = set()
     for op in early[early.index(plan.first) + 1 :]:
-        whole = any(value.type.shape and value.type.size >= plan.second.args[0].type.size for value in op.results)
+        whole = any(isinstance(x.type, Tile) and x.type.size >= plan.second.args[0].type.size for x in op.results)
         if op not in first and ((whole and op in leading) or any(value in unknown for value in uses_of(op))):
             found.append(op)
             unknown.update(op.results)

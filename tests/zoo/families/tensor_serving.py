@@ -269,7 +269,7 @@ def extend(q, k, v, k_cache, v_cache, rows, prefix, starts, main):
         q, k, v, out, k_cache, v_cache, rows, vector(q, list(prefix)), vector(q, list(starts)), D**-0.5, *strides(q)[:2], 1,
         BLOCK_M=64, BLOCK_N=64, MAIN=main, REST=D - main, DV=64, num_warps=4,
     )  # fmt: skip
-    return out[:, :, :64].copy()
+    return out[:, :, :64] + 0
 
 
 def extend_reference(q, k, v, k_cache, v_cache, rows, prefix, starts, main):
