@@ -66,15 +66,17 @@ def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("boxes", [False, True])
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-def test_gradients_that_programs_add_up(shape: tuple, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_programs_add_up(shape: tuple, dtype: str, boxes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     *sizes, shift = shape
     q, k, v = inputs(*sizes, DTYPES[dtype])
     dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
     logsums = np.empty(q.shape[:3], np.float32)
     out = attention(q, k, v, logsums=logsums, **options(shift))
     monkeypatch.setattr(gradients_module, "ahead", lambda *_: sizes[0] == 1)
+    monkeypatch.setattr(gradients_module, "BOXES", {2**i for i in range(9)} if boxes else set())
     tile = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 1}
     attention_backward(q, k, v, out, logsums, dout, *found, tile=tile, **options(shift))
     for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
