@@ -197,7 +197,7 @@ AHEAD = {64}  # heads of which a trip computes scores for the next, where progra
 #: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
 ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {64, 128}
-BOXES: set[int] = set()  # heads whose sums are rows of numbers, to which the copy engine adds
+BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 
 
 def attention_backward(
@@ -240,7 +240,7 @@ def attention_backward(
     numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # the last block is read and not used
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
     lines, sums_at, engine = blocks * BLOCK.value * found.block, None, {}
-    if sums is not None and found.block in BOXES:
+    if sums is not None and (found.block, causal) in BOXES:
         sums_at, engine = (found.heads * lines, lines, found.block), {"experimental": True}
     numbers_kernel[(blocks * BLOCK.value // SOME_ROWS, found.heads, found.batch)](
         out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
