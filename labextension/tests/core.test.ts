@@ -160,6 +160,22 @@ describe('differences', () => {
 
   const text = (...lines: string[]): Listing => ({ text: lines.join('\n'), lines: lines.map(() => 0) });
 
+  test('another letter of the same layout is no difference, another layout under the same letter is one', () => {
+    const a = {
+      text: '#a = <64: reg 1>\n#b = <32: lane 1>\n  %1 = load : #b\n  %2 = add : #a',
+      lines: [0, 0, 1, 1],
+      ops: [-1, -1, 1, 2],
+    };
+    const b = {
+      text: '#a = <32: lane 1>\n#b = <64: reg 2>\n  %1 = load : #a\n  %2 = add : #b',
+      lines: [0, 0, 1, 1],
+      ops: [-1, -1, 1, 2],
+    };
+    const found = difference(a, b);
+    expect([...found.changed]).toEqual([2]);
+    expect(found.hunks.some(({ fromB, toB }) => fromB <= 2 && 2 < toB)).toBe(false);
+  });
+
   test('other names of values are no difference between versions', () => {
     const a = text('%1 = load %0', '%2 = add %1, %1', 'store %0, %2');
     const b = text('%7 = load %3', '%9 = add %7, %7', 'store %3, %9');

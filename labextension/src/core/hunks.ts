@@ -32,6 +32,24 @@ function split(listing: Listing): Lines {
   return { text, op: text.map((_, i) => listing.ops?.[i] ?? -1) };
 }
 
+const LAYOUT = /^#(\w+) = (.*)$/;
+
+/** Lines with layouts themselves in place of their letters, which are given anew in every listing, in the order of appearance. */
+export function spelledOut(text: readonly string[]): string[] {
+  const found = new Map<string, string>();
+  text.forEach((line) => {
+    const [, letter, layout] = LAYOUT.exec(line) ?? [];
+    if (letter) {
+      found.set(letter, layout);
+    }
+  });
+  return text.map(
+    (line) =>
+      LAYOUT.exec(line)?.[2] ??
+      line.replace(/#(\w+)/g, (whole, letter: string) => found.get(letter) ?? whole),
+  );
+}
+
 /**
  * Compares two listings. With op ids, which hold through the passes of one compilation; or `byText`, for two versions or two kernels:
  * their names of values (`%12`) mean nothing to each other, so lines are compared up to a renaming that fits them all.
@@ -53,6 +71,8 @@ export function difference(a: Listing, b: Listing, byText = false): Difference {
     found.hunks = whole.flatMap((hunk) => cut(hunk, new Map([...renamed, ...pairs])));
     return found;
   }
+  one.text = spelledOut(one.text);
+  two.text = spelledOut(two.text);
   const pairs = anchors(one, two, found);
   let [i, j] = [0, 0];
   const rows: [number, number][] = []; // lines that are the same
