@@ -76,7 +76,7 @@ def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
     shown, *_ = accumulated()
     turned = knobs.turned(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
     view = turned.views[1].trace
-    fresh = accumulate.trace("*fp32:16", "*fp32:16", "i32", BLOCK=512, num_warps=8, without=["coalesce"])
+    fresh = accumulate.trace("*fp32:16", "*fp32:16", "i32:8", BLOCK=512, num_warps=8, without=["coalesce"])
     assert view.ptx.split("// -- End")[0] == fresh.ptx.split("// -- End")[0]
     assert view.resources == fresh.resources and [n.text for n in view.notes] == [n.text for n in fresh.notes]
     assert [s.text for s in view.stages] == [s.text for s in fresh.stages]
