@@ -15,7 +15,7 @@ KERNELS = {
     "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
     "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["copy to shared b"]),
 }
-VIEWS = ["Code", "Passes", "Resources", "Tiles", "Roofline", "Sweep", "Bench", "History", "Knobs"]
+VIEWS = ["Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"]
 
 
 def cells(name, wanted):
