@@ -43,9 +43,29 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
             return all(nonnegative(facts, a) for a in op.args)
         case "max" | "and":
             return any(nonnegative(facts, a) for a in op.args)
+        case "cast" if op.args[0].type.dtype.kind == "uint" and op.args[0].type.dtype.bits == value.type.dtype.bits:
+            return small(facts, op.args[0])
         case "if":
             ends = (block.terminator.args[op.results.index(value)] for block in op.blocks)
             return all(nonnegative(facts, end) for end in ends)
         case "select":
             return all(nonnegative(facts, a) for a in op.args[1:])
+    return False
+
+
+def small(facts: Facts, value: Value) -> bool:
+    """Whether an unsigned number is one that a signed number of its width can be, too: places of programs are divided without a sign."""
+    op, half = facts.definition.get(value), 1 << value.type.dtype.bits - 1
+    if op is None:
+        return False
+    match op.name:
+        case "const":
+            return op.attrs["value"] < half
+        case "cast":
+            source = op.args[0].type.dtype
+            return source.kind == "int" and source.bits <= value.type.dtype.bits and nonnegative(facts, op.args[0])
+        case "div" | "shr":
+            return small(facts, op.args[0])
+        case "rem" | "min" | "and":
+            return any(small(facts, a) for a in op.args)
     return False

@@ -75,7 +75,7 @@ def test_loads_that_no_warp_of_its_own_copies(how, why):
         (
             "plain",
             {"tile": (64, 256, 32), "n": 256, "k": 160, "num_stages": 5, "without": ("persist",)},
-            "shared memory has no room for two buffers",
+            "shared memory has no room for its buffers",
         ),
     ],
 )
