@@ -76,7 +76,6 @@ def test_gradients_that_programs_add_up(shape: tuple, dtype: str, boxes: bool, m
     logsums = np.empty(q.shape[:3], np.float32)
     out = attention(q, k, v, logsums=logsums, **options(shift))
     monkeypatch.setattr(gradients_module, "ahead", lambda *_: sizes[0] == 1)
-    monkeypatch.setattr(gradients_module, "SPREAD", boxes)
     monkeypatch.setattr(gradients_module, "BOXES", {(2**i, x) for i in range(9) for x in (False, True) if boxes})
     tile = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 1}
     attention_backward(q, k, v, out, logsums, dout, *found, tile=tile, **options(shift))

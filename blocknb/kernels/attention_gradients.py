@@ -67,8 +67,7 @@ def numbers_kernel(
 @blocknb.kernel
 def gradients_kernel(
     q, k, v, dout, dk, dv, sums, numbers, q_at, k_at, v_at, dout_at, dk_at, dv_at, sums_at, scale, queries, keys, width,
-    group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, APART: bl.constexpr, ROWS: bl.constexpr,
-    COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
+    group, shift, CAUSAL: bl.constexpr, AHEAD: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr,
 ):  # fmt: skip
     """A block of COLUMNS keys a program, of a head of k and v; adds to `sums`, where there are any, what its keys give dq."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
@@ -83,9 +82,6 @@ def gradients_kernel(
     if sums is not None and first + COLUMNS > keys:
         whole = queries
     seen = bl.where(columns < keys, columns - shift, queries)  # by queries from that one on
-    total, turn = bl.cdiv(queries, ROWS) * ROWS, 0
-    if APART and not CAUSAL:  # programs of a head begin with rows of their own, and so add to others than the others do
-        turn = block * (total // ROWS) // bl.num_programs(0) * ROWS
     dkey = bl.zeros((COLUMNS, WIDTH), bl.float32)
     dvalue = bl.zeros((COLUMNS, WIDTH), bl.float32)
     heads = bl.num_programs(1) * group
@@ -93,18 +89,14 @@ def gradients_kernel(
         own = head * group + member
         queries_of = head_of(q, batch, own, q_at, queries, width, ROWS, WIDTH)
         given_of = head_of(dout, batch, own, dout_at, queries, width, ROWS, WIDTH)
-        both = bl.load(numbers_of(numbers, batch, heads, own, queries, begin + turn, ROWS))
+        both = bl.load(numbers_of(numbers, batch, heads, own, queries, begin, ROWS))
         if AHEAD:
-            scores = bl.dot(key, queries_of.load([begin + turn, 0]).T)
-        for step in range(begin, queries, ROWS):
-            start, further = step, step + ROWS
-            if APART and not CAUSAL:
-                start = bl.where(step + turn < total, step + turn, step + turn - total)
-                further = bl.where(start + ROWS < total, start + ROWS, 0)
-            following = bl.load(numbers_of(numbers, batch, heads, own, queries, further, ROWS))
+            scores = bl.dot(key, queries_of.load([begin, 0]).T)
+        for start in range(begin, queries, ROWS):
+            following = bl.load(numbers_of(numbers, batch, heads, own, queries, start + ROWS, ROWS))
             query = queries_of.load([start, 0])
             if AHEAD:
-                after = bl.dot(key, queries_of.load([further, 0]).T)
+                after = bl.dot(key, queries_of.load([start + ROWS, 0]).T)
             else:
                 scores = bl.dot(key, query.T)
             given = given_of.load([start, 0])
@@ -205,7 +197,6 @@ AHEAD = {64}  # heads of which a trip computes scores for the next, where progra
 #: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
 ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {64, 128}
-SPREAD = False  # whether programs of a head begin with rows of their own
 BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 
 
@@ -256,7 +247,7 @@ def attention_backward(
     )
     gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
         q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), sums_at, *sizes,
-        AHEAD=tile is not None and ahead(found, q), APART=tile is not None and SPREAD, **constants, **of_keys, **engine,
+        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys, **engine,
     )  # fmt: skip
     if tile is not None:
         summed_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](

@@ -132,11 +132,7 @@ def gradient_case(
         if kernel is gradients_kernel:
             padded = (heads, -(-queries // 128) * 128, block)
             steps = (heads * padded[1] * block, padded[1] * block, block)
-            found |= {
-                "AHEAD": bool(ahead),
-                "APART": bool(ahead),
-                "sums_at": steps if "experimental" in options else None,
-            }
+            found |= {"AHEAD": bool(ahead), "sums_at": steps if "experimental" in options else None}
             found["sums"] = np.zeros(padded, np.float32) if "sums" in outputs else None
         return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
