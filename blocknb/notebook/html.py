@@ -70,7 +70,9 @@ def render(
     foot = f"<div>{marked(footer)}</div>\n</div>"
     frames = [_summary(section) for section in sections]
     spent = sum(map(_size, (STYLE, foot, *head))) + sum(_size(f) + 400 for f in frames)
-    bodies = [[_line(line, section) for line in _lines(section, opened)] for section in sections]
+    last = {section.group: section for section in sections if section.language == "ir"}
+    named: set[str | int] = {*opened, *(id(section) for section in last.values())}
+    bodies = [[_line(line, section) for line in _lines(section, named)] for section in sections]
     level = fair_share([sum(_size(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
     for section, summary, lines in zip(sections, frames, bodies, strict=True):
@@ -139,9 +141,9 @@ def _summary(section: Section) -> str:
     return f"<b>{escape(section.title)}</b> {escape(section.about)}{detail}"
 
 
-def _lines(section: Section, opened: Collection[str]) -> Sequence[Line]:
-    """What is listed: of a stage that has changed nothing, and that nobody asked for by name, its notes."""
-    if not section.same or section.key in opened:
+def _lines(section: Section, wanted: Collection[str | int]) -> Sequence[Line]:
+    """What is listed: of a stage that has changed nothing its notes, unless it is `wanted`, by its key or by its id."""
+    if not section.same or section.key in wanted or id(section) in wanted:
         return section.lines
     return [*(line for line in section.lines if line.note), Line("the same as after the stage before", None)]
 

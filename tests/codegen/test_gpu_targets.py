@@ -24,6 +24,10 @@ TARGETS = [name for group in GROUPS for name in group]
 ALL = (*CASES.values(), *GPU_CASES.values())
 PARTS = 6
 MULTIPLYING = ("matmul_float16", "matmul_bfloat16", "matmul_tf32", "matmul_int8", "attention")
+#: Tiles that kernels have on Hopper alone, whose products leave registers for as many accumulators.
+FOR_HOPPER = {
+    "attention_gradients", "attention_gradients_ahead", "attention_gradients_boxes", "attention_gradients_long", "boxed_fp16_wide",
+}  # fmt: skip
 LOADS = {"add_float32": {"v4.b32"}, "add_ragged": {"b32"}}  # aligned, and the mask changes at a multiple of 16; neither
 
 
@@ -51,7 +55,8 @@ def assemble(modules: dict[str, dict[str, str]]) -> None:
         target = Target.parse(name)
         assembly = toolchain.assemble_many([ptx[name, kernel] for kernel in of_kernels], target)
         assert set(assembly.resources) == set(of_kernels)
-        assert not {kernel: found for kernel, found in assembly.resources.items() if found.spill_stores}, name
+        spilling = {kernel for kernel, found in assembly.resources.items() if found.spill_stores}
+        assert spilling <= (set() if name == "sm_90a" else FOR_HOPPER), (name, spilling)
         assert not assembly.warnings, name
         for kernel in of_kernels:
             if kernel in MULTIPLYING and target.capability >= 80:
