@@ -200,9 +200,9 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
     found = launches(width, causal, DTYPES[dtype], arch, monkeypatch, deterministic=True)
     names = [launch.kernel.__name__ for launch in found]
     assert names == ["attention_kernel", "numbers_kernel", "gradients_kernel", "query_gradients_kernel"]
-    monkeypatch.setattr(gradients_module, "FASTER", {64, 128})
     found += launches(width, causal, DTYPES[dtype], arch, monkeypatch)[1:]
-    assert found[-1].kernel.__name__ == ("summed_kernel" if arch == 90 and width <= 128 else "query_gradients_kernel")
+    adding = (1 << (width - 1).bit_length(), causal) in gradients_module.FASTER and dtype != "fp32"
+    assert found[-1].kernel.__name__ == ("summed_kernel" if arch == 90 and adding else "query_gradients_kernel")
     for launch in found:
         used = launch.retarget(target).resources
         assert used.spill_bytes == 0 and not used.warnings, f"{launch.kernel.__name__}: {used}"
@@ -252,7 +252,7 @@ def test_on_hopper_a_warp_copies_each_tile_once_and_weights_stay_in_registers(
 
 
 def test_what_programs_add_to_dq_needs_one_fence_and_two_barriers_a_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients_module, "FASTER", {64})
+    monkeypatch.setattr(gradients_module, "FASTER", {(64, False), (64, True)})
     launch = launches(64, False, np.float16, 90, monkeypatch)[2]
     trace = launch.retarget("sm_90a")
     func = trace.stages[-1].after

@@ -194,9 +194,9 @@ QUERY_TILES = Tiles(
 )
 SOME_ROWS = 64
 AHEAD = {64}  # heads of which a trip computes scores for the next, where programs add to dq
-#: Of programs that have keys and add to dq, and heads for which that has been measured to be faster.
+#: Of programs that have keys and add to dq; and heads, and whether causal, for which that has been measured to be faster.
 ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
-FASTER = {64, 128}
+FASTER = {(64, False), (64, True), (128, True)}
 BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 
 
@@ -232,7 +232,7 @@ def attention_backward(
         return dq, dk, dv
     sizes = (factor, found.queries, found.keys, found.width, found.group, shift)
     constants = {"CAUSAL": causal, "WIDTH": found.block}
-    if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q):
+    if tile is None and not deterministic and key_tile is None and query_tile is None and adds(found, q, causal):
         tile = ADDING.choose(q, found.block)
     of_keys = tile or key_tile or KEY_TILES.choose(q, found.block)
     blocks, rows = blocknb.cdiv(found.queries, BLOCK.value), {"ROWS": SOME_ROWS, "WIDTH": found.block}
@@ -266,6 +266,6 @@ def ahead(found: Heads, q: Any) -> bool:
     return heads.capability(q) == 90 and found.block in AHEAD and found.dtype != "float32"
 
 
-def adds(found: Heads, q: Any) -> bool:
+def adds(found: Heads, q: Any, causal: bool) -> bool:
     """Whether adding to dq is faster."""
-    return heads.capability(q) == 90 and found.block in FASTER and found.dtype != "float32"
+    return heads.capability(q) == 90 and (found.block, causal) in FASTER and found.dtype != "float32"

@@ -140,7 +140,10 @@ def test_bytes_are_multiplied_again_and_again_and_nothing_else_is_done(form: Any
     assert trace.resources.spill_bytes == 0 and not trace.resources.warnings
     trip = next(codes for codes in loops(trace) if code in codes)
     assert not {"LDS", "STS", "LDG", "MOV"} & set(trip)
-    assert len(trip) <= 3 * trip.count(code)
+    beside = [
+        name for name in trip if not name.startswith("U")
+    ]  # words of descriptors are uniform, and moved while products run
+    assert len(beside) <= 3 * trip.count(code)
     work = count(trace.stages[0].after, {"trips": 5}, (3, 1, 1))
     assert work.flops == 2 * m * n * k * 5 * 3
 
