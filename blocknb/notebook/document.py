@@ -24,8 +24,14 @@ from blocknb.trace import Stage, Trace
 
 MIME = "application/vnd.blocknb.v1+json"
 SCHEMA = 2
-# What is stored first when not everything fits: the IR, then what the machine runs, LLVM last.
-_ORDER = {"sass": 1, "ptx": 2, "assembly": 3, "llvm": 4}
+# What is stored first when not everything fits: the last stage's IR, what the machine runs, the other stages, LLVM last. A kernel that is
+# there gives the page what was left out.
+_ORDER = {
+    "ptx": -1,
+    "sass": -1,
+    "assembly": -1,
+    "llvm": 1,
+}  # of stages the last one comes first; a live kernel gives those left out
 
 NAMED = 40  # characters that a text's name adds to a document: before it, and where it is referred to
 
@@ -115,7 +121,10 @@ def _view(target: Target, blobs: Blobs) -> dict[str, Any]:
     if trace is None:
         return {**head, "error": target.error}
     there = [section for section in target.sections if not section.later]
-    by_key = {s.key: _blob(s, blobs) for s in sorted(there, key=lambda s: _ORDER.get(s.key, 0))}
+    last = trace.stages[-1].name if trace.stages else ""
+    by_key = {
+        s.key: _blob(s, blobs) for s in sorted(there, key=lambda s: -2 if s.key == last else _ORDER.get(s.key, 0))
+    }
     counts = [sum(1 for _ in stage.after.ops()) for stage in trace.stages]
     return {
         **head,
