@@ -52,8 +52,9 @@ QUICK = (
 EXPECTED = {
     "grid_2d[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "grid_2d[ragged]": {"wgmma", "copy_async"},  # rows that wrap around: no box
-    "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
-    "persistent_tma[subtile]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
+    # A tile's place is made by % and // of a group's size: nothing proves that no two trips of the kernel's loop store to one place.
+    "persistent_tma[whole]": {"wgmma", "roles", "copy_bulk"},
+    "persistent_tma[subtile]": {"wgmma", "roles", "copy_bulk"},
     "gated[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "lora[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "fp8_descriptors[ragged]": {"wgmma", "roles", "copy_bulk", "persistent"},
