@@ -236,6 +236,7 @@ def store(g: Generator, op: Op) -> None:
             further[to] = of_warp(g, steps) if any(steps) else ""
         places = [buffer.type.layout.offset(basis) * buffer.type.dtype.bytes for basis in layout.warp]
         start = g.emit(f"add i32 {start}, {of_warp(g, places)}")
+    does, how = ("cp.reduce.async.bulk", ".add.tile") if op.attrs.get("adds") else ("cp.async.bulk", "")
     made: list[tuple[str, list[str], str]] = []
     for moved, distance in found:
         names = coordinates(g, op.args[2:], moved)
@@ -243,11 +244,7 @@ def store(g: Generator, op: Op) -> None:
             if more:
                 names[len(names) - 1 - axis] = g.emit(f"add i32 {names[len(names) - 1 - axis]}, {more}")
         where = ", ".join(f"${2 + i}" for i in range(len(names)))
-        adds = op.attrs.get("adds")
-        form = (
-            f"cp.{'reduce' if adds else 'async'}.async.bulk".replace("async.async", "async") + f".tensor.{len(names)}d"
-        )
-        form += f".global.shared::cta{'.add.tile' if adds else ''}.bulk_group"
+        form = f"{does}.tensor.{len(names)}d.global.shared::cta{how}.bulk_group"
         text = f"{form} [$1, {{{where}}}], [$0+{offset + distance}];"
         operands = [f"i32 {start}", f"ptr {g.reg(map)}", *(f"i32 {x}" for x in names)]
         made.append((text, operands, "rl" + "r" * len(names)))

@@ -40,9 +40,8 @@ def grouped_kernel(
     can be, and programs behind the last tile have nothing to do."""
     program, across = bl.program_id(0), bl.cdiv(n, BLOCK_N)
     group, first, last, offset, begin, before = -1, 0, 0, 0, 0, 0
-    for some in range(
-        0, groups, TOGETHER
-    ):  # numbers, not tiles: so that a warp that only copies can find its group, too
+    # scalars, not tiles: so that a warp that only copies can find its group, too
+    for some in range(0, groups, TOGETHER):
         for i in bl.static_range(TOGETHER):  # whose ends are loaded together
             g = some + i
             end = bl.where(g < groups, bl.load(ends + g, mask=g < groups, other=0), begin)
@@ -80,8 +79,8 @@ def problems_kernel(
     C: bl.constexpr, SUM: bl.constexpr, EVEN: bl.constexpr,
 ):  # fmt: skip
     """Of problem p, `addresses` holds those of a, b and c, and `sizes` m, n, k and their rows' strides; the programs walk over the tiles of
-    all. A, B and C are element types. All strides, n and k are multiples of EVEN, and where it is more
-    than 1 addresses of 16 bytes."""
+    all. A, B and C are element types. All strides, n and k are multiples of EVEN; where that is more than 1, addresses are multiples of 16.
+    """
     ALIGNED: bl.constexpr = 16 if EVEN > 1 else 1  # bytes
     programs, done = bl.num_programs(0), 0
     for p in range(count):
@@ -96,9 +95,8 @@ def problems_kernel(
         c_row = bl.multiple_of(bl.load(sizes + 6 * p + 5), EVEN)
         across = bl.cdiv(n, BLOCK_N)
         tiles = bl.cdiv(m, BLOCK_M) * across
-        mine = (
-            bl.program_id(0) + programs - done % programs
-        ) % programs  # the first of its tiles: they are dealt out in turn
+        # the first of its tiles: they are dealt out in turn
+        mine = (bl.program_id(0) + programs - done % programs) % programs
         for tile in range(mine, tiles, programs):
             rows = tile // across * BLOCK_M + bl.arange(0, BLOCK_M)
             columns = tile % across * BLOCK_N + bl.arange(0, BLOCK_N)
