@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from blocknb.codegen import gpu_control, gpu_roles
 from blocknb.codegen.gpu_math import as_tf32, llvm_type
 from blocknb.codegen.gpu_memory import word
-from blocknb.ir.core import Op, Value, walk
+from blocknb.ir.core import Op, Value, operands
 from blocknb.language import types as t
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
@@ -44,13 +44,13 @@ def in_order(ops: tuple[Op, ...]) -> tuple[Op, ...]:
         return ops
     early: list[Op] = []
     moved: list[Op] = []
-    needed = operands(ops[loop])
+    needed = set(operands(ops[loop]))
     for op in reversed(ops[:loop]):
         if is_pure(op) and not {*op.results} & needed:
             moved.append(op)
         else:
             early.append(op)
-            needed |= operands(op)
+            needed.update(operands(op))
     return (*reversed(early), *ops[loop:end], *reversed(moved), *ops[end:])
 
 
@@ -58,11 +58,6 @@ def is_pure(op: Op) -> bool:
     if op.name == "if":
         return all(OPS[x.name].pure or x.name == "yield" for block in op.blocks for x in block.ops)
     return OPS[op.name].pure and not op.blocks
-
-
-def operands(op: Op) -> set[Value]:
-    """What an op and those in its blocks use."""
-    return {value for x in (op, *(x for block in op.blocks for x in walk(block))) for value in x.args}
 
 
 def wait(g: Generator, op: Op) -> None:

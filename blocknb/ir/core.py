@@ -123,6 +123,19 @@ def walk(block: Block) -> Iterator[Op]:
             yield from walk(inner)
 
 
+def within(op: Op) -> Iterator[Op]:
+    """An op and those nested in it, in program order."""
+    yield op
+    for block in op.blocks:
+        yield from walk(block)
+
+
+def operands(op: Op) -> Iterator[Value]:
+    """What an op and those nested in it use."""
+    for inner in within(op):
+        yield from inner.args
+
+
 def experimental(func: Func) -> bool:
     """Whether a kernel asks for what means the same and is not yet on by default, since what it brings on a GPU is to be measured."""
     return bool(func.attrs.get("experimental"))

@@ -20,7 +20,7 @@ import numpy as np
 from blocknb.errors import CompilerBug
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.clocks import NEVER, Clocks, Marks
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, operands, walk
 from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, Memory, Warp
 from blocknb.ir.mbarriers import Box, Map, Mbarrier
 from blocknb.ir.text import print_op
@@ -378,7 +378,7 @@ def _needed(func: Func, parts: Op) -> frozenset[int]:
     for op in reversed(func.body.ops):
         if op.name == "barrier" or not wanted.isdisjoint(op.results):
             found.add(op.id)
-            wanted.update(op.args, *(inner.args for block in op.blocks for inner in walk(block)))
+            wanted.update(operands(op))
     return frozenset(found)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.core import Block, Func, Op, Value, operands, walk, within
 from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
@@ -150,7 +150,7 @@ class _Checks:
         """What all warps do before they part, among them those that have no part of a tile."""
         if op.name in ("barrier", "mbarriers"):
             return
-        for inner in (op, *(nested for block in op.blocks for nested in walk(block))):
+        for inner in within(op):
             spec = OPS[inner.name]
             quiet = not spec.writes and spec.reads != "shared" and inner.name not in ("barrier", "asm")
             self.require(quiet, inner, f"{inner.name} in front of roles, where the producer's warps are, too")
@@ -178,17 +178,9 @@ class _Checks:
             if value in seen or op is None:
                 continue
             seen.add(value)
-            for used in _used(op):
+            for used in operands(op):
                 tile = isinstance(used.type, Tile) and used.type.shape != ()
                 self.require(
                     not tile, user, f"the producer needs %{value.name}, which is made of the tile %{used.name}"
                 )
                 todo.append(used)
-
-
-def _used(op: Op) -> Iterator[Value]:
-    """The operands of an op, and of what is nested in it."""
-    yield from op.args
-    for block in op.blocks:
-        for inner in walk(block):
-            yield from inner.args

@@ -59,8 +59,20 @@ class Needs:
         return "", op.args
 
 
+def sources(facts: Facts, value: Value) -> tuple[Value, ...]:
+    """What a value follows from: the operands of the op that makes it, and what loops and branches carry to it. What a loop carries, and
+    its index, are the same in the same trip wherever the loop ends."""
+    if value in facts.argument:
+        op, _, i = facts.argument[value]
+        if op.name == "for":
+            return (op.args[2 + i], op.blocks[0].terminator.args[i - 1]) if i else (op.args[0], op.args[2])
+        return carried(op, i)
+    made = facts.definition.get(value)
+    return () if made is None else carried(made, made.results.index(value))
+
+
 def carried(op: Op, i: int) -> tuple[Value, ...]:
-    """What the i-th of the values that a loop carries, or that the arms of an `if` give, is made of."""
+    """What the i-th result of an op is made of: of a loop that is what it carries, of an `if` what its arms give."""
     ends = [block.terminator.args for block in op.blocks]
     match op.name:
         case "for":

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from blocknb.ir.build import Builder
-from blocknb.ir.core import Op, Value, walk
+from blocknb.ir.core import Op, Value, walk, within
 from blocknb.language import types as t
 from blocknb.language.types import Tile
 from blocknb.layouts import wgmma
@@ -108,7 +108,7 @@ def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
         for value in op.args:
             uses[value] = uses.get(value, 0) + 1
     for op in block.ops:
-        if op.name != "dot" and not any(inner.name == "dot" for nested in op.blocks for inner in walk(nested)):
+        if not any(inner.name == "dot" for inner in within(op)):
             continue
         apart = all(value in copied or value not in made for value in op.args[:2])
         if len(from_shared(op)) < 2 or not apart or op.result not in end.args:

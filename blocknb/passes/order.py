@@ -33,6 +33,7 @@ from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.ir.report import REPORTS
 from blocknb.language import types as t
 from blocknb.language.ops import ATOMICS
+from blocknb.passes.needs import sources
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -198,23 +199,8 @@ class Finder:
                 continue
             if (op := self.facts.definition.get(value)) is not None and op.name == "program_id":  # beside its parts
                 found |= {X, Y}
-            todo += self.made_of(value)
+            todo += sources(self.facts, value)
         return found
-
-    def made_of(self, value: Value) -> tuple[Value, ...]:
-        if value in self.facts.argument:
-            op, _, i = self.facts.argument[value]
-            if op.name == "for":
-                return (op.args[2 + i], op.blocks[0].terminator.args[i - 1]) if i else (op.args[0], op.args[2])
-        elif (made := self.facts.definition.get(value)) is not None:
-            op, i = made, made.results.index(value)
-            if op.name == "for":
-                return (*op.args[:3], op.args[3 + i], op.blocks[0].terminator.args[i])
-            if op.name == "if":
-                return (op.args[0], *(block.terminator.args[i] for block in op.blocks))
-        else:
-            return ()
-        return (*op.args, *(x for block in op.blocks for x in block.terminator.args))
 
 
 def at(op: Op) -> str:

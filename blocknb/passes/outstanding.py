@@ -12,25 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.ir.core import Func, Op, Value, operands, within
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-#: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
-#: their own buffers.
 MANY = 3  # products in a block
 MOST_HELD = 160  # registers of a thread for all of their results: with more, an H200 is faster one after the other
-MOVABLE = (
-    "load",
-    "alloc",
-    "local_store",
-    "fence",
-    "dot",
-    "reduce",
-    "yield",
-)  # past each other, where only their values say otherwise
+#: What has effects and may yet change places, with one another and with what has none, where no value and no buffer says otherwise.
+MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
+#: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
+#: their own buffers.
 HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
 
 
@@ -76,7 +69,7 @@ class Outstanding(Rebuild):
 
     def fenced(self, ops: Sequence[Op]) -> Iterator[Op]:
         """Ops that have moved, with new fences: one before each product that may read what was stored since the last."""
-        operands = {value for op in ops if is_product(op) for value in op.args[:2]}
+        read = {value for op in ops if is_product(op) for value in op.args[:2]}
         stored = False
         for op in ops:
             if is_product(op) and stored:
@@ -85,7 +78,7 @@ class Outstanding(Rebuild):
                 stored = False
             if op.name != "fence":
                 yield op
-            stored |= any(x.name == "local_store" and x.args[0] in operands for x in within(op))
+            stored |= any(x.name == "local_store" and x.args[0] in read for x in within(op))
 
     def begin(self, op: Op) -> None:
         self.flying.append(op)
@@ -113,14 +106,18 @@ def independent_first(ops: Sequence[Op]) -> list[Op]:
         for x in within(op):
             if x.name == "local_store":
                 stores.setdefault(x.args[0], []).append(op)
-        if not (OPS[op.name].pure or op.name in MOVABLE or (op.name == "if" and all(map(harmless, within(op)[1:])))):
+        if not (
+            OPS[op.name].pure
+            or op.name in MOVABLE
+            or (op.name == "if" and all(x is op or harmless(x) for x in within(op)))
+        ):
             return list(ops)
     made: dict[Op, None] = {}
     for product in filter(is_product, ops):
         found, todo = {product}, [product]
         while todo:
             op = todo.pop()
-            needed = [makers[x] for y in within(op) for x in y.args if x in makers]
+            needed = [makers[x] for x in operands(op) if x in makers]
             needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
             todo += [x for x in needed if x not in found]
             found.update(needed)
@@ -138,7 +135,7 @@ def harmless(op: Op) -> bool:
 def lasting_longer(ops: Sequence[Op]) -> list[Op]:
     """The products of a block that are worth a wait of their own."""
     found = [op for op in ops if is_product(op)]
-    used = {value for op in ops[:-1] for inner in within(op) for value in inner.args}
+    used = {value for op in ops[:-1] for value in operands(op)}
     if not any(op.result in used for op in found):
         return []  # all of them are sums that the next trip adds to
     while True:
@@ -167,17 +164,13 @@ def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
     """How many products, the first ones under way, an op has to wait for."""
     if not flying:
         return 0
-    inside = within(op)
+    inside = list(within(op))
     if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in late):
         return len(flying)
-    used = {value for x in inside for value in x.args}
+    used = set(operands(op))
     stored = {x.args[0] for x in inside if x.name == "local_store"}
     needed = [i for i, x in enumerate(flying) if x.result in used or stored & set(x.args[:2])]
     return max(needed, default=-1) + 1
-
-
-def within(op: Op) -> list[Op]:
-    return [op, *(x for block in op.blocks for x in walk(block))]
 
 
 def must_be_alone(op: Op) -> bool:

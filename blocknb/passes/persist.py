@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
+from blocknb.language.ops import ATOMICS
 from blocknb.passes import specialize
-from blocknb.passes.needs import carried
+from blocknb.passes.needs import sources
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -60,14 +61,8 @@ def depends(facts: affine.Facts, value: Value) -> bool:
         if current in seen:
             continue
         seen.add(current)
-        if current in facts.argument:
-            loop, _, i = facts.argument[current]
-            todo += loop.args[:3] if loop.name == "for" and not i else carried(loop, i - (loop.name == "for"))
-            continue
         op = facts.definition.get(current)
-        if op is not None and op.name in ("program_id", "load", "atomic", "atomic_cas"):
+        if op is not None and op.name in ("program_id", "load", *ATOMICS):
             return True
-        if op is not None and op.blocks:
-            todo += carried(op, op.results.index(current))
-        todo += op.args if op is not None else ()
+        todo += sources(facts, current)
     return False

@@ -19,7 +19,7 @@ from blocknb.analysis import boxes
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.polynomials import trips
 from blocknb.ir.build import Builder, Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
+from blocknb.ir.core import Block, Func, Op, Value, experimental, walk, within
 from blocknb.language import types as t
 from blocknb.passes import order
 from blocknb.passes.needs import Needs
@@ -194,10 +194,9 @@ def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = F
     for op in block.ops:
         for inner in op.blocks:
             found |= fences(inner, copied, facts, behind)
-        inside = [op, *(x for inner in op.blocks for x in walk(inner))]
         if op.name == "fence" and behind:
             found.add(op.id)
-        stores = (x for x in inside if x.name == "local_store" and x.id not in copied)
+        stores = (x for x in within(op) if x.name == "local_store" and x.id not in copied)
         behind = op.name != "fence" and (behind or any(facts.definition[x.args[0]].attrs.get("align") for x in stores))
     return found
 

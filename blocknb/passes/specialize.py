@@ -21,7 +21,7 @@ from blocknb.analysis import affine, boxes, ranges
 from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import effects, global_operands, looked_at, orders
 from blocknb.analysis.polynomials import of_launch
-from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer, Tile
@@ -457,8 +457,7 @@ class Planner:
         places = [
             i
             for i, op in enumerate(block.ops)
-            if op in readers
-            or any(x in readers for b in op.blocks for x in walk(b))
+            if any(x in readers for x in within(op))
             or (op.name == "dot_wait" and any(x.result in op.args for x in readers))
         ]
         return places[0], places[-1]
