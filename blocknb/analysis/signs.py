@@ -1,6 +1,6 @@
 """Which integers are never negative: read off a form, term by term, and where a symbol of it is a value, off the op that made that.
 
-It is taken for granted that index arithmetic does not overflow, and that divisors are positive.
+It is taken for granted that index arithmetic does not overflow, and that divisors are positive that may be.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     if op is None or value.type.is_pointer:
         return False
     match op.name:
+        case "div" if ranges.bounds(facts, op.args[1])[1] < 0:
+            return False
         case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
             return nonnegative(facts, op.args[0])
         case "min":

@@ -30,6 +30,7 @@ from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.allocate import place
+from blocknb.passes.needs import sources
 from blocknb.passes.persist import depends
 from blocknb.passes.simplify import tidy
 from blocknb.passes.specialize import HALF
@@ -243,21 +244,24 @@ class Finder:
 
     def shares_out(self, store: Store, loop: Op) -> bool:
         """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
-        two trips are to one another as two programs are."""
+        two trips are to one another as two programs are, unless the place depends on how many pieces that are."""
         if loop.name != "for" or not depends(self.facts, loop.args[0]):
             return False
-        if any(depends(self.facts, x) for x in loop.args[1:3]) or self.facts.integer(loop.args[2]).constant == 1:
+        step = self.facts.integer(loop.args[2])
+        if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:
             return False
         todo, seen = [s.value for form in store.start for s in form.symbols()], set[Any]()
         while todo:
             value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
             if value is loop or value is loop.blocks[0].args[0]:
-                return True
-            op = self.facts.argument[value][0] if value in self.facts.argument else self.facts.definition.get(value)
-            if op is not None and value not in seen:
-                seen.add(value)
-                todo += [*op.args, *(x for block in op.blocks for inner in walk(block) for x in inner.args)]
-        return False
+                continue
+            if isinstance(value, Value) and self.facts.form(value) == step:
+                return False
+            todo += sources(self.facts, value) if isinstance(value, Value) else value.args[:3]
+        return not seen.isdisjoint((loop, loop.blocks[0].args[0]))
 
     def loops(self, op: Op) -> list[Op]:
         """The loops of the program that an op is in."""

@@ -16,13 +16,14 @@ it, the wait, the product and the arrival, move together. (Shah et al., FlashAtt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine, ranges
+from blocknb.analysis.effects import Effects, effects
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
@@ -78,15 +79,14 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
         return None
     first, second = dots
     end = body.terminator
-    whole = not any(op.attrs.get("pending") for op in dots) and isinstance(first.args[0].type, Buffer)
-    if (
-        not whole
-        or isinstance(second.args[0].type, Buffer)
-        or users[second.result] != [(end, _place(end, second.result))]
-    ):
+    if any(op.attrs.get("pending") for op in dots):
         return None
-    if (facts.range(loop.args[2]) or (0, 0))[0] <= 0:
+    if not isinstance(first.args[0].type, Buffer) or isinstance(second.args[0].type, Buffer):
         return None
+    if users[second.result] != [(end, _place(end, second.result))]:
+        return None
+    if ranges.bounds(facts, loop.args[2])[0] <= 0:
+        return None  # else another trip is told in another way
     slot = facts.definition.get(second.args[1])
     if slot is None or slot.name != "slot" or slot.args[1] not in body.args:
         return None
@@ -108,7 +108,7 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
     """What the second product's result of the trip before leads to, but for what is put off."""
     moved, found = {total}, []
     for op in body.ops[:-1]:
-        if op not in late and any(value in moved for value in uses_of(op)):
+        if op not in late and any(value in moved for value in operands(op)):
             moved.update(op.results)
             found.append(op)
     return found
@@ -124,8 +124,7 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
     late: dict[Op, None] = {}
     moved = set(place)
     for op in body.ops[:-1]:
-        inner = [value for block in op.blocks for x in walk(block) for value in x.args]
-        if op is second or any(value in moved for value in (*op.args, *inner)):
+        if op is second or any(value in moved for value in operands(op)):
             if op.blocks:
                 return None
             late[op] = None
@@ -145,7 +144,7 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
 
 def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
     """What is computed of whole tiles for the second product's operand behind the reductions that it needs, and what needs that. Empty
-    where it needs none: then nothing small is there to wait for."""
+    where it needs none: then nothing small is there to wait for; and where any of it touches memory, which has an order."""
     made = {value: op for op in early for value in op.results}
     leading = needed_for([plan.second.args[0]], made)
     first = needed_for([op.results[0] for op in leading if op.name == "reduce"], made)
@@ -155,10 +154,10 @@ def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
     unknown: set[Value] = set()
     for op in early[early.index(plan.first) + 1 :]:
         whole = any(isinstance(x.type, Tile) and x.type.size >= plan.second.args[0].type.size for x in op.results)
-        if op not in first and ((whole and op in leading) or any(value in unknown for value in uses_of(op))):
+        if op not in first and ((whole and op in leading) or any(value in unknown for value in operands(op))):
             found.append(op)
             unknown.update(op.results)
-    return found
+    return found if all(effects(op) == Effects() for op in found) else []
 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
@@ -168,7 +167,7 @@ def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
         op = made.get(todo.pop())
         if op is not None and op not in found:
             found.add(op)
-            todo += uses_of(op)
+            todo += operands(op)
     return found
 
 
@@ -289,10 +288,3 @@ class Rotation(Rebuild):
         self.mapping[total] = self.mapping[plan.second.result] = done
         for x in behind:
             self.one(x)
-
-
-def uses_of(op: Op) -> Iterator[Value]:
-    yield from op.args
-    for block in op.blocks:
-        for inner in walk(block):
-            yield from inner.args

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.language.ops import OPS
@@ -20,9 +21,10 @@ from blocknb.trace import Notes
 
 
 def read_ahead(func: Func, notes: Notes) -> Func:
-    """The function with such operands read ahead, in loops of which they are all that is multiplied."""
-    users = uses(func)
-    plans = {op.id: plan for op in func.ops() if op.name == "for" and (plan := planned(op, users)) is not None}
+    """The function with such operands read ahead, in loops of which they are all that is multiplied, and whose index grows."""
+    facts, users = affine.analyze(func), uses(func)
+    forwards = (op for op in func.ops() if op.name == "for" and ranges.bounds(facts, op.args[2])[0] > 0)
+    plans = {op.id: plan for op in forwards if (plan := planned(op, users)) is not None}
     for plan in plans.values():
         notes(plan.dot, "operand a: read into registers a trip ahead, while a product runs")
     return Ahead(func, plans).run() if plans else func

@@ -210,6 +210,9 @@ def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.con
     elif WHAT == "before":
         rows -= 1
         mask = rows[:, None] < n
+    elif WHAT == "negative":
+        rows = pid // -2 * B + bl.arange(0, B)
+        mask = rows[:, None] < n
     elif WHAT == "backwards":
         rows = -rows
         mask = rows[:, None] >= 0
@@ -261,6 +264,7 @@ def one_load(x, out, n, s, index, WHAT: bl.constexpr, B: bl.constexpr, C: bl.con
 REASONS = {
     "gathered": "its rows are found through an array of indices",
     "before": "its rows may begin before the array, and its mask does not say so",
+    "negative": "its rows may begin before the array, and its mask does not say so",
     "backwards": "its rows run backwards",
     "diagonal": "its mask is not the bounds of an array",
     "loaded bound": "the bound of its rows is not known to the launch",

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from fuzz import simt
 from kernels import CASES
-from kernels.base import copied, parameters
+from kernels.base import Case, copied, parameters
 
+import blocknb
+import blocknb.language as bl
 from blocknb.codegen import gpu
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, walk
@@ -99,3 +101,26 @@ def test_the_transposed_result_is_stored_in_rows_by_the_copy_engine():
         "store: in 4 parts of 32x128, through 16384 bytes of shared memory, all warps together"
     ]
     assert notes["bulk"] == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
+
+
+@blocknb.kernel
+def backwards(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """c = a^T b^T, from the last part of K to the first."""
+    left = bl.make_tensor_descriptor(a, [k, BM], [BM, 1], [BK, BM])
+    right = bl.make_tensor_descriptor(b, [BN, k], [k, 1], [BN, BK])
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(k - BK, -1, -BK):
+        total = bl.dot(left.load([start, 0]).T, right.load([0, start]).T, total)
+    bl.store(c + bl.arange(0, BM)[:, None] * BN + bl.arange(0, BN)[None, :], total)
+
+
+def test_in_a_loop_that_runs_backwards_no_trip_reads_for_the_next():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((96, 64), (32, 96)))
+    expected = {"c": a.T.astype(float) @ b.T.astype(float)}
+    case = Case("backwards", backwards, dict, lambda _: expected, rtol=5e-3, atol=5e-2)
+    arguments = {"a": a, "b": b, "c": np.full((64, 32), np.nan, np.float32), "k": 96, "BM": 64, "BN": 32, "BK": 32}
+    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    assert any(op.attrs.get("crossed") for op in func.ops()) and any(op.name == "copy_bulk" for op in func.ops())
+    assert not any(stage.notes for stage in stages if stage.name == "overlap")
+    case.interpret(func, arguments)
