@@ -1,6 +1,6 @@
 """Which integers are never negative: read off a form, term by term, and where a symbol of it is a value, off the op that made that.
 
-It is taken for granted that index arithmetic does not overflow, and that divisors are positive that may be.
+It is taken for granted that index arithmetic does not overflow, and that divisors are positive unless they are known to be negative.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
 to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
 cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
-the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. It
-also adds fp32 numbers to memory, where nobody asks in which order.
+the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. The engine also adds fp32
+numbers to memory, where nobody asks in which order (`experimental`).
 
-Of two teams that take turns, one stores while the other one multiplies, and the engine has its hands full with what that one needs.
+Where each warp has 16 rows of a product, it stores them by itself, and waits for no other. Larger tiles the team stores together; not so
+two teams that take turns: one stores while the other one multiplies, and the engine has its hands full with what that one needs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from blocknb.passes.specialize import HALF
 from blocknb.target import Target
 from blocknb.trace import Notes
 
+LOADED = ("load", *ATOMICS)
 BUFFERS = 2
 WIDEST = 128  # bytes of a row under a swizzle
 OWN_ROWS = 16  # of a product, an instruction and warp
@@ -244,8 +246,11 @@ class Finder:
 
     def shares_out(self, store: Store, loop: Op) -> bool:
         """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
-        two trips are to one another as two programs are, unless the place depends on how many pieces that are."""
-        if loop.name != "for" or not depends(self.facts, loop.args[0]):
+        two trips are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to be
+        right on any grid.)"""
+        if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
+            return False
+        if depends(self.facts, loop.args[0], on=LOADED):
             return False
         step = self.facts.integer(loop.args[2])
         if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:

@@ -10,7 +10,7 @@ of attention), and for maxima and minima. What the loop looks at in between stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -23,6 +23,8 @@ from blocknb.language.types import Tile
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 #: How two parts are combined; the neutral element, if parts begin with it, else each begins with the whole (it may count twice).
 COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
@@ -39,7 +41,8 @@ def defer(func: Func, target: Target, notes: Notes) -> Func:
 
     A sum that a loop adds to in each trip, and looks at no more than that, is kept in parts: each thread has that of its own elements, and
     the exchange between threads, with its barriers, takes place once, behind the loop. Floats are then added in another order, which
-    sums in this language leave open.
+    sums in this language leave open. Where the sum so far is scaled, so is each part: by an infinite factor a part that is still zero
+    becomes no number.
     """
     users, made = uses(func), definitions(func)
     plans = {}
@@ -58,13 +61,12 @@ def defer(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class Plan:
-    """An accumulator of a loop, `factor` what it is multiplied with (`scaled`), `update` what it becomes with a `reduction`. The axis of
-    this is split into runs of bits: `runs` of extents, those `kept` are shared by threads."""
+    """An accumulator of a loop: multiplied by `scaled`, if by anything, it becomes `update` with a `reduction`. The axis of this is split
+    into runs of bits: `runs` of extents, those `kept` are shared by threads."""
 
     update: Op
     reduction: Op
     scaled: Op | None
-    factor: Value | None
     runs: tuple[tuple[bool, int], ...]
 
     @property
@@ -72,50 +74,45 @@ class Plan:
         return tuple(extent for mine, extent in self.runs if not mine)
 
 
-def planned(body: Block, place: int, users: dict, made: dict[Value, Op]) -> Plan | None:
+def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> Plan | None:
     """What to do about what a loop carries at a place; None if it is no sum that can wait."""
     total, after = body.args[1 + place], body.terminator.args[place]
     update = made.get(after)
     if update is None or update.name not in COMBINES or update not in body.ops:
         return None
-    if not only(users, after, body.terminator) or (update.result.type.dtype.is_float and not allowed(update)):
+    if not only(users, after, body.terminator) or not may_be_parted(update.result.type.dtype):
         return None
     for before, new in (update.args, update.args[::-1]):
         reduction = made.get(new)
-        if (
-            reduction is None
-            or reduction.name != "reduce"
-            or reduction not in body.ops
-            or not simple(reduction, update)
-        ):
+        if reduction is None or reduction not in body.ops or not combines_as(reduction, update):
             continue
-        if not only(users, new, update):
+        scaled = None if before is total else made.get(before)
+        if before is not total and (scaled is None or not scales(scaled, total, update)):
             continue
-        scaled, factor = made.get(before), None
-        if before is total:
-            scaled = None
-        elif scaled is None or scaled.name != "mul" or update.name != "add" or total not in scaled.args:
-            continue
-        else:
-            factor = scaled.args[scaled.args[0] is total]
-            if factor is total or not only(users, before, update):
-                continue
-        if only(users, total, scaled or update) and (runs := split(reduction)) is not None:
-            return Plan(update, reduction, scaled, factor, runs)
+        alone = only(users, new, update) and only(users, before, update) and only(users, total, scaled or update)
+        if alone and (runs := split(reduction)) is not None:
+            return Plan(update, reduction, scaled, runs)
     return None
 
 
-def only(users: dict, value: Value, user: Op) -> bool:
+def only(users: Users, value: Value, user: Op) -> bool:
     """Whether an op is all that uses a value, once."""
     return [op for op, _ in users.get(value, ())] == [user]
 
 
-def allowed(update: Op) -> bool:
-    return update.result.type.dtype in DTYPES
+def may_be_parted(dtype: t.DType) -> bool:
+    return not dtype.is_float or dtype in DTYPES
 
 
-def simple(reduction: Op, update: Op) -> bool:
-    """Whether a reduction combines as the update does."""
+def scales(op: Op, total: Value, update: Op) -> bool:
+    """Whether an op multiplies a total that is then added to."""
+    return op.name == "mul" and update.name == "add" and total in op.args
+
+
+def combines_as(reduction: Op, update: Op) -> bool:
+    """Whether an op is a reduction that combines as the update does."""
+    if reduction.name != "reduce":
+        return False
     ops = reduction.blocks[0].ops
     if len(reduction.args) != 1 or len(ops) != 2 or "keep" in reduction.attrs:
         return False
@@ -150,14 +147,11 @@ class Deferring(Rebuild):
     def __init__(self, func: Func, plans: dict[int, dict[int, Plan]]):
         super().__init__(func, "defer", lambda op, _: self.visit_loop(op))
         self.plans, self.made = plans, definitions(func)
-        self.inner = {
-            x: plan for found in plans.values() for plan in found.values() for x in (plan.update, plan.reduction)
-        }
-        self.inner |= {plan.scaled: plan for found in plans.values() for plan in found.values() if plan.scaled}
-        self.by_id = {op.id: plan for op, plan in self.inner.items()}
+        everything = [plan for found in plans.values() for plan in found.values()]
+        self.inner = {op.id: plan for plan in everything for op in (plan.update, plan.reduction, plan.scaled) if op}
 
     def visit_loop(self, op: Op) -> Any:
-        if (plan := self.by_id.get(op.id)) is not None:
+        if (plan := self.inner.get(op.id)) is not None:
             return self.inside(op, plan)
         plans = self.plans.get(op.id)
         if plans is None:

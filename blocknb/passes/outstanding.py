@@ -38,8 +38,8 @@ def applies(func: Func, target: Target) -> bool:
 def outstanding(func: Func, target: Target, notes: Notes) -> Func:
     """Begins several products at a time, and waits for each where its result is needed
 
-    In loops with three products or more those that need none of the others begin first, and one runs while what another one has left
-    is worked on.
+    Where three products or more stand together, as in the loops of attention's gradients, those that need none of the others begin
+    first, and one runs while what another one has left is worked on.
     """
     return Outstanding(func, notes).run()
 

@@ -9,7 +9,7 @@ That shares out programs before they run, so it is done only where all have the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
@@ -25,7 +25,8 @@ def persist(func: Func, target: Target, notes: Notes) -> Func:
     """Lets a CTA take one program after another
 
     So that the copies of a next program begin before the last one is done. It takes effect if copying gets a warp of its own
-    (`specialize`), where the loops with products have as many trips in all programs, and where the kernel is not written so already.
+    (`specialize`), where the loops with products have as many trips in all programs, and where the kernel is not written so already;
+    not where programs say something.
     """
     facts = affine.analyze(func)
     if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
@@ -53,8 +54,8 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
             yield from found
 
 
-def depends(facts: affine.Facts, value: Value) -> bool:
-    """Whether a scalar differs from program to program, or may."""
+def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
+    """Whether a scalar follows from an op of these names: from those, it may differ from program to program."""
     todo, seen = [value], set[Value]()
     while todo:
         current = todo.pop()
@@ -62,7 +63,7 @@ def depends(facts: affine.Facts, value: Value) -> bool:
             continue
         seen.add(current)
         op = facts.definition.get(current)
-        if op is not None and op.name in ("program_id", "load", *ATOMICS):
+        if op is not None and op.name in on:
             return True
         todo += sources(facts, current)
     return False

@@ -59,7 +59,8 @@ def specialize(func: Func, target: Target, notes: Notes) -> Func:
 
     Tiles that products read from shared memory are copied there by the copy engine (TMA), into rings of `num_stages` slots, by a further
     warp that does nothing else and runs ahead of the others (warp specialisation). That needs loads of boxes of arrays: by a tensor
-    descriptor, or by pointers with a mask that is the array's bounds. Other loads stay with the warps that multiply.
+    descriptor, or by pointers with a mask that is the array's bounds, and an array that the kernel does not write (two arguments are
+    taken to be two arrays). Other loads stay with the warps that multiply.
     """
     planner, others = Planner(func, notes), 0
     plan = planner.plan()

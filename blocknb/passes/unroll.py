@@ -17,9 +17,8 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 FEW_TRIPS, FEW_OPS = 4, 32
-FEW_PRODUCTS = (
-    4  # of all trips together: tiles of more compete for registers, and no copy of a loop runs ahead of straight code
-)
+#: Of all trips together: tiles of more compete for registers, and no copy runs ahead of straight code.
+FEW_PRODUCTS = 4
 NESTED = 4
 MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 

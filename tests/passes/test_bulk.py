@@ -183,30 +183,35 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
 
 
 @blocknb.kernel
-def shared_out(a, b, c, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, OWN: bl.constexpr):
-    """c = a b, tiles of rows shared out among the programs; OWN: each program stores all of its tiles to one place."""
+def shared_out(a, b, c, first, m, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, HOW: bl.constexpr):
+    """c = a b, tiles of rows shared out among the programs; or all tiles of a program stored to one place."""
     left = bl.make_tensor_descriptor(a, [m, k], [k, 1], [BM, BK])
     right = bl.make_tensor_descriptor(b, [k, n], [n, 1], [BK, BN])
     to = bl.make_tensor_descriptor(c, [m, n], [n, 1], [BM, BN])
-    for tile in range(bl.program_id(0), bl.cdiv(m, BM), bl.num_programs(0)):
+    begin, step = bl.program_id(0), bl.num_programs(0)
+    if HOW == "loaded":
+        begin, step = bl.load(first + bl.program_id(0)), 2
+    for tile in range(begin, bl.cdiv(m, BM), step):
         total = bl.zeros((BM, BN), bl.float32)
         for start in range(0, k, BK):
             total = bl.dot(left.load([tile * BM, start]), right.load([start, 0]), total)
-        to.store([(tile % bl.num_programs(0) if OWN else tile) * BM, 0], total.to(bl.float16))
+        place = tile if HOW == "pieces" else tile % step if HOW == "own" else tile // 4 + begin
+        to.store([place * BM, 0], total.to(bl.float16))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_work_that_programs_share_out_is_stored_by_the_copy_engine_where_each_piece_has_a_place(own):
+@pytest.mark.parametrize("how", ["pieces", "own", "loaded"])
+def test_work_that_programs_share_out_is_stored_by_the_copy_engine_where_each_piece_has_a_place(how):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((256, 64), (64, 32)))
-    blocks = {"BM": 64, "BN": 32, "BK": 32, "OWN": own}
-    arguments = {"a": a, "b": b, "c": np.ones((256, 32), np.float16), "m": 256, "n": 32, "k": 64, **blocks}
+    blocks = {"BM": 64, "BN": 32, "BK": 32, "HOW": how}
+    numbers = {"first": np.arange(2, dtype=np.int32), "m": 256, "n": 32, "k": 64}
+    arguments = {"a": a, "b": b, "c": np.ones((256, 32), np.float16), **numbers, **blocks}
     expected = a.astype(float) @ b.astype(float)
-    if own:
+    if how != "pieces":
         expected[:128], expected[128:] = expected[128:].copy(), 1
     case = Case("shared_out", shared_out, dict, lambda _: {"c": expected}, grid=(2,), rtol=2e-3, atol=2e-2)
     func, _ = case.lower(arguments, "sm_90a", num_warps=4)
-    assert any(op.name == "store_bulk" for op in team(func)) == (not own)
+    assert any(op.name == "store_bulk" for op in team(func)) == (how == "pieces")
     case.interpret(func, arguments)
 
 
