@@ -175,7 +175,7 @@ class Magnitudes:
 
     def _through(self, op: Op, place: int, depth: int) -> float:
         """What `invisible` is for the sake of one user, of which the value is operand number `place`."""
-        if (op.blocks and op.name != "reduce") or not op.results or not op.result.type.dtype.is_float:
+        if (op.blocks and op.name != "reduce") or len(op.results) != 1 or not op.result.type.dtype.is_float:
             return 0.0
         result = op.result
         match op.name:

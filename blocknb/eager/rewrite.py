@@ -69,7 +69,8 @@ def _rewrite(source: Source) -> Rewritten:
     arguments.defaults, arguments.kw_defaults = [], [None] * len(arguments.kwonlyargs)  # instantiate gives them
     definition.body = rewriter.body(definition.body)
     outer: Any = ast.parse(f"def outer({', '.join([*source.closure, HELPER])}): pass").body[0]
-    outer.body = [definition]
+    # Not a name of `outer`, so that a call of itself finds what everybody finds.
+    outer.body = [definition] if definition.name in source.closure else [ast.Global([definition.name]), definition]
     module = ast.fix_missing_locations(ast.Module([outer], []))
     code = compile(module, source.file, "exec", dont_inherit=True)
     for name in ("outer", definition.name):

@@ -274,17 +274,10 @@ def visit_helper(
     frame: Frame, source: Source, args: Sequence[Any], kwargs: dict[str, Any], node: ast.AST | None
 ) -> Any:
     caller = frame.loc(node) if node is not None else frame.emit.loc
-    above: Frame | None = frame
-    while above is not None:
-        if above.source.function is source.function:
-            raise SyntaxUnsupported(
-                f"recursion: `{source.name}` calls itself",
-                caller,
-                "calls are inlined, so they must end; write a `for` or `while`",
-            )
-        above = above.parent
     inner = Frame(source, frame.emit, caller, frame)
     inner.names.update(bind(source.name, source.parameters, args, kwargs))
+    inner.known = {name: value for name, value in inner.names.items() if not contains_value(value)}
+    inner.refuse_endless()
     try:
         returned = inner.run(source.node.body)
     except KernelError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb.errors import KernelError, Loc, SyntaxUnsupported, TypeMismatch
@@ -46,6 +46,9 @@ class Maybe:
 
 Outcome = Returned | Maybe | None
 
+#: How often a helper may call itself, with other constants each time.
+RECURSION = 32
+
 EXPRESSIONS: dict[type, Callable[[Frame, Any], Any]] = {}
 STATEMENTS: dict[type, Callable[..., Any]] = {}
 
@@ -77,6 +80,7 @@ class Frame:
     def __init__(self, source: Source, emit: Emitter, caller: Loc | None = None, parent: Frame | None = None):
         self.source, self.emit, self.caller, self.parent = source, emit, caller, parent
         self.names: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}  # of a helper, the arguments that are no values
         self.where: dict[str, ast.AST] = {}  # the last assignment to each name, for messages
         self.loops = 0  # how many loops are open in this function
         self.ranks: dict[str, int] = {}  # names in the order in which they first got a meaning
@@ -89,6 +93,22 @@ class Frame:
         return Loc(
             source.file, node.lineno, node.col_offset, node.end_lineno, node.end_col_offset, source.name, self.caller
         )
+
+    def refuse_endless(self) -> None:
+        """A helper may call itself as long as its constants change: they are what can end it."""
+        same = 0
+        above = self.parent
+        while above is not None:
+            if above.source.function is self.source.function:
+                same += 1
+                if above.known == self.known or same == RECURSION:
+                    times = f" {same} times" if same > 1 else ""
+                    raise SyntaxUnsupported(
+                        f"recursion: `{self.source.name}` calls itself{times}",
+                        replace(self.caller, caller=above.caller) if times and self.caller else self.caller,
+                        "calls are inlined, so compile-time constants must end them; write a `for` or `while`",
+                    )
+            above = above.parent
 
     # -- visiting ------------------------------------------------------------------------------------------------------
 

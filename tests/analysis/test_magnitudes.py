@@ -55,6 +55,19 @@ def test_a_sum_of_exponentials_from_which_the_largest_is_taken_off_lies_between_
     assert bounds(softmax_of_rows, "total", x="*f32", y="*f32", n="i32", R=4, B=64) == (1.0, 64.0)
 
 
+def test_of_what_makes_several_results_nothing_is_known():
+    @kernel
+    def most_likely(x, y, best, B: bl.constexpr):
+        at = bl.arange(0, B)
+        row = bl.load(x + at)
+        powers = bl.exp(row - bl.max(row, axis=0))
+        value, place = bl.max(powers / bl.sum(powers, axis=0), axis=0, return_indices=True)
+        bl.store(y, value)
+        bl.store(best, place)
+
+    assert changed(most_likely, x="*f32", y="*f16", best="*i32", B=64) == {"normal": 1, "flush": 0}
+
+
 @pytest.mark.parametrize(("out", "flush"), [("*f16", 1), ("*bf16", 0), ("*f32", 0)])
 def test_subnormal_exponentials_are_kept_where_the_stored_dtype_has_them(out, flush):
     assert changed(softmax, x="*f16", y=out, n="i32", B=256) == {"normal": 1, "flush": flush}

@@ -159,6 +159,21 @@ def test_helpers_get_constants_and_return_early_and_tuples():
     agree(k, n=21)
 
 
+@blocknb.kernel
+def power(x, N: tl.constexpr):
+    if N == 0:
+        return x * 0 + 1
+    return x * power(x, N - 1)
+
+
+def test_a_helper_may_call_itself_while_its_constants_change():
+    @blocknb.kernel
+    def k(out):
+        tl.store(out + tl.arange(0, 4), power(tl.arange(0, 4), 3))
+
+    assert agree(k)[:4].tolist() == [0, 1, 8, 27]
+
+
 def test_a_plain_function_is_a_helper_like_any():
     def smaller(x, y):
         bound = 4

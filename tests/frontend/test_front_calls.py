@@ -78,6 +78,24 @@ def test_recursion_is_refused_at_the_call():
     assert place(forever, error) == (2, "forever(n - 1)")
 
 
+@kernel
+def power(x, N: tl.constexpr):
+    if N == 0:
+        return x * 0 + 1
+    return x * power(x, N - 1)
+
+
+def test_recursion_may_go_on_as_long_as_its_constants_change():
+    @kernel
+    def k(out, N: tl.constexpr):
+        tl.store(out + tl.arange(0, 2), power(tl.arange(0, 2) + 1, N))
+
+    assert evaluate(k, np.int32, (2,), N=5).tolist() == [1, 32]
+    error = failure(k, SyntaxUnsupported, out="*i32", N=-1)
+    assert error.message == "recursion: `power` calls itself 32 times" and error.loc.caller.function == "k"
+    assert place(power, error) == (4, "power(x, N - 1)")
+
+
 def double(n):
     return 2 * n
 
