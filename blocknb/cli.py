@@ -37,12 +37,26 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     def listed(kind: Callable[[str], object]) -> Callable[[str], tuple]:
         return lambda text: tuple(kind(part) for part in text.split(",") if part)
 
+    def count(text: str) -> int:
+        if not text.isdecimal() or int(text) < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        return int(text)
+
+    def shape(text: str) -> str:
+        from blocknb.profile.suite.definition import parse_shape
+
+        try:
+            parse_shape(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1024 or 2^26") from None
+        return text
+
     add = command.add_argument
     add("names", nargs="*", metavar="name", help="which benchmarks; all when none is named")
     add("--list", action="store_true", help="say which benchmarks there are, and measure nothing")
     add("--json", default="", metavar="FILE", help="write what is measured to this file, too")
     add("--device", choices=("cpu", "gpu"), default="", help="of kernels and launches; the GPU where there is one")
-    add("--threads", type=listed(int), default=(), metavar="N,...", help="on a CPU; one and all of them if not given")
+    add("--threads", type=listed(count), default=(), metavar="N,...", help="on a CPU; one and all of them if not given")
     add(
         "--peers",
         type=listed(str),
@@ -52,14 +66,14 @@ def _bench_arguments(command: argparse.ArgumentParser) -> None:
     )
     add(
         "--shapes",
-        type=listed(str),
+        type=listed(shape),
         default=(),
         metavar="MxN,...",
         help="these instead of the benchmark's own: 4096x1024,2^26",
     )
     add("--dtypes", type=listed(str), default=(), metavar="NAME,...", help="only these: fp32, fp16, bf16...")
     add("--search", action="store_true", help="first sweep configurations, ours and Triton's, and keep Triton's best")
-    add("--rounds", type=int, default=30, metavar="N", help="how often each peer is timed (30)")
+    add("--rounds", type=count, default=30, metavar="N", help="how often each peer is timed (30)")
 
 
 def reference(options: argparse.Namespace) -> int:

@@ -157,6 +157,12 @@ def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
     if unknown := [name for name in wanted if name not in names()]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join([*groups(), *names()])}", file=sys.stderr)
         return 2
+    if path:
+        try:
+            Path(path).open("a").close()  # hours of measuring should not end with a file that cannot be written
+        except OSError as error:
+            print(f"--json {path}: {error.strerror}", file=sys.stderr)
+            return 2
     chosen = wanted or names()
     jobs: dict[str, Callable[[], list[Row]]] = {}
     if ours := [name for name in chosen if name in kernels]:

@@ -24,6 +24,28 @@ def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureF
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--shapes", "100xq"), "'100xq' is no shape such as 4096x1024 or 2^26"),
+        (("--threads", "1,0"), "'0' is no positive number"),
+        (("--rounds", "many"), "'many' is no positive number"),
+        (("--peers", "Nobody"), "no peer 'Nobody'; there are CuPy, NumPy"),
+        (("--dtypes", "f32"), "nothing to measure: no benchmark has such shapes in such dtypes on a CPU (add: fp32)"),
+        (("--json", "/nowhere/found.json"), "--json /nowhere/found.json: No such file or directory"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_measured(
+    given: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.delattr(runner, "_in_a_process")
+    try:
+        status = main(["bench", "add", "--device", "cpu", *given])
+    except SystemExit as left:  # argparse
+        status = left.code
+    assert status and said in capsys.readouterr().err
+
+
 def test_a_list_names_every_benchmark_once(capsys: pytest.CaptureFixture) -> None:
     assert main(["bench", "--list"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line]

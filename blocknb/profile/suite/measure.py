@@ -73,6 +73,16 @@ class Row:
         return Ratio(value, low, high)
 
 
+def refuse_unknown(peers: Sequence[str]) -> None:
+    """Raises ValueError for a name that is no peer's on any device."""
+    from blocknb.profile.suite.catalogue import BENCHMARKS
+
+    own = dict.fromkeys(name for benchmark in BENCHMARKS.values() for name in benchmark.variants)
+    known = [*sorted(GENERAL), *(name for name in own if name not in GENERAL)]
+    if unknown := [peer for peer in peers if peer not in known]:
+        raise ValueError(f"no peer {unknown[0]!r}; there are {', '.join(known)}")
+
+
 class Session:
     """What is the same for all cases of a run: the device ("gpu" or "cpu"), the peers that are there, the clock.
 
@@ -159,9 +169,7 @@ class Session:
             case "copy":
                 pass
             case _:
-                own = dict.fromkeys(name for benchmark in BENCHMARKS.values() for name in benchmark.variants)
-                known = [*sorted(GENERAL), *(name for name in own if name not in GENERAL)]
-                raise ValueError(f"no peer {peer!r}; there are {', '.join(known)}")
+                refuse_unknown([peer])
 
     def has(self, peer: str, benchmark: Benchmark) -> bool:
         """Whether the peer has such a function; copies and compilers of loops say nothing of matrix products."""

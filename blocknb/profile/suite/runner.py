@@ -24,7 +24,7 @@ from blocknb.errors import Unsupported
 from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Benchmark, Case, parse_shape
-from blocknb.profile.suite.measure import Row, Session, measure
+from blocknb.profile.suite.measure import Row, Session, measure, refuse_unknown
 from blocknb.profile.suite.search import Best, text
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -49,15 +49,23 @@ class Options:
 def run(names: Sequence[str], options: Options) -> list[dict[str, Any]]:
     """Measures the named benchmarks and prints them; returns a document for each device and number of threads, ready for JSON.
 
-    Raises KeyError for an unknown name, ValueError for an unknown peer or a shape that is none, Unsupported for a GPU that is not there.
+    Raises KeyError for an unknown name, ValueError for an unknown peer, a shape that is none, or options that leave nothing to measure,
+    Unsupported for a GPU that is not there.
     """
     from blocknb.runtime import machine
 
     chosen(names, options, "cpu")
     device = options.device or ("gpu" if machine.has_gpu() else "cpu")
+    if device == "gpu" and not machine.has_gpu():
+        raise Unsupported("these benchmarks need a GPU, and CuPy sees none", hint="blocknb bench --device cpu")
+    refuse_unknown(options.peers)
+    if not any(cases for _, cases in chosen(names, options, device)):
+        dtypes = {name: ", ".join(dict.fromkeys(c.dtype for c in BENCHMARKS[name].cases(device))) for name in names}
+        raise ValueError(
+            f"nothing to measure: no benchmark has such shapes in such dtypes on a {device.upper()} "
+            f"({'; '.join(f'{name}: {found}' for name, found in dtypes.items())})"
+        )
     if device == "gpu":
-        if not machine.has_gpu():
-            raise Unsupported("these benchmarks need a GPU, and CuPy sees none", hint="blocknb bench --device cpu")
         return [on_gpu(names, options)]
     counts = options.threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
     return [_in_a_process(names, replace(options, threads=(n,))) for n in counts]
