@@ -252,7 +252,8 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
         return as_constant("it", base[index])
     except (IndexError, KeyError):
         what = f"a tuple of {len(base)} elements" if isinstance(base, tuple) else repr(base)
-        raise Mismatch(f"index {index!r} is out of range for {what}") from None
+        hint = "pointers and scalars have the shape (); the sizes of an array are arguments of the kernel"
+        raise Mismatch(f"index {index!r} is out of range for {what}", hint if base == () else None) from None
     except TypeError:
         raise Mismatch(
             f"{describe(base)} cannot be indexed with {describe(index)}", "index tuples with constants"

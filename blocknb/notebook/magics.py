@@ -163,7 +163,10 @@ class BlockMagics(Magics):
         from blocknb.runtime import kernel as runtime
         from blocknb.runtime.recent import interpreted
 
-        options = parse_argstring(self.blockkernel, line)
+        try:
+            options = parse_argstring(self.blockkernel, line)
+        except UsageError as error:
+            raise UsageError(f"{error}; %%blockkernel? explains the options") from None
         if options.target is not None:
             _check_target(options.target)
         show = tuple(name for word in options.show for name in word.split(",") if name)
