@@ -17,6 +17,7 @@ from blocknb.profile.suite.runner import Options
 
 Row = dict[str, Any]
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
+INTERRUPTED = 130  # the exit status, as of a shell
 
 
 def benchmark(function: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
@@ -173,6 +174,11 @@ def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
     for name, job in jobs.items():
         try:
             found[name] = job()
+            if any(row.get("interrupted") for row in found[name]):
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+            break
         except (KernelError, ValueError) as error:  # what it measures is not there; the other benchmarks may be
             print(f"{name}: {error}", file=sys.stderr)
             status = 1

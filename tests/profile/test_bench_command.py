@@ -90,6 +90,16 @@ def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_wr
     assert json.loads(path.read_text()) == {"ceilings": [{"found": 1}]}
 
 
+def test_an_interrupt_ends_all_and_what_was_measured_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runner, "_in_a_process", lambda names, options: {"interrupted": options.threads == (2,)})
+    monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
+    path = tmp_path / "found.json"
+    assert bench.run(["add", "scaling"], Options("cpu", (1, 2, 3)), str(path)) == bench.INTERRUPTED
+    assert json.loads(path.read_text()) == {"kernels": [{"interrupted": False}, {"interrupted": True}]}
+
+
 def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     monkeypatch.setattr(runner, "run", lambda names, options: ran.append(list(names)) or [])

@@ -68,7 +68,12 @@ def run(names: Sequence[str], options: Options) -> list[dict[str, Any]]:
     if device == "gpu":
         return [on_gpu(names, options)]
     counts = options.threads or tuple(sorted({1, len(os.sched_getaffinity(0))}))
-    return [_in_a_process(names, replace(options, threads=(n,))) for n in counts]
+    documents: list[dict[str, Any]] = []
+    for n in counts:
+        documents.append(_in_a_process(names, replace(options, threads=(n,))))
+        if documents[-1]["interrupted"]:
+            break
+    return documents
 
 
 def chosen(names: Sequence[str], options: Options, device: str) -> list[tuple[Benchmark, list[Case]]]:
@@ -130,6 +135,8 @@ def _measured(
             if session.cancelled:
                 break
     except KeyboardInterrupt:
+        session.cancelled = True
+    if session.cancelled:
         print("interrupted", file=sys.stderr)
     verdicts = floors.judge(session.device, rows)
     if verdicts:
@@ -159,6 +166,7 @@ def _measured(
             for v in verdicts
         ],
         "sweeps": [asdict(sweep) for sweep in best.sweeps],
+        "interrupted": session.cancelled,
     }
 
 
@@ -198,7 +206,15 @@ def _in_a_process(names: Sequence[str], options: Options) -> dict[str, Any]:
         path = Path(folder, "result.json")
         arguments = json.dumps({"names": list(names), "options": asdict(options), "path": str(path)})
         sys.stdout.flush()
-        subprocess.run([sys.executable, "-m", "blocknb.profile.suite.runner", arguments], env=environment, check=True)
+        command = [sys.executable, "-m", "blocknb.profile.suite.runner", arguments]
+        with subprocess.Popen(command, env=environment) as process:
+            try:
+                status = process.wait()
+            except KeyboardInterrupt:  # the process has it as well, and writes what it has measured
+                if status := process.wait():
+                    raise
+        if status:
+            raise subprocess.CalledProcessError(status, command)
         document: dict[str, Any] = json.loads(path.read_text())
         return document
 
