@@ -131,6 +131,8 @@ def access_error(
     keeps = "compare and swap only where the index is valid, under an `if`"
     if site.action != "atomic_cas":
         keeps = f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)"
+        if site.action in ("load", "store"):
+            keeps += ", or boundary_check=(0, 1) where it is a block pointer"
     return AccessError(message, site.loc, keeps, program=program, index=index)
 
 

@@ -74,6 +74,8 @@ class Autotuner(Wrapper):
     ):
         super().__init__(fn, arg_names)
         self.configs = list(configs) or [Config({})]
+        if wrong := [config for config in self.configs if not isinstance(config, Config)]:
+            raise AutotunerError(f"a configuration is a Config, not {wrong[0]!r}", hint='blocknb.Config({"BLOCK": 64})')
         self.keys = list(key)
         self.cache: dict[tuple[Any, ...], Config] = {}
         self.best_config: Config | None = None

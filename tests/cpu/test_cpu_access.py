@@ -74,6 +74,17 @@ def test_an_element_before_the_array_has_a_negative_index():
 
 
 @kernel
+def unchecked_block(x, y, BLOCK: tl.constexpr):
+    block = tl.make_block_ptr(x, (10,), (1,), (8,), (BLOCK,), (0,))
+    tl.store(y + tl.arange(0, BLOCK), tl.load(block))
+
+
+def test_a_block_outside_of_its_array_is_told_of_boundary_check():
+    error = violation(unchecked_block, 1, x=np.zeros(10, np.float32), y=np.zeros(8, np.float32), BLOCK=8)
+    assert error.index == 10 and "boundary_check=(0, 1)" in error.hint
+
+
+@kernel
 def gather(x, index, y, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     tl.store(y + i, tl.load(x + tl.load(index + i)))

@@ -381,6 +381,11 @@ def test_a_tuned_kernel_called_in_another_kernel_is_inlined() -> None:
     np.testing.assert_array_equal(x, X + 1)
 
 
+def test_a_configuration_that_is_none_is_refused() -> None:
+    with pytest.raises(AutotunerError, match="a configuration is a Config, not {'BLOCK': 64}"):
+        blocknb.autotune([{"BLOCK": 64}], key=["n"])(blocknb.kernel(increment))
+
+
 def test_autotune_above_a_plain_function_says_what_is_missing() -> None:
     with pytest.raises(AutotunerError, match="not a function") as error:
         blocknb.autotune([], key=[])(increment)  # type: ignore[arg-type]
