@@ -103,14 +103,15 @@ class Autotuner(Wrapper):
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         self.nargs = dict(zip(self.arg_names, args, strict=False))
-        if self.kernel.interprets(kwargs):  # its time says nothing: any will do
+        if self.kernel.interprets(kwargs):  # its time says nothing: any will do, and whatever the launch gives
             config = self.cache.get(self.tuning_key(args, kwargs)) or self.prune_configs(kwargs)[0]
         else:
             config = self.configs[0] if len(self.configs) == 1 else self._best(args, kwargs)
+            self._refuse_given(config, kwargs)
         self.best_config = config
         if config.pre_hook is not None:
-            config.pre_hook({**self._named(args), **kwargs, **config.all_kwargs()})
-        return self.fn.run(*args, **kwargs, **config.launched(self.arg_names))
+            config.pre_hook({**self._named(args), **config.all_kwargs(), **kwargs})
+        return self.fn.run(*args, **{**config.launched(self.arg_names), **kwargs})
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Compiles every configuration that pruning leaves, several at a time, and launches nothing. Those that the target has not the
@@ -316,11 +317,15 @@ class Autotuner(Wrapper):
         """Whether configurations take turns; graphs are replayed one after another."""
         return not self._measured_by_others and not (self.use_cuda_graph and machine.has_gpu())
 
-    def _entrant(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entrant:
-        """A configuration as the race runs it. Raises AutotunerError for a launch that gives what is tuned."""
-        if clash := sorted(kwargs.keys() & config.kwargs.keys()):
+    def _refuse_given(self, config: Config, kwargs: Mapping[str, Any]) -> None:
+        """Raises AutotunerError for a launch that gives what is tuned."""
+        if clash := sorted(kwargs.keys() & config.launched(self.arg_names).keys()):
             message = f"{', '.join(clash)} of {self.__name__} is chosen by the autotuner, and the launch gives it, too"
             raise AutotunerError(message, hint="leave it out of the launch")
+
+    def _entrant(self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entrant:
+        """A configuration as the race runs it. Raises AutotunerError for a launch that gives what is tuned."""
+        self._refuse_given(config, kwargs)
         current = {**kwargs, **config.launched(self.arg_names)}
         named = {**self._named(args), **kwargs, **config.all_kwargs()}
 

@@ -448,3 +448,17 @@ def test_a_configuration_cannot_bring_its_own_ir() -> None:
     assert Config({"A": 1}, ir_override=None) == Config({"A": 1})
     with pytest.raises(blocknb.LaunchError, match="ir_override"):
         Config({"A": 1}, ir_override="kernel.ttir")
+
+
+@pytest.mark.parametrize("blocks", [(64,), (64, 128)])
+@pytest.mark.parametrize(("given", "name"), [({"BLOCK": 32}, "BLOCK"), ({"num_warps": 2}, "num_warps")])
+def test_what_is_tuned_is_given_to_interpreted_launches_only(blocks, given, name) -> None:
+    tuned = blocknb.autotune([blocknb.Config({"BLOCK": b}) for b in blocks], key=["n"])(blocknb.kernel(increment))
+    x = X.copy()
+    for _ in range(2):  # before there is a choice, and after
+        with pytest.raises(AutotunerError, match=f"{name} of increment is chosen by the autotuner"):
+            tuned[(32,)](x, 1000, **given)
+        tuned[lambda c: (blocknb.cdiv(1000, c["BLOCK"]),)](x, 1000)
+    x[:] = X
+    tuned.interpret(lambda c: (blocknb.cdiv(1000, c["BLOCK"]),))(x, 1000, **given)
+    np.testing.assert_array_equal(x, X + 1)
