@@ -14,6 +14,7 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from blocknb.notebook import document, history, sections
+from blocknb.notebook.blobs import Blobs
 from blocknb.notebook.card import Card, newest
 from blocknb.notebook.observe import record_of
 
@@ -83,7 +84,7 @@ def _stage(card: Card, name: str) -> dict[str, Any]:
     raise UsageError(f"there is no pass {name!r}; there are {', '.join(stage.name for stage in trace.stages)}")
 
 
-def part(a: Side, b: Side, blobs: document.Blobs) -> dict[str, Any]:
+def part(a: Side, b: Side, blobs: Blobs) -> dict[str, Any]:
     """The document's part "diff"."""
     return {
         "diff": {

@@ -1,78 +1,32 @@
 """The card as data: one JSON document under one MIME type, which a page can show with no kernel behind it.
 
-`application/vnd.blocknb.v1+json` has a `kind` (here "compile") and a `schema` number. Every listing is a blob, named by the
-hash of its content and stored once, gzipped and in base64, however many stages share it; stages and code refer to blobs by that
-hash. A blob's text is JSON: `{"text": ..., "lines": [...], "ops": [...]}`, where `lines` gives the source line of each line of
-text and `ops` the id of its op (0 and -1: none). Each stage says what it did to every op, by id. What does not fit into the
-budget is listed in `left_out`, with its call. `labextension/src/core/schema.ts` is the reader's view of the same.
+`application/vnd.blocknb.v1+json` has a `kind` (here "compile") and a `schema` number. Stages and code refer to their listings, the blobs,
+by the hash of their content (`notebook.blobs`). Each stage says what it did to every op, by id. What does not fit into the budget is
+listed in `left_out`, with its call; a kernel that is there gives it to the page. `labextension/src/core/schema.ts` is the reader's
+view of the same.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from blocknb.notebook.blobs import Blobs
 from blocknb.notebook.changes import changes
 from blocknb.notebook.sections import Section
 from blocknb.profile.occupancy import occupancy
 from blocknb.trace import Stage, Trace
 
 MIME = "application/vnd.blocknb.v1+json"
-SCHEMA = 2
-# What is stored first when not everything fits: the last stage's IR, what the machine runs, the other stages, LLVM last. A kernel that is
-# there gives the page what was left out.
-_ORDER = {
-    "ptx": -1,
-    "sass": -1,
-    "assembly": -1,
-    "llvm": 1,
-}  # of stages the last one comes first; a live kernel gives those left out
-
-NAMED = 40  # characters that a text's name adds to a document: before it, and where it is referred to
-
-
-class Blobs:
-    """Texts by hash, as long as the budget (characters of base64) lasts; what `stored` has already costs nothing."""
-
-    def __init__(self, budget: int, stored: Mapping[str, str] | None = None):
-        self.left, self.stored, self.added = budget, dict(stored or {}), dict[str, str]()
-        self.left_out: list[dict[str, Any]] = []
-
-    def add(self, content: Mapping[str, Any], what: str, call: str) -> str | None:
-        """The content's hash, or None if it does not fit any more; then `left_out` says how to get it."""
-        raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        name = hashlib.sha256(raw).hexdigest()[:16]
-        if name in self.stored:
-            return name
-        packed = "" if self.left <= 0 else base64.b64encode(gzip.compress(raw, mtime=0)).decode()
-        if packed and self.add_packed(name, packed):
-            return name
-        self.left_out.append({"what": what, "bytes": len(raw), "call": call})
-        return None
-
-    def add_packed(self, name: str, packed: str) -> bool:
-        """Stores what another document packed; whether it fits."""
-        if name not in self.stored:
-            if len(packed) + NAMED > self.left:
-                return False
-            self.left -= len(packed) + NAMED
-            self.stored[name] = self.added[name] = packed
-        return True
+SCHEMA = 3
 
 
 def hash_of(text: str) -> str:
     """The hash that names a source text, and so a version of a kernel."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def unpack(packed: str) -> dict[str, Any]:
-    """What `Blobs` stored, again as data."""
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 @dataclass(frozen=True)
@@ -120,11 +74,7 @@ def _view(target: Target, blobs: Blobs) -> dict[str, Any]:
     trace, head = target.trace, {"role": target.role, "label": target.label, "place": target.place}
     if trace is None:
         return {**head, "error": target.error}
-    there = [section for section in target.sections if not section.later]
-    last = trace.stages[-1].name if trace.stages else ""
-    by_key = {
-        s.key: _blob(s, blobs) for s in sorted(there, key=lambda s: -2 if s.key == last else _ORDER.get(s.key, 0))
-    }
+    by_key = _texts([section for section in target.sections if not section.later], blobs)
     counts = [sum(1 for _ in stage.after.ops()) for stage in trace.stages]
     return {
         **head,
@@ -182,8 +132,21 @@ def _note(note: Any, trace: Trace) -> dict[str, Any]:
     return {"text": note.text, "kind": note.kind, "op": note.op, "line": line_of(note.loc, trace.file)}
 
 
-def _blob(section: Section, blobs: Blobs) -> str | None:
-    return blobs.add(content_of(section), f"{section.title} ({section.group})", section.call)
+def _texts(listed: Sequence[Section], blobs: Blobs) -> dict[str, str | None]:
+    """The hashes of texts by their keys. While there is room they are stored in this order: the last stage, what the machine runs, the
+    stages before it, backwards, each by its difference to the one after it, and LLVM."""
+    stages = [section for section in reversed(listed) if section.language == "ir"]
+    code = sorted(
+        (section for section in listed if section.language != "ir"), key=lambda section: section.key == "llvm"
+    )
+    machine = [section for section in code if section.key != "llvm"]
+    found, base = dict[str, str | None](), None
+    for section in [*stages[:1], *machine, *stages[1:], *code[len(machine) :]]:
+        is_ir = section.language == "ir"
+        what = f"{section.title} ({section.group})"
+        name = found[section.key] = blobs.add(content_of(section), what, section.call, base if is_ir else None)
+        base = name if is_ir and name else base
+    return found
 
 
 def content_of(section: Section) -> dict[str, Any]:

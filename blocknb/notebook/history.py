@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from blocknb.notebook import document, numbers
+from blocknb.notebook.blobs import Blobs, read
 
 if TYPE_CHECKING:
     from blocknb.notebook.card import Card
@@ -137,14 +138,14 @@ def part(kernel: Kernel, current: str, stored: Mapping[str, str], budget: int) -
     if not found:
         return None
     entries = {v.key: v.entry() for v in found}
-    blobs = document.Blobs(budget - least(kernel), stored)
+    blobs = Blobs(budget - least(kernel), stored)
     for version in reversed(found):
         entries[version.key]["source"] = blobs.add(version.listing(), "source", "")
     for version in reversed(found):
         if version.key == current:
             continue
         views = [view for view in version.views if "stages" in view]
-        names = _size([_stages(view, version, document.Blobs(1 << 40)) for view in views])  # with all texts
+        names = _size([_stages(view, version, Blobs(1 << 40)) for view in views])  # with all texts
         if names < blobs.left:
             blobs.left -= names
             entries[version.key]["views"] = [_stages(view, version, blobs) for view in views]
@@ -161,14 +162,15 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False))
 
 
-def _stages(view: Mapping[str, Any], version: Version, blobs: document.Blobs) -> dict[str, Any]:
-    """The stages of one target of a version, each with its text's hash; those without room have null."""
-    stages = []
-    for stage in view["stages"]:
+def _stages(view: Mapping[str, Any], version: Version, blobs: Blobs) -> dict[str, Any]:
+    """The stages of one target of a version, each with its text's hash; those without room have null. The last is stored first, since
+    the others are stored as differences."""
+    stages: list[dict[str, Any]] = []
+    for stage in reversed(view["stages"]):
         packed = version.blobs.get(stage["text"] or "")
         fits = packed is not None and blobs.add_packed(stage["text"], packed)
         stages.append({"name": stage["name"], "text": stage["text"] if fits else None})
-    return {"target": view["target"], "label": view["label"], "stages": stages}
+    return {"target": view["target"], "label": view["label"], "stages": stages[::-1]}
 
 
 def texts(version: Version) -> list[dict[str, Any]]:
@@ -178,9 +180,7 @@ def texts(version: Version) -> list[dict[str, Any]]:
     for view in made["views"]:
         if "stages" in view:
             stages = [
-                {"name": s["name"], "listing": document.unpack(made["blobs"][s["text"]])}
-                for s in view["stages"]
-                if s["text"]
+                {"name": s["name"], "listing": read(made["blobs"], s["text"])} for s in view["stages"] if s["text"]
             ]
             found.append({"target": view["target"], "label": view["label"], "stages": stages})
     return found

@@ -74,13 +74,14 @@ def blockdiff(line: str, shell: Any) -> None:
 
     A side is a kernel's name (its newest version), with `@2` one of its versions, with `:coalesce` the IR after that pass.
     """
-    from blocknb.notebook import diffs, document, live
+    from blocknb.notebook import diffs, live
+    from blocknb.notebook.blobs import Blobs
 
     words = line.split()
     if len(words) != 2:
         raise UsageError("%blockdiff takes two sides: %blockdiff softmax@1 softmax@2")
     a, b = (diffs.side(word, shell) for word in words)
-    blobs = document.Blobs(40_000)
+    blobs = Blobs(40_000)
     part = diffs.part(a, b, blobs)
     card = replace(b.card, parts={**b.card.parts, **part, "blobs": blobs.stored}, opened=("history",))
     bundle = live.bundle(card)

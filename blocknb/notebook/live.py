@@ -17,6 +17,7 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import document, extension, history, knobs, numbers
+from blocknb.notebook.blobs import read
 from blocknb.notebook.card import Card
 
 KEPT = 100  # cards; the oldest become disconnected
@@ -27,18 +28,16 @@ class LiveCard:
 
     def __init__(self, card: Card):
         self.card, self.id = card, uuid.uuid4().hex
-        self._listings: dict[str, Any] = {}
+        self._texts: dict[str, str] = {}
 
     def listing(self, name: str) -> Any:
         """Any listing of the card by its hash, also one that the document had no room for. Raises KeyError."""
-        if name not in self._listings:
-            whole = replace(self.card, whole=True).document(1 << 40)
-            self._listings = {key: document.unpack(text) for key, text in whole["blobs"].items()}
-        if name not in self._listings:
-            for version in history.versions(self.card.record.kernel):
-                if name in version.blobs:
-                    return document.unpack(version.blobs[name])
-        return self._listings[name]
+        if name not in self._texts:
+            self._texts = replace(self.card, whole=True).document(1 << 40)["blobs"]
+        for texts in (self._texts, *(version.blobs for version in history.versions(self.card.record.kernel))):
+            if name in texts:
+                return read(texts, name)
+        raise KeyError(name)
 
 
 _cards: OrderedDict[str, LiveCard] = OrderedDict()
@@ -107,7 +106,7 @@ def _whole(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shown(live: LiveCard) -> dict[str, Any]:
-    live._listings = {}
+    live._texts = {}
     found = live.card.bundle(model=live.id, knobs=knobs.offered(live.card))
     return {"bundle": found, "document": found[document.MIME]}
 

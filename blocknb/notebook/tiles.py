@@ -8,9 +8,6 @@ of the arrays; no array is looked at.
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -25,6 +22,7 @@ from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts.linear import Layout
 from blocknb.notebook import numbers
+from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes import order
@@ -275,12 +273,6 @@ class Tiles:
         return None
 
 
-def packed(content: Mapping[str, Any]) -> str:
-    """JSON, gzipped, in base64."""
-    raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-    return base64.b64encode(gzip.compress(raw, mtime=0)).decode()
-
-
 def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Tiles | None]:
     """The document's part for the first trace that is a GPU's, and what answers for more programs; else why there is none."""
     view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
@@ -292,11 +284,11 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
         return {"why": NO_PROGRAMS}, None
     found = Tiles(trace, made)
     part = found.part()
-    text = packed(part)
+    text = pack(part)
     for name in ("map", "programs"):  # what a live kernel can give again goes first
         if len(text) > BUDGET:
             part[name] = None if name == "map" else {"0": part["programs"]["0"]}
-            text = packed(part)
+            text = pack(part)
     if len(text) > BUDGET:
         return {"why": TOO_MANY}, None
     return {"view": view, "packed": text}, found

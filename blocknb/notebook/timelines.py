@@ -12,9 +12,9 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import numbers
+from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import Line, Section, line_of
-from blocknb.notebook.tiles import packed
 from blocknb.profile.occupancy import occupancy
 from blocknb.profile.spans import Timeline
 from blocknb.profile.timeline import has_timeline, timeline
@@ -57,7 +57,7 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
         return {"why": f"There is no picture: {error.message}."}, None
     if not found.spans:
         return {"why": "The first program has nothing to do."}, None
-    return {"view": view, "packed": packed(_part(found, trace))}, found
+    return {"view": view, "packed": pack(_part(found, trace))}, found
 
 
 def _part(found: Timeline, trace: Trace) -> dict[str, Any]:

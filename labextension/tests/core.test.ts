@@ -14,8 +14,9 @@ import { fixture, random, saved } from './fixtures';
 describe('schema', () => {
   test('every blob of a document unpacks, with a line for each line of its text', async () => {
     const doc = fixture('scale');
-    for (const packed of Object.values(doc.blobs)) {
-      const listing = await unpack(packed);
+    const store = new Store(doc, saved);
+    for (const hash of Object.keys(doc.blobs)) {
+      const listing = (await store.listing(hash))!;
       expect(listing.lines.length).toBe(listing.text.split('\n').length);
       expect(listing.ops?.length ?? listing.lines.length).toBe(listing.lines.length);
     }
@@ -31,7 +32,20 @@ describe('schema', () => {
   });
 
   test('a damaged blob rejects', async () => {
-    await expect(unpack('bm90IGd6aXA=')).rejects.toThrow();
+    const none = vi.fn();
+    await expect(unpack('bm90IGd6aXA=', none)).rejects.toThrow();
+    expect(none).not.toHaveBeenCalled();
+  });
+
+  test('a listing stored as a difference is that of the kernel, and rejects where its base is missing', async () => {
+    const doc = fixture('scale');
+    const [hash, packed] = Object.entries(doc.blobs).find(([, packed]) => packed.includes(' '))!;
+    const listing = await new Store(doc, saved).listing(hash);
+    const content = JSON.stringify({ text: listing!.text, lines: listing!.lines, ops: listing!.ops });
+    const digest = await crypto.subtle.digest('SHA-256', new TextEncoder().encode(content));
+    expect(Buffer.from(digest).toString('hex').slice(0, 16)).toBe(hash);
+    delete doc.blobs[packed.split(' ')[1]];
+    await expect(new Store(doc, saved).listing(hash)).rejects.toThrow('missing');
   });
 });
 
@@ -153,7 +167,7 @@ describe('differences', () => {
 
   test('a listing and itself do not differ', async () => {
     const doc = fixture('scale');
-    const listing = await unpack(doc.blobs[doc.views[1].stages![0].text!]);
+    const listing = (await new Store(doc, saved).listing(doc.views[1].stages![0].text!))!;
     expect(difference(listing, listing).hunks).toEqual([]);
     expect(difference(listing, listing, true).hunks).toEqual([]);
   });
@@ -269,7 +283,7 @@ describe('explanations of instructions', () => {
       [gpu, 'sass', 'sass', /^\s+(@!?\w+\s+)?[A-Z]/],
       [cpu, 'assembly', 'asm', /^\t[a-z]/],
     ] as const) {
-      const listing = await unpack(doc.blobs[view.code![key]!]);
+      const listing = (await new Store(doc, saved).listing(view.code![key]!))!;
       const lines = listing.text.split('\n').filter((line) => pattern.test(line));
       const known = lines.filter((line) => explain(language, line));
       expect(lines.length, key).toBeGreaterThan(10);

@@ -12,7 +12,8 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import LaunchError
-from blocknb.notebook import document, extension
+from blocknb.notebook import extension
+from blocknb.notebook.blobs import read
 
 HOSTILE = "</script><!-- <script> --></style></noscript><img src=x onerror=alert(1)>"
 
@@ -73,7 +74,7 @@ def test_the_file_has_the_whole_document_the_viewer_and_the_static_page(tmp_path
     assert HOSTILE in made["views"][0]["constants"]["TEXT"]
     assert "alert(3)" in made["source"]["text"]
     for stage in made["views"][1]["stages"]:
-        assert document.unpack(made["blobs"][stage["text"]])["text"]
+        assert read(made["blobs"], stage["text"])["text"]
     assert script == 'const a = "\\x3c/script>\\x3c!--\\x3cscript", b = 1 < 2, c = /<\\/script>/;'
 
 

@@ -11,6 +11,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from blocknb.notebook import document, history
+from blocknb.notebook.blobs import read
 from blocknb.notebook.completion import candidates
 from blocknb.notebook.register import register
 
@@ -68,7 +69,7 @@ def test_a_changed_source_is_a_version_and_a_rerun_is_a_measurement(shell):
     versions = made["history"]["versions"]
     assert [(v["number"], v["measurements"]) for v in versions] == [(1, 2), (2, 1)]
     assert versions[1]["note"] == "+1 −1 lines" and versions[1]["version"] == made["version"]
-    assert "2.0 * tl.load" in document.unpack(made["blobs"][versions[0]["source"]])["text"]
+    assert "2.0 * tl.load" in read(made["blobs"], versions[0]["source"])["text"]
     assert all(v["milliseconds"] > 0 and v["registers"] > 0 for v in versions)
     _, made = launch(shell, 2.0)  # back to the first text
     assert [v["measurements"] for v in made["history"]["versions"]] == [3, 1]
@@ -80,7 +81,7 @@ def test_the_stages_of_the_version_before_are_stored_with_the_card(shell):
     view = next(v for v in made["history"]["versions"][0]["views"] if v["target"] == "sm_90a")
     assert [s["name"] for s in view["stages"]] == [s["name"] for s in made["views"][1]["stages"]]
     assert "parse" == view["stages"][0]["name"]
-    assert "2" in document.unpack(made["blobs"][view["stages"][0]["text"]])["text"]
+    assert "2" in read(made["blobs"], view["stages"][0]["text"])["text"]
 
 
 def test_history_takes_no_more_room_than_there_is(shell):
@@ -169,11 +170,11 @@ def test_blockdiff_compares_versions_and_passes(shell):
     assert "-    tl.store(out + at, 2.0 *" in text and "+    tl.store(out + at, 3.0 *" in text
     (made,) = shell.documents
     assert made["diff"]["by_op"] is False and made["show"] == ["history"]
-    assert "2.0 *" in document.unpack(made["blobs"][made["diff"]["a"]["text"]])["text"]
+    assert "2.0 *" in read(made["blobs"], made["diff"]["a"]["text"])["text"]
     shell.run("%blockdiff double:parse double:coalesce")
     (made,) = shell.documents
     assert made["diff"]["b"]["language"] == "ir"
-    assert "#a" in document.unpack(made["blobs"][made["diff"]["b"]["text"]])["text"]
+    assert "#a" in read(made["blobs"], made["diff"]["b"]["text"])["text"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from nbconvert import HTMLExporter
 from test_card import Reader
 
 from blocknb.notebook import document, html
+from blocknb.notebook.blobs import read
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 #: The kernel of each notebook whose last card is kept.
@@ -99,7 +100,7 @@ def test_the_static_card_has_kernel_time_notes_final_ir_and_one_line_on_installi
         view = next(v for v in made["views"] if v.get("target", "").startswith("sm_"))
         notes = [note["text"] for stage in view["stages"] for note in stage["notes"] if note["line"]]
         assert notes and all(note in text for note in notes)
-        final = document.unpack(made["blobs"][view["stages"][-1]["text"]])["text"].split("\n")
+        final = read(made["blobs"], view["stages"][-1]["text"])["text"].split("\n")
         shown = [line for line in final if line.strip() and line in text]
         assert len(shown) > 10 and shown == [line for line in final if line.strip()][: len(shown)]
         lines = [line for line in text.split("\n") if "pip install blocknb" in line]

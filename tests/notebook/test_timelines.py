@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from blocknb.kernels.add import add_kernel
-from blocknb.notebook import card, document, timelines
+from blocknb.notebook import card, timelines
+from blocknb.notebook.blobs import unpack
 from blocknb.notebook.observe import Observation
 from blocknb.profile.suite.steps import STEPS, matmul, run_step
 
@@ -31,7 +32,7 @@ def multiplied():
 def test_the_document_holds_the_spans_of_the_gpus_code(multiplied):
     part = multiplied.document(60_000)["timeline"]
     assert multiplied.views[part["view"]].label == "sm_90a"
-    found = document.unpack(part["packed"])
+    found = unpack(part["packed"])
     kinds = [timelines.KINDS[row[1]] for row in found["spans"]]
     assert kinds.count("product") == kinds.count("copy") == 8  # K / 64
     assert 0 < found["busy"] < 1 and not found["cut"]

@@ -1,12 +1,12 @@
 /**
  * The document a card is made from, as the kernel writes it (blocknb/notebook/document.py), and how its blobs are read.
  *
- * Texts are stored once under the hash of their content, gzipped and in base64; everything else refers to that hash. Optional parts
- * are absent when there is nothing to show, and their view then says why.
+ * Texts are stored once under the hash of their content, gzipped and in base64, some as the difference to another; everything else
+ * refers to that hash. Optional parts are absent when there is nothing to show, and their view then says why.
  */
 
 /** The newest schema this code reads. */
-export const SCHEMA = 2;
+export const SCHEMA = 3;
 
 /** The document's MIME type. */
 export const MIME = 'application/vnd.blocknb.v1+json';
@@ -316,7 +316,33 @@ export async function inflate(packed: string): Promise<unknown> {
   return JSON.parse(await new Response(stream).text());
 }
 
-/** A blob's content. Rejects when it is not what `document.py` packs. */
-export async function unpack(packed: string): Promise<Listing> {
-  return (await inflate(packed)) as Listing;
+/** Lines of a listing's base, from the first up to the other, or lines of its own: see blocknb/notebook/blobs.py. */
+type Part = [number, number] | Required<Listing>;
+
+/** A blob's content; `base` reads that of another blob, which this one may be the difference to. Rejects when it is not what is packed. */
+export async function unpack(
+  packed: string,
+  base: (hash: string) => Promise<Listing | null>,
+): Promise<Listing> {
+  const [content, hash] = packed.split(' ');
+  const found = await inflate(content);
+  return hash ? joined(found as Part[], await base(hash)) : (found as Listing);
+}
+
+function joined(parts: Part[], base: Listing | null): Listing {
+  if (!base?.ops) {
+    throw new Error('The listing that this one is the difference to is missing.');
+  }
+  const { text, lines, ops } = base;
+  const texts = text.split('\n');
+  const rows = parts.map((part) =>
+    Array.isArray(part)
+      ? { text: texts.slice(...part).join('\n'), lines: lines.slice(...part), ops: ops.slice(...part) }
+      : part,
+  );
+  return {
+    text: rows.map((row) => row.text).join('\n'),
+    lines: rows.flatMap((row) => row.lines),
+    ops: rows.flatMap((row) => row.ops),
+  };
 }

@@ -99,7 +99,9 @@ export class Store {
     let found = this.listings.get(hash);
     if (!found) {
       const packed = this.doc.blobs[hash];
-      found = packed ? unpack(packed) : (this.host.fetchBlob?.(hash) ?? Promise.resolve(null));
+      found = packed
+        ? unpack(packed, (base) => this.listing(base))
+        : (this.host.fetchBlob?.(hash) ?? Promise.resolve(null));
       this.listings.set(hash, found);
       found.then(
         (listing) => listing ?? this.listings.delete(hash),
