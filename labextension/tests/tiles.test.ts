@@ -234,10 +234,10 @@ const BOX: TileOp = {
 
 test('a box of the copy engine says its instructions, its bytes, its edge and its swizzle', () => {
   const access = { array: 'a', base: 0, steps: [96, 1], box: [[0, 100], [0, 64]] as [number, number][] }; // prettier-ignore
-  expect(verdict(BOX, access)).toBe('2 boxes of 64 × 64, 16 kB');
+  expect(verdict(BOX, access)).toBe('2 boxes of 64 × 64, 16 KiB');
   const said = sentences(BOX, access);
   expect(said[0]).toContain(
-    'From a by the copy engine (TMA): 2 boxes of 64 × 64, 16 kB; no thread holds it.',
+    'From a by the copy engine (TMA): 2 boxes of 64 × 64, 16 KiB; no thread holds it.',
   );
   expect(said[1]).toBe(`${28 * 64} of 8192 elements lie outside of the array: zeros take their place.`);
   expect(said[2]).toContain('p xor (r mod 8)');

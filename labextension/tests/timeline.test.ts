@@ -3,10 +3,10 @@ import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 
 import type { Document } from '../src/core/schema';
-import { drawing, type Spans, ticks, told } from '../src/core/views/timeline';
+import { drawing, type Packed, read, ticks, told } from '../src/core/views/timeline';
 import { fixture, shown, until } from './fixtures';
 
-const facts: Spans = {
+const facts: Packed = {
   lanes: ['a, b 0', 'a, b 1', 'producer', 'team', 'team products'],
   words: ['a, b', 'wgmma.m64n128k16', 'full', ''],
   spans: [
@@ -29,7 +29,7 @@ function doc(): Document {
 
 describe('the timeline', () => {
   test('a span is told in a sentence', () => {
-    const said = facts.spans.map((row) => told(facts, row));
+    const said = read(facts).spans.map((span) => told(facts.lanes, span));
     expect(said[0]).toBe('copy 0 of a, b to slot 0: clocks 0 to 1,212, 32,768 bytes, read up to clock 1,724');
     expect(said[2]).toBe('team waits for full: clocks 0 to 1,212');
     expect(said[4]).toBe('team: wgmma.m64n128k16 of copy 1, slot 1: clocks 1,724 to 2,236');
@@ -37,15 +37,32 @@ describe('the timeline', () => {
   });
 
   test('a product has the colour and the number of the slot that it reads, and lies where it is in time', () => {
-    const made = drawing(facts, 760);
+    const made = document.createElement('div');
+    made.append(...drawing(read(facts), 760));
     const boxes = [...made.querySelectorAll('.bnb-span-product')];
-    expect(boxes.map((box) => box.getAttribute('class')!.match(/slot-\d/)![0])).toEqual(['slot-0', 'slot-1']);
+    const fills = (shapes: Iterable<Element>): unknown[] =>
+      [...shapes].map((box) => box.getAttribute('fill'));
+    expect(fills(boxes)).toEqual(fills(made.querySelectorAll('.bnb-span-copy')));
+    expect(new Set(fills(boxes)).size).toBe(2);
     const number = (box: Element, name: string): number => Number(box.getAttribute(name));
     const copy = made.querySelector('.bnb-span-copy')!;
     expect(number(boxes[0], 'x')).toBeCloseTo(number(copy, 'x') + number(copy, 'width') + 0.5, 3);
     expect(number(boxes[1], 'x')).toBeGreaterThan(number(boxes[0], 'x'));
     expect([...made.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
     expect([...made.querySelectorAll('text')].map((t) => t.textContent)).toContain('team products');
+  });
+
+  test.each([1, 4])('the numbers at both ends of the axis are not cut off (zoom %i)', (zoom) => {
+    const [, chart] = drawing(
+      { ...read(facts), spans: [{ ...read(facts).spans[0], until: 10_000 }] },
+      760,
+      zoom,
+    );
+    const ends = [...chart.querySelectorAll('text')].filter((text) => /^(0|10,000)$/.test(text.textContent));
+    const places = ends.map((text) => Number(text.getAttribute('x')));
+    expect(places.length).toBe(2);
+    expect(Math.min(...places)).toBeGreaterThan(3);
+    expect(Math.max(...places)).toBeLessThan(Number(chart.getAttribute('width')) - 20);
   });
 
   test('arrows step through the spans, tell them and light their lines', async () => {
@@ -59,6 +76,10 @@ describe('the timeline', () => {
     press('ArrowRight');
     expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 1 of a, b to slot 1');
     expect(root.querySelectorAll('.bnb-span-now').length).toBeGreaterThan(0);
+    const zoom = panel.querySelector('select')!;
+    zoom.value = '4';
+    zoom.dispatchEvent(new Event('change'));
+    expect(panel.querySelector<SVGElement>('.bnb-span-now')!.dataset.span).toBe('1');
     press('ArrowLeft');
     expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 0 of a, b');
     card.dispose();

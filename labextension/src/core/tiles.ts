@@ -3,6 +3,7 @@
  * vectors over XOR, addresses as a start and steps, masks as boxes. An element is its row-major index in the tile.
  */
 
+import { size } from './plot/numbers';
 import { inflate, type TilesPart } from './schema';
 
 /** Shape, and the index that each bit of the register, lane and warp number contributes. */
@@ -103,6 +104,11 @@ export async function unpackTiles(part: TilesPart): Promise<Tiles> {
   return (await inflate(part.packed ?? '')) as Tiles;
 }
 
+/** How many elements a tile of this shape has, or a grid programs. */
+export function elements(shape: readonly number[]): number {
+  return shape.reduce((a, b) => a * b, 1);
+}
+
 /** XOR of the bases that the bits of `place` select. */
 export function combine(bases: readonly number[], place: number): number {
   return bases.reduce((index, basis, bit) => ((place >> bit) & 1 ? index ^ basis : index), 0);
@@ -125,12 +131,12 @@ export function places(layout: LayoutRow): Places {
 }
 
 function deal([shape, reg, lane, warp]: LayoutRow): Places {
-  const size = shape.reduce((a, b) => a * b, 1);
+  const all = elements(shape);
   const found: Places = {
-    warp: new Int32Array(size),
-    lane: new Int32Array(size),
-    register: new Int32Array(size),
-    holders: new Int32Array(size),
+    warp: new Int32Array(all),
+    lane: new Int32Array(all),
+    register: new Int32Array(all),
+    holders: new Int32Array(all),
   };
   const registers = Array.from({ length: 1 << reg.length }, (_, r) => combine(reg, r));
   for (let w = 0; w < 1 << warp.length; w++) {
@@ -219,9 +225,9 @@ export function boxOf(op: TileOp, index: number): number {
 
 /** For each element the number of its sector of 32 bytes, counted in the order of addresses from 0 on; -1: off or not known. */
 export function sectors(op: TileOp, access: TileAccess): Int32Array {
-  const size = op.shape.reduce((a, b) => a * b, 1);
+  const all = elements(op.shape);
   const raw: (number | null)[] = [];
-  for (let i = 0; i < size; i++) {
+  for (let i = 0; i < all; i++) {
     const offset = isOn(access, op.shape, i) ? offsetOf(access, op.shape, i) : null;
     raw.push(offset === null ? null : Math.floor((offset * op.bytes) / 32));
   }
@@ -256,7 +262,7 @@ export function verdict(op: TileOp, access: TileAccess | undefined): string {
     return op.shared.ways > 1 ? `${op.shared.ways}-way bank conflict` : 'no bank conflict';
   }
   if (op.bulk) {
-    return access?.why ?? (access ? boxesInWords(op) : 'not reached');
+    return access?.why ?? (access ? boxesInWords(op, op.bulk) : 'not reached');
   }
   if (!access?.traffic) {
     return access ? (access.why ?? '') : 'not reached';
@@ -288,15 +294,8 @@ export function sentences(op: TileOp, access: TileAccess | undefined): string[] 
   if (access.traffic) {
     found.push(...trafficSentences(op, access.traffic));
   }
-  const size = op.shape.reduce((a, b) => a * b, 1);
-  let off = 0;
-  for (let i = 0; i < size; i++) {
-    off += isOn(access, op.shape, i) ? 0 : 1;
-  }
-  if (off) {
-    found.push(`${off} of ${size} elements are masked off.`);
-  }
-  return found;
+  const off = elementsOff(op, access);
+  return off ? [...found, `${off} are masked off.`] : found;
 }
 
 function trafficSentences(op: TileOp, traffic: Traffic): string[] {
@@ -309,7 +308,7 @@ function trafficSentences(op: TileOp, traffic: Traffic): string[] {
     found > ideal ? `${percent(1 - ideal / found)} of what is moved is not asked for` : 'none is wasted';
   const said = [
     `${round(found / requests)} sectors a request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
-    `${count(requests, 'request')} of this program touch ${count(found, 'sector')} of 32 bytes (${bytes(found * 32)}), ${count(lines, 'line')} of 128.`,
+    `${count(requests, 'request')} of this program touch ${count(found, 'sector')} of 32 bytes (${size(found * 32)}), ${count(lines, 'line')} of 128.`,
     vectorSentence(op),
   ];
   if (op.name.startsWith('atomic') && together > 1) {
@@ -328,25 +327,34 @@ function pieces(swizzle: number): string {
   return `p xor (${rows > 1 ? `⌊r / ${rows}⌋` : 'r'} mod ${swizzle / 16})`;
 }
 
-/** "2 boxes of 128 × 64, 32768 bytes". */
-function boxesInWords(op: TileOp): string {
-  const size = op.shape.reduce((a, b) => a * b, 1);
-  const tile = op.bulk!.tile.reduce((a, b) => a * b, 1);
-  const boxes = size === tile ? '1 box' : `${size / tile} boxes`;
-  return `${boxes} of ${op.bulk!.tile.join(' × ')}, ${bytes(size * op.bytes)}`;
+/** "9 of 64 elements"; '' when all are on. */
+function elementsOff({ shape }: TileOp, access: TileAccess): string {
+  const all = elements(shape);
+  let off = 0;
+  for (let i = 0; i < all; i++) {
+    off += isOn(access, shape, i) ? 0 : 1;
+  }
+  return off ? `${off} of ${all} elements` : '';
+}
+
+/** How many instructions of the copy engine move an op's tile. */
+export function boxes({ shape, bulk }: TileOp): number {
+  return bulk ? elements(shape) / elements(bulk.tile) : 0;
+}
+
+/** "2 boxes of 128 × 64, 32 KiB". */
+function boxesInWords(op: TileOp, { tile }: BulkFacts): string {
+  const number = boxes(op);
+  return `${number} ${number === 1 ? 'box' : 'boxes'} of ${tile.join(' × ')}, ${size(elements(op.shape) * op.bytes)}`;
 }
 
 function bulkSentences(op: TileOp, facts: BulkFacts, access: TileAccess): string[] {
   const store = op.name === 'store_bulk';
-  const size = op.shape.reduce((a, b) => a * b, 1);
-  let off = 0;
-  for (let i = 0; i < size; i++) {
-    off += isOn(access, op.shape, i) ? 0 : 1;
-  }
+  const off = elementsOff(op, access);
   const edge = store ? 'they are not stored' : 'zeros take their place';
   return [
-    `${store ? 'To' : 'From'} ${op.what} by the copy engine (TMA): ${boxesInWords(op)}; no thread holds it.`,
-    ...(off ? [`${off} of ${size} elements lie outside of the array: ${edge}.`] : []),
+    `${store ? 'To' : 'From'} ${op.what} by the copy engine (TMA): ${boxesInWords(op, facts)}; no thread holds it.`,
+    ...(off ? [`${off} lie outside of the array: ${edge}.`] : []),
     facts.swizzle
       ? `In shared memory under a ${facts.swizzle}-byte swizzle: row r has its 16-byte pieces in the order ${pieces(facts.swizzle)}.`
       : 'In shared memory as it is, row after row.',
@@ -396,7 +404,7 @@ export function placeOf(number: number, grid: readonly number[], width = grid[0]
 
 /** "program 5 of 64", with its ids where the grid has more than one axis. */
 export function programName(number: number, grid: readonly number[], width?: number): string {
-  const total = grid.reduce((a, b) => a * b, 1);
+  const total = elements(grid);
   const ids = placeOf(number, grid, width);
   const rank = grid[2] > 1 ? 3 : grid[1] > 1 ? 2 : 1;
   return `program ${number} of ${total}${rank > 1 ? ` (${ids.slice(0, rank).join(', ')})` : ''}`;
@@ -412,8 +420,4 @@ function percent(x: number): string {
 
 function count(n: number, what: string): string {
   return `${n} ${what}${n === 1 ? '' : 's'}`;
-}
-
-function bytes(n: number): string {
-  return n < 10_000 ? `${n} bytes` : `${Math.round(n / 1000)} kB`;
 }

@@ -35,6 +35,13 @@ export function count(value: number | null | undefined): string {
   return value === null || value === undefined ? 'unknown' : value.toLocaleString('en-US');
 }
 
+/** Bytes, in the binary units that memories are sold by. */
+export function size(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB'];
+  const unit = units.findIndex((_, i) => bytes < 1024 ** (i + 1) || i === units.length - 1);
+  return `${digits(bytes / 1024 ** unit)} ${units[unit]}`;
+}
+
 /** A power of ten or of two, short: 0.01, 100, 1k, 64 Ki. Others as they are. */
 export function tick(value: number, base: 2 | 10): string {
   if (base === 2) {

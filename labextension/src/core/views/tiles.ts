@@ -10,6 +10,7 @@ import {
   programName,
   sentences,
   title,
+  elements,
   unpackTiles,
   verdict,
   type TileAccess,
@@ -146,7 +147,7 @@ class Tiles implements Mounted {
   }
 
   private get total(): number {
-    return this.facts!.grid.reduce((a, b) => a * b, 1);
+    return elements(this.facts!.grid);
   }
 
   private get op(): TileOp {

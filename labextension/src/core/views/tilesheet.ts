@@ -4,7 +4,9 @@ import { h } from '../dom';
 import { grid, type Cell } from '../plot/grid';
 import {
   bankOf,
+  boxes,
   boxOf,
+  elements,
   isOn,
   locate,
   offsetOf,
@@ -22,7 +24,7 @@ export type Paint = 'warp' | 'lane' | 'register' | 'sector' | 'bank' | 'box';
 
 export function paintsOf(op: TileOp): Paint[] {
   if (op.bulk) {
-    return ['box', 'bank', 'sector'];
+    return boxes(op) > 1 ? ['box', 'bank', 'sector'] : ['bank', 'sector'];
   }
   const own: Paint[] = op.shared ? ['bank'] : op.dot ? [] : ['sector'];
   return ['warp', 'lane', 'register', ...own];
@@ -89,7 +91,7 @@ export class TileSheet {
     };
     this.shown = shown;
     this.grid.show({
-      rows: shape.reduce((a, b) => a * b, 1) / columns,
+      rows: elements(shape) / columns,
       columns,
       cell: (r, c) => cell(shown, r * columns + c),
       head: (r) => String(flat ? r * columns : r),
@@ -105,7 +107,8 @@ export class TileSheet {
   private tell(row: number, column: number): void {
     if (this.shown) {
       const [element, ...rest] = story(this.shown, row * this.shown.columns + column);
-      this.place.textContent = `${element}: ${rest.filter(Boolean).join(', ')}`;
+      const said = rest.map((fact) => fact.said ?? fact.value).filter(Boolean);
+      this.place.textContent = `${element.value}: ${said.join(', ')}`;
       this.paintTable();
     }
   }
@@ -115,16 +118,14 @@ export class TileSheet {
     if (!this.table.open || !shown) {
       return;
     }
-    const heads = shown.places
-      ? ['element', 'memory', 'warp', 'lane', 'register', 'also held by']
-      : ['element', 'memory', 'box', 'bank'];
+    const heads = story(shown, 0).map(({ head }) => h('th', { scope: 'col' }, head));
     const body = h('tbody');
     for (let c = 0; c < Math.min(shown.columns, MOST); c++) {
       const [first, ...rest] = story(shown, this.grid.row * shown.columns + c);
-      const cells = rest.map((text) => h('td', {}, text.replace(/^(warp|lane|register|and|box|bank) /, '')));
-      body.append(h('tr', {}, h('th', { scope: 'row' }, first), ...cells));
+      const cells = rest.map((fact) => h('td', {}, fact.value));
+      body.append(h('tr', {}, h('th', { scope: 'row' }, first.value), ...cells));
     }
-    const head = h('tr', {}, ...heads.map((text) => h('th', { scope: 'col' }, text)));
+    const head = h('tr', {}, ...heads);
     this.rows.replaceChildren(h('thead', {}, head), body);
   }
 }
@@ -152,29 +153,53 @@ function numberOf(shown: Shown, index: number): number {
   }
 }
 
-/** An element's coordinates in the tile, its place in memory, warp, lane, register, and how many more threads hold it. */
-function story(shown: Shown, index: number): string[] {
-  const { op, access, places: held } = shown;
-  const where = access ? offsetOf(access, op.shape, index) : null;
-  let memory = op.shared ? `bank ${bankOf(op, index)}` : '';
-  if (isOff(shown, index)) {
-    memory = op.bulk ? 'outside of the array' : 'masked off';
-  } else if (where !== null) {
-    memory = `${element(shown.facts, access?.array ?? op.what, where)}, byte ${where * op.bytes}`;
-  }
+/** A cell of the table under its head; `said`: the same in a sentence. */
+interface Fact {
+  head: string;
+  value: string;
+  said?: string;
+}
+
+/**
+ * An element's coordinates in the tile, its place in memory; then box and bank of what the copy engine moves, else warp, lane, register,
+ * and how many more threads hold it.
+ */
+function story(shown: Shown, index: number): Fact[] {
+  const { op, places: held } = shown;
+  const named = (head: string, value: number): Fact => ({
+    head,
+    value: `${value}`,
+    said: `${head} ${value}`,
+  });
+  const found: Fact[] = [
+    { head: 'element', value: `[${unravel(index, shown.shape).join(', ')}]` },
+    { head: 'memory', value: memory(shown, index) },
+  ];
   if (!held) {
-    const box = op.bulk ? `box ${boxOf(op, index)}` : '';
-    return [`[${unravel(index, shown.shape).join(', ')}]`, memory, box, `bank ${bankOf(op, index)}`];
+    return [...found, named('box', boxOf(op, index)), named('bank', bankOf(op, index))];
   }
   const others = held.holders[index] - 1;
+  const value = others > 0 ? `${others} more thread${others > 1 ? 's' : ''}` : '';
   return [
-    `[${unravel(index, shown.shape).join(', ')}]`,
-    memory,
-    `warp ${held.warp[index]}`,
-    `lane ${held.lane[index]}`,
-    `register ${held.register[index]}`,
-    others > 0 ? `and ${others} more thread${others > 1 ? 's' : ''}` : '',
+    ...found,
+    named('warp', held.warp[index]),
+    named('lane', held.lane[index]),
+    named('register', held.register[index]),
+    { head: 'also held by', value, said: value && `and ${value}` },
   ];
+}
+
+/** Where an element lies: in an array, or for ops on shared memory in a bank. */
+function memory(shown: Shown, index: number): string {
+  const { facts, op, access } = shown;
+  if (isOff(shown, index)) {
+    return op.bulk ? 'outside of the array' : 'masked off';
+  }
+  const where = access ? offsetOf(access, op.shape, index) : null;
+  if (where !== null) {
+    return `${element(facts, access?.array ?? op.what, where)}, byte ${where * op.bytes}`;
+  }
+  return op.shared ? `bank ${bankOf(op, index)}` : '';
 }
 
 /** An element of an array by name: c[67, 5], or where the shape does not say, c + 34309. */

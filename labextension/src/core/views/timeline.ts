@@ -18,11 +18,13 @@ export const timeline: ViewSpec = {
   mount: (panel, store) => new TimelineView(panel, store),
 };
 
+const KINDS = ['copy', 'product', 'arithmetic', 'store', 'wait'] as const;
+
 /** lane, kind, start, end, until, word, line, op, slot, number, bytes: as blocknb/notebook/timelines.py writes it. */
 type Row = [number, number, number, number, number, number, number, number, number, number, number];
 
-/** What is under way, in clocks; `busy` is the share of the time in which a product is. */
-export interface Spans {
+/** What is under way as it is packed, in clocks; `busy` is the share of the time in which a product is. */
+export interface Packed {
   lanes: string[];
   words: string[];
   spans: Row[];
@@ -31,36 +33,61 @@ export interface Spans {
   about: string;
 }
 
-const KINDS = ['copy', 'product', 'arithmetic', 'store', 'wait'] as const;
+/** A row with names; `line` 0 and `number`, `slot` -1: none. A copy stays in its slot up to `until`. */
+interface Span {
+  lane: number;
+  kind: (typeof KINDS)[number];
+  start: number;
+  end: number;
+  until: number;
+  what: string;
+  line: number;
+  op: number;
+  slot: number;
+  number: number;
+  bytes: number;
+}
+
+export interface Timeline extends Omit<Packed, 'spans' | 'words'> {
+  spans: Span[];
+}
+
+export function read({ words, spans, ...rest }: Packed): Timeline {
+  const named = ([lane, kind, start, end, until, word, line, op, slot, number, bytes]: Row): Span => {
+    return { lane, kind: KINDS[kind], start, end, until, what: words[word], line, op, slot, number, bytes };
+  };
+  return { ...rest, spans: spans.map(named) };
+}
+
 const HIGH = 20; // px of a lane
 const LETTER = 6.6; // px of a letter
-const SLOTS = 8; // colours
+const SLOTS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d6c81a', '#8a6bbf', '#a6761d'];
 const ZOOMS = [1, 2, 4, 8, 16];
 
 /** The sentence about a span. */
-export function told(facts: Spans, row: Row): string {
-  const [lane, kind, start, end, until, word, , , slot, number, bytes] = row;
-  const what = facts.words[word];
-  const when = `clocks ${count(start)} to ${count(end)}`;
-  const moved = bytes ? `, ${count(bytes)} bytes` : '';
-  switch (KINDS[kind]) {
+export function told(lanes: readonly string[], span: Span): string {
+  const { kind, what, slot, number } = span;
+  const lane = lanes[span.lane];
+  const when = `clocks ${count(span.start)} to ${count(span.end)}`;
+  const moved = span.bytes ? `, ${count(span.bytes)} bytes` : '';
+  switch (kind) {
     case 'copy': {
-      const waits = until > end ? `, read up to clock ${count(until)}` : '';
+      const waits = span.until > span.end ? `, read up to clock ${count(span.until)}` : '';
       return `copy ${number} of ${what} to slot ${slot}: ${when}${moved}${waits}`;
     }
-    case 'product':
-      return `${facts.lanes[lane].replace(/ products$/, '')}: ${what}${number < 0 ? '' : ` of copy ${number}, slot ${slot}`}: ${when}`;
-    case 'wait':
-      return `${facts.lanes[lane]} waits${what ? ` for ${what}` : ''}: ${when}`;
-    default: {
-      const kindOf = KINDS[kind];
-      return `${facts.lanes[lane]}: ${kindOf}${what && what !== kindOf ? ` (${what})` : ''}: ${when}${moved}`;
+    case 'product': {
+      const from = number < 0 ? '' : ` of copy ${number}, slot ${slot}`;
+      return `${lane.replace(/ products$/, '')}: ${what}${from}: ${when}`;
     }
+    case 'wait':
+      return `${lane} waits${what ? ` for ${what}` : ''}: ${when}`;
+    default:
+      return `${lane}: ${kind}${what && what !== kind ? ` (${what})` : ''}: ${when}${moved}`;
   }
 }
 
 class TimelineView implements Mounted {
-  private facts: Spans | null = null;
+  private facts: Timeline | null = null;
   private asked = 0;
   private zoom = 1;
   private chosen = -1;
@@ -98,16 +125,18 @@ class TimelineView implements Mounted {
       return false;
     }
     this.tell(Math.max(0, Math.min(this.facts.spans.length - 1, this.chosen + by)), true);
+    const shape = this.box.querySelector('.bnb-span-now');
+    shape?.scrollIntoView?.({ block: 'nearest', inline: 'nearest' });
     return true;
   }
 
   private async load(): Promise<void> {
     const turn = ++this.asked;
     const part = this.store.doc.timeline;
-    let found: Spans | null = null;
+    let found: Timeline | null = null;
     let why = part?.why ?? '';
     try {
-      found = part?.packed ? ((await inflate(part.packed)) as Spans) : null;
+      found = part?.packed ? read((await inflate(part.packed)) as Packed) : null;
     } catch {
       why = 'What the card says of its timeline cannot be read.';
     }
@@ -125,17 +154,14 @@ class TimelineView implements Mounted {
     if (!this.facts || index < 0) {
       return;
     }
-    const row = this.facts.spans[index];
+    const span = this.facts.spans[index];
     this.chosen = index;
-    this.status.textContent = told(this.facts, row);
-    for (const old of this.box.querySelectorAll('.bnb-span-now')) {
-      old.classList.remove('bnb-span-now');
-    }
-    this.box.querySelector(`[data-span="${index}"]`)?.classList.add('bnb-span-now');
+    this.status.textContent = told(this.facts.lanes, span);
+    this.outline();
     const same = this.store.doc.timeline?.view === this.store.view;
     const selection: Selection = {
-      lines: row[6] ? [row[6]] : [],
-      op: same ? row[7] : null,
+      lines: span.line ? [span.line] : [],
+      op: same ? span.op : null,
       from: 'timeline',
     };
     if (pin) {
@@ -145,12 +171,19 @@ class TimelineView implements Mounted {
     }
   }
 
+  /** The span that was told last. */
+  private outline(): void {
+    for (const shape of this.box.querySelectorAll<SVGElement>('[data-span]')) {
+      shape.classList.toggle('bnb-span-now', Number(shape.dataset.span) === this.chosen);
+    }
+  }
+
   /** The spans of the lines that are selected elsewhere. */
   private light(): void {
     const selected = this.store.selection;
     const lines = selected && selected.from !== 'timeline' ? selected.lines : [];
     for (const span of this.box.querySelectorAll<SVGElement>('[data-span]')) {
-      const line = this.facts?.spans[Number(span.dataset.span)][6] ?? 0;
+      const line = this.facts?.spans[Number(span.dataset.span)].line ?? 0;
       span.classList.toggle('bnb-span-lit', line > 0 && lines.includes(line));
     }
   }
@@ -175,76 +208,85 @@ class TimelineView implements Mounted {
     this.draw(facts);
   }
 
-  private draw(facts: Spans): void {
+  private draw(facts: Timeline): void {
     const room = Math.max(380, Math.min(1000, this.box.clientWidth || 760));
-    this.box.replaceChildren(drawing(facts, room * this.zoom));
+    this.box.replaceChildren(...drawing(facts, room, this.zoom));
     this.light();
+    this.outline();
   }
 }
 
-/** The lanes and their spans. */
-export function drawing(facts: Spans, width: number): SVGSVGElement {
-  const left = Math.max(...facts.lanes.map((lane) => lane.length)) * LETTER + 12;
-  const end = Math.max(1, ...facts.spans.map(([, , , stop, until]) => Math.max(stop, until)));
-  const x = (clock: number): number => left + (clock / end) * (width - left - 8);
-  const bottom = facts.lanes.length * HIGH + 4;
-  const made = svg('svg', { class: 'bnb-timeline', width, height: bottom + 34, role: 'img' });
-  made.setAttribute('aria-label', `${facts.lanes.length} lanes: ${facts.lanes.join('; ')}`);
-  facts.lanes.forEach((lane, i) => {
-    made.append(
-      svg('line', {
-        class: 'bnb-plot-grid',
-        x1: left,
-        x2: width - 8,
-        y1: (i + 1) * HIGH + 1,
-        y2: (i + 1) * HIGH + 1,
-      }),
-      svg('text', { x: left - 6, y: i * HIGH + 15, 'text-anchor': 'end' }, lane),
-    );
+/** The names of the lanes, which stay where they are, and their spans; together `room` px wide, the spans times `zoom`. */
+export function drawing(facts: Timeline, room: number, zoom = 1): SVGSVGElement[] {
+  const { lanes, spans } = facts;
+  const left = Math.max(...lanes.map((lane) => lane.length)) * LETTER + 12;
+  const end = Math.max(1, ...spans.map((span) => Math.max(span.end, span.until)));
+  const half = (count(Math.round(end)).length * LETTER) / 2 + 2; // of the numbers at both ends
+  const width = (room - left) * zoom;
+  const x = (clock: number): number => half + (clock / end) * (width - 2 * half);
+  const bottom = lanes.length * HIGH + 4;
+  const height = bottom + 34;
+  const names = svg('svg', { class: 'bnb-timeline bnb-timeline-names', width: left, height });
+  const chart = svg('svg', { class: 'bnb-timeline', width, height, role: 'img' });
+  names.setAttribute('aria-hidden', 'true');
+  chart.setAttribute('aria-label', `${lanes.length} lanes: ${lanes.join('; ')}`);
+  const grid = (x1: number, y1: number, x2: number, y2: number): SVGElement =>
+    svg('line', { class: 'bnb-plot-grid', x1, y1, x2, y2 });
+  lanes.forEach((lane, i) => {
+    names.append(svg('text', { x: left - 6, y: i * HIGH + 15, 'text-anchor': 'end' }, lane));
+    chart.append(grid(x(0), (i + 1) * HIGH + 1, x(end), (i + 1) * HIGH + 1));
   });
   const step = ticks(end, Math.max(4, Math.floor(width / 130)));
   for (let clock = 0; clock <= end; clock += step) {
-    made.append(
-      svg('line', { class: 'bnb-plot-grid', x1: x(clock), x2: x(clock), y1: 0, y2: bottom }),
+    chart.append(
+      grid(x(clock), 0, x(clock), bottom),
       svg('text', { x: x(clock), y: bottom + 14, 'text-anchor': 'middle' }, count(clock)),
     );
   }
-  made.append(svg('text', { x: left, y: bottom + 29 }, 'clocks, reckoned, not measured'));
+  chart.append(svg('text', { x: x(0), y: bottom + 29 }, 'clocks, reckoned, not measured'));
   // Waits lie below what goes on meanwhile.
-  const order = facts.spans.map((row, i) => ({ row, i })).sort((a, b) => b.row[1] - a.row[1]);
-  made.append(...order.flatMap(({ row, i }) => marks(row, i, x)));
-  return made;
+  const order = [...spans.keys()].sort((a, b) => KINDS.indexOf(spans[b].kind) - KINDS.indexOf(spans[a].kind));
+  chart.append(...order.flatMap((i) => shapes(spans[i], i, x)));
+  return [names, chart];
 }
 
-function marks(row: Row, index: number, x: (clock: number) => number): Element[] {
-  const [lane, kind, start, end, until, , , , slot] = row;
-  const y = lane * HIGH + 3;
-  const rect = (name: string, from: number, to: number, top: number, height: number): SVGRectElement =>
+function shapes(span: Span, index: number, x: (clock: number) => number): SVGElement[] {
+  const { kind, start, end } = span;
+  const slot = Math.max(0, span.slot) % SLOTS.length;
+  const y = span.lane * HIGH + 3;
+  const rect = (
+    look: string,
+    to: number,
+    top: number,
+    height: number,
+    fill: string | null = null,
+  ): SVGRectElement =>
     svg('rect', {
-      class: `bnb-span bnb-span-${name}`,
+      class: `bnb-span bnb-span-${look}`,
       'data-span': index,
-      x: x(from),
+      x: x(start),
       y: top,
-      width: Math.max(1, x(to) - x(from) - 0.5),
+      width: Math.max(1, x(to) - x(start) - 0.5),
       height,
+      fill,
     });
-  const colour = `slot-${Math.max(0, slot) % SLOTS}`;
-  switch (KINDS[kind]) {
+  switch (kind) {
     case 'copy':
       return [
-        rect(`held bnb-span-${colour}`, start, Math.max(end, until), y, HIGH - 5),
-        rect(`copy bnb-span-${colour}`, start, end, y + 3, HIGH - 11),
+        rect('held', Math.max(end, span.until), y, HIGH - 5, SLOTS[slot]),
+        rect('copy', end, y + 3, HIGH - 11, SLOTS[slot]),
       ];
     case 'product': {
-      const box = rect(`product bnb-span-${colour}`, start, end, y, HIGH - 5);
-      const wide = x(end) - x(start) > 2 * LETTER && slot >= 0;
+      const box = rect('product', end, y, HIGH - 5, SLOTS[slot]);
+      const wide = x(end) - x(start) > 2 * LETTER && span.slot >= 0;
       const at = { x: (x(start) + x(end)) / 2, y: y + 12, 'text-anchor': 'middle', class: 'bnb-span-number' };
-      return wide ? [box, svg('text', at, String(slot))] : [box];
+      const fill = slot === 0 ? '#fff' : '#000'; // the first colour is the one dark one
+      return wide ? [box, svg('text', { ...at, fill }, String(span.slot))] : [box];
     }
     case 'wait':
-      return [rect('wait', start, end, y + 6, 3)];
+      return [rect('wait', end, y + 6, 3)];
     default:
-      return [rect(KINDS[kind], start, end, y, HIGH - 5)];
+      return [rect(kind, end, y, HIGH - 5)];
   }
 }
 
@@ -256,23 +298,17 @@ export function ticks(end: number, most: number): number {
 }
 
 function legend(): HTMLElement {
-  const key = (name: string, text: string): HTMLElement =>
-    h(
-      'span.bnb-timeline-key',
-      {},
-      svg(
-        'svg',
-        { width: 18, height: 12, 'aria-hidden': 'true' },
-        svg('rect', { class: `bnb-span bnb-span-${name}`, width: 18, height: 12 }),
-      ),
-      text,
-    );
+  const key = (look: string, text: string, fill: string | null = null): HTMLElement => {
+    const box = { class: `bnb-span-${look}`, width: 18, height: 12, fill };
+    const sample = svg('svg', { width: 18, height: 12, 'aria-hidden': 'true' }, svg('rect', box));
+    return h('span.bnb-timeline-key', {}, sample, text);
+  };
   return h(
     'p.bnb-legend',
     {},
-    key('copy bnb-span-slot-0', 'copy under way'),
-    key('held bnb-span-slot-0', 'waits in its slot'),
-    key('product bnb-span-slot-0', 'product, with its slot'),
+    key('copy', 'copy under way', SLOTS[0]),
+    key('held', 'waits in its slot', SLOTS[0]),
+    key('product', 'product, with its slot', SLOTS[0]),
     key('arithmetic', 'arithmetic'),
     key('store', 'store'),
     key('wait', 'waits'),
