@@ -71,8 +71,11 @@ def render(
     frames = [_summary(section) for section in sections]
     spent = sum(map(_size, (STYLE, foot, *head))) + sum(_size(f) + 400 for f in frames)
     last = {section.group: section for section in sections if section.language == "ir"}
-    named: set[str | int] = {*opened, *(id(section) for section in last.values())}
-    bodies = [[_line(line, section) for line in _lines(section, named)] for section in sections]
+    wanted = [section.key in opened or section is last.get(section.group) for section in sections]
+    bodies = [
+        [_line(line, section) for line in _lines(section, named)]
+        for section, named in zip(sections, wanted, strict=True)
+    ]
     level = fair_share([sum(_size(row) + 1 for row in rows) for rows in bodies], max(budget - spent, 0))
     parts, group = [f'<div class="blocknb-card"><style>{STYLE}</style>', *head], ""
     for section, summary, lines in zip(sections, frames, bodies, strict=True):
@@ -141,9 +144,9 @@ def _summary(section: Section) -> str:
     return f"<b>{escape(section.title)}</b> {escape(section.about)}{detail}"
 
 
-def _lines(section: Section, wanted: Collection[str | int]) -> Sequence[Line]:
-    """What is listed: of a stage that has changed nothing its notes, unless it is `wanted`, by its key or by its id."""
-    if not section.same or section.key in wanted or id(section) in wanted:
+def _lines(section: Section, wanted: bool) -> Sequence[Line]:
+    """What is listed: of a stage that has changed nothing its notes only, unless its text is `wanted`."""
+    if wanted or not section.same:
         return section.lines
     return [*(line for line in section.lines if line.note), Line("the same as after the stage before", None)]
 

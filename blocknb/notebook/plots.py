@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from blocknb.profile.spans import Timeline
 
+# Of slots of a ring, of what is no copy and no product, and of waits: as labextension/src/core/views/timeline.ts paints them.
+SLOTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D6C81A", "#8A6BBF", "#A6761D")
+WORK, WAIT = {"arithmetic": "#8A8A8A", "store": "#D55E00"}, "#BBBBBB"
 SIZE, DPI = (6.4, 3.8), 80
 MARKERS, DASHES = "os^DvPX*", ("-", "--", "-.", ":")
 # Okabe and Ito's palette, which people who confuse colours tell apart.
@@ -119,19 +122,6 @@ def roofs(part: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     return slanted, [c for c in part["ceilings"] if c["unit"] == "TFLOP/s"]
 
 
-SLOTS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#F0E442",
-    "#999999",
-    "#000000",
-)  # colours of a ring's slots
-WORK = {"arithmetic": "#888888", "store": "#D55E00"}
-
-
 def timelines(drawn: Mapping[str, Timeline]) -> Figure:
     """Timelines by title, above each other and to one scale. A copy is pale while it is under way, and paler while it waits in its slot;
     a product has the colour of the slot that it reads."""
@@ -144,19 +134,16 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
     for axes, (title, found) in zip(column, drawn.items(), strict=True):
         place = {lane: -number for number, lane in enumerate(found.lanes)}
         for span in found.spans:
+            y, length = place[span.lane], span.end - span.start
+            color = WORK.get(span.kind, SLOTS[max(span.slot, 0) % len(SLOTS)])
             if span.kind == "wait":
-                axes.plot([span.start, span.end], [place[span.lane]] * 2, color="#BBBBBB", linewidth=1)
-                continue
-            y, color = place[span.lane] - 0.4, WORK.get(span.kind, SLOTS[span.slot % len(SLOTS)])
-            if span.kind == "copy":
-                axes.broken_barh(
-                    [(span.start, max(span.end, span.until) - span.start)], (y, 0.8), color=color, alpha=0.2
-                )
-                axes.broken_barh([(span.start, span.end - span.start)], (y + 0.15, 0.5), color=color, alpha=0.6)
+                axes.plot([span.start, span.end], [y, y], color=WAIT, linewidth=1)
+            elif span.kind == "copy":
+                held = max(length, span.until - span.start)
+                axes.broken_barh([(span.start, held)], (y - 0.4, 0.8), color=color, alpha=0.2)
+                axes.broken_barh([(span.start, length)], (y - 0.25, 0.5), color=color, alpha=0.6)
             else:
-                axes.broken_barh(
-                    [(span.start, span.end - span.start)], (y, 0.8), color=color, edgecolor="white", linewidth=0.4
-                )
+                axes.broken_barh([(span.start, length)], (y - 0.4, 0.8), color=color, edgecolor="white", linewidth=0.4)
         axes.set_yticks([*place.values()], [*place], fontsize=7)
         axes.tick_params(axis="x", labelsize=7)
         axes.set_title(f"{title}: products under way {found.busy:.0%} of the time", fontsize=9, loc="left")
@@ -165,7 +152,7 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
     column[-1].set_xlim(left=0)
     keys = [("copy under way", SLOTS[0], 0.8), ("waits in its slot", SLOTS[0], 0.2), ("product", SLOTS[0], 1.0)]
     keys += [(kind, color, 1.0) for kind, color in WORK.items()]
-    keys.append(("waits", "#BBBBBB", 1.0))
+    keys.append(("waits", WAIT, 1.0))
     handles = [Patch(color=color, alpha=alpha, label=label) for label, color, alpha in keys]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), fontsize=7, frameon=False)
     return figure

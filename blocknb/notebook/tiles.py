@@ -261,16 +261,21 @@ class Tiles:
                 continue
             array = _seen_as(self.arrays[access["array"]], access, shape)
             origins = [None if offset is None else offset // size for offset in found]
-            extent = _extent(array["strides"], access, shape)
-            for other in (
-                o for o in self.listed if o.name == op.name and o is not op
-            ):  # a tile that is stored in parts
-                part = first.get(str(other.id), {})
-                if part.get("array") == access["array"] and "base" in part and "base" in access:
-                    reach = _extent(array["strides"], part, self._tile(other)[0])
-                    extent = _joined(array["strides"], extent, part["base"] - access["base"], reach)
+            extent = self._reach(op, first, array["strides"])
             return {"op": op.id, "array": access["array"], **array, "extent": extent, "origins": origins}
         return None
+
+    def _reach(self, op: Op, first: Mapping[str, Any], strides: Sequence[int]) -> list[int]:
+        """How far along each axis of its array an op's tile reaches, with the other parts where a tile is moved in parts."""
+        access = first[str(op.id)]
+        extent = _extent(strides, access, self._tile(op)[0])
+        for other in self.listed:
+            part = first.get(str(other.id), {})
+            same = other is not op and other.name == op.name and part.get("array") == access["array"]
+            if same and "base" in part and "base" in access:
+                reach = _extent(strides, part, self._tile(other)[0])
+                extent = _joined(strides, extent, part["base"] - access["base"], reach)
+        return extent
 
 
 def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Tiles | None]:

@@ -70,17 +70,10 @@ def _part(found: Timeline, trace: Trace) -> dict[str, Any]:
             words.index(span.what), lines.get(span.op, 0), span.op, span.slot, span.number, span.bytes,
         ]
         for span in shown
-        if span.lane in found.lanes
     ]  # fmt: skip
     cut = found.cut or len(shown) < len(found.spans)
-    return {
-        "lanes": list(found.lanes),
-        "words": words,
-        "spans": rows,
-        "busy": round(found.busy, 4),
-        "cut": cut,
-        "about": ABOUT,
-    }
+    head = {"lanes": list(found.lanes), "busy": round(found.busy, 4), "cut": cut, "about": ABOUT}
+    return {**head, "words": words, "spans": rows}
 
 
 def section(found: Timeline, expression: str, group: str) -> Section:

@@ -103,9 +103,10 @@ class Machine:
             barrier.phase, barrier.pending, barrier.ended = barrier.phase + 1, barrier.arrivals, self.now
             waiting, barrier.waiting = barrier.waiting, []
             for parity, agent in waiting:
-                self.at(self.now, agent.resume) if barrier.phase & 1 != parity else barrier.waiting.append(
-                    (parity, agent)
-                )
+                if barrier.phase & 1 == parity:
+                    barrier.waiting.append((parity, agent))
+                else:
+                    self.at(self.now, agent.resume)
 
     def fetch(self, op: Op, slot: Slot, bytes: int, start: float, key: Any) -> float:
         """A copy to a slot; when it has landed. Copies with one key arrive together."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: What stands for a span where there are only characters.
+SIGNS = {"copy": "░", "product": "█", "arithmetic": "▒", "store": "s", "wait": "·"}
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -62,22 +65,15 @@ class Timeline:
 
     def text(self, width: int = 96) -> str:
         """The picture in characters, a lane a line."""
-        scale, signs = (
-            self.end / width or 1.0,
-            {"copy": "░", "product": "█", "arithmetic": "▒", "store": "s", "wait": "·"},
-        )
-        names = max(map(len, self.lanes), default=0)
+        scale, names = self.end / width or 1.0, max(map(len, self.lanes), default=0)
         lines = []
         for lane in self.lanes:
             row = [" "] * width
-            mine = sorted((s for s in self.spans if s.lane == lane), key=lambda s: s.kind != "wait")
-            for span in mine:
-                cells = range(
-                    int(span.start / scale), min(width, max(int(span.start / scale) + 1, round(span.end / scale)))
-                )
-                for cell in cells:
-                    row[cell] = signs[span.kind]
-                for cell in range(min(width, round(span.end / scale)), min(width, round(span.until / scale))):
+            for span in sorted((s for s in self.spans if s.lane == lane), key=lambda s: s.kind != "wait"):
+                start, end, until = int(span.start / scale), round(span.end / scale), round(span.until / scale)
+                for cell in range(start, min(width, max(start + 1, end))):
+                    row[cell] = SIGNS[span.kind]
+                for cell in range(end, min(width, until)):
                     row[cell] = "-"
             lines.append(f"{lane.ljust(names)} |{''.join(row)}|")
         return "\n".join(lines)

@@ -186,7 +186,12 @@ class Knobs implements Mounted {
   private paint(): void {
     const rows = compared(this.first, this.store.doc);
     const table = h('table.bnb-table', {}, h('caption', {}, 'what changed'));
-    const head = h('tr', {}, ...['', 'in the cell', 'now'].map((text) => h('th', { scope: 'col' }, text)));
+    const head = h(
+      'tr',
+      {},
+      h('td'),
+      ...['in the cell', 'now'].map((text) => h('th', { scope: 'col' }, text)),
+    );
     table.append(h('thead', {}, head));
     const body = h('tbody');
     for (const [name, before, now] of rows) {

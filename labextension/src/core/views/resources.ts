@@ -46,7 +46,7 @@ class ResourcesView implements Mounted {
   private paint(): void {
     const { views } = this.store.doc;
     const table = h('table.bnb-table', {}, h('caption', {}, 'as the assembler reported it'));
-    const head = h('tr', {}, h('th', { scope: 'col' }, ''));
+    const head = h('tr', {}, h('td'));
     head.append(...views.map((view) => h('th', { scope: 'col' }, view.label)));
     const body = h('tbody');
     for (const [label, cell] of ROWS) {
