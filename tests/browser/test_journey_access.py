@@ -14,6 +14,9 @@ AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 OWN = ("Code", "Passes", "Resources", "Tiles", "Bench", "History", "Knobs")  # views of the card of version 3
 
+PRODUCT = """from blocknb.profile.suite.steps import STEPS, matmul, run_step
+run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
+
 
 @pytest.fixture(scope="module")
 def measured(softmax_notebook):
@@ -23,8 +26,9 @@ def measured(softmax_notebook):
         f"%%blockkernel --sweep BLOCK=1024,2048,4096 --baseline np.exp(x)\n{LAUNCH.format(options='')}"
     )
     roofline = notebook.add("%roofline softmax --baseline np.exp(x)")
-    notebook.run(sweep, roofline)
-    return {"Sweep": sweep, "Roofline": roofline}
+    timeline = notebook.add(f"%%blockkernel\n{PRODUCT}")
+    notebook.run(sweep, roofline, timeline)
+    return {"Sweep": sweep, "Roofline": roofline, "Timeline": timeline}
 
 
 @pytest.fixture
@@ -45,6 +49,7 @@ READY = {
     "Code": lambda card: eventually(lambda: card.listing("Machine code").code, lambda text: "ex2" in text),
     "Passes": lambda card: compared(card),
     "Tiles": lambda card: card.panel(".bnb-sheet rect").count,
+    "Timeline": lambda card: eventually(lambda: card.panel("[data-span]").count, bool),
     "History": lambda card: card.panel(".bnb-summary").wait(),
 }
 
@@ -69,7 +74,7 @@ def theme(request, page):
 def test_no_view_has_a_serious_finding_in_any_theme(theme, views, page, screenshots):
     page.run("(script) => { (0, eval)(script); }", AXE.read_text("utf-8"))
     found = {}
-    for title in (*OWN, "Sweep", "Roofline"):
+    for title in (*OWN, "Sweep", "Roofline", "Timeline"):
         card = views(title)
         card.screenshot(screenshots / f"{title.lower()}-{theme}.png")
         problems = card.run(

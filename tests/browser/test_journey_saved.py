@@ -53,8 +53,8 @@ def test_10_a_saved_notebook_explores_with_no_kernel(softmax, page):
     notebook.close(shut_down=False)
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_10_an_exported_page_works_offline(softmax, browser, colours):
+@pytest.mark.parametrize(("colours", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")])
+def test_10_an_exported_page_works_offline(softmax, browser, colours, background):
     cell = softmax.notebook.add("softmax.export_html('exported.html')")
     softmax.notebook.run(cell)
     alone = browser.open(SCRIPT, colorScheme=colours)
@@ -63,6 +63,7 @@ def test_10_an_exported_page_works_offline(softmax, browser, colours):
     card = Card(alone, ".bnb-card")
     card.wait()
     assert card.state == "saved"
+    assert card.run("(card) => getComputedStyle(card).backgroundColor") == background
     explore(card)
     assert alone.requested() == [(softmax.lab.folder / "exported.html").as_uri()]
     assert alone.errors() == []

@@ -25,7 +25,11 @@ const SOURCE = 'source';
 const ASKED = 'asked';
 
 class HistoryView implements Mounted {
-  private readonly table = h('div');
+  private readonly table = h('div.bnb-results', {
+    tabindex: 0,
+    role: 'region',
+    'aria-label': 'The versions',
+  });
   private readonly what = h('select.bnb-select', { 'aria-label': 'What to compare' });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly text = h('div.bnb-listing');

@@ -210,7 +210,9 @@ class TimelineView implements Mounted {
 
   private draw(facts: Timeline): void {
     const room = Math.max(380, Math.min(1000, this.box.clientWidth || 760));
-    this.box.replaceChildren(...drawing(facts, room, this.zoom));
+    const [names, chart] = drawing(facts, room, this.zoom);
+    this.box.style.scrollPaddingLeft = `${names.getAttribute('width')}px`; // the names stand in front of what is scrolled there
+    this.box.replaceChildren(names, chart);
     this.light();
     this.outline();
   }
