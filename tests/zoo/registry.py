@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from zoo.arrays import place, to_numpy
+from zoo.references import FLOAT8
 
 Make = Callable[[np.random.Generator], dict[str, Any]]
 
@@ -104,3 +105,10 @@ def normal(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np
 def integers(rng: np.random.Generator, low: int, high: int, *shape: int, dtype: Any = np.int32) -> np.ndarray:
     """Integers from low up to, not including, high."""
     return rng.integers(low, high, shape, dtype=dtype)
+
+
+def codes(rng: np.random.Generator, rows: int, columns: int, kind: str = "e4m3") -> np.ndarray:
+    """Rows of numbers of few bits as bytes: of e2m1 two in each."""
+    if kind == "e2m1":
+        return integers(rng, 0, 256, rows, columns // 2, dtype=np.uint8)
+    return normal(rng, rows, columns, dtype=FLOAT8[kind]).view(np.uint8)

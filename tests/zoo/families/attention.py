@@ -4,6 +4,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides, vector
+from zoo.references import attention_with_gradients
 from zoo.registry import normal, specimen
 
 
@@ -260,23 +261,8 @@ def attention(q, k, v, dout, causal, scale):
 
 
 def attention_reference(q, k, v, dout, causal, scale):
-    groups = q.shape[1] // k.shape[1]
-    kk, vv = np.repeat(k, groups, 1), np.repeat(v, groups, 1)
-    s = np.einsum("mhd,nhd->hmn", q, kk) * scale
-    if causal:
-        s = np.where(np.arange(q.shape[0])[:, None] + k.shape[0] - q.shape[0] >= np.arange(k.shape[0]), s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    out = np.einsum("hmn,nhd->mhd", p, vv)
-    dp = np.einsum("mhd,nhd->hmn", dout, vv)
-    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * scale
-    fold = lambda x: x.reshape(x.shape[0], k.shape[1], groups, -1).sum(2)  # noqa: E731
-    return (
-        out,
-        np.einsum("hmn,nhd->mhd", ds, kk),
-        fold(np.einsum("hmn,mhd->nhd", ds, q)),
-        fold(np.einsum("hmn,mhd->nhd", p, dout)),
-    )
+    heads = attention_with_gradients(*(x.swapaxes(0, 1) for x in (q, k, v, dout)), causal, scale)
+    return tuple(x.swapaxes(0, 1) for x in heads)
 
 
 def attention_inputs(rng, rows, heads, kv_heads, dim, causal, dtype=np.float16):

@@ -4,6 +4,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides, zeros
+from zoo.references import attention_with_gradients
 from zoo.registry import normal, specimen
 
 
@@ -197,17 +198,7 @@ def block_attention(q, k, v, dout, causal):
 
 
 def block_attention_reference(q, k, v, dout, causal):
-    group = q.shape[1] // k.shape[1]
-    kk, vv = k.repeat(group, 1), v.repeat(group, 1)
-    s = q @ kk.swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    if causal:
-        s = np.where(np.tri(s.shape[-1], dtype=bool), s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    dp = dout @ vv.swapaxes(-1, -2)
-    ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * q.shape[-1] ** -0.5
-    fold = lambda x: x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)  # noqa: E731
-    return p @ vv, ds @ kk, fold(ds.swapaxes(-1, -2) @ q), fold(p.swapaxes(-1, -2) @ dout)
+    return attention_with_gradients(q, k, v, dout, causal, q.shape[-1] ** -0.5)
 
 
 def block_attention_inputs(rng, batch, heads, kv_heads, length, dim, causal, dtype=np.float16):

@@ -4,6 +4,7 @@ import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides
+from zoo.references import paged_decode
 from zoo.registry import integers, normal, specimen
 
 
@@ -77,7 +78,7 @@ def _merge_splits(
     tl.store(Out + batch * stride_ob + head * stride_oh + offs_d, acc / total)
 
 
-def paged_attention(q, k_cache, v_cache, block_tables, seq_lens):
+def paged_attention(q, k_cache, v_cache, tables, lengths):
     """One query token a sequence against pages (page, slot, kv head, dim) that its row of the table lists."""
     batches, heads, dim = q.shape
     page, kv_heads = k_cache.shape[1:3]
@@ -86,22 +87,12 @@ def paged_attention(q, k_cache, v_cache, block_tables, seq_lens):
     partial, lse = empty(q, (batches, heads, splits, dim), "float32"), empty(q, (batches, heads, splits), "float32")
     s = strides(k_cache)
     _paged_decode[(batches, kv_heads, splits)](
-        q, k_cache, v_cache, block_tables, seq_lens, partial, lse, dim**-0.5, *strides(q)[:2], *s[:3], strides(block_tables)[0],
+        q, k_cache, v_cache, tables, lengths, partial, lse, dim**-0.5, *strides(q)[:2], *s[:3], strides(tables)[0],
         *strides(partial)[:3], HEADS_PER_KV=heads // kv_heads, PAGE=page, BLOCK_N=16, BLOCK_H=16, HEAD_DIM=dim, SPLITS=splits, num_stages=2,
     )  # fmt: skip
     _merge_splits[(batches, heads)](
-        partial, lse, seq_lens, out, *strides(partial)[:3], *strides(out)[:2], BLOCK_N=16, HEAD_DIM=dim, SPLITS=splits
+        partial, lse, lengths, out, *strides(partial)[:3], *strides(out)[:2], BLOCK_N=16, HEAD_DIM=dim, SPLITS=splits
     )
-    return out
-
-
-def paged_reference(q, k_cache, v_cache, block_tables, seq_lens):
-    out, groups = np.zeros_like(q), q.shape[1] // k_cache.shape[2]
-    for b, length in enumerate(seq_lens):
-        k, v = (c[block_tables[b]].reshape(-1, *c.shape[2:])[:length].repeat(groups, 1) for c in (k_cache, v_cache))
-        s = np.einsum("hd,nhd->hn", q[b], k) * q.shape[-1] ** -0.5
-        p = np.exp(s - s.max(1, keepdims=True))
-        out[b] = np.einsum("hn,nhd->hd", p / p.sum(1, keepdims=True), v)
     return out
 
 
@@ -111,13 +102,13 @@ def paged_inputs(rng, batches, heads, kv_heads, dim, pages, page):
     lengths = integers(rng, 1, pages // 2 * page, batches)
     lengths[0] = 1
     q = normal(rng, batches, heads, dim, dtype=np.float16)
-    return {"q": q, "k_cache": cache(), "v_cache": cache(), "block_tables": tables, "seq_lens": lengths}
+    return {"q": q, "k_cache": cache(), "v_cache": cache(), "tables": tables, "lengths": lengths}
 
 
 specimen(
     "paged_attention",
     paged_attention,
-    paged_reference,
+    paged_decode,
     2e-2,
     5e-3,
     grouped=lambda rng: paged_inputs(rng, 3, 8, 2, 32, 20, 8),

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 from zoo.arrays import POISON, dtype_name, empty, full, strides, table, vector, zeros
+from zoo.references import paged_decode
 from zoo.registry import integers, normal, specimen
 
 
@@ -271,13 +272,7 @@ def paged_descriptors(q, k_cache, v_cache, tables, lengths):
 
 
 def paged_reference(q, k_cache, v_cache, tables, lengths):
-    out, group = np.zeros(q.shape), q.shape[1] // k_cache.shape[1]
-    for b, n in enumerate(lengths):
-        k, v = (np.concatenate(list(c[tables[b]]), 1)[:, :n].repeat(group, 0) for c in (k_cache, v_cache))
-        s = np.einsum("hd,hnd->hn", q[b], k) * q.shape[-1] ** -0.5
-        p = np.exp(s - s.max(-1, keepdims=True))
-        out[b] = np.einsum("hn,hnd->hd", p / p.sum(-1, keepdims=True), v)
-    return out
+    return paged_decode(q, k_cache.swapaxes(1, 2), v_cache.swapaxes(1, 2), tables, lengths)
 
 
 def paged_inputs(rng, batch, heads, kv_heads, dim, page):

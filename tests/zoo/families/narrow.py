@@ -1,23 +1,16 @@
 """Eight bits and four: quantising to fp8, products with scales by row and by block, microscaled products, attention in fp8, and fp4 taken
 apart by the GPU itself. Bytes are uint8 arrays that `triton.reinterpret` shows the kernels as fp8, as libraries without the dtype do."""
 
-import ml_dtypes
 import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides
-from zoo.registry import integers, normal, specimen
-
-E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+from zoo.references import FLOAT8, causal_scores, number, numbers, scaled, softmax, spread
+from zoo.registry import codes, integers, normal, specimen
 
 
 def fp8(x):
     return triton.reinterpret(x, tl.float8e4nv)
-
-
-def number(codes, dtype=E4M3):
-    """The numbers that bytes stand for."""
-    return codes.view(dtype).astype(np.float64)
 
 
 @triton.jit
@@ -128,15 +121,11 @@ def rowwise_reference(a, b, scale_a, scale_b, bias, fast):
     return c if bias is None else c + bias
 
 
-def bytes_of(rng, *shape, dtype=E4M3):
-    return normal(rng, *shape, dtype=dtype).view(np.uint8)
-
-
 specimen(
     "fp8_rowwise", rowwise_matmul, rowwise_reference, 1e-3, 1e-3,
-    ragged=lambda rng: {"a": bytes_of(rng, 40, 75), "b": bytes_of(rng, 21, 75), "scale_a": rng.random(40).astype(np.float32),
+    ragged=lambda rng: {"a": codes(rng, 40, 75), "b": codes(rng, 21, 75), "scale_a": rng.random(40).astype(np.float32),
                         "scale_b": rng.random(21).astype(np.float32), "bias": normal(rng, 21), "fast": True},
-    whole=lambda rng: {"a": bytes_of(rng, 32, 64), "b": bytes_of(rng, 32, 64), "scale_a": rng.random(32).astype(np.float32),
+    whole=lambda rng: {"a": codes(rng, 32, 64), "b": codes(rng, 32, 64), "scale_a": rng.random(32).astype(np.float32),
                        "scale_b": rng.random(32).astype(np.float32), "bias": None, "fast": False},
 )  # fmt: skip
 
@@ -193,14 +182,14 @@ def blockwise_matmul(a, b, a_scale, b_scale, group):
 
 
 def blockwise_reference(a, b, a_scale, b_scale, group):
-    spread = lambda x, axis, n: np.repeat(x, group, axis).take(np.arange(n), axis)  # noqa: E731
-    K = a.shape[1]
-    return (number(a) * spread(a_scale, 1, K)) @ (number(b) * spread(spread(b_scale, 1, K), 0, b.shape[0])).T
+    N, K = b.shape
+    of_b = spread(spread(b_scale, group, K, 1), group, N, 0)
+    return (number(a) * spread(a_scale, group, K, 1)) @ (number(b) * of_b).T
 
 
 specimen(
     "fp8_blockwise", blockwise_matmul, blockwise_reference, 2e-3, 2e-3,
-    ragged=lambda rng: {"a": bytes_of(rng, 21, 80), "b": bytes_of(rng, 44, 80), "a_scale": rng.random((21, 3)).astype(np.float32),
+    ragged=lambda rng: {"a": codes(rng, 21, 80), "b": codes(rng, 44, 80), "a_scale": rng.random((21, 3)).astype(np.float32),
                         "b_scale": rng.random((2, 3)).astype(np.float32), "group": 32},
 )  # fmt: skip
 
@@ -243,29 +232,16 @@ def microscaled_matmul(a, b, a_scale, b_scale, a_format, b_format, k):
     return c
 
 
-def microscaled_numbers(x, scale, kind):
-    if kind == "e2m1":
-        both = (half.view(ml_dtypes.float4_e2m1fn).astype(np.float64) for half in (x & 15, x >> 4))
-        x = np.stack(list(both), -1).reshape(x.shape[0], -1)
-    elif x.dtype == np.uint8:
-        x = number(x, {"e4m3": E4M3, "e5m2": E5M2}[kind])
-    return x if scale is None else x * np.repeat(2.0 ** (scale.astype(float) - 127), 32, 1)
-
-
 def microscaled_reference(a, b, a_scale, b_scale, a_format, b_format, k):
-    return microscaled_numbers(a, a_scale, a_format) @ microscaled_numbers(b, b_scale, b_format).T
+    a = numbers(a, a_format)
+    return (a if a_scale is None else scaled(a, a_scale)) @ scaled(numbers(b, b_format), b_scale).T
 
 
 def microscaled_inputs(rng, M, N, K, a_format, b_format):
-    make = {
-        "e2m1": lambda n: integers(rng, 0, 256, n, K // 2, dtype=np.uint8),
-        "e4m3": lambda n: bytes_of(rng, n, K),
-        "e5m2": lambda n: bytes_of(rng, n, K, dtype=E5M2),
-        "fp16": lambda n: normal(rng, n, K, dtype=np.float16),
-    }
     scales = [integers(rng, 122, 132, n, K // 32, dtype=np.uint8) for n in (M, N)]
     return {
-        "a": make[a_format](M), "b": make[b_format](N), "a_scale": None if a_format == "fp16" else scales[0],
+        "a": normal(rng, M, K, dtype=np.float16) if a_format == "fp16" else codes(rng, M, K, a_format),
+        "b": codes(rng, N, K, b_format), "a_scale": None if a_format == "fp16" else scales[0],
         "b_scale": scales[1], "a_format": a_format, "b_format": b_format, "k": K,
     }  # fmt: skip
 
@@ -333,9 +309,8 @@ def attention_weights(q, k, q_scale, k_scale, causal):
     q, k = number(q) * q_scale[:, None, None], number(k) * k_scale[:, None, None]
     s = np.einsum("hmd,hnd->hmn", q, k) * q.shape[-1] ** -0.5
     if causal:
-        s = np.where(np.tri(s.shape[-1], dtype=bool), s, -np.inf)
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+        s = causal_scores(s)
+    return softmax(s)
 
 
 def fp8_attention_reference(q, k, v, q_scale, k_scale, v_scale, causal):
@@ -351,7 +326,7 @@ def fp8_attention_error(q, k, v, q_scale, k_scale, v_scale, causal):
 
 specimen(
     "fp8_attention", fp8_attention, fp8_attention_reference, error=fp8_attention_error,
-    causal=lambda rng: {n: bytes_of(rng, 2, 75, 32) for n in "qkv"}
+    causal=lambda rng: {n: normal(rng, 2, 75, 32, dtype=FLOAT8["e4m3"]).view(np.uint8) for n in "qkv"}
     | {f"{n}_scale": (0.5 + rng.random(2)).astype(np.float32) for n in "qkv"}
     | {"causal": True},
 )  # fmt: skip
@@ -399,8 +374,8 @@ def unpack_fp4(x, scale):
 
 
 def unpack_reference(x, scale):
-    numbers = microscaled_numbers(x[None], None, "e2m1")[0]
-    return numbers * np.repeat(scale, 16)[: len(numbers)]
+    x = numbers(x[None], "e2m1")[0]
+    return x * spread(scale, 16, len(x), 0)
 
 
 specimen(

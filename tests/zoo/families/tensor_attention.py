@@ -6,14 +6,10 @@ import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides, vector
+from zoo.references import softmax
 from zoo.registry import integers, normal, specimen
 
 HALF = np.float16
-
-
-def softmax(s):
-    p = np.exp(s - np.where(np.isfinite(s.max(-1, keepdims=True)), s.max(-1, keepdims=True), 0))
-    return p / np.maximum(p.sum(-1, keepdims=True), 1e-30)
 
 
 @triton.jit

@@ -1,13 +1,13 @@
 """Forms of `tl.dot` that kernels use: other precisions and accumulators, batches, scales along K, operands that were split, joined,
 permuted or picked by index, and what is added up between programs."""
 
-import ml_dtypes
 import numpy as np
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 from zoo.arrays import POISON, empty, full, strides, zeros
-from zoo.registry import integers, normal, specimen
+from zoo.references import numbers, scaled
+from zoo.registry import codes, integers, normal, specimen
 
 HALF = np.float16
 
@@ -365,27 +365,17 @@ def block_scaled(a, b, a_scale, b_scale, formats):
 
 
 def block_scaled_reference(a, b, a_scale, b_scale, formats):
-    def numbers(x, scale, kind):
-        if kind == "e2m1":
-            both = [half.view(ml_dtypes.float4_e2m1fn).astype(np.float64) for half in (x & 15, x >> 4)]
-            x = np.stack(both, -1).reshape(len(x), -1)
-        else:
-            x = x.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
-        flat = scale.transpose(0, 3, 2, 1, 4).reshape(scale.shape[0] * 128, -1)[: len(x)]
-        return x * np.repeat(2.0 ** (flat.astype(float) - 127), 32, 1)
+    def both(x, scale, kind):
+        return scaled(numbers(x, kind), scale.transpose(0, 3, 2, 1, 4).reshape(scale.shape[0] * 128, -1)[: len(x)])
 
-    return numbers(a, a_scale, formats[0]) @ numbers(b, b_scale, formats[1]).T
+    return both(a, a_scale, formats[0]) @ both(b, b_scale, formats[1]).T
 
 
 def block_scaled_inputs(rng, M, N, K, formats):
-    make = {
-        "e2m1": lambda n: integers(rng, 0, 256, n, K // 2, dtype=np.uint8),
-        "e4m3": lambda n: normal(rng, n, K, dtype=ml_dtypes.float8_e4m3fn).view(np.uint8),
-    }
     scale = lambda n: integers(rng, 124, 130, -(-n // 128), K // 128, 32, 4, 4, dtype=np.uint8)  # noqa: E731
     return {
-        "a": make[formats[0]](M),
-        "b": make[formats[1]](N),
+        "a": codes(rng, M, K, formats[0]),
+        "b": codes(rng, N, K, formats[1]),
         "a_scale": scale(M),
         "b_scale": scale(N),
         "formats": formats,

@@ -4,14 +4,10 @@ import numpy as np
 import triton
 import triton.language as tl
 from zoo.arrays import empty, strides, zeros
+from zoo.references import attention_gradients, causal_scores, softmax
 from zoo.registry import integers, normal, specimen
 
 HALF = np.float16
-
-
-def softmax(s):
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
 
 
 @triton.jit
@@ -174,21 +170,19 @@ def gradients_at_once(q, k, v, do, lse, delta):
     return dq, dk, dv
 
 
-def causal_weights(q, k):
-    s = q @ k.swapaxes(1, 2) * q.shape[2] ** -0.5
-    return np.where(np.tri(s.shape[1], dtype=bool), s, -np.inf)
+def scores(q, k):
+    return causal_scores(q @ k.swapaxes(1, 2) * q.shape[2] ** -0.5)
 
 
 def gradients_at_once_reference(q, k, v, do, lse, delta):
-    p = np.exp(causal_weights(q, k) - lse[..., None])
-    ds = p * (do @ v.swapaxes(1, 2) - delta[..., None]) * q.shape[2] ** -0.5
-    return ds @ k, ds.swapaxes(1, 2) @ q, p.swapaxes(1, 2) @ do
+    p = np.exp(scores(q, k) - lse[..., None])
+    return attention_gradients(p, q, k, v, do, delta, q.shape[2] ** -0.5)
 
 
 def gradients_at_once_inputs(rng, H, N, D):
     made = {name: normal(rng, H, N, D, dtype=HALF) for name in ("q", "k", "v", "do")}
     q, k, v, do = (x.astype(np.float64) for x in made.values())
-    s = causal_weights(q, k)
+    s = scores(q, k)
     lse = np.log(np.exp(s).sum(-1))
     return made | {"lse": lse.astype(np.float32), "delta": (softmax(s) @ v * do).sum(-1).astype(np.float32)}
 

@@ -5,15 +5,12 @@ import itertools
 import numpy as np
 import triton
 import triton.language as tl
+from zoo import references
 from zoo.arrays import empty, strides, vector
+from zoo.references import causal_scores, softmax
 from zoo.registry import normal, specimen
 
 HALF = np.float16
-
-
-def softmax(s):
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
 
 
 # -- decoding: one query a head, the heads of a group together, keys in pages, split over programs
@@ -106,19 +103,6 @@ def paged_decode(q, k_cache, v_cache, tables, lengths, splits):
     return out
 
 
-def gathered(cache, tables, b, length):
-    return cache[tables[b]].reshape(-1, *cache.shape[2:])[:length]
-
-
-def paged_decode_reference(q, k_cache, v_cache, tables, lengths, splits):
-    out = np.zeros_like(q)
-    group = q.shape[1] // k_cache.shape[2]
-    for b, n in enumerate(lengths):
-        k, v = (np.repeat(gathered(x, tables, b, n), group, 1) for x in (k_cache, v_cache))
-        out[b] = np.einsum("hn,nhd->hd", softmax(np.einsum("hd,nhd->hn", q[b], k) * q.shape[2] ** -0.5), v)
-    return out
-
-
 def paged_inputs(rng, lengths, H, KVH, D, page):
     pages = -(-max(lengths) // page)
     tables = rng.permutation(pages * len(lengths)).reshape(len(lengths), pages).astype(np.int32)
@@ -130,7 +114,7 @@ def paged_inputs(rng, lengths, H, KVH, D, page):
 
 
 specimen(
-    "paged_decode", paged_decode, paged_decode_reference, 1e-2, 3e-3,
+    "paged_decode", paged_decode, lambda splits, **given: references.paged_decode(**given), 1e-2, 3e-3,
     grouped=lambda rng: paged_inputs(rng, [150, 1, 64], 12, 2, 64, 16),
     many=lambda rng: paged_inputs(rng, [200], 64, 1, 64, 64),
 )  # fmt: skip
@@ -279,9 +263,7 @@ def extend_reference(q, k, v, k_cache, v_cache, rows, prefix, starts, main):
         old = rows[prefix[b] : prefix[b + 1]]
         keys, values = (np.concatenate([x[old], y[new]]) for x, y in ((k_cache, k), (v_cache, v)))
         s = np.einsum("mhd,nhd->hmn", q[new], keys) * q.shape[2] ** -0.5
-        i, j = np.ogrid[: s.shape[1], : s.shape[2]]
-        s = np.where(j - len(old) <= i, s, -np.inf)
-        out[new] = np.einsum("hmn,nhd->mhd", softmax(s), values[:, :, :64])
+        out[new] = np.einsum("hmn,nhd->mhd", softmax(causal_scores(s)), values[:, :, :64])
     return out
 
 
@@ -360,7 +342,7 @@ def chosen_blocks_reference(q, k, v, counts, blocks):
         for j in blocks[i, :count]:
             seen[64 * i : 64 * i + 64, 64 * j : 64 * j + 64] = True
     s = q @ k.swapaxes(1, 2) * q.shape[2] ** -0.5
-    return softmax(np.where(seen & np.tri(N, dtype=bool), s, -np.inf)) @ v
+    return softmax(causal_scores(np.where(seen, s, -np.inf))) @ v
 
 
 specimen(

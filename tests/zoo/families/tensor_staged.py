@@ -5,14 +5,10 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 from zoo.arrays import POISON, empty, full, strides
+from zoo.references import attention_gradients, causal_scores, softmax
 from zoo.registry import normal, specimen
 
 HALF = np.float16
-
-
-def softmax(s):
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
 
 
 @triton.jit
@@ -130,7 +126,7 @@ def staged(q, k, v, causal, on_host):
 def staged_reference(q, k, v, causal, on_host):
     s = q @ k.swapaxes(2, 3) * 0.3
     if causal:
-        s = np.where(np.tri(s.shape[-1], dtype=bool), s, -np.inf)
+        s = causal_scores(s)
     m = np.log2(np.exp(s - s.max(-1, keepdims=True)).sum(-1)) + s.max(-1) / np.log(2)
     # The tutorial's sums begin with one where nothing has been seen: it vanishes at the first rescaling, as m begins at -inf.
     return softmax(s) @ v, m
@@ -341,8 +337,7 @@ def gradients_reference(q, k, v, o, do, m, causal):
     p = np.exp2(s / np.log(2) - m[..., None])
     if causal:
         p = p * np.tri(p.shape[-1])
-    ds = p * (do @ v.swapaxes(2, 3) - (o * do).sum(-1, keepdims=True))
-    return ds @ k * 0.3, ds.swapaxes(2, 3) @ q * 0.3, p.swapaxes(2, 3) @ do
+    return attention_gradients(p, q, k, v, do, (o * do).sum(-1), 0.3)
 
 
 def gradients_inputs(rng, B, H, N, D, causal):

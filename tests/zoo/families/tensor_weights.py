@@ -1,12 +1,12 @@
 """Matrix products on tensor cores whose weights have few bits: 8 and 4, two of four kept, 8-bit floats with scales for blocks."""
 
-import ml_dtypes
 import numpy as np
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 from zoo.arrays import empty, strides
-from zoo.registry import integers, normal, specimen
+from zoo.references import number, spread
+from zoo.registry import codes, integers, normal, specimen
 
 HALF = np.float16
 
@@ -111,8 +111,8 @@ def int4_interleaved(x, w, scales, zeros, group):
 
 def int4_interleaved_reference(x, w, scales, zeros, group):
     numbers = np.stack([w & 15, w >> 4], 1).reshape(-1, w.shape[1]).astype(float)
-    spread = [np.repeat(v, group, 0)[: len(numbers)] for v in (scales, zeros)]
-    return x @ ((numbers - spread[1]) * spread[0])
+    scales, zeros = (spread(v, group, len(numbers), 0) for v in (scales, zeros))
+    return x @ ((numbers - zeros) * scales)
 
 
 def int4_interleaved_inputs(rng, M, N, K, group):
@@ -185,11 +185,7 @@ specimen(
 )  # fmt: skip
 
 
-E4M3 = ml_dtypes.float8_e4m3fn
-
-
 def fp8(x):
-    """Bytes as what a launch takes for fp8."""
     return triton.reinterpret(x, tl.float8e4nv)
 
 
@@ -225,15 +221,14 @@ def fp8_descriptors(a, b, a_scale, b_scale):
 
 def fp8_descriptors_reference(a, b, a_scale, b_scale):
     (M, K), N = a.shape, b.shape[0]
-    a, b = (x.view(E4M3).astype(np.float64) for x in (a, b))
-    spread = lambda x, axis, n: np.repeat(x, 128, axis).take(np.arange(n), axis)  # noqa: E731
-    return (a * spread(a_scale, 0, K)[:, :M].T) @ (b * spread(spread(b_scale, 0, N), 1, K)).T
+    of_b = spread(spread(b_scale, 128, N, 0), 128, K, 1)
+    return (number(a) * spread(a_scale, 128, K, 0)[:, :M].T) @ (number(b) * of_b).T
 
 
 def fp8_descriptors_inputs(rng, M, N, K):
     up = lambda n, block: -(-n // block)  # noqa: E731
     return {
-        "a": normal(rng, M, K, dtype=E4M3).view(np.uint8), "b": normal(rng, N, K, dtype=E4M3).view(np.uint8),
+        "a": codes(rng, M, K), "b": codes(rng, N, K),
         "a_scale": rng.random((up(K, 128), up(M, 64) * 64)).astype(np.float32),
         "b_scale": rng.random((up(N, 128), up(K, 128))).astype(np.float32),
     }  # fmt: skip
