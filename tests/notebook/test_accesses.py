@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from observed import observed
 
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import LaunchError
 from blocknb.notebook.accesses import accesses
-from blocknb.notebook.observe import Observation
 
 N = 4096
 
@@ -76,12 +76,7 @@ def test_what_loaded_data_decide_is_unknown():
 
 
 def test_a_kernel_stands_for_its_last_observed_launch_and_another_target_can_be_asked():
-    observation = Observation()
-    observation.start()
-    try:
-        launch()
-    finally:
-        observation.stop()
+    observed(launch)
     assert accesses(copied).rows == accesses(copied, "sm_80").rows
     assert str(accesses(copied, "sm_80").trace.target) == "sm_80"
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from observed import observed
 
 import blocknb
 import blocknb.language as tl
@@ -20,7 +21,7 @@ from blocknb.errors import Unsupported
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.notebook import card, document, html, numbers, sections
 from blocknb.notebook.blobs import read
-from blocknb.notebook.observe import Observation, record_of
+from blocknb.notebook.observe import record_of
 
 
 @blocknb.kernel
@@ -28,18 +29,6 @@ def row_sum(x, out, columns, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     values = tl.load(x + tl.program_id(0) * columns + at, mask=at < columns)
     tl.store(out + tl.program_id(0), tl.sum(values, axis=0))  # "a" < 'b' & <script>
-
-
-def observed(*launches, kernel=row_sum):
-    """The record of some launches."""
-    observation = Observation()
-    observation.start()
-    try:
-        for launch in launches:
-            launch()
-    finally:
-        observation.stop()
-    return observation.records[kernel]
 
 
 def launch_sum(rows=8, columns=96, block=128):
@@ -166,7 +155,7 @@ def test_tflops_are_counted_from_the_dots():
         tl.store(c + at, tl.dot(tl.load(a + at), tl.load(b + at)))
 
     a = np.ones((32, 32), np.float32)
-    record = observed(lambda: product[4,](a, a, np.empty_like(a), BLOCK=32), kernel=product)
+    record = observed(lambda: product[4,](a, a, np.empty_like(a), BLOCK=32))
     speed = numbers.rate(record.latest)
     assert speed.unit == "TFLOP/s"
     assert speed.value * record.latest.median * 1e9 == pytest.approx(4 * 2 * 32**3)

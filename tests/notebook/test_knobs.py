@@ -7,13 +7,14 @@ import weakref
 
 import numpy as np
 import pytest
+from observed import observed
 
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import KernelError, LaunchError
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.notebook import card, knobs, live
-from blocknb.notebook.observe import Observation, record_of
+from blocknb.notebook.observe import record_of
 
 
 @blocknb.kernel
@@ -29,21 +30,13 @@ def accumulate_pair(arrays, sizes, BLOCK: tl.constexpr):
     tl.store(arrays[1] + i, tl.load(arrays[1] + i, mask=mask) + tl.load(arrays[0] + i, mask=mask) * sizes[1], mask=mask)
 
 
-def observed(kernel, launch):
-    observation = Observation()
-    observation.start()
-    try:
-        launch()
-    finally:
-        observation.stop()
-    return card.card_of(observation.records[kernel])
+def carded(launch):
+    return card.card_of(observed(launch))
 
 
 def accumulated(n=1000, block=128):
     x, out = np.ones(n, np.float32), np.zeros(n, np.float32)
-    shown = observed(
-        accumulate, lambda: accumulate[lambda meta: (blocknb.cdiv(n, meta["BLOCK"]),)](x, out, n, BLOCK=block)
-    )
+    shown = carded(lambda: accumulate[lambda meta: (blocknb.cdiv(n, meta["BLOCK"]),)](x, out, n, BLOCK=block))
     return shown, x, out
 
 
@@ -63,7 +56,7 @@ def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
     def grid(meta):
         return (blocknb.cdiv(meta["sizes"][0], meta["BLOCK"]),)
 
-    shown = observed(accumulate_pair, lambda: accumulate_pair[grid]((x, out), (1000, 1), BLOCK=128))
+    shown = carded(lambda: accumulate_pair[grid]((x, out), (1000, 1), BLOCK=128))
     assert live.bundle(shown)
     assert [knob["name"] for knob in knobs.offered(shown)["constants"]] == ["BLOCK"]
     assert shown.main.arguments["arrays.0"]["bytes"] == 4000
@@ -84,7 +77,7 @@ def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
 
 def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
     x, out = np.ones((8, 256), np.float32), np.empty((8, 256), np.float32)
-    first = observed(softmax_kernel, lambda: softmax_kernel[8,](x, out, 256, 256, 256, BLOCK=256))
+    first = carded(lambda: softmax_kernel[8,](x, out, 256, 256, 256, BLOCK=256))
     assert [knobs.offered(first)["num_warps"][what] for what in ("value", "named")] == [1, False]  # the GPU's
     asked = {"num_warps": None, "num_stages": None}
     longer = knobs.turned(first, {"constants": {"BLOCK": 8192}, **asked})
@@ -131,7 +124,7 @@ def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
 
 def test_a_fixed_grid_is_said_to_stay():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
-    shown = observed(accumulate, lambda: accumulate[2,](x, out, 256, BLOCK=128))
+    shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128))
     assert "stays (2, 1, 1)" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
 
 
@@ -140,7 +133,7 @@ def test_constants_of_an_autotuner_can_be_turned():
         accumulate
     )
     x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
-    shown = observed(accumulate, lambda: tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000))
+    shown = carded(lambda: tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000))
     assert (out == 1).all()
     assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
     assert knobs.turned(shown, {"constants": {"BLOCK": 512}}).main.grid == (2, 1, 1)
@@ -158,7 +151,7 @@ def test_constants_that_heuristics_compute_follow_what_is_turned():
             tl.store(out + at, 1.0, mask=at < n)
 
     out = np.zeros(384, np.float32)
-    shown = observed(fill.kernel, lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
+    shown = carded(lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
     assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
     turned = knobs.turned(shown, {"constants": {"BLOCK": 256}})
     assert turned.main.compiled.trace.constants["EVEN"] is False and turned.main.grid == (2, 1, 1)
@@ -172,7 +165,7 @@ def test_a_request_that_fails_is_answered_with_the_error():
             self.sent.append(data)
 
     x, out = np.ones((8, 100), np.float32), np.empty((8, 100), np.float32)
-    shown = observed(softmax_kernel, lambda: softmax_kernel[8,](x, out, 100, 100, 100, BLOCK=128))
+    shown = carded(lambda: softmax_kernel[8,](x, out, 100, 100, 100, BLOCK=128))
     card_id, comm = live.enrol(shown), Comm()
     live._answer(comm, card_id, {"id": 1, "what": "turn", "knobs": {"num_warps": 5}})
     live._answer(comm, card_id, {"id": 2, "what": "nothing"})
@@ -207,7 +200,7 @@ def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypat
 
 def test_options_that_the_launch_gave_are_turned_too():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
-    shown = observed(accumulate, lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
+    shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
     turned = knobs.turned(shown, {"num_warps": 2})
     assert turned.main.launches and turned.main.compiled.options["num_warps"] == 2
     assert turned.views[1].trace.options["num_warps"] == 2

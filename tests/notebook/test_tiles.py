@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from observed import observed
 
 import blocknb
 import blocknb.language as tl
@@ -16,7 +17,7 @@ from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.layouts.linear import Layout
 from blocknb.notebook import card, document, live
-from blocknb.notebook.observe import Observation, record_of
+from blocknb.notebook.observe import record_of
 from blocknb.profile.addresses import program_at
 
 
@@ -36,13 +37,7 @@ def folded(x, y, n, B: tl.constexpr):
 
 
 def carded(kernel, grid, *arguments, target=None, **constants):
-    observation = Observation()
-    observation.start()
-    try:
-        kernel[grid](*arguments, **constants)
-    finally:
-        observation.stop()
-    return card.card_of(observation.records[kernel], target)
+    return card.card_of(observed(lambda: kernel[grid](*arguments, **constants)), target)
 
 
 @pytest.fixture(scope="module")

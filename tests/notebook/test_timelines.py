@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from observed import observed
 
 from blocknb.kernels.add import add_kernel
 from blocknb.notebook import card, timelines
 from blocknb.notebook.blobs import unpack
-from blocknb.notebook.observe import Observation
 from blocknb.profile.suite.steps import STEPS, matmul, run_step
-
-
-def carded(launch):
-    observation = Observation()
-    observation.start()
-    try:
-        launch()
-    finally:
-        observation.stop()
-    (record,) = observation.records.values()
-    return card.card_of(record)
 
 
 @pytest.fixture(scope="module")
 def multiplied():
     a, b, c = np.zeros((256, 512), np.float16), np.zeros((256, 512), np.float16), np.zeros((256, 256), np.float16)
-    return carded(lambda: run_step(matmul, STEPS[6], a, b, c))
+    return card.card_of(observed(lambda: run_step(matmul, STEPS[6], a, b, c)))
 
 
 def test_the_document_holds_the_spans_of_the_gpus_code(multiplied):
@@ -54,7 +43,7 @@ def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multipl
 
 def test_a_kernel_with_nothing_under_way_says_so():
     x, y, out = (np.zeros(256, np.float32) for _ in range(3))
-    made = carded(lambda: add_kernel[(1,)](x, y, out, 256, BLOCK=256))
+    made = card.card_of(observed(lambda: add_kernel[(1,)](x, y, out, 256, BLOCK=256)))
     part = made.document(60_000)["timeline"]
     assert part == {"why": timelines.NOTHING}
     assert not [s for s in made.sections if s.key == "timeline"]

@@ -148,7 +148,8 @@ def test_what_is_looked_at_or_rounded_in_each_trip_stays(how: str, dtype: Any) -
 @pytest.mark.parametrize("how", ["begun", "max"])
 def test_a_loop_of_no_trip_or_one(how: str, trips: int) -> None:
     found, arguments = case(how, np.float32, trips=trips)
-    arguments = arguments | {"x": np.zeros((ROWS, max(BLOCK, trips * BLOCK)), np.float32)}
+    if not trips:
+        arguments["x"] = np.zeros((ROWS, BLOCK), np.float32)  # which nobody reads
     run(found, lowered(found, arguments)[0], arguments)
 
 

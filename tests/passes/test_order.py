@@ -167,7 +167,8 @@ def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, without):
     found = case(way)
-    func, _, arguments = lowered(found, without=without)
+    func, (note,), arguments = lowered(found, without=without)
+    assert note.startswith("programs begin in groups")
     assert ("persistent" in func.attrs) == (not without)
     if not without:
         found.interpret(func, arguments)
@@ -179,7 +180,8 @@ def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, wit
 @pytest.mark.parametrize("way", WAYS)
 def test_below_hopper_too(way):
     found = case(way)
-    func, _, arguments = lowered(found, "sm_80")
+    func, (note,), arguments = lowered(found, "sm_80")
+    assert note.startswith("programs begin in groups")
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_80")), parameters(func, got), found.grid)
     found.check(arguments, got)

@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from bulk_kernels import PRODUCTS
+from observed import observed
 
 import blocknb
 import blocknb.language as tl
@@ -15,7 +16,6 @@ from blocknb.ir.address import AddressSpace
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
 from blocknb.notebook import numbers
-from blocknb.notebook.observe import Observation
 from blocknb.profile.addresses import Addresses, is_bulk, program_at
 from blocknb.profile.suite.steps import STEPS
 from blocknb.profile.suite.steps import matmul as steps_matmul
@@ -83,16 +83,10 @@ CASES = {
 }
 
 
-def launched(kernel, grid, arguments, constants, **options):
+def launched(kernel, grid, arguments, constants, without=(), **options):
     """The GPU's last IR, the scalars and the full grid of a launch."""
-    observation = Observation()
-    observation.start()
-    try:
-        kernel[grid](*arguments, **constants, **options)
-    finally:
-        observation.stop()
-    made = observation.records[kernel].latest
-    func = made.compiled.retarget("sm_90a").trace.stages[-1].after
+    made = observed(lambda: kernel[grid](*arguments, **constants, without=without, **options)).latest
+    func = made.compiled.retarget("sm_90a", without).trace.stages[-1].after
     return func, numbers.scalars(made), made.grid
 
 
@@ -212,15 +206,9 @@ def test_boxes_are_what_the_copy_engine_moves(name, monkeypatch):
     """Of all programs and trips together, also where the array ends inside of a box."""
     step, (m, n, k) = next(s for s in STEPS if s.name == name), (144, 96, 80)
     a, b, c = np.zeros((m, k), np.float16), np.zeros((n, k), np.float16), np.zeros((m, n), np.float16)
-    constants = {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4, "without": step.without}
+    constants = {"BM": 64, "BN": 64, "BK": 64, "num_warps": 4}
     names, given = ["a", "b", "c", "M", "N", "K"], [a, b, c, m, n, k]
-    observed = Observation()
-    observed.start()
-    steps_matmul[(6,)](*given, **constants)
-    observed.stop()
-    made = observed.records[steps_matmul].latest
-    func = made.compiled.retarget("sm_90a", step.without).trace.stages[-1].after
-    scalars, full = numbers.scalars(made), made.grid
+    func, scalars, full = launched(steps_matmul, (6,), given, constants, step.without)
     bulk = {op.id for op in func.ops() if is_bulk(op)}
     assert len(bulk) == (2 if step.without else 3)
     wanted = touched(func, list(zip(names, given, strict=True)), full, None, monkeypatch)

@@ -1,0 +1,21 @@
+"""What a notebook would have seen of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blocknb.notebook.observe import Observation, Record
+
+
+def observed(*launches: Callable[[], Any]) -> Record:
+    """The record of some launches of one kernel."""
+    observation = Observation()
+    observation.start()
+    try:
+        for launch in launches:
+            launch()
+    finally:
+        observation.stop()
+    (record,) = observation.records.values()
+    return record
