@@ -44,7 +44,9 @@ def test_short_kernels_are_one_function(monkeypatch):
     assert ".part" not in cpu.generate(func, CPU).text
 
 
-@pytest.mark.parametrize("name", list(CASES)[::3])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if i % 6 else ()) for i, name in enumerate(CASES)]
+)
 def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
     monkeypatch.setattr(cpu_parts, "LINES", 1)
     case = CASES[name]

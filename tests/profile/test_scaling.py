@@ -7,7 +7,8 @@ every machine. Between a kernel and one of twice its size no line may run three 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,20 +38,29 @@ def generate(kernel: Any, count: int, target: str) -> None:
 
 def work(name: str, n: int, target: str) -> Counter:
     """How often each line of the compiler runs, by file and line."""
-    kernel, lines = scaling.kernel(name, n), Counter()
+    kernel = scaling.kernel(name, n)
+    files: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
 
-    def line(frame: FrameType, event: str, _: Any) -> Any:
-        if event == "line":
-            lines[frame.f_code.co_filename.removeprefix(ROOT), frame.f_lineno] += 1
+    @cache
+    def tracer(file: str) -> Any:
+        if not file.startswith(ROOT):
+            return None
+        lines = files[file.removeprefix(ROOT)]
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                lines[frame.f_lineno] += 1
+            return line
+
         return line
 
     before = sys.gettrace()
-    sys.settrace(lambda frame, event, _: line if frame.f_code.co_filename.startswith(ROOT) else None)
+    sys.settrace(lambda frame, event, _: tracer(frame.f_code.co_filename))
     try:
         generate(kernel, n, target)
     finally:
         sys.settrace(before)
-    return lines
+    return Counter({(file, number): count for file, lines in files.items() for number, count in lines.items()})
 
 
 def superlinear(small: Counter, large: Counter) -> dict[tuple[str, int], tuple[int, int]]:

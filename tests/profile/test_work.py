@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernels import CASES
-from kernels.base import Case, array_of, copied, host_address, parameters
+from kernels.base import Case, copied, host_address, parameters
 from test_counts import by_data, early_return, triangle
 
 import blocknb
@@ -250,6 +250,15 @@ def counted(case: Case, func: Func, arguments: dict[str, Any]) -> Work:
     return count(func, scalars, (*case.grid, 1, 1)[:3])
 
 
+#: Whose addresses or trips depend on what is loaded.
+BY_DATA = {
+    "attention_gradients", "attention_gradients_ahead", "attention_gradients_boxes", "attention_gradients_long", "blocks_column_sums",
+    "chained", "combining", "cross_entropy", "descriptor_rows", "gather", "gemm_grouped", "gemm_grouped_wgmma", "grouped_product",
+    "limit_in_memory", "locked", "mapped", "newton_root", "returns_in_inner_arms", "returns_in_inner_arms1", "scalars",
+    "table_of_pointers", "tickets",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_the_count_is_what_the_interpreter_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES[name]
@@ -265,7 +274,7 @@ def test_the_count_is_what_the_interpreter_does(name: str, monkeypatch: pytest.M
     spaces.clear()
     interp.run(func, values, case.grid)
     (space,) = spaces
-    assert work.exact
+    assert work.exact and bool(work.why_bytes) == (name in BY_DATA)
     if not work.why_bytes:
         assert sum(work.read.values()) == len(space.loaded)
         assert sum(work.written.values()) == len(space.stored)
@@ -273,14 +282,3 @@ def test_the_count_is_what_the_interpreter_does(name: str, monkeypatch: pytest.M
     if not work.why_flops:
         assert work.issued_flops == executed.number
         assert 0 <= work.flops <= work.issued_flops
-    assert array_of(values[0]) is not None
-
-
-def test_nearly_all_of_them_could_be_counted() -> None:
-    unknown = {}
-    for name, case in CASES.items():
-        arguments = case.make(np.random.default_rng(7))
-        case.link(arguments, host_address)
-        if why := counted(case, case.parse(arguments), arguments).why_bytes:
-            unknown[name] = why
-    assert len(unknown) < 0.2 * len(CASES), unknown
