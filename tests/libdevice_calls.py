@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
-from cpu.native import run_native
+from cpu.native import compile_native, launch_native
 from front import argument, kernel, launch
 
 import blocknb.language as tl
 from blocknb.frontend.parse import parse
+from blocknb.ir.core import Func
 from blocknb.language import libdevice
+from blocknb.runtime.host import HostKernel
 
 #: Every function that CUDA's libdevice has in Triton 3.6.
 NAMES = """
@@ -35,10 +38,10 @@ ull2double_rd ull2double_rn ull2double_ru ull2double_rz ull2float_rd ull2float_r
 """.split()
 
 
-def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> np.ndarray:
-    """One function of libdevice on arrays (or scalars first) of one length, by the interpreter or as machine code for a target."""
-    function, n = getattr(libdevice, name), len(operands[-1])
-    block = 1 << (n - 1).bit_length()
+@cache
+def kernels(name: str) -> tuple[Any, ...]:
+    """Kernels that call one function: on a scalar and an array, and on one, two and three arrays."""
+    function = getattr(libdevice, name)
 
     @kernel
     def one(out, x, n, BLOCK: tl.constexpr):
@@ -63,15 +66,29 @@ def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> n
         w = tl.load(z + i, mask=i < n, other=1)
         tl.store(out + i, function(tl.load(x + i, mask=i < n, other=1), v, w), mask=i < n)
 
-    chosen = ordered if np.ndim(operands[0]) == 0 else (one, two, three)[len(operands) - 1]
+    return ordered, one, two, three
+
+
+@cache
+def machine_code(chosen: Any, kinds: tuple[tuple[str, Any], ...], room: str) -> tuple[Func, HostKernel]:
+    func = parse(chosen.source, dict(kinds), {})
+    return func, compile_native(func, room)
+
+
+def call(name: str, operands: Sequence[Any], room: str, result: Any = None) -> np.ndarray:
+    """One function of libdevice on arrays (or scalars first) of one length, by the interpreter or as machine code for a target."""
+    n = len(operands[-1])
+    block = 1 << (n - 1).bit_length()
+    ordered, *of_arrays = kernels(name)
+    chosen = ordered if np.ndim(operands[0]) == 0 else of_arrays[len(operands) - 1]
     out = np.zeros(n, result or operands[-1 if chosen is ordered else 0].dtype)
     arguments = {"out": out, **dict(zip("xyz", operands, strict=False)), "n": n, "BLOCK": block}
     if room == "interpreter":
         launch(chosen, 1, **arguments)
     else:
-        kinds = {key: argument(chosen, key, value) for key, value in arguments.items()}
-        func = parse(chosen.source, kinds, {})
-        run_native(func, [arguments[hint.name] for hint in func.hints], 1, room)
+        kinds = tuple((key, argument(chosen, key, value)) for key, value in arguments.items())
+        func, made = machine_code(chosen, kinds, room)
+        launch_native(made, [arguments[hint.name] for hint in func.hints], 1)
     return out
 
 
