@@ -24,6 +24,12 @@ DTYPES = [
     np.float64,
 ]
 SHAPES = [(1,), (32,), (4, 8), (2, 4, 8), (2, 1, 4, 8)]
+#: A quick run takes every other shape of a dtype, in turn.
+EACH = [
+    pytest.param(dtype, shape, marks=pytest.mark.full if (i + j) % 2 else (), id=f"{np.dtype(dtype).name}-{shape}")
+    for i, dtype in enumerate(DTYPES)
+    for j, shape in enumerate(SHAPES)
+]
 
 
 @blocknb.kernel
@@ -63,8 +69,7 @@ def check(kernel: object, arguments: dict, reference: object) -> None:
     case.check(arguments, got)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("dtype", "shape"), EACH)
 def test_moves_along_every_axis(dtype, shape):
     rng = np.random.default_rng(1)
     for axis in range(-1, len(shape) - 1):
@@ -84,8 +89,7 @@ def test_moves_along_every_axis(dtype, shape):
         check(along, {"x": x, "index": index, **outs, "SHAPE": shape, "AXIS": axis, "SIZE": x.size}, reference)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize(("dtype", "shape"), EACH)
 def test_two_tiles_become_one_and_fall_apart_again(dtype, shape):
     rng = np.random.default_rng(2)
     x, y = numbers(rng, shape, dtype), numbers(rng, shape, dtype)
