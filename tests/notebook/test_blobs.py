@@ -7,7 +7,7 @@ import json
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from test_timelines import carded
+from observed import observed
 
 from blocknb.notebook import card, document, sections
 from blocknb.notebook.blobs import Blobs, read, unpack
@@ -66,7 +66,7 @@ def test_a_difference_is_taken_over_only_where_its_base_is():
 
 def test_a_saved_card_has_every_stage_of_a_large_kernel_for_hopper():
     a, b, c = np.zeros((256, 512), np.float16), np.zeros((256, 512), np.float16), np.zeros((256, 256), np.float16)
-    made = carded(lambda: run_step(matmul, STEPS[-1], a, b, c))
+    made = card.card_of(observed(lambda: run_step(matmul, STEPS[-1], a, b, c)))
     bundle = made.bundle()
     assert len(json.dumps(bundle, ensure_ascii=False).encode()) <= card.LIMIT
     found = bundle[document.MIME]
