@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
 
 
+#: Sums a thread, and ops with them behind their loop, above which ptxas spills where the sums are set to zero behind a branch: it begins
+#: with all of them at once.
+MANY_SUMS, MANY_OPS = 64, 5
 #: Accesses to global memory in one basic block above which it is split: ptxas compares each with all before it.
 MANY_ACCESSES = 256
 
@@ -159,10 +162,26 @@ def begun(g: Generator, op: Op) -> set[int]:
         made, users = g.defs.get(first), g.users.get(inner, ())
         if made is None or made.name != "const" or made.attrs["value"] or len(users) != 1:
             continue
+        if g.num_registers(inner) > MANY_SUMS and following(g, op.results[i]) > MANY_OPS:
+            continue
         user, place = users[0]
         if user.name == "dot" and place == 2 and user in body.ops and wgmma.is_name(user.attrs.get("instr", "")):
             found.add(i)
     return found
+
+
+def following(g: Generator, value: Value) -> int:
+    """How many ops compute with a tile and with what comes of it, each vector that they take counted, too: it is held beside the sums."""
+    todo, seen = [value], set[Op]()
+    vectors = set[Value]()
+    while todo:
+        for user, _ in g.users.get(todo.pop(), ()):
+            tiles = [x for x in user.results if getattr(x.type, "shape", None) == value.type.shape]
+            if user not in seen and tiles:
+                seen.add(user)
+                todo += tiles
+                vectors.update(x for x in user.args if x in g.defs and g.defs[x].name == "broadcast")
+    return sum(op.name not in ("dot_wait", "cast", "convert") for op in seen) + len(vectors)
 
 
 def loop_for(g: Generator, op: Op) -> None:

@@ -28,6 +28,8 @@ MULTIPLYING = ("matmul_float16", "matmul_bfloat16", "matmul_tf32", "matmul_int8"
 FOR_HOPPER = {
     "attention_gradients", "attention_gradients_ahead", "attention_gradients_boxes", "attention_gradients_long", "boxed_fp16_wide",
 }  # fmt: skip
+#: Bytes that ptxas spills by itself, so that a thread has 96 or 128 registers and one more CTA fits.
+FOR_OCCUPANCY = {("sm_100a", "matmul_tf32"): 4, ("sm_120a", "attention_odd"): 8, ("sm_120a", "attention_masked"): 4}
 LOADS = {"add_float32": {"v4.b32"}, "add_ragged": {"b32"}}  # aligned, and the mask changes at a multiple of 16; neither
 
 
@@ -55,7 +57,11 @@ def assemble(modules: dict[str, dict[str, str]]) -> None:
         target = Target.parse(name)
         assembly = toolchain.assemble_many([ptx[name, kernel] for kernel in of_kernels], target)
         assert set(assembly.resources) == set(of_kernels)
-        spilling = {kernel for kernel, found in assembly.resources.items() if found.spill_stores}
+        spilling = {
+            kernel
+            for kernel, found in assembly.resources.items()
+            if found.spill_stores > FOR_OCCUPANCY.get((name, kernel), 0)
+        }
         assert spilling <= (set() if name == "sm_90a" else FOR_HOPPER), (name, spilling)
         assert not assembly.warnings, name
         for kernel in of_kernels:

@@ -141,6 +141,21 @@ def test_every_way(target, way, monkeypatch):
     check(lambda: WAYS[way](a, b, out), target, monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "activation", "bias", "scales"),
+    sample(7, ("fp16", "fp8", "fp32"), ("leaky_relu", "silu", "gelu"), (False, True), (0, 1, 4096)),
+)
+def test_what_follows_a_product_on_hopper(dtype, activation, bias, scales, monkeypatch):
+    if dtype == "fp32" and bias and scales > 1:
+        pytest.skip("a row, a column and a bias of fp32 beside 128 sums a thread are too many")
+    a, b = (zeros((4096, 4096), dtype, way == "t") for way in "nt")
+    result = {"fp8": "bf16"}.get(dtype, dtype)
+    given = {"a_scale": zeros((scales,), "fp32"), "b_scale": zeros((scales,), "fp32")} if scales else {}
+    given |= {"bias": zeros((4096,), result)} if bias else {}
+    out = zeros((4096, 4096), result)
+    check(lambda: ready.matmul(a, b, out, activation=activation, **given), "sm_90a", monkeypatch)
+
+
 @pytest.mark.parametrize("target", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.full), "sm_75"])
 def test_batches_and_groups(target, monkeypatch):
     a, b = zeros((8, 1024, 1024), "fp16"), zeros((8, 1024, 1024), "fp16")
