@@ -28,6 +28,7 @@ from blocknb.trace import Notes
 #: Partial results of warps that every thread reads; where there are more, each lane reads a part of them:
 FEW_PARTIALS = 8
 READ_TOGETHER = 4  # so many, one access of 16 bytes
+LINE = 4096  # bytes at most of what is stored before it is wanted: its buffer and others are needed at a time
 
 
 def shared(func: Func, target: Target, notes: Notes) -> Func:
@@ -266,8 +267,9 @@ def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -
 
 
 def is_line(op: Op) -> bool:
-    """Whether a conversion is of one line, such as a number for each row."""
-    return sum(n > 1 for n in op.result.type.shape) == 1
+    """Whether a conversion is of one line, such as a number for each row, and so small that its buffer may be there early."""
+    kind = op.result.type
+    return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * LINE
 
 
 def ways(conflicts: float) -> str:

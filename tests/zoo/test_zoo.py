@@ -20,6 +20,8 @@ SLOW = {
     "block_scaled", "complex_product", "descriptor_persistent", "dot_of_batches", "fp8_descriptors", "grid_2d", "lora", "mlp",
     "persistent_tma", "staged_attention", "staged_gradients", "varied_attention",
 }  # fmt: skip
+#: Bytes that are known to be spilled.
+SPILLED = {"sm_90a": {"fp8_descriptors_ragged__0": 16}, "sm_120a": {"fused_linear_loss_ragged__0": 4}}
 QUICK = {s.kind: s.name for s in reversed(ZOO.values()) if s.kind not in SLOW}.values()
 ON_CPU = [name for name, s in ZOO.items() if not s.gpu_only]
 
@@ -82,7 +84,6 @@ def test_the_gpu_code_of_the_zoo_assembles_without_spills(name: str) -> None:
             futures[entry] = llvm.shared().submit(job)
     assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
     assert set(assembly.resources) == set(futures)
-    assert not {
-        entry: found for entry, found in assembly.resources.items() if found.spill_stores and entry not in large
-    }
+    spilled = {entry: found.spill_stores for entry, found in assembly.resources.items() if found.spill_stores}
+    assert {entry: count for entry, count in spilled.items() if entry not in large} == SPILLED.get(name, {})
     assert not assembly.warnings

