@@ -42,14 +42,18 @@ def resident(g: Generator, threads: int) -> int:
     if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
     blocks = (block for op in walk(found.blocks[0]) if op.name == "for" for block in op.blocks)
-    held = max((sum(map(accumulators, block.ops)) for block in blocks), default=0)
+    held = max((sum(map(held_by, block.ops)) for block in blocks), default=0)
     together = -(-2 * threads // (32 * SCHEDULERS))  # warps of two CTAs that share a scheduler
     return 2 if MANY <= held <= REGISTERS // (32 * together) - SPARE else 1
 
 
-def accumulators(op: Op) -> int:
-    """Registers of a thread for what a product adds up."""
-    return op.result.type.layout.num_registers if op.name == "dot" else 0
+def held_by(op: Op) -> int:
+    """Registers of a thread for what a product adds up, and for what bytes are read that 16 bits are made of before it."""
+    if op.name == "dot":
+        return op.result.type.layout.num_registers
+    if op.name == "local_load" and op.args[0].type.dtype.bits == 8:
+        return op.result.type.layout.num_registers // 2
+    return 0
 
 
 def emit(g: Generator, op: Op) -> None:

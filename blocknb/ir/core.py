@@ -136,11 +136,6 @@ def operands(op: Op) -> Iterator[Value]:
         yield from inner.args
 
 
-def experimental(func: Func) -> bool:
-    """Whether a kernel asks for what means the same and is not yet on by default, since what it brings on a GPU is to be measured."""
-    return bool(func.attrs.get("experimental"))
-
-
 def definitions(func: Func) -> dict[Value, Op]:
     """The op that defines each op result. Parameters and block arguments are not in it."""
     return {value: op for op in func.ops() for value in op.results}

@@ -239,15 +239,15 @@ def attention_backward(
     count = found.batch * found.heads * blocks * BLOCK.value
     numbers = empty(q, ((count + BLOCK.value) * 2,), "float32")  # the last block is read and not used
     sums = None if tile is None else empty(q, (count * found.block,), "float32")
-    lines, sums_at, engine = blocks * BLOCK.value * found.block, None, {}
+    lines, sums_at = blocks * BLOCK.value * found.block, None
     if sums is not None and (found.block, causal) in BOXES:
-        sums_at, engine = (found.heads * lines, lines, found.block), {"experimental": True}
+        sums_at = (found.heads * lines, lines, found.block)
     numbers_kernel[(blocks * BLOCK.value // SOME_ROWS, found.heads, found.batch)](
         out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
     )
     gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
         q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), sums_at, *sizes,
-        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys, **engine,
+        AHEAD=tile is not None and ahead(found, q), **constants, **of_keys,
     )  # fmt: skip
     if tile is not None:
         summed_kernel[(blocknb.cdiv(found.queries, SOME_ROWS), found.heads, found.batch)](

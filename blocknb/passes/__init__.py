@@ -50,6 +50,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         persist,
         pointers,
         prefetch,
+        prologue,
         rings,
         scans,
         shared,
@@ -90,6 +91,9 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass("epilogue", epilogue.epilogue, optional=True),  # when it is known what is converted to be stored
         Pass("shared", shared.shared),  # conversions that cross warps become explicit
         Pass(
+            "prologue", prologue.prologue, optional=True, applies=rings.applies
+        ),  # when it is known what is stored there
+        Pass(
             "outstanding", outstanding.outstanding, optional=True, applies=outstanding.applies
         ),  # what reads slots says when it is done
         Pass("order", order.order, optional=True, applies=order.applies),
@@ -125,6 +129,7 @@ OPTIONAL = (
     "tensorcore",
     "defer",
     "epilogue",
+    "prologue",
     "outstanding",
     "order",
     "persist",

@@ -4,7 +4,7 @@ Where warps have roles, the team is in a hurry: while it stores, no product runs
 to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
 cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
 the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. The engine also adds fp32
-numbers to memory, where nobody asks in which order (`experimental`).
+numbers to memory, where nobody asks in which order.
 
 Where each warp has 16 rows of a product, it stores them by itself, and waits for no other. Larger tiles the team stores together; not so
 two teams that take turns: one stores while the other one multiplies, and the engine has its hands full with what that one needs.
@@ -21,7 +21,7 @@ from blocknb.analysis.boxes import Box
 from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.forms import Form
 from blocknb.ir.build import Rebuild
-from blocknb.ir.core import Block, Func, Op, Value, definitions, experimental, uses, walk
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
 from blocknb.language.ops import ATOMICS
@@ -110,7 +110,7 @@ class Finder:
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
-        self.num_warps, self.experimental = func.attrs["num_warps"], experimental(func)
+        self.num_warps = func.attrs["num_warps"]
         self.told: set[int] = set()
         self.stores: dict[int, Store] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
@@ -129,9 +129,9 @@ class Finder:
 
     def adds(self, op: Op) -> bool:
         """Whether an op adds fp32 numbers, of which nobody asks what was there before, nor in which order."""
-        if op.name != "atomic" or op.attrs["kind"] != "add" or not self.experimental:
+        if op.name != "atomic" or op.attrs["kind"] != "add" or not op.results or self.users.get(op.result):
             return False
-        plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu" and not self.users.get(op.result)
+        plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu"
         return plain and op.args[0].type.dtype.element == t.float32
 
     def store(self, op: Op, here: set[Op]) -> Store | None:

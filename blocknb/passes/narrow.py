@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blocknb.ir.build import Builder, Rebuild, rebuild
-from blocknb.ir.core import Func, Op, Value, experimental, uses
+from blocknb.ir.core import Func, Op, Value, uses
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS, Format
 from blocknb.language.types import DType, Tile
@@ -47,7 +47,7 @@ def narrow(func: Func, target: Target, notes: Notes) -> Func:
         if op.name == "dot" and target.is_gpu and is_short_sum(op):
             return [longer_sum(op, b, target, notes, native)]
         if op.name == "dot" and op.attrs.get("precision") == "tf32x3":
-            return three_products(op, b, target, notes) if experimental(func) else NotImplemented
+            return three_products(op, b, target, notes)
         if op.name == "dot" and op.args[0].type.dtype in t.FLOAT8:
             return [dot(op, b, target, notes, native)]
         if op.name != "cast" or not {op.args[0].type.dtype, op.attrs["dtype"]} & set(t.FLOAT8):
@@ -69,7 +69,8 @@ def concerns(op: Op) -> bool:
 
 def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
     """A product of fp32 as three of tf32: of what tf32 holds of the operands, and of that with the rest. Where an infinity has no rest, or
-    meets none, the latter are no numbers, and are left out."""
+    meets none, the latter are no numbers, and are left out. They are added to the sum by ordinary instructions: tensor cores, which cut
+    off where those round, would lose in a long sum what the three products have gained."""
     attrs = {**op.attrs, "precision": "tf32"}
     if not target.is_gpu or choose(op.replace(attrs=attrs), target)[0] is None:
         return NotImplemented
@@ -78,7 +79,7 @@ def three_products(op: Op, b: Builder, target: Target, notes: Notes) -> Any:
     nothing = b.const(0.0, op.result.type)
     small = b.value("dot", x, rest_y, b.value("dot", rest_x, y, nothing, **attrs), **attrs)
     small = b.value("select", b.value("cmp", small, small, pred="eq"), small, nothing)
-    return [b.value("dot", x, y, b.value("add", op.args[2], small), **attrs)]
+    return [b.value("add", op.args[2], b.value("dot", x, y, small, **attrs))]
 
 
 def halves(b: Builder, x: Value) -> tuple[Value, Value]:

@@ -5,8 +5,8 @@ nothing to do. So the loop is rotated: what the first trip loads is loaded befor
 trip after it, and carries what arrives. Nothing is loaded that the program would not have loaded: the mask of an early load also asks
 whether there is such a trip.
 
-Which loads may be issued early, and how their addresses are found, is told in `ahead`. Loops with products are left alone: the pass
-`pipeline` has their operands copied to shared memory.
+Which loads may be issued early, and how their addresses are found, is told in `ahead`. In loops with one product that is done for
+lines, such as scales: tiles are left for the passes `specialize` and `pipeline`, which have them copied to shared memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 from blocknb import passes
 from blocknb.analysis import affine, ranges
-from blocknb.analysis.liveness import VIEWS, Liveness, registers
+from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, experimental, walk
-from blocknb.passes.ahead import COPIES_FROM, Obstacles, Trips, counted, direction
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import OPS
+from blocknb.passes.ahead import ARITHMETIC, COPIES_FROM, Obstacles, Trips, counted, direction
+from blocknb.passes.rings import multiplies
 from blocknb.passes.simplify import tidy
 from blocknb.passes.unroll import grouped
 from blocknb.target import Target
@@ -30,13 +32,14 @@ ROOM = 24  # registers for addresses, scalars and masks; a loop is at its peak f
 
 
 def stages(func: Func, loop: Op) -> int:
-    """The number of stages of a loop: its own, that of the launch, or what loops have for which nobody names one."""
-    return int(loop.attrs.get("num_stages", func.attrs.get("num_stages", passes.STAGES)))
+    """The number of stages of a loop: its own, that of the launch, or what such loops have for which nobody names one."""
+    default = passes.DOT_STAGES if multiplies(loop) else passes.STAGES
+    return int(loop.attrs.get("num_stages", func.attrs.get("num_stages", default)))
 
 
 def applies(func: Func, target: Target) -> bool:
     """Whether a loop has more than one stage."""
-    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops()) or experimental(func)
+    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
 
 
 def prefetch(func: Func, target: Target, notes: Notes) -> Func:
@@ -45,8 +48,8 @@ def prefetch(func: Func, target: Target, notes: Notes) -> Func:
     With `num_stages=k`, of the launch or of `tl.range`, a load is issued k - 1 trips ahead into registers, so that memory has something
     to do while a trip computes; 0 and 1 switch that off. It is masked off where there is no such trip. A load stays where it is when its
     address was loaded in the loop, when the same place is read in every trip, when the loop stores to its array (two arguments are
-    taken to be two arrays) or waits for other programs, or when what is carried would take too many registers. Loops with products
-    are left alone.
+    taken to be two arrays) or waits for other programs, or when what is carried would take too many registers. In a loop with one
+    product numbers and lines, such as scales, are loaded one trip ahead; tiles are copied to shared memory (`pipeline`).
     """
     planner = Planner(func, target, notes)
     planner.reserved(func.body, None)
@@ -95,15 +98,13 @@ class Planner(Obstacles):
     def loop(self, loop: Op) -> int:
         """Plans a loop after those within it, which run more often; the registers that are carried at once."""
         wanted = stages(self.func, loop) - 1
-        if experimental(self.func) and any(op.name == "dot" for op in loop.blocks[0].ops):
-            wanted = loop.attrs.get("num_stages", self.func.attrs.get("num_stages", passes.DOT_STAGES)) - 1
         within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
         loads = [op for op in loop.blocks[0].ops if op.name == "load"]
         if wanted < 1 or not loads:
             return within
         if dot := next((op for op in walk(loop.blocks[0]) if op.name == "dot"), None):
-            if experimental(self.func) and self.copies and not self.against_loop(loop):
-                early = [x for x in self.computed(loop) if not self.against(x, loop)]
+            if self.copies and not self.against_loop(loop):
+                early = [x for x in self.lines(loop) if not self.against(x, loop)]
                 return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
             if not self.copies:
                 at = f" at line {dot.loc.line}" if dot.loc else ""
@@ -123,17 +124,25 @@ class Planner(Obstacles):
                 chosen.append(load)
         return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
 
-    def computed(self, loop: Op) -> list[Op]:
-        """The loads of a loop whose tiles its one product does not get as they are (weights of few bits), so that none is copied."""
-        ops = loop.blocks[0].ops
-        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1 or not any(op.name == "dot" for op in ops):
+    def lines(self, loop: Op) -> list[Op]:
+        """The loads of a loop with one product that bring a number or a line (scales), which take few registers. Tiles are left for copies,
+        and what tells where tiles lie for those who ask why they cannot be copied."""
+        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
             return []
-        return [op for op in ops if op.name == "load" and len(op.result.type.shape) > 1 and not self.operand(op.result)]
+        ops = (op for op in loop.blocks[0].ops if op.name == "load")
+        return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
 
-    def operand(self, value: Value) -> bool:
-        """Whether a tile goes to products as it is."""
-        users = self.users.get(value, ())
-        return all(op.name == "dot" or (op.name in VIEWS and self.operand(op.result)) for op, _ in users)
+    def is_index(self, value: Value) -> bool:
+        """Whether an address is made of a value."""
+        todo, seen = [value], {value}
+        while todo:
+            for op, place in self.users.get(todo.pop(), ()):
+                if op.name == "ptradd" and place == 1:
+                    return True
+                made = set(op.results) - seen if OPS[op.name].kind in ARITHMETIC else set()
+                seen |= made
+                todo += made
+        return False
 
     def refuse(self, loads: Sequence[Op] | Iterator[Op], why: str) -> None:
         for load in loads:

@@ -19,7 +19,7 @@ from blocknb.analysis import boxes
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.polynomials import trips
 from blocknb.ir.build import Builder, Rebuild, emit_copy
-from blocknb.ir.core import Block, Func, Op, Value, experimental, walk, within
+from blocknb.ir.core import Block, Func, Op, Value, walk, within
 from blocknb.language import types as t
 from blocknb.passes import order
 from blocknb.passes.needs import Needs
@@ -221,6 +221,9 @@ class Team(Part, Rebuild):
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
+        self.reading: dict[
+            int, Block
+        ] = {}  # groups read into registers, behind which no fence stands yet in that block
         self.team: Value | None = None  # its number, where there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
@@ -264,9 +267,13 @@ class Team(Part, Rebuild):
 
     def one(self, op: Op) -> None:
         super().one(op)
+        if op.name == "fence" and op.id in self.fences:
+            self.reading = {id: block for id, block in self.reading.items() if op not in block.ops}
         for group in self.last.get(op.id, ()):
             ring = group.ring or group
             with self.builder.at(op):
+                if self.reading.pop(id(group), None) is not None:
+                    self.builder.op("fence")  # the copy engine writes by another way than threads read
                 self.builder.op("arrive", self.roles.empty[id(ring)], self.places.now[id(ring)][0])
                 self.places.advance(ring)
 
@@ -290,19 +297,13 @@ class Team(Part, Rebuild):
             return self.loop(op)
         if op.name == "if" and self.roles.inside(op):
             return self.branch(op)
-        if op.name == "store" and self.streams(op):
-            self.builder.append(op.replace(attrs={**op.attrs, "cache": ".cs"}))
-            return ()
         return NotImplemented
-
-    def streams(self, op: Op) -> bool:
-        """Whether a result goes past the L2 cache, which shall keep what other programs multiply."""
-        told = op.attrs.get("cache") or op.attrs.get("evict")
-        return self.team is not None and not told and experimental(self.func)
 
     def awaits(self, group: Group) -> None:
         b, ring = self.builder, group.ring or group
         self.awaited.add(id(group))
+        if group.computed:
+            self.reading[id(group)] = group.block
         slot, parity = self.places.now[id(ring)]
         b.op("await", self.roles.full[id(ring)], slot, parity)
         for copy, buffers in zip(group.copies, self.roles.rings[id(ring)], strict=True):

@@ -48,6 +48,7 @@ ALONE = 8  # warps of a team that has a multiprocessor for itself
 #: warp works.
 MANY_REGISTERS = {8: 127, 16: 64}
 SHARED_OUT = {8: (240, 24), 16: (112, 32)}
+MANY_COMPUTED = 64  # or so many, where an operand is computed in registers, too
 
 
 def applies(func: Func, target: Target) -> bool:
@@ -97,7 +98,8 @@ class Copy:
 @dataclass(eq=False)
 class Group:
     """Copies that are awaited together, at one place: they share mbarriers. `slots` of each ring; `block` in which they stand; `last` the
-    op of that block behind which they are read no more; `lasting` the products that then still run."""
+    op of that block behind which they are read no more; `lasting` the products that then still run. `computed`: they are read into
+    registers to be computed with."""
 
     copies: list[Copy]
     block: Block
@@ -108,6 +110,7 @@ class Group:
     last: Op
     lasting: tuple[Op, ...] = ()
     ring: Group | None = None  # the group in whose slots these copies go
+    computed: bool = False
 
     @property
     def bytes(self) -> int:
@@ -241,6 +244,7 @@ class Planner:
             if persistent and warps >= ALONE and group.loop is None and group.ring is None:
                 group.slots = 2  # the next program's copies begin while this one is computed
         many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
+        many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
         return Plan(groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams)
 
     def take_turns(self, groups: list[Group]) -> bool:
@@ -311,7 +315,7 @@ class Planner:
         if written := self.writer(load):
             return written
         readers = self.readers(store.args[0])
-        if not readers or any(op.name != "dot" for op in readers):
+        if not readers or any(op.name not in ("dot", "local_load") for op in readers):
             return "not only products read it"
         box = boxes.box_of(self.facts, load)
         if isinstance(box, str):
@@ -324,18 +328,18 @@ class Planner:
         return self.fitted(load, views, store, box, axes, readers[0])
 
     def fitted(
-        self, load: Op, views: tuple[Op, ...], store: Op, box: Box, axes: tuple[int, ...], dot: Op
+        self, load: Op, views: tuple[Op, ...], store: Op, box: Box, axes: tuple[int, ...], reader: Op
     ) -> Copy | str:
         """The copy, if the engine lays out tiles as the buffer's layout says."""
         buffer: Buffer = store.args[0].type
-        if store.args[0] in dot.args:
-            reads = dot.args.index(store.args[0])
-            side = wgmma.lies_as(reads, dot.attrs.get("turned", ()))
-            part = wgmma.part(buffer.shape[side], reads, dot.attrs["warps"])
+        if reader.name == "dot" and store.args[0] in reader.args:
+            reads = reader.args.index(store.args[0])
+            side = wgmma.lies_as(reads, reader.attrs.get("turned", ()))
+            part = wgmma.part(buffer.shape[side], reads, reader.attrs["warps"])
             lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
             assert lies is not None, "the verifier has seen the descriptor"
             inner, width = side if lies.mn_major else 1 - side, lies.width
-        else:  # warps read it into registers: see `wgmma.crossed`
+        else:  # warps read it into registers: see `wgmma.crossed` and the pass `prologue`
             inner = next(i for i in (0, 1) if buffer.layout == swizzled(buffer.shape, buffer.dtype.bits, (i, 1 - i)))
             width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
         if axes[inner] != len(box.dims) - 1:
@@ -347,15 +351,17 @@ class Planner:
         return Copy(load, views, store, box, kind, axes)
 
     def readers(self, buffer: Value) -> list[Op]:
-        """The ops for which a buffer is read: behind an operand A that is read into registers the products."""
-        found, todo = [], [op for op, _ in self.users[buffer] if op.name != "local_store"]
+        """The ops for which a buffer is read: products, also where they have an operand A from registers; of what is computed with, the
+        loads."""
+        direct = [op for op, _ in self.users[buffer] if op.name != "local_store"]
+        found, todo = [], list(direct)
         while todo:
             op = todo.pop()
             if op.name in ("local_load", *VIEWS):
                 todo += [user for user, _ in self.users[op.result]]
             else:
                 found.append(op)
-        return found
+        return found if all(op.name == "dot" for op in found) else direct
 
     def only_stored(self, value: Value) -> bool:
         return all(
@@ -450,10 +456,12 @@ class Planner:
             late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
             if slots == 1:  # which is awaited again before the product behind it, that would let go of it, has begun
                 late = ()
-            yield Group(together, block, loop, slots, slots, named is not None, last, late)
+            computed = any(x.name == "local_load" for copy in together for x in self.readers(copy.buffer))
+            yield Group(together, block, loop, slots, slots, named is not None, last, late, computed=computed)
 
     def position(self, buffer: Value, block: Block) -> tuple[int, int]:
-        """Where in a block the first and the last op stands that reads a buffer, or in which it is read."""
+        """Where in a block the first and the last op stands that reads a buffer, or in which it is read. What is computed with is let go of
+        behind the last product: by then all threads have what they have read."""
         readers = set(self.readers(buffer))
         places = [
             i
@@ -461,7 +469,10 @@ class Planner:
             if any(x in readers for x in within(op))
             or (op.name == "dot_wait" and any(x.result in op.args for x in readers))
         ]
-        return places[0], places[-1]
+        last = places[-1]
+        if any(op.name == "local_load" for op in readers):
+            last = max([last, *(i for i, op in enumerate(block.ops) if any(x.name == "dot" for x in within(op)))])
+        return places[0], last
 
     def loop_around(self, op: Op | None) -> Op | None:
         while op is not None and op.name != "for":

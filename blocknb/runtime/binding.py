@@ -30,7 +30,6 @@ OPTIONS: Mapping[str, Any] = MappingProxyType(
         "checked": None,
         "debug": None,
         "fast_math": False,
-        "experimental": None,
         "without": (),
     }
 )

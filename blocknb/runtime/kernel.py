@@ -444,7 +444,7 @@ class Kernel(KernelInterface):
         warps, stages = options["num_warps"], options["num_stages"]
         if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
             raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
-        for name in ("checked", "debug", "experimental"):
+        for name in ("checked", "debug"):
             if options[name] not in (None, True, False):
                 hint = f"{name} is True or False; left out, it is as the device has it"
                 raise launch_error(self.source, None, f"{name} is {options[name]!r}", hint)
@@ -486,9 +486,8 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     `range` names none (on a GPU loads are issued ahead, see the passes `prefetch` and `pipeline`); `checked`, whether accesses outside
     of arrays are found (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`, whether assertions
     are tested (on the CPU unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 when the kernel is
-    compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `experimental`,
-    optimisations for GPUs that wait for their measurement (see `ir.core.experimental`); `without`, passes to leave out.
-    `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
+    compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `without`, passes to leave
+    out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
     """
     if function is None:
         return functools.partial(kernel, **options)

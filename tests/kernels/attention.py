@@ -118,7 +118,7 @@ def as_sums(dq, block, in_rows):
 
 def gradient_case(
     name, kernel, outputs, grid, dtype, heads, shared, queries, keys, width, block, rows, columns, shift, ahead=None,
-    **options,
+    boxes=False, **options,
 ):  # fmt: skip
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
@@ -132,7 +132,7 @@ def gradient_case(
         if kernel is gradients_kernel:
             padded = (heads, -(-queries // 128) * 128, block)
             steps = (heads * padded[1] * block, padded[1] * block, block)
-            found |= {"AHEAD": bool(ahead), "sums_at": steps if "experimental" in options else None}
+            found |= {"AHEAD": bool(ahead), "sums_at": steps if boxes else None}
             found["sums"] = np.zeros(padded, np.float32) if "sums" in outputs else None
         return found | at | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
@@ -140,7 +140,7 @@ def gradient_case(
         found = dict(
             zip(("dq", "dk", "dv"), exact_gradients(*(x[n] for n in ("q", "k", "v", "dout")), shift), strict=True)
         )
-        found["sums"] = as_sums(found["dq"], block, "experimental" in options)
+        found["sums"] = as_sums(found["dq"], block, boxes)
         return {output: found[output] for output in outputs}
 
     tolerance = 4e-2 if dtype == ml_dtypes.bfloat16 else 5e-3
@@ -171,7 +171,7 @@ gradient_case(
 )  # fmt: skip
 gradient_case(
     "gradients_boxes", gradients_kernel, BOTH, (2, 1, 1), np.float16, 1, 1, 100, 90, 48, 64, 64, 64, 0,
-    num_warps=4, num_stages=2, experimental=True,
+    boxes=True, num_warps=4, num_stages=2,
 )  # fmt: skip
 gradient_case(
     "gradients_long", gradients_kernel, BOTH, (1, 1, 1), np.float16, 1, 1, 130, 64, 128, 128, 64, 64, 0, num_warps=8,

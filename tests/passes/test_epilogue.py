@@ -159,7 +159,7 @@ def test_behind_the_last_product_no_warp_waits_for_another_one_but_for_the_opera
 
 
 def test_accumulators_of_mma_sync_are_stored_as_before():
-    func, _ = lowered("sm_80", experimental=False)
+    func, _ = lowered("sm_80")
     assert count(func, "warp_barrier") == 0 and count(func, "store") == 1
 
 

@@ -12,7 +12,7 @@ from blocknb import kernels, passes
 from blocknb.profile.suite import search
 from blocknb.profile.suite.catalogue import BENCHMARKS
 from blocknb.profile.suite.definition import Case, over_blocks, over_rows
-from blocknb.profile.suite.measure import EXPERIMENTAL, OURS, TRITON, Bench, Session, measure
+from blocknb.profile.suite.measure import OURS, TRITON, Bench, Session, measure
 from blocknb.profile.suite.search import Best, Sweep, grid, sweep
 from blocknb.profile.suite.triton_source import Sources, rewritten
 
@@ -130,14 +130,10 @@ def test_the_grid_has_warps_across_and_the_rest_down() -> None:
     ]
 
 
-def test_experimental_sources_ask_for_it_at_every_kernel() -> None:
-    sources = Sources("experimental")
+def test_unspecialized_sources_leave_the_pass_out_of_every_kernel() -> None:
+    sources = Sources("unspecialized")
     kernel = sources.module("norms").norm_kernel
-    assert kernel is sources.module("norms").norm_kernel and kernel.options["experimental"] is True
-    row = measure(
-        Session("cpu", (EXPERIMENTAL,), rounds=1, clock=lambda call: len(call())), BENCHMARKS["rms_norm"], CASE
-    )
-    assert set(row.times) == {OURS, EXPERIMENTAL} and not row.problems
+    assert kernel is sources.module("norms").norm_kernel and kernel.options["without"] == {"specialize"}
 
 
 def test_sources_for_triton_name_nothing_that_is_ours_alone() -> None:

@@ -63,7 +63,7 @@ EXPECTED = {
     "int8_scores[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "experts_by_index[ragged]": {"wgmma", "roles", "copy_bulk", "copy_async", "persistent"},
     "chosen_blocks[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
-    "added_boxes[ragged]": {"wgmma", "roles", "copy_bulk"},
+    "added_boxes[ragged]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "staged_attention[causal]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
     "staged_attention[whole]": {"wgmma", "roles", "copy_bulk", "store_bulk", "persistent"},
     "varied_attention[window]": {"wgmma", "roles", "copy_bulk", "store_bulk"},
@@ -97,7 +97,6 @@ def test_the_compiler_chooses_what_a_person_would(name: str) -> None:
         ("grid_2d[ragged]", "its rows wrap around (% M, which is not known to be a multiple of 64)"),
         ("paged_decode[many]", "its rows are found through an array of indices"),
         ("experts_by_index[ragged]", "its rows are found through an array of indices"),
-        ("int8_weights[before]", "it is computed with on its way to shared memory"),
         ("dot_of_batches[ragged]", "it is computed with on its way to shared memory"),
     ],
 )
@@ -111,7 +110,7 @@ def test_a_note_says_why_a_load_is_not_copied(name: str, why: str) -> None:
 @pytest.mark.parametrize(("target", "instruction"), [("sm_90a", "wgmma"), ("sm_80", "")])
 def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruction: str) -> None:
     (launch,) = launches("precise[tf32x3]")
-    func, _ = lowered(launch.compiled, Target.parse(target), experimental=True)
+    func, _ = lowered(launch.compiled, Target.parse(target))
     dots = [op for op in func.ops() if op.name == "dot"]
     assert len(dots) == 3 and chosen(func) & {"wgmma", "", "fma"} == {instruction}
     launch.interpret(func, 1e-5, 1e-5)
@@ -123,12 +122,21 @@ def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruct
     launch.interpret(func, 1e-5, 1e-5)
 
 
-def test_weights_that_are_computed_with_are_loaded_a_trip_ahead() -> None:
-    (launch,) = launches("int8_weights[before]")
-    func, stages = lowered(launch.compiled, Target.parse("sm_90a"), experimental=True)
-    assert [note.text for stage in stages if stage.name == "prefetch" for note in stage.notes] == [
-        "loaded 1 trip ahead: 8 registers a thread"
-    ]
+@pytest.mark.parametrize(
+    ("name", "target", "how"),
+    [
+        ("int8_weights[before]", "sm_90a", "copied by TMA, by a warp of its own: 3 slots of 4096 bytes"),
+        ("int8_weights[before]", "sm_80", "copied to shared memory 2 trips ahead"),
+        ("norm_linear[ragged]", "sm_90a", "copied by TMA, by a warp of its own: 3 slots of 8192 bytes"),
+        ("int4_matmul[groups]", "sm_90a", "copied to shared memory 2 trips ahead"),
+    ],
+)
+def test_what_operands_are_computed_from_is_copied_ahead(name: str, target: str, how: str) -> None:
+    (launch,) = launches(name)
+    func, stages = lowered(launch.compiled, Target.parse(target))
+    line = next(note.loc.line for stage in stages if stage.name == "prologue" for note in stage.notes if note.loc)
+    copies = [note for stage in stages if stage.name in ("specialize", "pipeline") for note in stage.notes]
+    assert [note for note in copies if note.loc and note.loc.line == line and note.text.startswith(how)]
     launch.interpret(func, 5e-2, 1e-2)
 
 

@@ -21,13 +21,10 @@ from blocknb.profile.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
 
 OURS = "blocknb"
-EXPERIMENTAL = "experimental"  # ours with the optimisations that wait for their measurement
 COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA = "copy", "torch", "torch.compile", "Triton", "NumPy", "numba"
 CUPY, CUDNN, FLASH = "CuPy", attention.CUDNN, attention.FLASH
 PEERS = {"gpu": (COPY, TORCH, COMPILED, TRITON), "cpu": (NUMPY, NUMBA, TORCH)}
-GENERAL = frozenset(
-    {COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH, EXPERIMENTAL}
-)  # that any benchmark may have
+GENERAL = frozenset({COPY, TORCH, COMPILED, TRITON, NUMPY, NUMBA, CUPY, CUDNN, FLASH})  # that any benchmark may have
 Call = Callable[[], Any]
 Clock = Callable[[Call], float]
 
@@ -159,8 +156,6 @@ class Session:
             case "Triton":
                 __import__("torch")
                 self.source("triton")
-            case "experimental":
-                self.source("experimental")
             case "CuPy":
                 self.functions[peer] = peers_torch.with_cupy()
             case attention.CUDNN | attention.FLASH:
