@@ -147,8 +147,8 @@ class Memory:
         self.data[where] = data
         return f"writes shared memory that {trouble}{UNORDERED}" if trouble and self.check_races else ""
 
-    def read(self, warp: int, where: np.ndarray, buffer: Allocation) -> tuple[np.ndarray, str]:
-        """Bytes of shared memory, and what is wrong with reading them, or ""."""
+    def read(self, warp: int, where: np.ndarray, buffer: Allocation, loads: bool = False) -> tuple[np.ndarray, str]:
+        """Bytes of shared memory, and what is wrong with reading them, or "". `loads`: into registers, which takes a while."""
         trouble = self.touches.note_read(warp, self.epoch, where)
         if trouble and self.check_races:
             return self.data[where], f"reads shared memory that {trouble}{UNORDERED}"
@@ -324,7 +324,7 @@ class Warp(LaidMachine):
     def read(self, op: Op, buffer: Allocation, wanted: np.ndarray) -> np.ndarray:
         """A tile of a buffer's elements where `wanted`, zeros elsewhere."""
         where = self.bytes_of(buffer, np.flatnonzero(wanted))
-        data, trouble = self.memory.read(self.number, where.reshape(-1), buffer)
+        data, trouble = self.memory.read(self.number, where.reshape(-1), buffer, op.name == "local_load")
         self.complain(op, trouble)
         tile = np.zeros(buffer.type.shape, buffer.type.dtype.numpy)
         tile[wanted] = np.ascontiguousarray(data).view(tile.dtype)

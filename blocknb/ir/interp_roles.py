@@ -24,6 +24,7 @@ from blocknb.ir.core import Block, Func, Op, Value, operands, walk
 from blocknb.ir.interp_memory import POISON, UNDER_WAY, UNORDERED, Allocation, Memory, Warp
 from blocknb.ir.mbarriers import Box, Map, Mbarrier
 from blocknb.ir.text import print_op
+from blocknb.language.types import Tile
 
 RELEASES = ("release", "acq_rel")
 ALIGNMENT = 16  # bytes, of the start and the strides of what the copy engine accesses
@@ -48,6 +49,9 @@ class RoleMemory(Memory):
         self.clocks = clocks
         super().__init__(func, check_races)
         self.lent = np.zeros(len(self.data), np.int32)  # to so many bulk stores that nobody has waited for
+        self.loading = np.zeros(
+            (clocks.warps, len(self.data)), bool
+        )  # into registers, for all that the copy engine can tell
 
     def account(self, size: int) -> Marks:
         return Marks(size, self.clocks)
@@ -57,8 +61,18 @@ class RoleMemory(Memory):
             return "writes shared memory that the copy engine stores, without having waited for it"
         return super().write(warp, where, data, buffer)
 
+    def read(self, warp: int, where: np.ndarray, buffer: Allocation, loads: bool = False) -> tuple[np.ndarray, str]:
+        if loads:
+            self.loading[warp, where] = True
+        return super().read(warp, where, buffer, loads)
+
+    def loaded(self, warp: int) -> None:
+        """What a warp has read is in its registers: it arrives at an mbarrier without waiting for that (seen on an H200)."""
+        self.loading[warp] = False
+
     def fence(self, warp: int) -> None:
         self.fenced[(self.writer == warp) & (self.fenced == 0)] = self.clocks.now(warp)
+        self.loaded(warp)
 
     def unfenced(self, warp: int, where: np.ndarray, reads: str = "reads by wgmma") -> str:
         if not self.check_races:
@@ -78,6 +92,8 @@ class RoleMemory(Memory):
         trouble = self.touches.overwrite(warp, where) if self.check_races else ""
         if not trouble:
             trouble = self.unfenced(warp, where, "copies over")
+            if not trouble and self.check_races and self.loading[:, where].any():
+                trouble = "copies over what a warp still reads: no fence and no product stands behind that"
         else:
             trouble = f"copies to shared memory that {trouble}{UNORDERED}"
         self.data[where], self.owner[where] = POISON, UNDER_WAY
@@ -197,6 +213,11 @@ class Agent(Warp):
                     self.store_bulk(op, args)
                 return ()
         return super().step(op, args)
+
+    def dot(self, op: Op, args: list) -> np.ndarray:
+        if isinstance(op.args[0].type, Tile):
+            self.memory.loaded(self.number)  # it begins with operands that are in registers
+        return super().dot(op, args)
 
     def atomic(self, op: Op, args: list) -> tuple:
         """One that tells others what its program has done cannot tell them of bulk stores, whose end nobody waits for."""
