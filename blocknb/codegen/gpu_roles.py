@@ -7,6 +7,7 @@ thread, elected once, so that nothing in its loops has to ask who does it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from blocknb.ir.core import Block, Func, Op, walk
@@ -42,9 +43,17 @@ def resident(g: Generator, threads: int) -> int:
     if found.attrs.get("registers") or 2 * (g.func.attrs.get("shared_bytes", 0) + OF_EACH) > SHARED_OF_SM:
         return 1
     blocks = (block for op in walk(found.blocks[0]) if op.name == "for" for block in op.blocks)
-    held = max((sum(map(held_by, block.ops)) for block in blocks), default=0)
+    held = max((sum(map(held_by, own(block))) for block in blocks), default=0)
     together = -(-2 * threads // (32 * SCHEDULERS))  # warps of two CTAs that share a scheduler
     return 2 if MANY <= held <= REGISTERS // (32 * together) - SPARE else 1
+
+
+def own(block: Block) -> Iterator[Op]:
+    """The ops of a block and of the branches in it, but not of loops."""
+    for op in block.ops:
+        yield op
+        for inner in op.blocks if op.name == "if" else ():
+            yield from own(inner)
 
 
 def held_by(op: Op) -> int:
