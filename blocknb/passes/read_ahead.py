@@ -19,14 +19,15 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.trace import Notes
 
+ALONE = 8  # warps from which on a team has a multiprocessor to itself: of smaller ones another CTA multiplies meanwhile
 READS = ("await", "slot", "local_load", "alloc", "local_store")  # what reading is made of, beside arithmetic
 
 
 def read_ahead(func: Func, notes: Notes) -> Func:
     """The function with such operands read ahead, in loops with one product, and whose index grows."""
-    facts, users = affine.analyze(func), uses(func)
+    facts, users, alone = affine.analyze(func), uses(func), func.attrs["num_warps"] >= ALONE
     forwards = (op for op in func.ops() if op.name == "for" and ranges.bounds(facts, op.args[2])[0] > 0)
-    plans = {op.id: plan for op in forwards if (plan := planned(op, users)) is not None}
+    plans = {op.id: plan for op in forwards if (plan := planned(op, users, alone)) is not None}
     for plan in plans.values():
         computed = any(op.name == "alloc" for op in plan.stored)
         how = "computed" if computed else "read into registers"
@@ -49,14 +50,14 @@ class Plan:
     sliced: tuple[Op, ...]
 
 
-def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]]) -> Plan | None:
+def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> Plan | None:
     (block,) = loop.blocks
     products = [op for op in walk(block) if op.name == "dot"]
     if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("pending"):
         return None
     for side, value in enumerate(products[0].args[:2]):
         plan = of_operand(block, products[0], side, value, users)
-        if plan is not None:
+        if plan is not None and (alone or not plan.stored):
             return plan
     return None
 
