@@ -1,0 +1,134 @@
+"""Operands that are computed from what was copied, a trip ahead: while which product, from which slot, and where that is left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuzz import simt
+from kernels.base import Case, copied, parameters
+
+import blocknb
+import blocknb.language as bl
+from blocknb.codegen import gpu
+from blocknb.errors import CompilerBug
+from blocknb.ir.build import rebuild
+from blocknb.ir.core import Func, Op, walk, within
+from blocknb.target import Target
+
+HALF = np.float16
+
+
+@blocknb.kernel
+def prepared(x, w, line, y, rows, columns, k, WAY: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """y = x w^T: `weights` of 8 bits have a scale a row of w; `normed` is x with a gain a column, by the norm of its rows."""
+    row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
+    left = bl.make_tensor_descriptor(x, [rows, k], [k, 1], [BM, BK])
+    right = bl.make_tensor_descriptor(w, [columns, k], [k, 1], [BN, BK])
+    total, squares = bl.zeros((BM, BN), bl.float32), bl.zeros((BM,), bl.float32)
+    inner, across = bl.arange(0, BK), column + bl.arange(0, BN)
+    if WAY == "weights":
+        scale = bl.load(line + across, mask=across < columns, other=0.0)
+    for start in range(0, k, BK):
+        a, b = left.load([row, start]), right.load([column, start])
+        if WAY == "weights":
+            total = bl.dot(a, (b.to(bl.float32) * scale[:, None]).to(bl.float16).T, total)
+        else:
+            wide = a.to(bl.float32)
+            squares += bl.sum(wide * wide, axis=1)
+            gain = bl.load(line + start + inner, mask=start + inner < k, other=0.0)
+            total = bl.dot((wide * gain[None, :]).to(bl.float16), b.T, total)
+    if WAY == "normed":
+        total *= bl.rsqrt(squares + 1.0)[:, None]
+    down = row + bl.arange(0, BM)
+    places = y + down[:, None] * columns + across[None, :]
+    bl.store(places, total, mask=(down[:, None] < rows) & (across[None, :] < columns))
+
+
+def reference(arguments: dict) -> dict:
+    k = arguments["k"]
+    x, w, line = (arguments[name].astype(float) for name in ("x", "w", "line"))
+    x, w = x.reshape(arguments["rows"], -1)[:, :k], w.reshape(arguments["columns"], -1)[:, :k]
+    if arguments["WAY"] == "weights":
+        return {"y": x @ (w * line[:, None]).T}
+    return {"y": (x * line[:k]) @ w.T / np.sqrt((x * x).sum(axis=1) + 1.0)[:, None]}
+
+
+def lowered(way: str, k: int, target: str = "sm_90a", rows: int = 200, num_warps: int = 8, **options):
+    rng, columns = np.random.default_rng(k), 48
+    arguments = {
+        "x": rng.standard_normal((rows, max(k, 16))).astype(HALF),
+        "w": rng.integers(-128, 128, (columns, max(k, 16))).astype(np.int8)
+        if way == "weights"
+        else rng.standard_normal((columns, max(k, 16))).astype(HALF),
+        "line": (rng.random(columns if way == "weights" else max(k, 16)) / (64 if way == "weights" else 1)).astype(np.float32),
+        "y": np.full((rows, columns), np.nan, np.float32),
+        "rows": rows, "columns": columns, "k": k, "WAY": way, "BM": 128, "BN": 32, "BK": 64,
+    }  # fmt: skip
+    case = Case("prepared", prepared, dict, reference, grid=(2, 2, 1), rtol=5e-3, atol=5e-2)
+    func, stages = case.lower(arguments, target, num_warps=num_warps, **options)
+    notes = {stage.name: [note.text for note in stage.notes] for stage in stages}
+    return case, func, notes.get("overlap", []), arguments
+
+
+def product_of(func: Func) -> list[Op]:
+    """The ops of the loop's body that multiplies."""
+    (roles,) = (op for op in func.body.ops if op.name == "roles")
+    loops = (op for op in walk(roles.blocks[0]) if op.name == "for")
+    return next(list(op.blocks[0].ops) for op in loops if any(x.name == "dot" for x in op.blocks[0].ops))
+
+
+@pytest.mark.parametrize(("way", "side"), [("weights", "b"), ("normed", "a")])
+def test_while_a_product_runs_the_next_ones_operand_is_computed(way: str, side: str) -> None:
+    _, func, notes, _ = lowered(way, 192)
+    assert notes == [f"operand {side}: computed a trip ahead, while a product runs"]
+    body = product_of(func)
+    order = [op.name for op in body if op.name in ("fence", "local_store", "dot", "if", "dot_wait", "arrive")]
+    assert order == ["local_store", "fence", "dot", "if", "dot_wait", "arrive", "arrive"]
+    (reading,) = (op for op in body if op.name == "if")
+    assert [op.name for op in reading.blocks[0].ops][:3] == ["await", "slot", "local_load"]
+    assert sum(op.name == "mul" for op in reading.blocks[0].ops) == 1
+    assert not any(op.name == "local_load" for op in body) or way == "normed"
+
+
+@pytest.mark.parametrize("k", [0, 48, 64, 144, 400])
+@pytest.mark.parametrize("way", ["weights", "normed"])
+def test_any_number_of_trips(way: str, k: int) -> None:
+    case, func, notes, arguments = lowered(way, k, num_stages=2 + k % 3)
+    assert len(notes) == 1
+    case.interpret(func, arguments)
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_warps": 4}, {"num_stages": 1}, {"without": ("overlap",)}, {"without": ("prologue",)}], ids=str
+)
+@pytest.mark.parametrize("way", ["weights", "normed"])
+def test_where_it_is_left_alone_it_is_right_as_well(way: str, options: dict) -> None:
+    """With four warps another CTA multiplies meanwhile; of one slot none is let go of in time."""
+    case, func, notes, arguments = lowered(way, 144, **options)
+    assert not any("ahead" in note for note in notes)
+    case.interpret(func, arguments)
+
+
+@pytest.mark.parametrize("way", ["weights", "normed"])
+def test_code_does_the_same(way: str) -> None:
+    case, func, _, arguments = lowered(way, 144, rows=128, num_stages=2)
+    got = {name: copied(value) for name, value in arguments.items()}
+    simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), case.grid)
+    case.check(arguments, got)
+
+
+@pytest.mark.parametrize("name", ["await", "fence", "dot_wait", "barrier"])
+def test_what_keeps_it_in_order_is_needed(name: str) -> None:
+    case, func, _, arguments = lowered("weights", 400, num_stages=2)
+    inside = {x.id for op in product_of(func) for x in within(op)}
+    found = [op.id for op in func.ops() if op.name == name and op.id in inside]
+    assert found
+    for wanted in found:
+        mutant = rebuild(
+            func,
+            "mutant",
+            lambda op, _, wanted=wanted: op.args[: len(op.results)] if op.id == wanted else NotImplemented,
+        )
+        with pytest.raises((CompilerBug, AssertionError)):
+            for seed in range(3):
+                case.interpret(mutant, arguments, seed=seed)
