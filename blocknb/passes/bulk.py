@@ -176,11 +176,14 @@ class Finder:
         no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
         programs, which have no order, either."""
         if store.op.name == "atomic":  # sums are the same in any order
-            others = (x for x in self.order if x is not store.op and x.name in ("load", "store", *ATOMICS))
-            found = [x for x in others if self.facts.root(global_operands(x)[0]) in (None, store.box.root)]
-            return (
-                f"the {found[0].name} at line {found[0].loc.line if found[0].loc else 0} may meet it" if found else ""
-            )
+            for op in self.order:
+                if op is store.op or op.name not in ("load", "store", *ATOMICS):
+                    continue
+                if self.tells(op, store.op):
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
+                if self.facts.root(global_operands(op)[0]) in (None, store.box.root):
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+            return ""
         loops = self.loops(store.op)
         for loop in loops:
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
@@ -188,7 +191,7 @@ class Finder:
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
-            if op.name in ATOMICS and orders(op, True)[1] and not self.ahead(op, store.op):
+            if self.tells(op, store.op):
                 return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
@@ -198,6 +201,10 @@ class Finder:
                 continue
             return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
         return ""
+
+    def tells(self, op: Op, other: Op) -> bool:
+        """Whether an op releases what a program has done before, of which the other one may be a part."""
+        return op.name in ATOMICS and orders(op, True)[1] and not self.ahead(op, other)
 
     def either(self, op: Op, other: Op) -> bool:
         """Whether a program does one of two ops at most: they stand in different arms of an `if`, and in no loop."""

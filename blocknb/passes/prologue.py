@@ -6,6 +6,8 @@ that large tiles do not have. So it is stored to a buffer of its own as it comes
 load are what `specialize` and `pipeline` look for, and turn into copies some trips ahead.
 
 Only such loads are taken as `pipeline` can copy, and `specialize` leaves nothing else: what is not copied ahead would only take longer.
+For the same reason two slots of all that a loop copies must have room in shared memory; if they have none the largest tiles stay in
+registers.
 """
 
 from __future__ import annotations
@@ -36,15 +38,23 @@ def prologue(func: Func, target: Target, notes: Notes) -> Func:
     That is for loops with products whose operands are not what memory holds, such as weights of few bits: the tile is stored to a
     buffer as it was loaded and read from it into the same registers, which the copies of later trips then replace.
     """
-    found = Finder(func, target).loads()
-    staged = through(func, found)
-    planner = rings.Planner(staged, target, Notes("prologue"))
-    planner.block(staged.body)
-    copied = {copy.load.id for plan in planner.plans.values() for copy in plan.copies}
-    kept = [op for op in found if op.id in copied]
+    kept, staged = Finder(func, target).loads(), func
+    while kept:
+        staged = through(func, kept)
+        planner = rings.Planner(staged, target, Notes("prologue"))
+        planner.block(staged.body)
+        copied = {copy.load.id for plan in planner.plans.values() for copy in plan.copies}
+        if not copied.issuperset(op.id for op in kept):
+            kept = [op for op in kept if op.id in copied]
+        elif rings.least(staged, planner) > target.max_shared:
+            largest = max(kept, key=lambda op: size(op.result))
+            kept.remove(largest)
+            notes(largest, "not through shared memory, which has no room for two of its tiles", "missed")
+        else:
+            break
     for op in kept:
         notes(op, f"{size(op.result)} bytes through shared memory: they are computed with before they are multiplied")
-    return func if not kept else staged if len(kept) == len(found) else through(func, kept)
+    return staged if kept else func
 
 
 class Finder:

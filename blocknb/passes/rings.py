@@ -99,6 +99,12 @@ def pipeline(func: Func, target: Target, notes: Notes) -> Func:
     return func
 
 
+def least(func: Func, planner: Planner) -> int:
+    """The bytes of shared memory that a function takes with two slots in each of the rings that are planned."""
+    planner.plans = {id: replace(plan, ahead=1) for id, plan in planner.plans.items()}
+    return place(tidy(Rotation(func, planner).run(), "pipeline"))[1]
+
+
 @dataclass(frozen=True)
 class Copy:
     """A load that becomes a copy, the views between it and the buffer that it is stored to, and how many elements each copy moves."""

@@ -283,6 +283,35 @@ def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
             case.interpret(told, arguments)
 
 
+@blocknb.kernel
+def told_sums(a, b, c, flag, n, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr, SEM: bl.constexpr):
+    """c += a b, and an atomic that may say that it is done."""
+    rows, columns = bl.program_id(0) * BM + bl.arange(0, BM), bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        total = bl.dot(
+            bl.load(a + rows[:, None] * k + inner[None, :]), bl.load(b + inner[:, None] * n + columns), total
+        )
+    bl.atomic_add(c + rows[:, None] * n + columns[None, :], total, sem="relaxed")
+    bl.atomic_add(flag, 1, sem=SEM)
+
+
+@pytest.mark.parametrize("sem", ["release", "relaxed"])
+def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((128, 96), (96, 64)))
+    arguments = {"a": a, "b": b, "c": np.ones((128, 64), np.float32), "flag": np.zeros(1, np.int32), "n": 64, "k": 96}
+    arguments |= {"BM": 64, "BN": 64, "BK": 32, "SEM": sem}
+    expected = {"c": 1 + a.astype(float) @ b.astype(float), "flag": np.array([2])}
+    case = Case("told_sums", told_sums, dict, lambda _: expected, grid=(2,))
+    func, stages = case.lower(arguments, "sm_90a", num_warps=4)
+    told = notes(stages)
+    assert any(text.startswith("sum: by the copy engine") for text in told) == (sem == "relaxed")
+    assert any("(release) tells others that it is done" in text for text in told) == (sem == "release")
+    case.interpret(func, arguments)
+
+
 def test_arms_of_an_if_store_each_in_its_own_way():
     """Rows of a group: a tile that is whole by the copy engine, the others by warps."""
     func, stages, arguments = lowered("gemm_grouped_wgmma")
