@@ -324,12 +324,13 @@ class Agent(Warp):
             self.cta.flying.append(write)
 
         def write() -> None:
-            added = (
-                self.space.load(op.replace(name="load"), self.program, box.address, kind, box.inside, None)
-                if adds
-                else 0
-            )
-            self.space.store(op.replace(name="store"), self.program, box.address, found[0] + added, box.inside)
+            if not adds:
+                self.space.store(op.replace(name="store"), self.program, box.address, found[0], box.inside)
+                return
+            places, each = np.unique(box.address[box.inside], return_inverse=True)  # rows may overlap
+            sums = np.array(self.space.load(op.replace(name="load"), self.program, places, kind, None, None))
+            np.add.at(sums, each.reshape(-1), found[0][box.inside])
+            self.space.store(op.replace(name="store"), self.program, places, sums, None)
 
         store = Store(self.number, read, write, where)
         self.cta.stores.append(store)

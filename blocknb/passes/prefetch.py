@@ -136,8 +136,8 @@ class Planner(Obstacles):
         """Whether an address is made of a value."""
         todo, seen = [value], {value}
         while todo:
-            for op, place in self.users.get(todo.pop(), ()):
-                if op.name == "ptradd" and place == 1:
+            for op, _ in self.users.get(todo.pop(), ()):
+                if op.name == "ptradd":
                     return True
                 made = set(op.results) - seen if OPS[op.name].kind in ARITHMETIC else set()
                 seen |= made

@@ -354,14 +354,12 @@ class Planner:
         """The ops for which a buffer is read: products, also where they have an operand A from registers; of what is computed with, the
         loads."""
         direct = [op for op, _ in self.users[buffer] if op.name != "local_store"]
-        found, todo = [], list(direct)
-        while todo:
-            op = todo.pop()
+        found = list(direct)
+        for op in found:
             if op.name in ("local_load", *VIEWS):
-                todo += [user for user, _ in self.users[op.result]]
-            else:
-                found.append(op)
-        return found if all(op.name == "dot" for op in found) else direct
+                found += [user for user, _ in self.users[op.result]]
+        last = [op for op in found if op.name not in ("local_load", *VIEWS)]
+        return last if all(op.name == "dot" for op in last) else direct
 
     def only_stored(self, value: Value) -> bool:
         return all(
@@ -469,10 +467,9 @@ class Planner:
             if any(x in readers for x in within(op))
             or (op.name == "dot_wait" and any(x.result in op.args for x in readers))
         ]
-        last = places[-1]
         if any(op.name == "local_load" for op in readers):
-            last = max([last, *(i for i, op in enumerate(block.ops) if any(x.name == "dot" for x in within(op)))])
-        return places[0], last
+            places += [i for i, op in enumerate(block.ops) if any(x.name == "dot" for x in within(op))]
+        return places[0], max(places)
 
     def loop_around(self, op: Op | None) -> Op | None:
         while op is not None and op.name != "for":

@@ -22,7 +22,10 @@ Env = dict[str, Any]
 Get = Callable[[Env], Any]
 SWITCH = object()  # what a step gives after which others shall run
 MAP_ADDRESS = 0x7E57 << 32  # of the first tensor map; the next are 128 bytes further
-DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "int8": np.int8, "int32": np.int32}
+DTYPES: dict[str, Any] = {
+    f"{kind}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
+DTYPES |= {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32, "fp64": np.float64, "int1": np.bool_}
 DTYPES |= {"fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2}
 
 
@@ -152,9 +155,11 @@ class Engine:
     def add(self, machine: Any, address: np.ndarray, data: np.ndarray, text: str, thread: np.ndarray) -> None:
         """Adds fp32 numbers to memory."""
         memory = machine.memory
-        places = memory.places(address, 4, 4, text)
-        memory.watch.access(places, thread, text, write=True, atomic=True)
-        sums = np.ascontiguousarray(memory.bytes[places]).view(np.float32) + np.ascontiguousarray(data).view(np.float32)
+        memory.watch.access(memory.places(address, 4, 4, text), thread, text, write=True, atomic=True)
+        once, each = np.unique(address, return_inverse=True)  # rows may overlap
+        places = memory.places(once, 4, 4, text)
+        sums = np.ascontiguousarray(memory.bytes[places]).view(np.float32)
+        np.add.at(sums, (each.reshape(-1), 0), np.ascontiguousarray(data).view(np.float32).reshape(-1))
         memory.bytes[places] = sums.view(np.uint8)
 
     def wait(self, pending: int, who: int) -> None:
