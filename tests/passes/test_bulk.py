@@ -366,3 +366,32 @@ def test_the_code_of_a_large_result_is_short():
         assert not assembly.warnings and all(not found.spill_stores for found in assembly.resources.values())
         listing = sass.disassemble(assembly.cubin, HOPPER).result().text
         assert tuple(map(listing.count, ("STSM.16.M88.4", "LDS.128", "STG.E.128", "UTMASTG"))) == counts
+
+
+@blocknb.kernel
+def overlapping_sums(a, b, c, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """Adds a b to rows of c that begin four numbers apart."""
+    rows, columns = bl.arange(0, BM), bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        total = bl.dot(
+            bl.load(a + rows[:, None] * k + inner[None, :]), bl.load(b + inner[:, None] * BN + columns), total
+        )
+    bl.atomic_add(c + rows[:, None] * 4 + columns[None, :], total, sem="relaxed")
+
+
+def test_rows_that_overlap_are_added_up():
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((64, 64), (64, 64)))
+    expected, product = np.zeros(63 * 4 + 64), a.astype(float) @ b.astype(float)
+    for row, numbers in enumerate(product):
+        expected[4 * row : 4 * row + 64] += numbers
+    arguments = {"a": a, "b": b, "c": np.zeros(len(expected), np.float32), "k": 64, "BM": 64, "BN": 64, "BK": 32}
+    case = Case("overlapping_sums", overlapping_sums, dict, lambda _: {"c": expected})
+    func, _ = case.lower(arguments, "sm_90a", num_warps=4)
+    assert any(op.name == "store_bulk" and op.attrs.get("adds") for op in func.ops())
+    case.interpret(func, arguments)
+    got = {key: copied(value) for key, value in arguments.items()}
+    reports.run(func, got, case.grid)
+    case.check(arguments, got)
