@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from fuzz import simt
 from kernels.base import Case, copied, parameters
+from kernels.prepared import prepared
 
-import blocknb
-import blocknb.language as bl
 from blocknb.codegen import gpu
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import rebuild
@@ -16,32 +15,6 @@ from blocknb.ir.core import Func, Op, walk, within
 from blocknb.target import Target
 
 HALF = np.float16
-
-
-@blocknb.kernel
-def prepared(x, w, line, y, rows, columns, k, WAY: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
-    """y = x w^T: `weights` of 8 bits have a scale a row of w; `normed` is x with a gain a column, by the norm of its rows."""
-    row, column = bl.program_id(0) * BM, bl.program_id(1) * BN
-    left = bl.make_tensor_descriptor(x, [rows, k], [k, 1], [BM, BK])
-    right = bl.make_tensor_descriptor(w, [columns, k], [k, 1], [BN, BK])
-    total, squares = bl.zeros((BM, BN), bl.float32), bl.zeros((BM,), bl.float32)
-    inner, across = bl.arange(0, BK), column + bl.arange(0, BN)
-    if WAY == "weights":
-        scale = bl.load(line + across, mask=across < columns, other=0.0)
-    for start in range(0, k, BK):
-        a, b = left.load([row, start]), right.load([column, start])
-        if WAY == "weights":
-            total = bl.dot(a, (b.to(bl.float32) * scale[:, None]).to(bl.float16).T, total)
-        else:
-            wide = a.to(bl.float32)
-            squares += bl.sum(wide * wide, axis=1)
-            gain = bl.load(line + start + inner, mask=start + inner < k, other=0.0)
-            total = bl.dot((wide * gain[None, :]).to(bl.float16), b.T, total)
-    if WAY == "normed":
-        total *= bl.rsqrt(squares + 1.0)[:, None]
-    down = row + bl.arange(0, BM)
-    places = y + down[:, None] * columns + across[None, :]
-    bl.store(places, total, mask=(down[:, None] < rows) & (across[None, :] < columns))
 
 
 def reference(arguments: dict) -> dict:

@@ -11,6 +11,8 @@ from kernels.base import Case, poison
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
+from blocknb.errors import CompilerBug
+from blocknb.ir.build import rebuild
 from blocknb.target import Target
 from blocknb.trace import Stage
 
@@ -60,4 +62,162 @@ def test_a_smaller_one_is_copied_ahead_and_computed_with():
         (told,) = texts(stages, "prologue")
         assert told.startswith("8192 bytes through shared memory")
         assert any("slots of 8192 bytes" in text for text in texts(stages, "specialize") + texts(stages, "pipeline"))
+        kernel.interpret(func, arguments)
+
+
+@blocknb.kernel
+def various(a, b, bias, table, c, n, k, WAY: bl.constexpr, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """c = f(a) b, where f depends on the way."""
+    rows, columns = bl.arange(0, BM), bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in bl.range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        at = a + rows[:, None] * k + inner[None, :]
+        if WAY == "found":
+            at = a + rows[:, None] * k + bl.load(table + start // BK) * BK + bl.arange(0, BK)[None, :]
+        x = bl.load(at, mask=inner[None, :] < k, other=1.0 if WAY == "ones" else 0.0)
+        if WAY == "written":
+            bl.store(at, x)
+        y = bl.load(b + inner[:, None] * n + columns[None, :], mask=inner[:, None] < k, other=0.0)
+        if WAY != "plain":
+            x = x * 2
+        if WAY == "scores":
+            part = bl.dot(x, y) + bl.load(bias + rows[:, None] * n + columns[None, :] + start * n)
+            total = bl.dot(part.to(bl.float16), bl.trans(y), total)
+        else:
+            total = bl.dot(x, y, total)
+    bl.store(c + rows[:, None] * n + columns[None, :], total)
+
+
+def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (), **options):
+    rng, m, n = np.random.default_rng(1), 64, 64
+    a, b, bias = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((m, k), (k, n), (m + k, n)))
+    table = np.array([2, 0, 1], np.int32)
+    arguments = {
+        "a": a,
+        "b": b,
+        "bias": bias,
+        "table": table,
+        "c": poison((m, n), np.float32),
+        "n": n,
+        "k": k,
+        "WAY": way,
+    }
+    arguments |= {"BM": m, "BN": n, "BK": 64}
+    wide, right, expected = a.astype(float), b.astype(float), np.zeros((m, n))
+    for trip, start in enumerate(range(0, k, 64)):
+        where = table[trip] * 64 if way == "found" else start
+        x, y = wide[:, where : where + 64] * (1 if way == "plain" else 2), right[start : start + 64]
+        part = x @ y
+        expected += (part + bias[start : start + m].astype(float)) @ y.T if way == "scores" else part
+    kernel = Case("various", various, dict, lambda _: {"c": expected})
+    func, stages = kernel.lower(arguments, target, without, **{"num_warps": 4, **options})
+    return kernel, func, stages, arguments
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("way", ["scaled", "scores"])
+def test_what_is_computed_with_is_copied_ahead_and_right(way: str, target: str) -> None:
+    kernel, func, stages, arguments = lowered(way, target, num_stages=2)
+    told = texts(stages, "prologue")
+    assert told == ["8192 bytes through shared memory: they are computed with before they are multiplied"]
+    for seed in range(3):
+        kernel.interpret(func, arguments, seed=seed)
+
+
+@pytest.mark.parametrize(
+    ("way", "options"),
+    [
+        ("plain", {}),
+        ("found", {}),
+        ("written", {}),
+        ("ones", {}),
+        ("scaled", {"num_stages": 1}),
+        ("scaled", {"without": ("prologue",)}),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_copied_ahead_stays_in_registers(way: str, options: dict) -> None:
+    kernel, func, stages, arguments = lowered(way, **options)
+    assert not [text for text in texts(stages, "prologue") if text != "switched off"]
+    kernel.interpret(func, arguments)
+
+
+@pytest.mark.parametrize("way", ["scaled", "scores"])
+def test_a_slot_is_let_go_of_when_what_was_read_is_there(way: str) -> None:
+    """An mbarrier's arrival does not wait for reads of shared memory that are under way: an H200 wrote into them."""
+    kernel, func, _, arguments = lowered(way, num_stages=2)
+    (body,) = (
+        block.ops
+        for op in func.ops()
+        if op.name == "for"
+        for block in op.blocks
+        if any(x.name == "dot" for x in block.ops)
+    )
+    awaited = {op.args[1] for op in body if op.name == "await"}
+    slots = {op.result: op.args[1] for op in body if op.name == "slot" and op.args[1] in awaited}
+    reads = [op for op in body if op.name == "local_load" and op.args[0] in slots]
+    assert len(reads) == 1
+    for read in reads:
+        at = body.index(read)
+        (arrival,) = (op for op in body if op.name == "arrive" and op.args[1] is slots[read.args[0]])
+        assert any(op.name == "fence" for op in body[at : body.index(arrival)])
+
+        def early(op, walk, read=read, arrival=arrival):
+            if op.id == arrival.id:
+                return ()
+            if op.id != read.id:
+                return NotImplemented
+            walk.builder.append(op)
+            walk.builder.append(arrival.replace(args=tuple(map(walk.get, arrival.args))))
+            return op.results
+
+        with pytest.raises(CompilerBug, match="reads"):
+            for seed in range(6):
+                kernel.interpret(rebuild(func, "mutant", early), arguments, seed=seed)
+
+
+@blocknb.kernel
+def lined(a, b, line, table, c, k, WAY: bl.constexpr, B: bl.constexpr):
+    """c = sum of (a b) by numbers of a line, one a row and trip; or where a table says."""
+    rows, total = bl.arange(0, B), bl.zeros((B, B), bl.float32)
+    for start in range(0, k, B):
+        inner = start + bl.arange(0, B)
+        place = start
+        if WAY == "table":
+            place = bl.load(table + start // B) * B
+        x = bl.load(a + rows[:, None] * k + place + bl.arange(0, B)[None, :])
+        part = bl.dot(x, bl.load(b + inner[:, None] * B + rows[None, :]))
+        if WAY == "two":
+            part += bl.dot(x, x)
+        total += part * bl.load(line + start + rows)[:, None]
+    bl.store(c + rows[:, None] * B + rows[None, :], total)
+
+
+@pytest.mark.parametrize(("way", "early"), [("one", 1), ("two", 0), ("table", 1)])
+def test_a_line_is_loaded_a_trip_ahead_beside_one_product_and_not_what_tells_where_tiles_lie(
+    way: str, early: int
+) -> None:
+    rng, size, k = np.random.default_rng(2), 32, 96
+    a, b, line = (rng.integers(-2, 3, shape).astype(np.float16) for shape in ((size, k), (k, size), (k,)))
+    table, expected = np.array([2, 0, 1], np.int32), np.zeros((size, size))
+    for trip, start in enumerate(range(0, k, size)):
+        where = table[trip] * size if way == "table" else start
+        x = a[:, where : where + size].astype(float)
+        part = x @ b[start : start + size] + (x @ x if way == "two" else 0)
+        expected += part * line[start : start + size, None]
+    arguments = {
+        "a": a,
+        "b": b,
+        "line": line,
+        "table": table,
+        "c": poison((size, size), np.float32),
+        "k": k,
+        "WAY": way,
+        "B": size,
+    }
+    kernel = Case("lined", lined, dict, lambda _: {"c": expected})
+    for target in ("sm_80", "sm_90a"):
+        func, stages = kernel.lower(arguments, target, num_warps=4)
+        assert texts(stages, "prefetch") == ["loaded 1 trip ahead: 1 register a thread"] * early
         kernel.interpret(func, arguments)
