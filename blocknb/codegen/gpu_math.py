@@ -253,8 +253,8 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
 
 
 def narrow_to_float(g: Generator, name: str, source: ElementType) -> str:
-    """An integer of 8 or 16 bits as fp32: as the last bits of 2^23, which is then taken off, exactly. A multiprocessor converts 16 bytes a
-    cycle, and does 64 of these."""
+    """An integer of 8 or 16 bits as fp32: as the last bits of 2^23, which is then taken off, exactly. To an H200 that is less work than its
+    conversions: products with weights of 8 bits took up to a fifth longer with those."""
     sign = 1 << source.bits - 1 if source.kind == "int" else 0
     wide = g.emit(f"zext {llvm_type(source)} {name} to i32")
     number = g.emit(f"xor i32 {wide}, {0x4B000000 | sign}")

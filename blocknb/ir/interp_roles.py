@@ -49,9 +49,8 @@ class RoleMemory(Memory):
         self.clocks = clocks
         super().__init__(func, check_races)
         self.lent = np.zeros(len(self.data), np.int32)  # to so many bulk stores that nobody has waited for
-        self.loading = np.zeros(
-            (clocks.warps, len(self.data)), bool
-        )  # into registers, for all that the copy engine can tell
+        # What each warp loads into registers, for all that the copy engine can tell.
+        self.loading = np.zeros((clocks.warps, len(self.data)), bool)
 
     def account(self, size: int) -> Marks:
         return Marks(size, self.clocks)

@@ -221,9 +221,8 @@ class Team(Part, Rebuild):
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
-        self.reading: dict[
-            int, Block
-        ] = {}  # groups read into registers, behind which no fence stands yet in that block
+        # Groups that are read into registers, and the blocks in which no fence stands behind that yet.
+        self.reading: dict[int, Block] = {}
         self.team: Value | None = None  # its number, where there are several
         sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
         self.final = sites[-1].id if sites else -1
