@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes  # noqa: F401 (NumPy knows bfloat16 from now on)
 import numpy as np
 import pytest
 from fuzz import simt
@@ -19,7 +20,7 @@ def converted(x, y, BLOCK: bl.constexpr):
     bl.store(y + at, bl.load(x + at).to(y.dtype.element_ty))
 
 
-@pytest.mark.parametrize("result", ["float32", "float16"])
+@pytest.mark.parametrize("result", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("source", ["int8", "uint8", "int16", "uint16"])
 def test_every_one_is_exact(source: str, result: str) -> None:
     numbers = np.arange(1 << 8 * np.dtype(source).itemsize, dtype=np.int64).astype(source)

@@ -65,9 +65,11 @@ def test_while_a_product_runs_the_next_ones_operand_is_computed(way: str, side: 
 
 @pytest.mark.parametrize("k", [0, 48, 64, 144, 400])
 @pytest.mark.parametrize("way", ["weights", "normed"])
-def test_any_number_of_trips(way: str, k: int) -> None:
-    case, func, notes, arguments = lowered(way, k, num_stages=2 + k % 3)
-    assert len(notes) == 1
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_any_number_of_trips(target: str, way: str, k: int) -> None:
+    case, func, notes, arguments = lowered(way, k, target, num_stages=2 + k % 3)
+    assert len(notes) == (target == "sm_90a")
+    assert any(op.name in ("copy_async", "copy_bulk") for op in func.ops())
     case.interpret(func, arguments)
 
 

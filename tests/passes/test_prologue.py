@@ -143,6 +143,41 @@ def test_what_cannot_be_copied_ahead_stays_in_registers(way: str, options: dict)
     kernel.interpret(func, arguments)
 
 
+@blocknb.kernel
+def bytes_wide(a, b, c, apart, k, BM: bl.constexpr, BN: bl.constexpr, BK: bl.constexpr):
+    """Weights of 8 bits that are `apart` elements from each other."""
+    rows, columns = bl.arange(0, BM), bl.arange(0, BN)
+    total = bl.zeros((BM, BN), bl.float32)
+    for start in range(0, k, BK):
+        inner = start + bl.arange(0, BK)
+        y = bl.load(b + (inner[:, None] * BN + columns[None, :]) * apart)
+        total = bl.dot(bl.load(a + rows[:, None] * k + inner[None, :]), y.to(bl.float16), total)
+    bl.store(c + rows[:, None] * BN + columns[None, :], total)
+
+
+@pytest.mark.parametrize(("columns", "apart", "copied"), [(64, 1, True), (64, 3, False), (16, 1, False)])
+def test_small_tiles_and_single_bytes_stay_in_registers(columns: int, apart: int, copied: bool) -> None:
+    """Of 32 rows 16 columns are 512 bytes; three apart no four bytes lie side by side."""
+    rng, k = np.random.default_rng(3), 96
+    a, b = rng.integers(-2, 3, (64, k)).astype(np.float16), rng.integers(-5, 6, (k, columns * apart)).astype(np.int8)
+    expected = {"c": a.astype(float) @ b[:, ::apart].astype(float)}
+    arguments = {
+        "a": a,
+        "b": b,
+        "c": poison((64, columns), np.float32),
+        "apart": apart,
+        "k": k,
+        "BM": 64,
+        "BN": columns,
+        "BK": 32,
+    }
+    kernel = Case("bytes_wide", bytes_wide, dict, lambda _: expected)
+    for target in ("sm_80", "sm_90a"):
+        func, stages = kernel.lower(arguments, target, num_warps=4)
+        assert bool(texts(stages, "prologue")) == copied
+        kernel.interpret(func, arguments)
+
+
 @pytest.mark.parametrize("way", ["scaled", "scores"])
 def test_a_slot_is_let_go_of_when_what_was_read_is_there(way: str) -> None:
     """An mbarrier's arrival does not wait for reads of shared memory that are under way: an H200 wrote into them."""

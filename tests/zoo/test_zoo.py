@@ -21,7 +21,7 @@ SLOW = {
     "persistent_tma", "staged_attention", "staged_gradients", "varied_attention",
 }  # fmt: skip
 #: Bytes that are known to be spilled.
-SPILLED = {"sm_90a": {"fp8_descriptors_ragged__0": 16}, "sm_120a": {"fused_linear_loss_ragged__0": 4}}
+SPILLED = {"sm_120a": {"fused_linear_loss_ragged__0": 4}}
 QUICK = {s.kind: s.name for s in reversed(ZOO.values()) if s.kind not in SLOW}.values()
 ON_CPU = [name for name, s in ZOO.items() if not s.gpu_only]
 
