@@ -210,7 +210,8 @@ class Emitter:
             self._temporaries = []
             self._release(scope)
             names = [self.scalars[value] for value in self._read_later(scope, mark.node)]
-            names += [name for value in self.buffers if value in self.rests for name in self.rests[value]]
+            rests = [self.rests[value] for value in self.buffers if value in self.rests]
+            names += [name for rest in rests for name in (rest.end, rest.value)]
             mark = self.parts.cut(mark, i + 1, names)
         scope.now = len(scope.nodes)
         return scope

@@ -28,10 +28,11 @@ VECTORS = 4  # a row of fewer is not worth it
 
 
 class Rest(NamedTuple):
-    """What a tile holds from position `end` (an i64) on: the scalar `value`."""
+    """What a tile holds from position `end` (an i64) on: the scalar `value`. `end` is a multiple of `width`, or the tile's size."""
 
     end: str
     value: str
+    width: int
 
 
 class Padding:
@@ -182,11 +183,11 @@ class Padding:
             reduction.rest = (skipped, self.value(op.args[0]))
         types = self.e.scalars.types
         for value, _ in group.outputs:
-            rest = Rest(self.end, self.value(value))
+            rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
             if not _read_by_rows(self.e, value, group.shape):
-                fill(self.e, value, str(group.size), group.width)
+                fill(self.e, value, str(group.size))
                 del self.e.rests[value]
 
 
@@ -204,12 +205,16 @@ def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
     return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
 
-def fill(e: Emitter, value: Value, stop: str, width: int) -> None:
-    """Writes what a tile holds from its end up to `stop`, in whole vectors."""
+def fill(e: Emitter, value: Value, stop: str) -> None:
+    """Writes what a tile holds from its end up to `stop`, in whole vectors.
+
+    The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
+    position at which the loop starts, so no store reaches beyond the tile.
+    """
     from blocknb.codegen.cpu_loops import counted
 
     c, buffer, rest = e.code, e.buffers[value], e.rests[value]
-    element = buffer.element
+    element, width = buffer.element, rest.width
     vector = c.splat(c.to_scratch(rest.value, buffer.dtype, 1), element, width)
     base = e.buffer_base(buffer)
     with counted(c.w, rest.end, stop, width, "rest") as position:
@@ -224,4 +229,4 @@ def fill_read(row: Row, stop: str) -> None:
     read |= {leaf for v, _ in group.outputs for leaf, _ in e.program.leaves(v, identity(v.type.shape))}
     for value in [v for v in e.buffers if v in e.rests and v in read and v not in group.members]:
         if e.rests[value].end != stop:
-            fill(e, value, stop, group.width)
+            fill(e, value, stop)
