@@ -12,11 +12,12 @@ the kernel is compiled a second time without the assumption, and `entry` picks b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from blocknb.codegen.cpu_blocks import Emitter
+from blocknb.codegen.cpu_blocks import OPTIMIZATIONS, Emitter
 from blocknb.codegen.cpu_graph import Program
 from blocknb.codegen.cpu_memory import LINE
 from blocknb.codegen.cpu_ops import Code, Machine, register_type
@@ -27,7 +28,7 @@ from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
 from blocknb.target import Target
-from blocknb.trace import Note
+from blocknb.trace import Note, left_out
 
 #: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
 #: on a line of its own, the next program to run.
@@ -76,21 +77,44 @@ done:
 """
 
 
-def generate(func: Func, target: Target, checked: bool = True) -> Module:
-    """LLVM text for a Func of the tile level. `checked`: accesses to arguments are bounds-checked. Raises Unsupported for what only
-    a GPU does."""
+def generate(func: Func, target: Target, checked: bool = True, without: Iterable[str] = ()) -> Module:
+    """LLVM text for a Func of the tile level.
+
+    `checked`: accesses to arguments are bounds-checked. `without` names OPTIMIZATIONS to leave out. One that fails is left out,
+    too, with a note (see `trace.left_out`). Raises Unsupported for what only a GPU does.
+    """
     for op in func.ops():
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
+    off = frozenset(without)
+    try:
+        return _generate(func, target, checked, off)
+    except Exception as error:
+        return _generate_without_what_failed(func, target, checked, off, error)
+
+
+def _generate_without_what_failed(
+    func: Func, target: Target, checked: bool, off: frozenset[str], error: Exception
+) -> Module:
+    """The Module without the first optimization whose absence makes the code generator succeed, or without all of them."""
+    for names in (*((name,) for name in OPTIMIZATIONS if name not in off), OPTIMIZATIONS):
+        note = left_out(", ".join(names), "codegen", error)
+        with contextlib.suppress(Exception):  # the first error is what `generate` raises if nothing helps
+            module = _generate(func, target, checked, off.union(names))
+            return replace(module, notes=(note, *module.notes))
+    raise error
+
+
+def _generate(func: Func, target: Target, checked: bool, off: frozenset[str]) -> Module:
     machine = Machine.of(target)
     program = Program(prepared(func))
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
-    plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
+    plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False, off=off))
     entry, made = f"blocknb_{symbol(func.name)}", [plain]
     bodies = [*plain.parts.texts, _function("run", plain.code.w, debug)]
     if plain.assumptions:
-        careful = Emitter(program, machine, helpers, None, checked, alias=True)
+        careful = Emitter(program, machine, helpers, None, checked, alias=True, off=off)
         careful.first_site = len(plain.sites)
         made.append(_body(careful))
         bodies += [*careful.parts.texts, _function("run.overlapping", careful.code.w, None)]

@@ -26,13 +26,23 @@ from blocknb.ir.core import Block, Op, Value, walk
 from blocknb.language.ops import OPS
 from blocknb.trace import Notes
 
+#: What the code generator can do without: where one of them fails, and in tests of what must not change a result.
+OPTIMIZATIONS = (
+    "row_prefetch",  # the next program's rows are fetched early (`cpu_ahead`)
+    "nontemporal_stores",  # large results go past the cache (`cpu_stream`)
+    "mask_bounds",  # loops end where the masks do (`cpu_padding`)
+    "loop_versioning",  # a second form of a loop for offsets that do not wrap around (`cpu_kinds`)
+    "unroll",  # several vectors an iteration
+    "fusion",  # several operations in one loop nest (`cpu_graph`)
+)
+
 
 class Scope:
     """One block while it is emitted: its nodes in order and when each value is read for the last time."""
 
     def __init__(self, emitter: Emitter, block: Block):
         e = emitter
-        self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions)
+        self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions, "fusion" not in e.off)
         self.nodes = self.graph.order()
         self.now = -1
         self.local = {*block.args, *(r for op in block.ops for r in op.results)}
@@ -56,7 +66,8 @@ class Scope:
 
 
 class Emitter:
-    """Emits the body of a program. `bounds` has (address, lower, upper) of each pointer parameter, by index."""
+    """Emits the body of a program. `bounds` has (address, lower, upper) of each pointer parameter, by index; `off` names the
+    OPTIMIZATIONS that are left out."""
 
     def __init__(
         self,
@@ -66,8 +77,10 @@ class Emitter:
         debug: DebugInfo | None,
         checked: bool,
         alias: bool,
+        off: frozenset[str] = frozenset(),
     ):
         self.program, self.machine, self.debug, self.checked, self.alias = program, machine, debug, checked, alias
+        self.off = off
         self.code = Code(Writer(), machine, helpers)
         self.scalars = Scalars()
         self.parts = Parts(self, "run.overlapping" if alias else "run")
@@ -114,7 +127,8 @@ class Emitter:
             for axis in loops:
                 code = Code(Writer(), self.machine, {})
                 counters = {loop: "%counter" for loop in loops if loop != axis}
-                kinds = Kinds(self.program, code, axis, 1, counters, self._name, lambda v, i: VARYING)
+                speculate = "loop_versioning" not in self.off
+                kinds = Kinds(self.program, code, axis, 1, counters, self._name, lambda v, i: VARYING, speculate)
                 kind = kinds.of(pointers, identity(pointers.type.shape))
                 if isinstance(kind, Progression) and kind.step == pointers.type.dtype.element.bytes:
                     found.add(axis)

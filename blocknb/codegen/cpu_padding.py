@@ -49,7 +49,9 @@ class Padding:
     @staticmethod
     def find(row: Row) -> Padding | None:
         group = row.group
-        if len(group.shape) != 1 or group.e.alias or not row.alone or group.size < VECTORS * group.width:
+        if group.e.alias or "mask_bounds" in group.e.off:
+            return None
+        if len(group.shape) != 1 or not row.alone or group.size < VECTORS * group.width:
             return None
         if not 0 < len(group.outputs) + len(group.reductions) <= MOST:
             return None
