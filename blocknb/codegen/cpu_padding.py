@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen import cpu_redzones
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Index, identity
 from blocknb.codegen.cpu_kinds import Prefix, Progression, Stored, Uniform
@@ -188,6 +189,8 @@ class Padding:
             rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
+            if self.e.build.redzones:
+                fill(self.e, value, str(group.size), poison=True)
             if not _read_by_rows(self.e, value, group.shape):
                 fill(self.e, value, str(group.size))
                 del self.e.rests[value]
@@ -207,8 +210,8 @@ def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
     return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
 
-def fill(e: Emitter, value: Value, stop: str) -> None:
-    """Writes what a tile holds from its end up to `stop`, in whole vectors.
+def fill(e: Emitter, value: Value, stop: str, poison: bool = False) -> None:
+    """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
     position at which the loop starts, so no store reaches beyond the tile.
@@ -217,7 +220,8 @@ def fill(e: Emitter, value: Value, stop: str) -> None:
 
     c, buffer, rest = e.code, e.buffers[value], e.rests[value]
     element, width = buffer.element, rest.width
-    vector = c.splat(c.to_scratch(rest.value, buffer.dtype, 1), element, width)
+    scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
+    vector = c.splat(scalar, element, width)
     base = e.buffer_base(buffer)
     with counted(c.w, rest.end, stop, width, "rest") as position:
         place = c.w.value(f"getelementptr inbounds {element}, ptr {base}, i64 {position}")

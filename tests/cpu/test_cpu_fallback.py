@@ -52,16 +52,8 @@ def broken(*args, **kwargs):
 
 
 @pytest.fixture
-def users_machine(monkeypatch, tmp_path):
-    """Not strict, and with an empty disk cache."""
-    from blocknb.runtime import cache
-
+def users_machine(own_cache, monkeypatch):
     monkeypatch.delenv("BLOCKNB_STRICT")
-    monkeypatch.setenv("BLOCKNB_CACHE_DIR", str(tmp_path))
-    cache.shared.cache_clear()
-    yield
-    cache.shared.cache_clear()
-    compiler.forget()
 
 
 def refuses_to_speculate(kinds, a, b, dtype):
