@@ -223,7 +223,7 @@ class Emitter:
             self.copy(value, buffer)
         return buffer
 
-    def take(self, value: Value, reader: Sequence[Op], same_index: bool = True) -> Buffer | None:
+    def take(self, value: Value, reader: Sequence[Op]) -> Buffer | None:
         """The buffer of a value that is read by `reader`, now, for the last time, and by them at the index they write; else None."""
         scope, buffer = self.scopes[-1], self.buffers.get(value)
         if buffer is None or value not in scope.local or buffer.panel is not None:
