@@ -175,7 +175,8 @@ def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + tl.program_id(0) * BLOCK + i)
-    w = tl.exp(tl.load(z + i) - tl.max(v, axis=0))
+    m = tl.max(v, axis=0)
+    w = tl.exp(tl.load(z + i + m.to(tl.int32)) - m)
     u = tl.exp(w * tl.sum(w, axis=0))
     tl.store(y + tl.program_id(0) * BLOCK + i, u / tl.sum(u, axis=0) + v)
 
@@ -202,8 +203,8 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "streams_bytes": (streams, I8 | {"BLOCK": 16}),
     "one_of_two": (one_of_two, dict.fromkeys("xab", "*f32") | {"n": "i32", "BLOCK": 256}),
     "leisure": (leisure, F32 | {"z": "*f32", "BLOCK": 512}),
-    "crosswise": (crosswise, F32 | {"SQUARE": False, "BLOCK": 32}),
-    "crosswise_squares": (crosswise, F32 | {"SQUARE": True, "BLOCK": 32}),
+    "crosswise": (crosswise, F32 | {"y": "*f64", "SQUARE": False, "BLOCK": 32}),
+    "crosswise_squares": (crosswise, F32 | {"y": "*f64", "SQUARE": True, "BLOCK": 32}),
     "carried_pointer": (carried_pointer, F32 | {"BLOCK": 512}),
     "whole_grid": (whole_grid, F32 | {"BLOCK": 512}),
     "strided": (strided, F32 | {"BLOCK": 256}),
