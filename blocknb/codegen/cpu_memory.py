@@ -333,7 +333,10 @@ def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str |
 
     def read() -> str:
         load = "load volatile" if op.attrs.get("volatile") else "load"
-        return c.from_memory(c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}"), dtype, 1)
+        raw = c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}")
+        if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
+            c.w.do("fence acquire")
+        return c.from_memory(raw, dtype, 1)
 
     if mask is None or mask == "true":
         return read()

@@ -217,6 +217,8 @@ class Body:
             )
         else:
             raw = memory.gather(c, addresses, memory_type(dtype), self.width, dtype.bytes, mask, other)
+        if op.attrs.get("volatile"):
+            c.w.do("fence acquire")  # keeps LLVM from merging the load with another one, or moving others across it
         return c.from_memory(raw, dtype, self.width)
 
     def _store(self, op: Op) -> None:
