@@ -52,6 +52,8 @@ class Padding:
         group = row.group
         if group.e.alias or "mask_bounds" in group.e.off:
             return None
+        if not group.ops:
+            return None  # a copy, whose readers look for the whole tile in a buffer that is not its value's own
         if len(group.shape) != 1 or not row.alone or group.size < VECTORS * group.width:
             return None
         if not 0 < len(group.outputs) + len(group.reductions) <= MOST:
