@@ -3,9 +3,10 @@
 Index arithmetic is not computed in vectors. Along the innermost loop most offsets are a scalar plus the loop's counter and most
 masks are true up to some bound; they are kept in this form, worked out once a row, and that is where contiguous accesses and
 trip counts come from. Signed 32- and 64-bit arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
-`analysis.affine`; narrow and unsigned arithmetic may wrap, and its results are no progressions. The remainder of a progression by `n` (the wrap-around of a matmul's offsets) stays a progression as long as the
-row does not wrap, and so does a progression in another type as long as that type has all of its numbers: these are assumptions
-(`conditions`) that the caller tests at run time, with a general loop for when one fails.
+`analysis.affine`; narrow and unsigned arithmetic may wrap, and its results are not progressions. The remainder of a progression by
+`n` (the wrap-around of a matmul's offsets) stays a progression as long as the row does not wrap, and so does a progression in another
+type as long as that type has all of its numbers: these are assumptions (`conditions`) that the caller tests at run time, with a
+general loop for when one fails.
 """
 
 from __future__ import annotations
