@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 
 def doctor(options: argparse.Namespace) -> int:
     """Says what blocknb finds on this machine: GPU, driver, toolchain, lab extension; and how to get what is missing."""
-    from blocknb.doctor import examine, render
+    from blocknb.doctor import examine, render, render_failures
 
     findings = examine()
     print(render(findings))
+    if options.report:
+        print(render_failures())
     return 1 if any(finding.required and finding.fix for finding in findings) else 0
 
 
@@ -103,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = (run.__doc__ or "").strip()
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
+        if run is doctor:
+            command.add_argument("--report", action="store_true", help="list the optimizations that failed, too")
         if run is bench:
             _bench_arguments(command)
         if run is reference:

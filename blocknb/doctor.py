@@ -212,6 +212,14 @@ def render(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
+def render_failures() -> str:
+    """The optimizations that failed on this machine and were left out, a line each."""
+    from blocknb.runtime.failures import recorded
+
+    lines = [f"  {line}" for line in recorded()]
+    return "\n".join(["optimizations that failed and were left out:", *(lines or ["  none"])])
+
+
 if __name__ == "__main__":
     # For the Makefile, before anything is installed: the extra that fits, and nothing else.
     print(fitting_extra(find_driver()))

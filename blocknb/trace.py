@@ -8,12 +8,14 @@ passes do.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from blocknb.errors import Loc
+from blocknb.errors import CompilerBug, KernelError, Loc
 
 if TYPE_CHECKING:
     from blocknb.ir.core import Func, Op
@@ -22,13 +24,31 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Note:
     """One decision of a pass. `kind`: "info" (done), "missed" (could not, and why) or "warning". `op` is the id of the op it
-    concerns in the stage's output (-1: the whole kernel), `loc` its source, `origin` the pass."""
+    concerns in the stage's output (-1: the whole kernel), `loc` its source, `origin` the pass. `failed`: the note tells of an
+    optimization that failed and was left out."""
 
     text: str
     origin: str
     op: int = -1
     loc: Loc | None = None
     kind: str = "info"
+    failed: bool = False
+
+
+def left_out(optimization: str, origin: str, error: Exception) -> Note:
+    """The note of an optimization that failed with `error` and that the compilation goes on without.
+
+    Raises the error itself if it is a KernelError, which tells of the user's own mistake, or if BLOCKNB_STRICT is set in the
+    environment, as the tests do.
+    """
+    is_users = isinstance(error, KernelError) and not isinstance(error, CompilerBug)
+    if is_users or os.environ.get("BLOCKNB_STRICT", "0") not in ("", "0"):
+        raise error
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__} at {os.path.basename(place.filename)}:{place.lineno}"
+    return Note(
+        f"{optimization} was left out: it failed with {what}; please report it", origin, kind="warning", failed=True
+    )
 
 
 class Notes:

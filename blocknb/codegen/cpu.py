@@ -12,11 +12,12 @@ the kernel is compiled a second time without the assumption, and `entry` picks b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from blocknb.codegen.cpu_blocks import Emitter
+from blocknb.codegen.cpu_blocks import OPTIMIZATIONS, Build, Emitter
 from blocknb.codegen.cpu_graph import Program
 from blocknb.codegen.cpu_memory import LINE
 from blocknb.codegen.cpu_ops import Code, Machine, register_type
@@ -27,7 +28,7 @@ from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
 from blocknb.target import Target
-from blocknb.trace import Note
+from blocknb.trace import Note, left_out
 
 #: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
 #: on a line of its own, the next program to run.
@@ -76,26 +77,48 @@ done:
 """
 
 
-def generate(func: Func, target: Target, checked: bool = True) -> Module:
-    """LLVM text for a Func of the tile level. `checked`: accesses to arguments are bounds-checked. Raises Unsupported for what only
-    a GPU does."""
+def generate(
+    func: Func, target: Target, checked: bool = True, without: Iterable[str] = (), redzones: bool = False
+) -> Module:
+    """LLVM text for a Func of the tile level.
+
+    `checked`: accesses to arguments are bounds-checked. `without` names OPTIMIZATIONS to leave out. One that fails is left out,
+    too, with a note (see `trace.left_out`). `redzones`: see `cpu_redzones`. Raises Unsupported for what only a GPU does.
+    """
     for op in func.ops():
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
-    machine = Machine.of(target)
+    build = Build(Machine.of(target), checked, frozenset(without), redzones)
+    try:
+        return _generate(func, build)
+    except Exception as error:
+        return _generate_without_what_failed(func, build, error)
+
+
+def _generate_without_what_failed(func: Func, build: Build, error: Exception) -> Module:
+    """The Module without the first optimization whose absence makes the code generator succeed, or without all of them."""
+    for names in (*((name,) for name in OPTIMIZATIONS if name not in build.off), OPTIMIZATIONS):
+        note = left_out(", ".join(names), "codegen", error)
+        with contextlib.suppress(Exception):  # the first error is what `generate` raises if nothing helps
+            module = _generate(func, replace(build, off=build.off.union(names)))
+            return replace(module, notes=(note, *module.notes))
+    raise error
+
+
+def _generate(func: Func, build: Build) -> Module:
     program = Program(prepared(func))
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
-    plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))
+    plain = _body(Emitter(program, build, helpers, debug, alias=False))
     entry, made = f"blocknb_{symbol(func.name)}", [plain]
     bodies = [*plain.parts.texts, _function("run", plain.code.w, debug)]
     if plain.assumptions:
-        careful = Emitter(program, machine, helpers, None, checked, alias=True)
-        careful.first_site = len(plain.sites)
+        careful = Emitter(program, build, helpers, None, alias=True, first_site=len(plain.sites))
         made.append(_body(careful))
         bodies += [*careful.parts.texts, _function("run.overlapping", careful.code.w, None)]
     entry_text = _entry(program, entry, plain.assumptions)
-    parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *bodies, entry_text]
+    guards = [e.guards() for e in made if build.redzones]
+    parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *guards, *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
@@ -141,8 +164,12 @@ def _body(e: Emitter) -> Emitter:
         e.poll()
         for axis in range(3):
             w.do(f"%pid{axis} = load i32, ptr %at{axis}")
+        if e.build.redzones:
+            w.do(f"call void @{e.parts.name}.poison(ptr %scratch)")
         e.block(e.program.func.body)
         e.leave()
+        if e.build.redzones:
+            w.do(f"call void @{e.parts.name}.verify(ptr %scratch, ptr %status, i32 %pid0, i32 %pid1, i32 %pid2)")
         _next_program(c)
         if e.streams:  # such stores become visible in any order
             w.do("fence seq_cst")

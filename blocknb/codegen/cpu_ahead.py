@@ -31,7 +31,7 @@ COST = 3  # of a nest that has time for it
 
 def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
     """Which nests of a block fetch ahead, and for which loads."""
-    if e.alias:
+    if e.alias or "row_prefetch" in e.off:
         return {}
     best: dict[tuple[int, ...] | None, Node] = {}  # of the nodes behind, by shape: the nest that has most time
     hosts: list[tuple[Op, Node]] = []
@@ -84,7 +84,7 @@ class Ahead:
         origin = {loop: "0" for loop in range(len(g.shape)) if loop != g.axis}
         for op in self.ops:
             pointers = op.args[0]
-            kinds = Kinds(g.program, c, g.axis, g.size, origin, g.e.scalar, g.leaf)
+            kinds = Kinds(g.program, c, g.axis, g.size, origin, g.e.scalar, g.leaf, "loop_versioning" not in g.e.off)
             kind = kinds.of(pointers, identity(pointers.type.shape))
             if not isinstance(kind, Progression) or kind.step != pointers.type.dtype.element.bytes:
                 continue
@@ -97,12 +97,14 @@ class Ahead:
             g.e.notes(op, "the next program's (or trip's) elements are fetched while this one's are worked on")
 
     def bases(self, row: Row) -> list[tuple[str, int]]:
-        """Where this row will lie next time, and the bytes of an element, for each load."""
+        """Where this row will lie next time, and the bytes of an element, for each load.
+
+        The form of a row that wraps around has no neighbours to fetch, and fetches nothing.
+        """
         found = []
         for op, step in self.steps.items():
-            kind = row.kind(op.args[0])
-            assert isinstance(kind, Progression)
-            found.append((self.group.code.binary("add", kind.base, step, "i64", 1), kind.step))
+            if isinstance(kind := row.kind(op.args[0]), Progression):
+                found.append((self.group.code.binary("add", kind.base, step, "i64", 1), kind.step))
         return found
 
     def fetch(self, body: Body) -> None:

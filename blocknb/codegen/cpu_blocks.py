@@ -7,9 +7,10 @@ Copies are the exception: a result takes the buffer of an operand that nobody re
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from blocknb.codegen import cpu_ahead, cpu_atomics, cpu_control, cpu_moves, cpu_report, microkernel
+from blocknb.codegen import cpu_ahead, cpu_atomics, cpu_control, cpu_moves, cpu_redzones, cpu_report, microkernel
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
@@ -19,6 +20,7 @@ from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
 from blocknb.codegen.cpu_padding import Rest
 from blocknb.codegen.cpu_parts import Parts, Scalars
+from blocknb.codegen.cpu_redzones import GuardedScratch
 from blocknb.codegen.report import Site
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.errors import Unsupported
@@ -26,13 +28,23 @@ from blocknb.ir.core import Block, Op, Value, walk
 from blocknb.language.ops import OPS
 from blocknb.trace import Notes
 
+#: What the code generator can do without: where one of them fails, and in tests of what must not change a result.
+OPTIMIZATIONS = (
+    "row_prefetch",  # the next program's rows are fetched early (`cpu_ahead`)
+    "nontemporal_stores",  # large results go past the cache (`cpu_stream`)
+    "mask_bounds",  # loops end where the masks do (`cpu_padding`)
+    "loop_versioning",  # a second form of a loop for offsets that do not wrap around (`cpu_kinds`)
+    "unroll",  # several vectors an iteration
+    "fusion",  # several operations in one loop nest (`cpu_graph`)
+)
+
 
 class Scope:
     """One block while it is emitted: its nodes in order and when each value is read for the last time."""
 
     def __init__(self, emitter: Emitter, block: Block):
         e = emitter
-        self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions)
+        self.graph = Graph(e.program, block, e.contiguous, e.alias, e.assumptions, "fusion" not in e.off)
         self.nodes = self.graph.order()
         self.now = -1
         self.local = {*block.args, *(r for op in block.ops for r in op.results)}
@@ -55,28 +67,40 @@ class Scope:
         return max([self.again.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
 
 
+@dataclass(frozen=True)
+class Build:
+    """How code is generated: for which machine, whether accesses to arguments are `checked`, without which of the OPTIMIZATIONS
+    (`off`), and whether with `redzones` (see `cpu_redzones`)."""
+
+    machine: Machine
+    checked: bool = True
+    off: frozenset[str] = frozenset()
+    redzones: bool = False
+
+
 class Emitter:
     """Emits the body of a program. `bounds` has (address, lower, upper) of each pointer parameter, by index."""
 
     def __init__(
         self,
         program: Program,
-        machine: Machine,
+        build: Build,
         helpers: dict[str, str],
         debug: DebugInfo | None,
-        checked: bool,
         alias: bool,
+        first_site: int = 0,
     ):
-        self.program, self.machine, self.debug, self.checked, self.alias = program, machine, debug, checked, alias
-        self.code = Code(Writer(), machine, helpers)
+        self.program, self.build, self.debug, self.alias = program, build, debug, alias
+        self.machine, self.checked, self.off = build.machine, build.checked, build.off
+        self.code = Code(Writer(), build.machine, helpers)
         self.scalars = Scalars()
         self.parts = Parts(self, "run.overlapping" if alias else "run")
         self.buffers: dict[Value, Buffer] = {}
         self.bounds: dict[int, tuple[str, str, str]] = {}
-        self.scratch = Scratch()
+        self.scratch = GuardedScratch() if build.redzones else Scratch()
         self.checks = Checks(self)
         self.sites: list[Site] = []
-        self.first_site = 0
+        self.first_site = first_site
         self.assumptions: dict[tuple[Value, Value], bool] = {}
         self.scopes: list[Scope] = []
         self.rests: dict[Value, Rest] = {}
@@ -87,6 +111,13 @@ class Emitter:
         )  # accesses of one element along a loop; known once `contiguous` was asked
         self._contiguous: dict[Op, frozenset[int]] = {}
         self._temporaries: list[Buffer] = []
+
+    def guards(self) -> str:
+        """LLVM text of the functions that poison scratch and verify it; the guarded bytes become sites."""
+        assert isinstance(self.scratch, GuardedScratch)
+        first = self.first_site + len(self.sites)
+        self.sites += [zone.site for zone in self.scratch.zones]
+        return cpu_redzones.functions(self.parts.name, self.scratch, first)
 
     # -- what others ask -------------------------------------------------------------------------------------------------
 
@@ -114,7 +145,8 @@ class Emitter:
             for axis in loops:
                 code = Code(Writer(), self.machine, {})
                 counters = {loop: "%counter" for loop in loops if loop != axis}
-                kinds = Kinds(self.program, code, axis, 1, counters, self._name, lambda v, i: VARYING)
+                speculate = "loop_versioning" not in self.off
+                kinds = Kinds(self.program, code, axis, 1, counters, self._name, lambda v, i: VARYING, speculate)
                 kind = kinds.of(pointers, identity(pointers.type.shape))
                 if isinstance(kind, Progression) and kind.step == pointers.type.dtype.element.bytes:
                     found.add(axis)
@@ -142,13 +174,20 @@ class Emitter:
     # -- buffers ---------------------------------------------------------------------------------------------------------
 
     def allocate(
-        self, shape: tuple[int, ...], dtype: Any, axis: int | None = None, panel: tuple[int, int, int] | None = None
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        axis: int | None = None,
+        panel: tuple[int, int, int] | None = None,
+        value: Value | None = None,
     ) -> Buffer:
-        """A buffer whose fastest axis is `axis` (default: row-major)."""
+        """A buffer, for a value if it is the first in it, whose fastest axis is `axis` (default: row-major)."""
         size = SIZES[scratch_type(dtype)]
         for n in shape:
             size *= n
-        return Buffer(self.scratch.allocate(size), size, dtype, shape, strides_along(shape, axis), panel)
+        scope = self.scopes[-1]
+        maker = self.program.definition[value] if value else scope.nodes[min(scope.now, len(scope.nodes) - 1)].ops[-1]
+        return Buffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
 
     def hold(self, value: Any, buffer: Buffer) -> None:
         buffer.holders.add(value)
@@ -210,7 +249,8 @@ class Emitter:
             self._temporaries = []
             self._release(scope)
             names = [self.scalars[value] for value in self._read_later(scope, mark.node)]
-            names += [name for value in self.buffers if value in self.rests for name in self.rests[value]]
+            rests = [self.rests[value] for value in self.buffers if value in self.rests]
+            names += [name for rest in rests for name in (rest.end, rest.value)]
             mark = self.parts.cut(mark, i + 1, names)
         scope.now = len(scope.nodes)
         return scope
@@ -346,7 +386,7 @@ class Emitter:
             if home.strides == strides and self.free_home(home, argument, reader):
                 return home
         if not reduced and (panel := microkernel.panel_for(self, value, axis)) is not None:
-            return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel)
+            return self.allocate(value.type.shape, microkernel.packed_dtype(value.type.dtype), axis, panel, value)
         for op in node.ops:
             for operand in op.args:
                 buffer = self.take(operand, reader)
@@ -356,7 +396,7 @@ class Emitter:
                     strides,
                 ):
                     return buffer
-        return self.allocate(value.type.shape, value.type.dtype, axis)
+        return self.allocate(value.type.shape, value.type.dtype, axis, None, value)
 
     def free_home(self, home: Buffer, argument: Value, reader: Sequence[Op]) -> bool:
         """Whether the buffer of a carried tile may take its next value: nobody needs the old one (`argument`) any more."""

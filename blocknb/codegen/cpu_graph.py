@@ -235,13 +235,15 @@ class Access(NamedTuple):
 @dataclass
 class Graph:
     """The nodes of a block. `contiguous` tells the loops along which a memory op runs through neighbouring addresses; `alias`
-    means that different arguments may overlap, else pairs assumed disjoint are added to `assumptions`."""
+    means that different arguments may overlap, else pairs assumed disjoint are added to `assumptions`. Without `fuse` each op is
+    a node of its own."""
 
     program: Program
     block: Block
     contiguous: Callable[[Op], frozenset[int]]
     alias: bool
     assumptions: dict[tuple[Value, Value], bool]
+    fuse: bool = True
     nodes: list[Node] = field(default_factory=list)
     producer: dict[Value, Node] = field(default_factory=dict)
     node_of: dict[Op, Node] = field(default_factory=dict)
@@ -274,7 +276,7 @@ class Graph:
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
         node = None
-        if shape is not None and op.name not in ATOMICS:  # those have no vectors, and a loop of their own
+        if self.fuse and shape is not None and op.name not in ATOMICS:  # those have no vectors, and a loop of their own
             node = self._find_group(op, shape, edges)
         if node is None:
             node = Node(len(self.nodes), [], shape)

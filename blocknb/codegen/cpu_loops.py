@@ -106,7 +106,7 @@ class Group:
         return sum(COSTS.get(op.name, 1) for op in self.ops) + len(self.outputs)
 
     def _unroll(self) -> int:
-        if self.e.alias or any(op.name in ATOMICS for op in self.ops):
+        if self.e.alias or "unroll" in self.e.off or any(op.name in ATOMICS for op in self.ops):
             return 1  # rarely used: arguments that overlap; or one at a time anyway
         cost = self._cost()
         if any(not r.can_unroll for r in (Reduction(self, op) for op in self.ops if op.name == "reduce")):
@@ -152,7 +152,7 @@ class Group:
     def _row(self) -> None:
         for r in self.reductions.values():
             r.start_row()
-        kinds = self._kinds(speculate=True)
+        kinds = self._kinds(speculate="loop_versioning" not in self.e.off)
         if kinds.conditions:
             w = self.code.w
             fast, slow, done = w.fresh("straight"), w.fresh("wrapped"), w.fresh("row.done")
@@ -228,7 +228,9 @@ class Row:
         """Where the row ends: of one that only stores, where the masks of its stores do."""
         group, c = self.group, self.code
         masks = [self.masks.get(op) for op in group.ops if op.name == "store"]
-        if group.outputs or group.reductions or not masks or not all(isinstance(m, Prefix) for m in masks):
+        if "mask_bounds" in self.e.off or group.outputs or group.reductions:
+            return str(group.size)
+        if not masks or not all(isinstance(m, Prefix) for m in masks):
             return str(group.size)
         end, *others = dict.fromkeys(m.count for m in masks if isinstance(m, Prefix))
         for other in others:

@@ -77,7 +77,8 @@ class Scratch:
         self.bytes = 0
         self._taken: list[tuple[int, int]] = []
 
-    def allocate(self, size: int) -> int:
+    def allocate(self, size: int, maker: Op | None = None) -> int:
+        """The offset of `size` bytes, which `maker` writes."""
         size = -(-size // LINE) * LINE
         if size >= PAGE // 4:
             size += 5 * LINE  # tiles are powers of two, and loops read them side by side

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen import cpu_redzones
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Index, identity
 from blocknb.codegen.cpu_kinds import Prefix, Progression, Stored, Uniform
@@ -28,10 +29,11 @@ VECTORS = 4  # a row of fewer is not worth it
 
 
 class Rest(NamedTuple):
-    """What a tile holds from position `end` (an i64) on: the scalar `value`."""
+    """What a tile holds from position `end` (an i64) on: the scalar `value`. `end` is a multiple of `width`, or the tile's size."""
 
     end: str
     value: str
+    width: int
 
 
 class Padding:
@@ -48,7 +50,9 @@ class Padding:
     @staticmethod
     def find(row: Row) -> Padding | None:
         group = row.group
-        if len(group.shape) != 1 or group.e.alias or not row.alone or group.size < VECTORS * group.width:
+        if group.e.alias or "mask_bounds" in group.e.off:
+            return None
+        if len(group.shape) != 1 or not row.alone or group.size < VECTORS * group.width:
             return None
         if not 0 < len(group.outputs) + len(group.reductions) <= MOST:
             return None
@@ -182,11 +186,13 @@ class Padding:
             reduction.rest = (skipped, self.value(op.args[0]))
         types = self.e.scalars.types
         for value, _ in group.outputs:
-            rest = Rest(self.end, self.value(value))
+            rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
+            if self.e.build.redzones:
+                fill(self.e, value, str(group.size), poison=True)
             if not _read_by_rows(self.e, value, group.shape):
-                fill(self.e, value, str(group.size), group.width)
+                fill(self.e, value, str(group.size))
                 del self.e.rests[value]
 
 
@@ -204,13 +210,18 @@ def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
     return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
 
-def fill(e: Emitter, value: Value, stop: str, width: int) -> None:
-    """Writes what a tile holds from its end up to `stop`, in whole vectors."""
+def fill(e: Emitter, value: Value, stop: str, poison: bool = False) -> None:
+    """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
+
+    The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
+    position at which the loop starts, so no store reaches beyond the tile.
+    """
     from blocknb.codegen.cpu_loops import counted
 
     c, buffer, rest = e.code, e.buffers[value], e.rests[value]
-    element = buffer.element
-    vector = c.splat(c.to_scratch(rest.value, buffer.dtype, 1), element, width)
+    element, width = buffer.element, rest.width
+    scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
+    vector = c.splat(scalar, element, width)
     base = e.buffer_base(buffer)
     with counted(c.w, rest.end, stop, width, "rest") as position:
         place = c.w.value(f"getelementptr inbounds {element}, ptr {base}, i64 {position}")
@@ -224,4 +235,4 @@ def fill_read(row: Row, stop: str) -> None:
     read |= {leaf for v, _ in group.outputs for leaf, _ in e.program.leaves(v, identity(v.type.shape))}
     for value in [v for v in e.buffers if v in e.rests and v in read and v not in group.members]:
         if e.rests[value].end != stop:
-            fill(e, value, stop, group.width)
+            fill(e, value, stop)

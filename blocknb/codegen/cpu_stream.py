@@ -28,7 +28,7 @@ def stores(row: Row) -> list[Op]:
     group = row.group
     found = [op for op in group.ops if op.name == "store"]
     e = group.e
-    if e.alias or group.axis is None or len(found) > MOST or not group.waits:
+    if e.alias or "nontemporal_stores" in e.off or group.axis is None or len(found) > MOST or not group.waits:
         return []
     for op in found:
         element, kind = op.args[0].type.dtype.element, row.kind(op.args[0])

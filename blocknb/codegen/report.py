@@ -17,7 +17,7 @@ import numpy as np
 
 from blocknb.errors import KernelError
 from blocknb.ir import report as words_of
-from blocknb.ir.report import Access, Assertion, Print, Printed, Program
+from blocknb.ir.report import Access, Assertion, Overrun, Print, Printed, Program
 
 HEADER = 4  # words
 RECORD = 4  # words
@@ -40,7 +40,7 @@ REGIONS = {
 }
 WORDS = HEADER + RECORD * (2 * _FAULTS + _PRINTS)
 
-Site = Access | Assertion | Print
+Site = Access | Assertion | Print | Overrun
 #: Of each argument that is an array: its name, its address, and the bytes that may be touched (from, to).
 Arrays = Mapping[int, tuple[str, int, int, int]]
 

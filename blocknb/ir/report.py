@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.errors import AccessError, DeviceAssertionFailed, Loc
+from blocknb.errors import AccessError, CompilerBug, DeviceAssertionFailed, Loc
 from blocknb.ir.core import Op
 from blocknb.language.types import DType, Pointer
 
@@ -43,6 +43,15 @@ class Assertion:
     loc: Loc | None
     message: str
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Overrun:
+    """The site of the guarded bytes round a scratch buffer of so many `bytes`, which the op `maker` writes (see `cpu_redzones`)."""
+
+    loc: Loc | None
+    maker: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,12 @@ def assertion_error(site: Assertion, program: Program, index: int, total: int = 
     more = f" ({total} failures in all)" if total > 1 else ""
     message = f"assertion failed in program {program}{where}{more}{': ' + site.message if site.message else ''}"
     return DeviceAssertionFailed(message, site.loc, program=program, index=index)
+
+
+def overrun_error(site: Overrun, program: Program) -> CompilerBug:
+    """The error for a program that wrote next to a scratch buffer."""
+    message = f"program {program} wrote outside of the scratch buffer of `{site.maker}`, which has {site.bytes} bytes"
+    return CompilerBug(message, site.loc)
 
 
 def reach(address: int, lower: int, upper: int, size: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from blocknb.ir.core import Func
 from blocknb.target import Target
-from blocknb.trace import Notes, Stage
+from blocknb.trace import Notes, Stage, left_out
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,8 @@ OPTIONAL = (
 def run(
     func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
 ) -> tuple[Func, tuple[Stage, ...]]:
-    """Runs the pipeline. `observe` sees each Stage as it is done. Raises ValueError for an unknown or mandatory pass in `without`."""
+    """Runs the pipeline. `observe` sees each Stage as it is done. An optional pass that fails is left out, with a note
+    (see `trace.left_out`). Raises ValueError for an unknown or mandatory pass in `without`."""
     without = frozenset(without)
     if unknown := without - frozenset(OPTIONAL):
         raise ValueError(
@@ -152,14 +153,19 @@ def run(
         )
     stages = []
     for p in pipeline(target):
-        if not p.applies(func, target):
-            continue
         notes, start = Notes(p.name), time.perf_counter()
-        if p.name in without:
-            after = func
-            notes(None, "switched off")
-        else:
-            after = p.run(func, target, notes)
+        try:
+            if not p.applies(func, target):
+                continue
+            if p.name in without:
+                after = func
+                notes(None, "switched off")
+            else:
+                after = p.run(func, target, notes)
+        except Exception as error:
+            if not p.optional:
+                raise
+            after, notes.list = func, [left_out(p.name, p.name, error)]
         elapsed = (time.perf_counter() - start) * 1e3
         stage = Stage(
             p.name, p.doc.split("\n")[0], p.doc, func, after, tuple(notes.list), elapsed, p.optional, p.name in without

@@ -249,9 +249,11 @@ def shared() -> Cache:
 
 
 def environment_parts(tool: Tool | None = None) -> tuple:
-    """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, and the given ptxas."""
+    """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
+    whether CPU code has redzones."""
     ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
-    return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas)
+    redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu_redzones`, which a launch need not load
+    return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
 
 
 #: Rooms whose code has no part in what is compiled. Ready-made kernels are in the key as every kernel is, by their text.

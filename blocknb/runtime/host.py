@@ -25,7 +25,7 @@ import numpy as np
 from blocknb.codegen import report
 from blocknb.codegen.report import Site
 from blocknb.errors import KernelError, LaunchError
-from blocknb.ir.report import Access, Assertion, Print, access_error, assertion_error, reach
+from blocknb.ir.report import Access, Assertion, Overrun, Print, access_error, assertion_error, overrun_error, reach
 from blocknb.language.types import Pointer
 from blocknb.runtime.reports import tell
 
@@ -244,6 +244,8 @@ class HostKernel:
         program = (words[PROGRAM], words[PROGRAM + 1], words[PROGRAM + 2])
         if isinstance(site, Assertion):
             return assertion_error(site, program, index)
+        if isinstance(site, Overrun):
+            return overrun_error(site, program)
         assert isinstance(site, Access), "only accesses and assertions fail"
         name = self.parameters[site.argument][0]
         address, lower, upper = arguments[site.argument]

@@ -19,6 +19,7 @@ from blocknb.frontend.calls import in_language
 from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
+from blocknb.runtime import failures
 from blocknb.runtime.arguments import Kind, Tuple
 from blocknb.runtime.binding import definition
 from blocknb.runtime.compile import Code, Compiled, Request
@@ -80,6 +81,7 @@ class Job:
             begin = time.perf_counter()
             made = llvm.shared().wait(self.future)
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
+        failures.record(trace)
         self.request.to_disk(self.code, trace)
         return self.request.compiled(self.code, trace)
 
@@ -160,9 +162,10 @@ class Job:
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
-        from blocknb.codegen import cpu
+        from blocknb.codegen import cpu, cpu_redzones
 
-        made = cpu.generate(func, self.target, checked=self.options["checked"] is not False)
+        checked = self.options["checked"] is not False
+        made = cpu.generate(func, self.target, checked, redzones=cpu_redzones.wanted())
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
         return made.text, made.entry, more, made.notes
 

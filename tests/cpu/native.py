@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
+from blocknb.codegen.cpu_redzones import wanted
 from blocknb.ir.core import Func
 from blocknb.language.types import Pointer
 from blocknb.runtime.extents import extent
@@ -19,10 +20,13 @@ from blocknb.target import Target
 TARGETS = ("cpu", "cpu:haswell", "cpu:x86-64")
 
 
-def compile_native(func: Func, target: str = "cpu", checked: bool = True, opt: int = 2) -> HostKernel:
-    """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest."""
+def compile_native(
+    func: Func, target: str = "cpu", checked: bool = True, opt: int = 2, off: Iterable[str] = ()
+) -> HostKernel:
+    """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest;
+    `off`: the code generator's optimizations that are left out."""
     parsed = Target.parse(target)
-    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed, checked)
+    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed, checked, off, wanted())
     made = llvm.compile_cpu(module.text, parsed, opt=opt).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)

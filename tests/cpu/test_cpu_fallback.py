@@ -1,0 +1,171 @@
+"""An optimization that fails costs the optimization: in the tests it raises, for users the kernel is compiled without it."""
+
+import front
+import numpy as np
+import pytest
+
+import blocknb
+import blocknb.language as tl
+from blocknb import cli, passes
+from blocknb.codegen import cpu, cpu_ahead, cpu_graph, cpu_kinds, cpu_loops, cpu_padding, cpu_stream
+from blocknb.codegen.cpu_kinds import VARYING
+from blocknb.errors import CompilerBug, Unsupported
+from blocknb.frontend.parse import parse
+from blocknb.passes import barriers, simplify
+from blocknb.runtime import compile as compiler
+from blocknb.target import Target
+
+CPU = Target.parse("cpu")
+ARGUMENTS = {"x": np.zeros(4, np.float32), "y": np.zeros(4, np.float32), "n": 300, "BLOCK": 512}
+
+
+def normalise(x, y, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * n + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * n + i % n, e / tl.sum(e, axis=0), mask=i < n)
+
+
+def launch():
+    """Compiles and runs the kernel; returns the notes of optimizations that were left out."""
+    compiler.forget()
+    x = np.random.default_rng(5).standard_normal((4, 300), dtype=np.float32)
+    y = np.zeros_like(x)
+    compiled = blocknb.kernel(normalise)[(4,)](x, y, 300, BLOCK=512)
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-5)
+    return [note for note in compiled.trace.notes if note.failed]
+
+
+def function():
+    k = front.kernel(normalise)
+    return parse(k.source, {n: front.argument(k, n, v) for n, v in ARGUMENTS.items()}, {})
+
+
+def generated():
+    return cpu.generate(passes.run(function(), CPU, passes.OPTIONAL)[0], CPU)
+
+
+def broken(*args, **kwargs):
+    raise AssertionError("this cannot be")
+
+
+@pytest.fixture
+def users_machine(own_cache, monkeypatch):
+    monkeypatch.delenv("BLOCKNB_STRICT")
+
+
+def refuses_to_speculate(kinds, a, b, dtype):
+    return broken() if kinds.speculate else VARYING
+
+
+#: Something that each optimization of the code generator cannot do without, and what becomes of it.
+BREAKS = {
+    "row_prefetch": (cpu_ahead.Ahead, "prepare", lambda ahead: broken() if ahead.ops else None),
+    "nontemporal_stores": (cpu_stream, "worth", broken),
+    "mask_bounds": (cpu_padding.Padding, "_finish", broken),
+    "loop_versioning": (cpu_kinds.Kinds, "_wrap", refuses_to_speculate),
+    "fusion": (cpu_graph.Graph, "_find_group", broken),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_failing_optimization_of_the_code_generator_is_left_out_for_users(name, users_machine, monkeypatch, capsys):
+    monkeypatch.setattr(*BREAKS[name])
+    (note,) = launch()
+    assert note.text.startswith(f"{name} was left out: it failed with AssertionError at test_cpu_fallback.py:")
+    assert note.kind == "warning"
+    cli.main(["doctor", "--report"])
+    assert f"`normalise` for {CPU}: {note.text}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_failing_optimization_of_the_code_generator_raises_in_the_tests(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(*BREAKS[name])
+    with pytest.raises(AssertionError, match="this cannot be"):
+        generated()
+
+
+def test_several_failing_optimizations_are_left_out_together(users_machine, monkeypatch):
+    for name in ("row_prefetch", "mask_bounds"):
+        monkeypatch.setattr(*BREAKS[name])
+    (note,) = launch()
+    assert "row_prefetch" in note.text
+    assert "mask_bounds" in note.text
+
+
+def test_what_no_optimization_is_to_blame_for_is_a_bug_of_the_compiler(users_machine, monkeypatch):
+    monkeypatch.setattr(cpu_loops.Row, "emit", broken)
+    with pytest.raises(CompilerBug, match="this cannot be"):
+        launch()
+
+
+def test_a_users_error_in_an_optimization_stays_the_users_error(users_machine, monkeypatch):
+    def refuses(ahead):
+        raise Unsupported("this target cannot do it")
+
+    monkeypatch.setattr(cpu_ahead.Ahead, "prepare", refuses)
+    with pytest.raises(Unsupported, match="this target cannot do it"):
+        launch()
+
+
+def test_a_failing_optional_pass_is_left_out_for_users(users_machine, monkeypatch, capsys):
+    monkeypatch.setattr(simplify, "simplify", broken)
+    (note,) = launch()
+    assert note.text.startswith("simplify was left out: it failed with AssertionError")
+    assert note.origin == "simplify"
+    cli.main(["doctor", "--report"])
+    assert note.text in capsys.readouterr().out
+
+
+def test_a_failing_optional_pass_raises_in_the_tests(monkeypatch):
+    monkeypatch.setattr(simplify, "simplify", broken)
+    with pytest.raises(AssertionError, match="this cannot be"):
+        passes.run(function(), CPU)
+
+
+def test_a_users_error_in_an_optional_pass_stays_the_users_error(users_machine, monkeypatch):
+    def refuses(func, target, notes):
+        raise Unsupported("this target cannot do it")
+
+    monkeypatch.setattr(simplify, "simplify", refuses)
+    with pytest.raises(Unsupported, match="this target cannot do it"):
+        launch()
+
+
+def test_a_failing_pass_that_kernels_need_is_a_bug_of_the_compiler(users_machine, monkeypatch):
+    monkeypatch.setattr(barriers, "barriers", broken)
+    with pytest.raises(AssertionError, match="this cannot be"):
+        passes.run(function(), Target.parse("sm_80"))
+
+
+def test_without_failures_the_report_says_none(users_machine, capsys):
+    assert launch() == []
+    cli.main(["doctor", "--report"])
+    assert capsys.readouterr().out.endswith("optimizations that failed and were left out:\n  none\n")
+
+
+@blocknb.kernel
+def wrapped(a, b, n, m):
+    i = tl.arange(0, 512)
+    u = tl.load(b + n + i)
+    v = tl.load(b + m + i % 127)
+    tl.store(b + 259 + (i ^ 361), u * v)
+    w = tl.load(a + m + i % n)
+    tl.store(b + 2 + i, w, mask=w > -3)
+
+
+def test_rows_that_wrap_around_are_fetched_ahead_where_they_do_not():
+    """In the form of the loop for rows that wrap around there are no neighbours to fetch, which failed an assertion."""
+    rng = np.random.default_rng(11)
+    for n, m in [(75, 314), (600, 3)]:
+        a, b = rng.integers(-9, 9, (2, 2048)).astype(np.int32)
+        expected, i = b.copy(), np.arange(512)
+        product = expected[n + i] * expected[m + i % 127]
+        expected[259 + (i ^ 361)] = product
+        w = a[m + i % n]
+        expected[2 + i] = np.where(w > -3, w, expected[2 + i])
+        compiled = wrapped[(1,)](a, b, n, m)
+        np.testing.assert_array_equal(b, expected)
+        assert "@llvm.prefetch" in compiled.trace.llvm
