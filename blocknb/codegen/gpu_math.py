@@ -236,9 +236,7 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
             return name
         return g.emit(f"{'fpext' if result.bits > source.bits else 'fptrunc'} {a} {name} to {b}")
     if source.is_float:
-        if source.bits == 16:
-            name, a = g.emit(f"fpext {a} {name} to float"), "float"
-        return g.emit(f"fpto{'si' if result.kind == 'int' else 'ui'} {a} {name} to {b}")
+        return to_integer(g, cast(g, name, source, t.float32) if source.bits == 16 else name, source.bits == 64, result)
     if result.is_float:
         if result.bits == 16:  # through fp32, as NumPy does with bf16
             return g.emit(f"fptrunc float {cast(g, name, source, t.float32)} to {b}")
@@ -250,6 +248,27 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
     if result.bits == source.bits:
         return name
     return g.emit(f"{'sext' if source.kind == 'int' else 'zext'} {a} {name} to {b}")
+
+
+def to_integer(g: Generator, name: str, double: bool, result: ElementType) -> str:
+    """fp32 or fp64 as an integer: PTX's `cvt` truncates and saturates, to 8 and 16 bits, too.
+
+    PTX ISA, cvt: a NaN gives 0, but 2^(bits - 1) where the source is fp64 or the result has 64 bits; so 0 is selected there.
+    """
+    kind, element, bits = ("double" if double else "float"), ("f64" if double else "f32"), result.bits
+    sign, integer = ("s" if result.is_signed else "u"), f"i{bits}"
+    if bits < 32:  # as assembly: LLVM's conversions of these sizes have no value out of range
+        register, wide = ("r", "i32") if bits == 8 else ("h", "i16")
+        text = f"cvt.rzi.{sign}{bits}.{element} $0, $1;"
+        made = g.emit(f'call {wide} asm "{text}", "={register},{"d" if double else "f"}"({kind} {name})')
+        made = g.emit(f"trunc {wide} {made} to {integer}") if wide != integer else made
+    else:
+        unsigned = "" if result.is_signed else "u"
+        intrinsic = f"llvm.nvvm.{'d' if double else 'f'}2{unsigned}{'ll' if bits == 64 else 'i'}.rz"
+        made = g.call(integer, intrinsic, (kind, name))
+    if not double and bits < 64:
+        return made
+    return g.emit(f"select i1 {g.emit(f'fcmp uno {kind} {name}, {name}')}, {integer} 0, {integer} {made}")
 
 
 def narrow_to_float(g: Generator, name: str, source: ElementType) -> str:

@@ -43,9 +43,17 @@ def convert_number(value: bool | int | float, dtype: DType) -> bool | int | floa
                 f"{value} cannot become {dtype}",
                 "integers have no infinity; take the smallest or largest integer instead",
             )
-        value = int(value)
+        return saturated(value, dtype)
     value = int(value) & ((1 << dtype.bits) - 1)
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
+
+
+def saturated(value: float, dtype: DType) -> int:
+    """A float as the integer that a cast makes of it: truncated and clamped into the range of the dtype, 0 for NaN."""
+    if math.isnan(value):
+        return 0
+    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    return int(min(max(value, low), high))
 
 
 def held(value: bool | int | float, dtype: DType) -> bool | int | float:

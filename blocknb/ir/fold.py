@@ -17,7 +17,7 @@ def fold(op: Op, constants: Sequence[Number | None]) -> Number | None:
     """The value of every element of the op's result when its operands are these constants (None: not a constant).
 
     None when it cannot be known: an operand is not constant, the op is not elementwise, pointers are involved, or the
-    meaning is undefined (an integer divided by zero, a shift by the width or more, a float outside the integer's range).
+    meaning is undefined (an integer divided by zero, a shift by the width or more).
     """
     spec = OPS[op.name]
     types = [value.type for value in (*op.args, *op.results)]
@@ -40,8 +40,4 @@ def _undefined(op: Op, values: list[Number]) -> bool:
             return dtype.is_integer and values[1] == 0
         case "shl" | "shr":
             return not 0 <= values[1] < dtype.bits
-        case "cast" if dtype.is_float and op.attrs["dtype"].kind in ("int", "uint"):
-            target, value = op.attrs["dtype"], values[0]
-            low, high = (-(2 ** (target.bits - 1)), 2 ** (target.bits - 1)) if target.is_signed else (0, 2**target.bits)
-            return not low - 1 < value < high
     return False

@@ -150,14 +150,14 @@ def compare(attrs, dtype, a, b):
 
 
 def cast(attrs, dtype, x):
-    """Float to bool tests against zero, float to integer truncates (out of range undefined), the rest is NumPy's astype.
+    """Float to bool tests against zero, float to integer saturates, the rest is NumPy's astype.
 
     What is beyond the largest number of an fp8 format becomes that number, infinity too, and a NaN one fixed pattern.
     """
     if dtype.kind == "bool":
         return x != 0
     if dtype.is_integer and x.dtype.kind not in "iub":
-        return np.trunc(x.astype(np.float64)).astype(np.int64 if dtype.kind == "int" else np.uint64).astype(dtype.numpy)
+        return saturated(x, dtype.numpy)
     if dtype.is_float and dtype.bits == 8:
         kind = FORMATS[dtype.name]
         limited = np.clip(x.astype(np.float64), -kind.maximum, kind.maximum)
@@ -166,6 +166,18 @@ def cast(attrs, dtype, x):
     if dtype.name == "bf16" and x.dtype != np.float32:
         return _to_odd_single(x).astype(dtype.numpy)
     return x.astype(dtype.numpy)
+
+
+def saturated(x, integer):
+    """Floats truncated to a NumPy integer dtype: the nearest of its numbers where they are out of range, 0 where they are NaN.
+
+    The rule of LLVM's `llvm.fptosi.sat` and `llvm.fptoui.sat`.
+    """
+    limits, wide = np.iinfo(integer), np.trunc(x.astype(np.float64))
+    least, beyond = float(limits.min), float(int(limits.max) + 1)
+    inside = np.where((wide >= least) & (wide < beyond), wide, 0.0).astype(integer)
+    below = np.where(wide < least, np.asarray(limits.min, integer), inside)
+    return np.where(wide >= beyond, np.asarray(limits.max, integer), below)
 
 
 def _to_odd_single(x):

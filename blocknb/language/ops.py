@@ -170,8 +170,9 @@ row(
     "cast",
     "elementwise",
     rules.cast,
-    "The same number in another dtype: nearest even for floats (an fp8 no larger than its largest number), truncation to integers, "
-    "wrapping among integers.",
+    "The same number in another dtype: nearest even for floats (an fp8 no larger than its largest number), wrapping among integers. "
+    "From a float to an integer: truncated, the nearest integer of the dtype where it is out of range, 0 where it is NaN (LLVM's "
+    "fptosi.sat and fptoui.sat); one instruction of a GPU, two or three more from fp64 or to 64 bits. To a truth value: != 0.",
     operands="x",
     attrs=("dtype",),
     numpy=meaning.quiet(meaning.cast),

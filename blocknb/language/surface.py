@@ -199,8 +199,10 @@ def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
 
     Floats are rounded to nearest, ties to even (`fp_downcast_rounding="rtz"`: toward zero). What is beyond the largest number of an
     fp8 dtype becomes that number, infinity too; nothing is computed in fp8 but signs, comparisons and tl.dot.
+    A float that becomes an integer is truncated. Out of the integer's range it becomes the smallest or largest one, and NaN becomes 0.
 
     Example:
+        tl.full((), 300.7, tl.float32).to(tl.uint8)  # 255
         tl.full((), 1000.0, tl.float32).to(tl.float8e4nv).to(tl.float32)  # 448.0
         tl.full((), 1.3, tl.float32).to(tl.float8e5).to(tl.float32)  # 1.25
     """

@@ -15,7 +15,7 @@ import numpy as np
 
 from blocknb.language import meaning
 from blocknb.language.types import from_numpy
-from fuzz import simt_bulk, simt_wgmma
+from fuzz import simt_bulk, simt_numbers, simt_wgmma
 from fuzz.simt import Env, Get, pieces, typed, unsigned
 
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -220,6 +220,7 @@ INTRINSICS: dict[str, Callable] = {
     ),
     r"llvm\.nvvm\.ff\.to\.(e[45]m[23])x2\.rn": lambda env, match, high, low: saturated(low, high, match[1]),
     r"llvm\.nvvm\.f16x2\.to\.(e[45]m[23])x2\.rn": lambda env, match, x: saturated(x[:, 0], x[:, 1], match[1]),
+    r"llvm\.nvvm\.[fd]2(u?)(i|ll)\.rz": simt_numbers.intrinsic,
     r"llvm\.roundeven\..*": plain(np.rint), r"llvm\.nvvm\.rcp\.approx\.ftz\.f": wide(lambda x: 1 / x),
 }  # fmt: skip
 
@@ -232,6 +233,8 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return multiply(text, args)
     if "wgmma." in text:
         return simt_wgmma.block(text, constraints, args, threads)
+    if text.startswith("cvt.rzi."):
+        return lambda env: simt_numbers.conversion(text, args[0](env))
     if text.startswith("cvt.rna.tf32.f32"):
         return lambda env: nearest_tf32(args[0](env))
     if not text and constraints == "=r,0,l":
