@@ -103,7 +103,7 @@ def input_array(g: State, dtype: str, least: int) -> t.Array:
 
 def masks(g: State, shape: Shape) -> Node | None:
     """A mask of a shape that smaller ones broadcast to, or None."""
-    g.budget -= 2
+    g.budget -= 3
     kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "scalar": 0.4})
     if kind == "none":
         return None
@@ -111,7 +111,7 @@ def masks(g: State, shape: Shape) -> Node | None:
         return compare("<", iota(g, shape), literal(g.r.randrange(math.prod(shape) + 1)))
     if kind == "scalar":
         return condition(g, (), 1)
-    return condition(g, shape, 1)
+    return condition(g, shape, 0)
 
 
 def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[Node]:
@@ -128,6 +128,7 @@ def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[N
 
 def load(g: State, dtype: str, shape: Shape) -> Node:
     """A load of a tile from anywhere in an input."""
+    g.loads -= 1
     if found := structured_load(g, dtype, shape):
         return found
     dtype = g.pick(dtypes.FLOAT8) if g.chance(0.03) else dtype

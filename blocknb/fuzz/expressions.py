@@ -46,7 +46,7 @@ def leaf(g: State, dtype: str, shape: Shape) -> Node:
         return g.pick(same)
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
-    if shape and not g.closed and g.budget > -20 and g.chance(0.7):
+    if shape and not g.closed and g.loads > 0 and g.chance(0.7):
         found = accesses.load(g, dtype if dtype not in ("i1",) else g.dtype(), shape)
         return convert(g, found, dtype)
     if not shape and not g.closed and g.chance(0.6):

@@ -18,7 +18,7 @@ from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import is_float, rounded, ulp
 
 
-SATURATES = False  # casts from float to integer: whether NaN and numbers out of range are promised
+SATURATES = True  # casts from float to integer: whether NaN and numbers out of range are promised
 
 
 class Ambiguous(Exception):
