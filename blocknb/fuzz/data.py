@@ -21,24 +21,33 @@ def inputs(kernel: t.Kernel, launch: int) -> dict[str, np.ndarray]:
 
 
 def fill(array: t.Array, rng: np.random.Generator) -> np.ndarray:
-    """Values of one array: "small" are numbers whose sums are exact, "wide" use the whole range of integers and many digits, "special"
-    have infinities, NaNs and extremes, "poison" is any number."""
-    dtype, n = array.dtype, array.size
-    kind = dtypes.storage(dtype)
+    """Values of one array."""
+    return drawn(array.dtype, array.size, array.fill, rng)
+
+
+def facts(dtype: str) -> tuple[np.dtype, bool, tuple[int, int]]:
+    """The NumPy dtype of an array, whether it holds floats, and the limits of its integers."""
+    floats = dtypes.is_float(dtype)
+    return dtypes.storage(dtype), floats, (0, 0) if floats else dtypes.limits(dtype)
+
+
+def drawn(dtype, n, fill, rng):  # type: ignore[no-untyped-def]
+    """Random values: "small" are numbers whose sums are exact, "wide" use the whole range of integers and many digits, "special" have
+    infinities, NaNs and extremes, "poison" is any number. Reproducers hold the text of this function."""
+    kind, floats, (low, high) = facts(dtype)
     if dtype == "i1":
         return rng.integers(0, 2, n).astype(bool)
-    if not dtypes.is_float(dtype):
-        low, high = dtypes.limits(dtype)
-        if array.fill == "small":
+    if not floats:
+        if fill == "small":
             return rng.integers(max(low, -9), 10, n).astype(kind)
         found = rng.integers(low, high, n, dtype=kind, endpoint=True)
-        if array.fill == "special":
+        if fill == "special":
             found = np.where(rng.random(n) < 0.3, rng.choice(np.array([low, high, 0, 1, high - 1], kind), n), found)
         return found.astype(kind)
-    if array.fill == "small":
+    if fill == "small":
         return (rng.integers(-16, 17, n) / rng.choice([1, 2, 8])).astype(kind)
     found = rng.normal(0, 2, n)
-    if array.fill == "special" and dtype not in dtypes.FLOAT8:
+    if fill == "special" and kind.itemsize > 1:
         extremes = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0])
         found = np.where(rng.random(n) < 0.2, rng.choice(extremes, n), found)
     return found.astype(kind)
