@@ -62,6 +62,12 @@ class Scope:
                 for leaf, _ in e.program.leaves(op.args[0], identity(op.args[0].type.shape)):
                     self.again[leaf] = max(self.again.get(leaf, -1), rank[node])
 
+    @property
+    def at_hand(self) -> Op | None:
+        """The op that is being emitted; the last one when the block ends, None if it has none."""
+        nodes = self.nodes[: self.now + 1]
+        return nodes[-1].ops[-1] if nodes else None
+
     def last_use(self, program: Program, value: Value) -> int:
         uses = program.uses.get(value, ())
         return max([self.again.get(value, -1), *(self.when.get(use.op, -1) for use in uses)])
@@ -185,8 +191,7 @@ class Emitter:
         size = SIZES[scratch_type(dtype)]
         for n in shape:
             size *= n
-        scope = self.scopes[-1]
-        maker = self.program.definition[value] if value else scope.nodes[min(scope.now, len(scope.nodes) - 1)].ops[-1]
+        maker = self.program.definition[value] if value else self.scopes[-1].at_hand
         return Buffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
 
     def hold(self, value: Any, buffer: Buffer) -> None:
@@ -218,7 +223,7 @@ class Emitter:
             self.copy(value, buffer)
         return buffer
 
-    def take(self, value: Value, reader: Sequence[Op], same_index: bool = True) -> Buffer | None:
+    def take(self, value: Value, reader: Sequence[Op]) -> Buffer | None:
         """The buffer of a value that is read by `reader`, now, for the last time, and by them at the index they write; else None."""
         scope, buffer = self.scopes[-1], self.buffers.get(value)
         if buffer is None or value not in scope.local or buffer.panel is not None:

@@ -65,7 +65,7 @@ def here(target: Target) -> bool:
 TARGETS = [name for name in ("cpu:x86-64-v2", "cpu:haswell", "cpu:x86-64-v4") if here(Target.parse(name))]
 ALTERNATIVES: dict[str, list[Any]] = {
     "target": TARGETS,
-    "vector": [4, 8, 16, 32, 64, 128],
+    "vector": [8, 16, 32, 64, 128],  # 2 to 32 lanes of 32 bits
     "start": [1, 3, 4],
     "threads": [1, 5],
     "without": [(name,) for name in PASSES] + [PASSES],

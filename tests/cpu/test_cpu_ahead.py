@@ -1,0 +1,130 @@
+"""Rows that are fetched ahead: the very lines that the next program, or the next iteration, will load."""
+
+import itertools
+
+import numpy as np
+import pytest
+from front import argument, kernel, parse
+from native import compile_native, launch_native
+
+import blocknb.language as tl
+from blocknb import passes
+from blocknb.codegen import cpu, llvm
+from blocknb.codegen.cpu_ops import Machine
+from blocknb.runtime.host import HostKernel
+from blocknb.target import Target
+
+LOG = """
+define internal void @fetched(ptr %place) noinline nounwind {{
+  %counter = inttoptr i64 {at} to ptr
+  %n = atomicrmw add ptr %counter, i64 1 seq_cst
+  %next = add i64 %n, 1
+  %slot = getelementptr i64, ptr %counter, i64 %next
+  %address = ptrtoint ptr %place to i64
+  store i64 %address, ptr %slot
+  ret void
+}}
+"""
+
+
+def fetched(k, programs, target="cpu", **arguments):
+    """Runs the programs in order; returns the addresses of all fetches."""
+    parsed, log = Target.parse(target), np.zeros(1 << 14, np.int64)
+    func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
+    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed)
+    head, *calls = module.text.split("call void @llvm.prefetch.p0(ptr ")
+    text = head + "".join("call void @fetched(ptr " + call.replace(", i32 0, i32 3, i32 1)", ")", 1) for call in calls)
+    made = llvm.compile_cpu(text + LOG.format(at=log.ctypes.data), parsed).result()
+    parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
+    native = HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, True)
+    launch_native(native, [arguments[hint.name] for hint in func.hints], programs)
+    return log[1 : 1 + log[0]].tolist()
+
+
+def lines(address, size):
+    """The cache lines' distance apart that cover so many bytes from an address on."""
+    return list(range(address, address + size, 64))
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setenv("BLOCKNB_NUM_THREADS", "1")
+
+
+@kernel
+def normalise(x, y, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + i, mask=i < n, other=0).to(tl.float32)
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * stride + i, e / tl.sum(e, axis=0), mask=i < n)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu:haswell", "cpu:x86-64-v2"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8"])
+def test_every_line_of_a_row_is_fetched_once_an_iteration(dtype, target):
+    rows, block = 8, 1024
+    x = np.zeros((rows, block), dtype)
+    y = np.zeros((rows, block), np.float32)
+    found = fetched(normalise, rows, target, x=x, y=y, stride=block, n=block, BLOCK=block)
+    vector = Machine.of(Target.parse(target)).vector_bytes // 4  # elements, as fp32; an iteration takes two vectors
+    row = list(range(0, block * x.itemsize, min(64, 2 * vector * x.itemsize)))
+    # The first program of a range, which these are one each, does not know where the next one lies, and fetches its own row.
+    assert found == [x.ctypes.data + r * block * x.itemsize + at for r in range(rows) for at in row]
+
+
+def test_within_a_range_of_programs_it_is_the_next_program_whose_row_is_fetched():
+    rows, block = 64, 512
+    x, y = np.zeros((2, rows, block), np.float32)
+    found = fetched(normalise, rows, x=x, y=y, stride=block, n=block, BLOCK=block)
+    size, first, share = block * 4, x.ctypes.data, rows // 8  # a thread takes an eighth at a time
+    wanted = [row if row % share == 0 else row + 1 for row in range(rows)]
+    assert found == list(itertools.chain.from_iterable(lines(first + row * size, size) for row in wanted))
+
+
+def test_where_the_step_changes_the_guess_is_the_step_before():
+    @kernel
+    def jumping(x, y, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        at = 0
+        for k in range(4):
+            v = tl.load(x + at + i)
+            tl.store(y + k * BLOCK + i, tl.exp(v - tl.max(v, axis=0)))
+            at += (k + 1) * BLOCK
+
+    block = 256
+    x, y = np.zeros(8 * block, np.float32), np.zeros(8 * block, np.float32)
+    found = fetched(jumping, 1, x=x, y=y, BLOCK=block)
+    rows = [0, 1 + 1, 3 + 2, 6 + 3]  # tiles 0, 1, 3 and 6 are loaded
+    assert found == list(itertools.chain.from_iterable(lines(x.ctypes.data + r * block * 4, block * 4) for r in rows))
+
+
+@kernel
+def softmax(x, y, stride, n, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    tl.store(y + row * stride + i, e / tl.sum(e, axis=0), mask=i < n)
+
+
+def test_of_a_row_that_ends_early_only_whole_vectors_are_fetched():
+    rows, block, n = 8, 512, 200
+    x, y = np.zeros((2, rows, block), np.float32)
+    found = fetched(softmax, rows, x=x, y=y, stride=block, n=n, BLOCK=block)
+    places = np.array(found) - x.ctypes.data
+    assert len(found)
+    assert (places % (block * 4) < n * 4).all()
+
+
+def test_fetching_changes_no_result():
+    rows, block = 16, 512
+    x = np.random.default_rng(7).standard_normal((rows, block)).astype(np.float32)
+    results = []
+    for off in ((), ("row_prefetch",)):
+        y = np.zeros_like(x)
+        values = {"x": x, "y": y, "stride": block, "n": 400, "BLOCK": block}
+        func = parse(normalise.source, {n: argument(normalise, n, v) for n, v in values.items()}, {})
+        launch_native(compile_native(func, off=off), [values[hint.name] for hint in func.hints], rows)
+        results.append(y.tobytes())
+    assert results[0] == results[1]
