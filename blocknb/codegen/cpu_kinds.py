@@ -10,6 +10,7 @@ that the caller tests at run time, with a general loop for when one fails.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from blocknb.language import types as t
 from blocknb.language.types import Pointer
 
 MAX_STEP = 1 << 16
+FOLD = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ class Varying:
 
 VARYING = Varying()
 Kind = Uniform | Progression | Prefix | Stored | Varying
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
 
 
 @dataclass
@@ -129,7 +135,7 @@ class Kinds:
         match op.name:
             case "add" | "sub" if dtype.is_integer:
                 return self._add(op.name, a, b, dtype)
-            case "neg" if isinstance(a, Progression):
+            case "neg" if isinstance(a, Progression) and dtype.is_signed:
                 return Progression(self.code.binary("sub", "0", a.base, register_type(dtype), 1), -a.step)
             case "mul" if dtype.is_integer and dtype.bits > 1:
                 return self._multiply(a, b, dtype)
@@ -154,9 +160,18 @@ class Kinds:
         p, q = self._parts(a), self._parts(b)
         if p is None or q is None:
             return VARYING
-        return self._progression(
-            self.code.binary(name, p[0], q[0], register_type(dtype), 1), p[1] + q[1] if name == "add" else p[1] - q[1]
-        )
+        if name == "sub" and not dtype.is_signed and (p[1] or q[1]):
+            return VARYING  # a range test: what falls below zero is large
+        return self._integers(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
+
+    def _integers(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
+        """A progression from `a name b` on; it wraps nowhere as far as constants tell."""
+        if not (_is_number(a) and _is_number(b)):
+            return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
+        base = FOLD[name](int(a), int(b))
+        low, high = sorted((base, base + step * (self.size - 1)))
+        wraps = low < dtype.get_int_min_value() or high > dtype.get_int_max_value()
+        return VARYING if wraps else self._progression(str(base), step)
 
     def _progression(self, base: str, step: int) -> Kind:
         if abs(step) > MAX_STEP:
@@ -166,15 +181,15 @@ class Kinds:
     def _multiply(self, a: Kind, b: Kind, dtype: Any) -> Kind:
         if isinstance(b, Progression):
             a, b = b, a
-        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not b.text.lstrip("-").isdigit():
+        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not _is_number(b.text):
             return VARYING
-        return self._progression(self.code.binary("mul", a.base, b.text, register_type(dtype), 1), a.step * int(b.text))
+        return self._integers("mul", a.base, b.text, a.step * int(b.text), dtype)
 
     def _cast(self, a: Kind, source: Any, target: Any) -> Kind:
         if not isinstance(a, Progression) or target.is_float or target.bits == 1:
             return VARYING
-        if target.bits > source.bits and not source.is_signed:
-            return VARYING
+        if target.bits < 32 or (target.bits > source.bits and not source.is_signed):
+            return VARYING  # a narrow integer wraps within a tile
         if source.is_signed and not target.is_signed:  # the bounds test of block pointers: one step past -1 is 0
             if not self.speculate or a.step < 0:
                 return VARYING

@@ -185,14 +185,14 @@ class Padding:
         for op, reduction in group.reductions.items():
             reduction.rest = (skipped, self.value(op.args[0]))
         types = self.e.scalars.types
-        for value, _ in group.outputs:
+        for value, buffer in group.outputs:
             rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
             if self.e.build.redzones:
-                fill(self.e, value, str(group.size), poison=True)
+                fill(self.e, buffer, rest, str(group.size), poison=True)
             if not _read_by_rows(self.e, value, group.shape):
-                fill(self.e, value, str(group.size))
+                fill(self.e, buffer, rest, str(group.size))
                 del self.e.rests[value]
 
 
@@ -204,21 +204,22 @@ def _leaf(e: Emitter, value: Value) -> Value:
 
 
 def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether only loop nests of this block read a tile, at the index at which it is written."""
+    """Whether only loop nests of this block read a tile, at the index at which it is written. A tile without known readers is written
+    for another op: what a branch or a loop yields, or what moves elements."""
     graph = e.scopes[-1].graph
     nodes = [(graph.node_of.get(use.op), use.at) for use in e.program.uses.get(value, ())]
-    return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
+    return bool(nodes) and all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
 
-def fill(e: Emitter, value: Value, stop: str, poison: bool = False) -> None:
-    """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
+def fill(e: Emitter, buffer: memory.Buffer, rest: Rest, stop: str, poison: bool = False) -> None:
+    """Writes what a tile in a buffer holds from its end up to `stop`, or a poison, in whole vectors.
 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
     position at which the loop starts, so no store reaches beyond the tile.
     """
     from blocknb.codegen.cpu_loops import counted
 
-    c, buffer, rest = e.code, e.buffers[value], e.rests[value]
+    c = e.code
     element, width = buffer.element, rest.width
     scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
     vector = c.splat(scalar, element, width)
@@ -235,4 +236,4 @@ def fill_read(row: Row, stop: str) -> None:
     read |= {leaf for v, _ in group.outputs for leaf, _ in e.program.leaves(v, identity(v.type.shape))}
     for value in [v for v in e.buffers if v in e.rests and v in read and v not in group.members]:
         if e.rests[value].end != stop:
-            fill(e, value, stop)
+            fill(e, e.buffers[value], e.rests[value], stop)

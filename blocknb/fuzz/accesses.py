@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from blocknb.fuzz import dtypes
 from blocknb.fuzz import tree as t
@@ -43,6 +44,8 @@ def _expand(node: Node, axis: int, shape: Shape | None) -> Node:
 def linear_program(g: State) -> Node:
     """The number of the program, 0 for the first."""
     total: Node = Node("pid", Type("i32"), attrs={"axis": 0})
+    if g.chance(0.1):
+        total = cast(total, "i64")
     stride = g.grid[0]
     for axis in range(1, len(g.grid)):
         total = binary("+", total, binary("*", Node("pid", Type("i32"), attrs={"axis": axis}), literal(stride)))
@@ -141,7 +144,13 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
     parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
-    return Node("load", Type(dtype, shape), tuple(parts))
+    return Node("load", Type(dtype, shape), tuple(parts), hints(g))
+
+
+def hints(g: State) -> dict[str, Any]:
+    """Keywords of a load that do not change what it gives."""
+    options = ({"cache_modifier": ".ca"}, {"cache_modifier": ".cg"}, {"eviction_policy": "evict_last"}, {"volatile": True})
+    return {"hints": g.pick(options)} if g.chance(0.06) else {}
 
 
 def _offset(base: Node, index: Node) -> Node:
@@ -158,6 +167,7 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
     shape = structured_shape(g)
     tiles = [a for a in axes if not a.row]
     total, mask = None, None
+    step = g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3)) if len(axes) > 1 and stride != 1 and g.chance(0.3) else literal(stride)
     for axis in axes:
         i = var(axis.index, Type("i32", () if axis.row else (axis.block,)))
         m = None if axis.row else var(axis.mask, Type("i1", (axis.block,)))
@@ -167,7 +177,7 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
                     i = _expand(i, other, None)
                     m = _expand(m, other, None) if m is not None else None
         last = axis is axes[-1]
-        part = i if last else binary("*", i, literal(stride))
+        part = i if last else binary("*", i, step)
         total = part if total is None else binary("+", total, part)
         if m is not None:
             mask = m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})

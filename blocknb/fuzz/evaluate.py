@@ -23,7 +23,11 @@ LIMIT = 40_000  # expressions that a launch may evaluate
 
 
 class _Returned(Exception):
-    """The program has ended early."""
+    """The program, or a helper, has ended early, with the values that it returns."""
+
+    def __init__(self, values: tuple[Any, ...] = ()):
+        super().__init__()
+        self.values = values
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,8 @@ class Program:
             case t.While(condition, body):
                 while self.scalar(condition):
                     self.run(body)
-            case t.Return():
-                raise _Returned
+            case t.Return(values):
+                raise _Returned(tuple(self.eval(value) for value in values))
             case t.Barrier():
                 pass
             case _:
@@ -145,8 +149,11 @@ class Program:
         given = [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]] if len(args) < len(helper.params) else args
         for (name, type), value in zip(helper.params, given, strict=True):
             inner.env[name] = value if isinstance(value, Val) else val(type.dtype, value)
-        inner.run(helper.body)
-        found = tuple(inner.eval(result) for result in helper.results)
+        try:
+            inner.run(helper.body)
+            found = tuple(inner.eval(result) for result in helper.results)
+        except _Returned as early:
+            found = early.values
         return found if len(found) > 1 else found[0]
 
 
@@ -279,6 +286,11 @@ def _where(p: Program, n: t.Node) -> Val:
     return numbers.select(c, a, b)
 
 
+def _pointer_where(p: Program, n: t.Node) -> Val:
+    c, a, b = _together([p.eval(arg) for arg in n.args])
+    return val("i64", np.where(c.exact(), a.data, b.data))
+
+
 def _split(p: Program, n: t.Node) -> tuple[Val, Val]:
     v = p.eval(n.args[0])
     return v.moved(lambda x: x[..., 0]), v.moved(lambda x: x[..., 1])
@@ -339,6 +351,12 @@ OPS: dict[str, Callable[[Program, t.Node], Any]] = {
     "gather": lambda p, n: blocks.taken(p.eval(n.args[0]), p.eval(n.args[1]), n.attrs["axis"]),
     "histogram": lambda p, n: blocks.histogram(p.eval(n.args[0]), n.attrs["bins"]),
     "dot": _dot,
+    "umulhi": lambda p, n: numbers.upper_half(*_operands(p, n)),
+    "topk": lambda p, n: blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(lambda x: x[..., : n.attrs["k"]]),
+    "not_none": lambda p, n: p.arguments.get(n.attrs["name"]) is not None,
+    "is_set": lambda p, n: bool(p.arguments[n.attrs["name"]]),
+    "promise": lambda p, n: p.eval(n.args[0]),
+    "pointer_where": _pointer_where,
     "offset": _offset,
     "load": _load,
     "block_pointer": _block_pointer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import Node, Type, var
+from blocknb.fuzz.tree import Node, Type, literal, var
 
 
 def call(g: State, dtype: str, shape: Shape, depth: int) -> Node:
@@ -61,3 +61,21 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
 def _kept(g: State, helper: t.Helper) -> t.Helper:
     g.helpers.append(helper)
     return helper
+
+
+def several(g: State, first: str, second: str, shape: Shape) -> None:
+    """Calls a helper that returns two values, or one early, with a default for its last parameter."""
+    params = (("a", Type(first, shape)), ("b", Type(second, shape)), ("c", Type("i32")))
+    inner = State(g.r, [[(n, x) for n, x in params]], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag)
+    types: tuple[Type, ...] = (Type(first, shape), Type(second, shape))
+    if g.chance(0.5):
+        with inner.block() as early:
+            inner.emit(t.Return(tuple(expression(inner, x.dtype, shape, 1) for x in types)))
+        inner.emit(t.If(compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4))), tuple(early)))
+    results = tuple(expression(inner, x.dtype, shape, 2) for x in types)
+    default = g.r.randrange(-3, 4)
+    helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), results, (default,)))
+    args = [expression(g, x.dtype, shape, 1) for x in types]
+    if g.chance(0.7):
+        args.append(expression(g, "i32", (), 1))
+    g.lets(Node("call", types, tuple(args), {"helper": helper.name}))

@@ -259,14 +259,20 @@ def fma(a: Val, b: Val, c: Val) -> Val:
     return finish(a.dtype, total, np.where(np.isfinite(near), spread, spread * 0 if not spread.any() else spread))
 
 
+def upper_half(a: Val, b: Val) -> Val:
+    """The upper half of the product of two integers, taken as unsigned."""
+    width = dtypes.bits(a.dtype)
+    mask = (1 << width) - 1
+    x, y = (np.asarray(v.data, object) & mask for v in (a, b))
+    high = np.asarray((x * y) >> width, object)
+    signed = np.where(high > mask >> 1, high - (0 if dtypes.is_unsigned(a.dtype) else mask + 1), high)
+    return val(a.dtype, signed.astype(dtypes.held(a.dtype)), tainted(a, b))
+
+
 def _erf(x: np.ndarray) -> np.ndarray:
     import math
 
     return np.vectorize(math.erf, otypes=[np.float64])(x)
-
-
-def _normal(f: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
-    return f
 
 
 #: name: the function in fp64, and how many units in the last place and absolute units of 2^-fraction it may be off.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from blocknb.fuzz import accesses, dtypes
+from blocknb.fuzz import accesses, dtypes, patterns
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.accesses import _offset
 from blocknb.fuzz.dtypes import is_float
@@ -26,6 +26,7 @@ def region(g: State) -> None:
         early_return: 0.3,
         stored_and_loaded: 0.8,
         plain: 2,
+        **patterns.REGIONS,
     }
     g.weighted(kinds)(g)
 
@@ -100,7 +101,9 @@ def loop(g: State, nested: bool = False) -> None:
     index = g.name("j")
     moving = _moving_pointer(g, trips) if g.chance(0.25) else None
     with g.block() as body:
-        if flavour != "tl.static_range":
+        if flavour == "tl.static_range":
+            g.let(Node("splat", Type("i32"), (var(index, Type("i32")),)))
+        else:
             g.scope[-1].append((index, Type("i32")))
         if moving is not None:
             name, array, size = moving

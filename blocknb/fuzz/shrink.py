@@ -26,11 +26,13 @@ def mapped_body(body: tuple[Any, ...], change: Callable[[Node], Node | None]) ->
 
 def _mapped_statement(s: Any, change: Callable[[Node], Node | None]) -> Any:
     fields = {}
-    for name, value in vars(s).items() if not isinstance(s, t.Return | t.Barrier) else ():
+    for name, value in vars(s).items():
         if isinstance(value, Node):
             fields[name] = mapped(value, change)
         elif name in ("body", "then", "other"):
             fields[name] = mapped_body(value, change)
+        elif name == "values":
+            fields[name] = tuple(mapped(n, change) for n in value)
         elif name == "attrs" and "offsets" in value:
             fields[name] = value | {"offsets": tuple(mapped(n, change) for n in value["offsets"])}
     return replace(s, **fields) if fields else s
@@ -40,9 +42,6 @@ def all_nodes(body: tuple[Any, ...]) -> Iterator[Node]:
     for statement in t.statements(body):
         for node in t.nodes(statement):
             yield from node.walk()
-        if isinstance(statement, t.Store):
-            for node in statement.attrs.get("offsets", ()):
-                yield from node.walk()
 
 
 def pruned(kernel: t.Kernel) -> t.Kernel:
@@ -70,11 +69,10 @@ def well_formed(kernel: t.Kernel) -> bool:
 
 def _defined(body: tuple[Any, ...], known: set[str]) -> bool:
     for s in body:
-        nodes = [*t.nodes(s), *(s.attrs.get("offsets", ()) if isinstance(s, t.Store) else ())]
-        if any(n.op == "var" and n.attrs["name"] not in known for node in nodes for n in node.walk()):
+        if any(n.op == "var" and n.attrs["name"] not in known for node in t.nodes(s) for n in node.walk()):
             return False
         inner = set(known)
-        if isinstance(s, t.For) and s.flavour != "tl.static_range":
+        if isinstance(s, t.For):
             inner.add(s.name)
         if not all(_defined(block, set(inner)) for _, block in t.blocks(s)):
             return False
@@ -143,6 +141,8 @@ def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
         yield replace(kernel, options={})
     seen: set[int] = set()
     nodes = [n for n in all_nodes(kernel.body) if not (id(n) in seen or seen.add(id(n)))]
+    places = {id(n) for s in t.statements(kernel.body) if isinstance(s, t.Store | t.Atomic) for n in s.pointer.walk()}
+    nodes = [n for n in nodes if id(n) not in places]  # two lanes must not come to store to one element
     for node in sorted(nodes, key=lambda n: -sum(1 for _ in n.walk())):
         for simple in _simpler(node):
             yield replace(kernel, body=mapped_body(kernel.body, lambda n, node=node, simple=simple: simple if n is node else None))

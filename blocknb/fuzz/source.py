@@ -73,8 +73,8 @@ def _lines(s: Any, depth: int, target: str) -> list[str]:
             return [f"{pad}for {s.name} in {s.flavour}({bounds}{options}):", *inner(s.body)]
         case t.While(condition, body):
             return [f"{pad}while {text(condition)}:", *inner(body)]
-        case t.Return():
-            return [f"{pad}return"]
+        case t.Return(values):
+            return [f"{pad}return {', '.join(map(text, values))}".rstrip()]
         case t.Barrier(always):
             return [f"{pad}tl.debug_barrier()"] if always or target == "cuda" else []
     raise TypeError(f"no statement {s}")
@@ -210,6 +210,12 @@ TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
     "gather": _call("gather", "axis"),
     "histogram": _call("histogram", "bins"),
     "dot": _dot,
+    "umulhi": _call("umulhi"),
+    "topk": lambda n, a: f"tl.topk({a[0]}, {n.attrs['k']}, {n.attrs['axis']})",
+    "not_none": lambda n, a: f"{n.attrs['name']} is not None",
+    "is_set": lambda n, a: n.attrs["name"],
+    "promise": lambda n, a: f"tl.{n.attrs['name']}({a[0]}, {n.attrs['value']})",
+    "pointer_where": _call("where"),
     "offset": lambda n, a: f"({a[0]} + {a[1]})",
     "load": _load,
     "block_pointer": _block_pointer,

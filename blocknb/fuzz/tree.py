@@ -111,9 +111,11 @@ class Barrier:
     always: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Return:
-    pass
+    """Ends a program, or a helper with the values that it returns."""
+
+    values: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ def nodes(statement: Any) -> list[Node]:
         case Let():
             return [statement.value]
         case Store():
-            return [n for n in (statement.pointer, statement.value, statement.mask) if n is not None]
+            parts = (statement.pointer, statement.value, statement.mask, *statement.attrs.get("offsets", ()))
+            return [n for n in parts if n is not None]
         case Atomic():
             parts = (statement.pointer, statement.value, statement.mask, statement.compare)
             return [n for n in parts if n is not None]
@@ -187,6 +190,8 @@ def nodes(statement: Any) -> list[Node]:
             return [statement.condition]
         case For():
             return [statement.low, statement.high, statement.step]
+        case Return():
+            return list(statement.values)
     return []
 
 
