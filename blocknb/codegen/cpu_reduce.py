@@ -3,7 +3,7 @@
 Along the vector loop each of the unrolled vectors has an accumulator; at the end of the row they are combined, then the lanes, by
 halves. Along another loop the result itself is the accumulator, in scratch. Sums, products, extrema and bitwise operations start
 from their identity; any other combine function starts from the first element, with a select. Sums of fp16 and bf16 are kept in
-fp32 and rounded at the end.
+fp32 and rounded at the end. For a maximum of floats see `cpu_extremes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import combine
+from blocknb.codegen.cpu_elementwise import combine, machine_extremum
+from blocknb.codegen.cpu_extremes import Extremes
 from blocknb.codegen.cpu_graph import identity
 from blocknb.codegen.cpu_ops import NARROW, SIZES, constant, register_type
 from blocknb.codegen.text import vector_type
@@ -75,6 +76,10 @@ class Reduction:
         plain = plain_combine(op)
         self.start = identity_of(plain, self.dtypes[0]) if plain else None
         self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
+        signed = plain is not None and plain.name in ("max", "min") and self.dtypes[0].is_float
+        self.extremes = None
+        if signed and self.inner and not plain.attrs.get("nan"):
+            self.extremes = Extremes(self.code, plain.name, self.dtypes[0])
         self.slots: list[list[str]] = []
         self.rest: tuple[str, str] | None = (
             None  # whether elements at the end of the row were left out (an i1), and what each of them is
@@ -93,6 +98,14 @@ class Reduction:
             return [self.code.binary("fadd", a[0], b[0], "float", width)]
         return combine(self.code, self.op.blocks[0], [*a, *b], width)
 
+    @property
+    def _elements(self) -> list[str]:
+        """The LLVM types of the accumulators along the vectors."""
+        return self.extremes.elements if self.extremes else [register_type(d) for d in self.dtypes]
+
+    def _merged(self, a: list[str], b: list[str], width: int) -> list[str]:
+        return self.extremes.merged(a, b, width) if self.extremes else self._combine(a, b, width)
+
     def _zero(self, dtype: Any, width: int) -> str:
         return constant(self.start if self.start is not None else 0, dtype, width)
 
@@ -102,18 +115,22 @@ class Reduction:
         """Before all loops."""
         w, g = self.code.w, self.group
         if self.inner:
-            types = [vector_type(register_type(d), g.width) for d in self.dtypes]
+            types = [vector_type(e, g.width) for e in self._elements]
             self.slots = [[w.slot(ty, "sum") for ty in types] for _ in range(g.unroll)]
         elif not self.op.results[0].type.shape:
             self.slots = [[w.slot(register_type(d)) for d in self.dtypes]]
 
     def start_row(self) -> None:
-        if self.inner:
-            for slots in self.slots:
-                for slot, dtype in zip(slots, self.dtypes, strict=True):
-                    self.code.w.do(
-                        f"store {vector_type(register_type(dtype), self.group.width)} {self._zero(dtype, self.group.width)}, ptr {slot}"
-                    )
+        if not self.inner:
+            return
+        for slots in self.slots:
+            for slot, element, start in zip(slots, self._elements, self._starts(), strict=True):
+                self.code.w.do(f"store {vector_type(element, self.group.width)} {start}, ptr {slot}")
+
+    def _starts(self) -> list[str]:
+        """What the accumulators along the vectors hold before the first element."""
+        width = self.group.width
+        return self.extremes.starts(width) if self.extremes else [self._zero(d, width) for d in self.dtypes]
 
     def end_row(self) -> None:
         """Combines the accumulators and the lanes of a row."""
@@ -121,21 +138,28 @@ class Reduction:
             return
         width = self.group.width
         sets = [
-            [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)] for slots in self.slots
+            [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)] for slots in self.slots
         ]
         while len(sets) > 1:
-            sets = [self._combine(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
-        total = sets[0]
-        lanes, least = width, REGISTER // SIZES[register_type(self.dtypes[0])]
+            sets = [self._merged(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
+        total, told = sets[0], None
+        if self.extremes:
+            told, total = self.extremes.told(total, width), total[:1]
+        lanes, least = width, REGISTER // SIZES[self._elements[0]]
         while width > 1:
             width //= 2
             have, lanes = lanes, max(lanes // 2, min(lanes, least))
             # Half a register is no faster than a whole one, whose lanes from `width` on do not matter any more.
             parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
             low, high = ([self._lanes(v, d, have, p) for v, d in zip(total, self.dtypes, strict=True)] for p in parts)
-            total = self._combine(low, high, lanes)
+            if self.extremes:
+                total = [machine_extremum(self.code, self.extremes.name, low[0], high[0], self._elements[0], lanes)]
+            else:
+                total = self._combine(low, high, lanes)
         if lanes > 1:
             total = [self._lanes(v, d, lanes, [0]) for v, d in zip(total, self.dtypes, strict=True)]
+        if self.extremes and told:
+            total = [self.extremes.result(total[0], told)]
         if self.rest is not None:
             skipped, value = self.rest
             element = register_type(self.dtypes[0])
@@ -149,8 +173,8 @@ class Reduction:
         twice, element = self._combine([value], [value], 1)[0], register_type(self.dtypes[0])
         return self.code.w.value(f"{'fcmp ueq' if self.dtypes[0].is_float else 'icmp eq'} {element} {twice}, {value}")
 
-    def _read(self, slot: str, dtype: Any, width: int) -> str:
-        return self.code.w.value(f"load {vector_type(register_type(dtype), width)}, ptr {slot}")
+    def _read(self, slot: str, element: str, width: int) -> str:
+        return self.code.w.value(f"load {vector_type(element, width)}, ptr {slot}")
 
     def _lanes(self, vector: str, dtype: Any, have: int, chosen: Sequence[int]) -> str:
         """Some of the lanes of a vector of `have`."""
@@ -178,7 +202,9 @@ class Reduction:
         for result in self.op.results:
             if not result.type.shape:  # an axis of size one: the loop ran once and left its value in a slot
                 e = self.group.e
-                e.scalars[result] = self._read(self.slots[0][self.op.results.index(result)], result.type.dtype, 1)
+                e.scalars[result] = self._read(
+                    self.slots[0][self.op.results.index(result)], register_type(result.type.dtype), 1
+                )
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -189,12 +215,12 @@ class Reduction:
             self._add_outer(body, values)
             return
         width, slots = body.width, self.slots[body.number]
-        old = [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)]
-        new = self._combine(old, values, width)
+        old = [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)]
+        new = self.extremes.taken(old, values[0], width) if self.extremes else self._combine(old, values, width)
         if self.start is None:
             new = self._unless_first(body.position, new, values, width)
-        for slot, dtype, value in zip(slots, self.dtypes, new, strict=True):
-            self.code.w.do(f"store {vector_type(register_type(dtype), width)} {value}, ptr {slot}")
+        for slot, element, value in zip(slots, self._elements, new, strict=True):
+            self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")
 
     def _unless_first(self, counter: str, new: list[str], first: list[str], width: int) -> list[str]:
         c = self.code

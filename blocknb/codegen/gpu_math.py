@@ -159,7 +159,10 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "rem":
             return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1)
         case "min" | "max":
-            plain = g.call(kind, f"llvm.{op.name}num.{suffix}", (kind, names[0]), (kind, names[1]))
+            operands = (kind, names[0]), (kind, names[1])
+            if op.attrs.get("nan") and fp32 and g.target.capability >= 80:  # one instruction there
+                return g.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
+            plain = g.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
             return nan_wins(g, kind, names, plain) if op.attrs.get("nan") else plain
         case "fma":
             return g.call(kind, f"llvm.fma.{suffix}", *((kind, x) for x in names))

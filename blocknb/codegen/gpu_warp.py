@@ -172,7 +172,7 @@ def by_pairs(g: Generator, op: Op, narrow: Value, parts: list[tuple[str, ...]]) 
     for (low,), (high,) in zip(parts[::2], parts[1::2], strict=True):
         half = g.emit(f"insertelement <2 x {kind}> poison, {kind} {low}, i32 0")
         pairs.append(g.emit(f"insertelement <2 x {kind}> {half}, {kind} {high}, i32 1"))
-    function = f"llvm.{op.blocks[0].ops[0].name}num.v2{'f16' if kind == 'half' else 'bf16'}"
+    function = f"llvm.{op.blocks[0].ops[0].name}imumnum.v2{'f16' if kind == 'half' else 'bf16'}"
     while len(pairs) > 1:
         both = zip(pairs[::2], pairs[1::2], strict=True)
         pairs = [g.call(f"<2 x {kind}>", function, *((f"<2 x {kind}>", x) for x in pair)) for pair in both]

@@ -79,9 +79,21 @@ def multiply_high(a, b):
     return high.astype(a.dtype)
 
 
-def minmax(plain: Callable, propagating: Callable) -> Callable:
-    """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
-    return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
+def minmax(largest: bool) -> Callable:
+    """IEEE 754-2019 maximumNumber and minimumNumber: a NaN loses against a number; with `nan` maximum and minimum: a NaN wins.
+
+    Either way -0 is below +0.
+    """
+    plain, propagating = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
+
+    def meaning(attrs, dtype, a, b):
+        if not dtype.is_float:
+            return propagating(a, b)
+        found = (propagating if attrs.get("nan") else plain)(a, b)
+        first = np.signbit(b) if largest else np.signbit(a)  # of two zeros
+        return np.where(a == b, np.where(first, a, b), found)
+
+    return meaning
 
 
 def fma(attrs, dtype, a, b, c):

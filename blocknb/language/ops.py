@@ -118,14 +118,14 @@ for _name, _kinds, _doc, _fn in (
     (
         "min",
         NUMBERS,
-        "The smaller operand; a NaN loses unless `nan` is set.",
-        meaning.quiet(meaning.minmax(np.fmin, np.minimum)),
+        "The smaller operand; a NaN loses unless `nan` is set; -0 is below +0.",
+        meaning.quiet(meaning.minmax(largest=False)),
     ),
     (
         "max",
         NUMBERS,
-        "The larger operand; a NaN loses unless `nan` is set.",
-        meaning.quiet(meaning.minmax(np.fmax, np.maximum)),
+        "The larger operand; a NaN loses unless `nan` is set; -0 is below +0.",
+        meaning.quiet(meaning.minmax(largest=True)),
     ),
     ("mulhi", "int uint", "The upper half of the product of twice the width.", meaning.plain(meaning.multiply_high)),
     ("and", "bool int uint", "Bitwise and.", meaning.plain(np.bitwise_and)),

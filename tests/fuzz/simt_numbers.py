@@ -1,4 +1,4 @@
-"""PTX's conversions of floats to integers for `simt`, NaN as the PTX ISA has it ("cvt"), not as the op table does."""
+"""What PTX does with NaNs and zeros, for `simt`: conversions of floats to integers ("cvt" in the PTX ISA), max and min."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def conversion(text: str, x: np.ndarray) -> np.ndarray:
     if found[2] == "16":
         return made
     return (made if found[1] == "s" else made.view(np.uint8)).astype(np.int32)
+
+
+def extreme(env: Any, match: re.Match, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """max and min: +0 is above -0; a NaN loses against a number (llvm.maximumnum), or wins as with .NaN (llvm.maximum)."""
+    if match[1] == "max":
+        first = (a > b) | ((a == b) & ~np.signbit(a))
+    else:
+        first = (a < b) | ((a == b) & np.signbit(a))
+    nan_of_a = np.isnan(a)
+    otherwise = np.where(nan_of_a == bool(match[2]), b, a)
+    found = np.where(nan_of_a | np.isnan(b), otherwise, np.where(first, a, b)).astype(a.dtype)
+    return np.where(np.isnan(found), np.array(np.nan, a.dtype), found)  # one NaN, whichever it was
