@@ -223,9 +223,9 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
         case "and" | "or" | "xor":
             return code.binary(op.name, a, b, element, width)
         case "shl" | "shr":
-            instruction = "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr"
-            count = code.binary("and", b, constant(dtype.bits - 1, dtype, width), element, width)
-            return code.binary(instruction, a, count, element, width)
+            return _shift(
+                code, "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr", a, b, dtype, width
+            )
         case "min" | "max":
             return extremum(code, op.name, a, b, dtype, False, width)
         case "neg":
@@ -241,6 +241,21 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
         case "rem":
             return divide(code, a, b, dtype, width)[1]
     raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
+
+
+def _shift(code: Code, instruction: str, a: str, b: str, dtype: Any, width: int) -> str:
+    """By the width or more every bit is moved out. LLVM knows that AVX2 does so by itself, and constant counts."""
+    element = register_type(dtype)
+    if instruction == "ashr":
+        count = code.intrinsic("umin", element, width, b, constant(dtype.bits - 1, dtype, width))
+        return code.binary(instruction, a, count, element, width)
+    inside = code.w.value(f"icmp ult {vector_type(element, width)} {b}, {_count(dtype.bits, element, width)}")
+    moved = code.binary(instruction, a, b, element, width)
+    return code.select(inside, moved, constant(0, dtype, width), element, width)
+
+
+def _count(bits: int, element: str, width: int) -> str:
+    return str(bits) if width == 1 else f"splat ({element} {bits})"
 
 
 def _abs_call(element: str, width: int, x: str) -> str:

@@ -111,10 +111,10 @@ for _name, _kinds, _doc, _fn in (
         "div",
         NUMBERS,
         "Quotient: for floats within 2 ulp (`nearest`: as IEEE rounds; `normal`: the divisor and its reciprocal are normal numbers), "
-        "for integers truncated (by zero: undefined, but no trap).",
+        "for integers truncated (by zero: 0; the least by -1: itself).",
         meaning.quiet(meaning.divide),
     ),
-    ("rem", NUMBERS, "Remainder with the dividend's sign.", meaning.quiet(meaning.remainder)),
+    ("rem", NUMBERS, "Remainder with the dividend's sign; of an integer by zero: 0.", meaning.quiet(meaning.remainder)),
     (
         "min",
         NUMBERS,
@@ -131,11 +131,17 @@ for _name, _kinds, _doc, _fn in (
     ("and", "bool int uint", "Bitwise and.", meaning.plain(np.bitwise_and)),
     ("or", "bool int uint", "Bitwise or.", meaning.plain(np.bitwise_or)),
     ("xor", "bool int uint", "Bitwise exclusive or.", meaning.plain(np.bitwise_xor)),
-    ("shl", "int uint", "Shift left; by the width or more: undefined.", meaning.quiet(meaning.shift(True))),
+    (
+        "shl",
+        "int uint",
+        "Shift left; by the width or more, or a negative number: 0.",
+        meaning.quiet(meaning.shift(True)),
+    ),
     (
         "shr",
         "int uint",
-        "Shift right: arithmetic for signed operands, logical for unsigned.",
+        "Shift right: arithmetic for signed operands, logical for unsigned; by the width or more, or a negative number, every bit is the "
+        "sign, or 0.",
         meaning.quiet(meaning.shift(False)),
     ),
 ):

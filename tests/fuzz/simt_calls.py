@@ -232,6 +232,8 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return multiply(text, args)
     if "wgmma." in text:
         return simt_wgmma.block(text, constraints, args, threads)
+    if text.startswith(("shl.", "shr.")):
+        return lambda env: simt_numbers.shifted(text, args[0](env), args[1](env))
     if text.startswith("cvt.rzi."):
         return lambda env: simt_numbers.conversion(text, args[0](env))
     if text.startswith("cvt.rna.tf32.f32"):

@@ -1,4 +1,4 @@
-"""What PTX does with NaNs and zeros, for `simt`: conversions of floats to integers ("cvt" in the PTX ISA), max and min."""
+"""What PTX does with NaNs and zeros, for `simt`: conversions of floats to integers ("cvt" in the PTX ISA), max and min; shifts."""
 
 from __future__ import annotations
 
@@ -49,3 +49,15 @@ def extreme(env: Any, match: re.Match, a: np.ndarray, b: np.ndarray) -> np.ndarr
     otherwise = np.where(nan_of_a == bool(match[2]), b, a)
     found = np.where(nan_of_a | np.isnan(b), otherwise, np.where(first, a, b)).astype(a.dtype)
     return np.where(np.isnan(found), np.array(np.nan, a.dtype), found)  # one NaN, whichever it was
+
+
+def shifted(text: str, x: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """shl and shr: counts have no sign, and those beyond the width are clamped to it."""
+    found = re.fullmatch(r"sh(l\.b|r\.s|r\.u)(32|64) \$0, \$1, \$2;", text)
+    assert found, f"simt does not know {text}"
+    assert x.dtype.itemsize * 8 == int(found[2]), text
+    bits = int(found[2])
+    by = [min(int(c) % (1 << 32), bits) for c in count]
+    numbers = [int(v) if found[1] == "r.s" else int(v) % (1 << bits) for v in x]
+    moved = [v << n if found[1] == "l.b" else v >> n for v, n in zip(numbers, by, strict=True)]
+    return np.array([v % (1 << bits) for v in moved], f"u{bits // 8}").view(x.dtype)

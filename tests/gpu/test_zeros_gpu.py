@@ -30,7 +30,7 @@ def _device(value):
     return blocknb.reinterpret(cupy.asarray(value.view(f"u{value.dtype.itemsize}")), from_numpy(value.dtype))
 
 
-@pytest.mark.parametrize("dtype", (*zeros.FLOATS, *zeros.EIGHT))
+@pytest.mark.parametrize("dtype", [*zeros.FLOATS, *zeros.EIGHT])
 def test_of_two_the_larger_and_smaller_are_those_of_ieee_754(dtype: str) -> None:
     launched(zeros.pairs, *zeros.of_pairs(dtype, np.random.default_rng()))
 
