@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from blocknb.codegen.cpu_vectors import Body
 
 
+#: The combine block of argmax and argmin (`frontend.numeric`), arguments 0 to 3, each op with the numbers of its operands.
+INTEGER_WINS = (
+    "cmp better 0 2", "cmp eq 0 2", "cmp lt 1 3", "and  5 6", "or  4 7", "select  8 0 2", "select  8 1 3", "yield  9 10",
+)  # fmt: skip
+FLOAT_WINS = (
+    "cmp better 0 2", "cmp eq 0 2", "cmp ne 2 2", "cmp eq 0 0", "and  6 7", "or  4 8", "or  5 6", "cmp lt 1 3", "and  10 11",
+    "or  9 12", "select  13 0 2", "select  13 1 3", "yield  14 15",
+)  # fmt: skip
 REGISTER = 16  # bytes of the smallest vector register
 
 
@@ -38,6 +46,30 @@ def plain_combine(op: Op) -> Op | None:
     if end.args != inner.results or set(inner.args) != set(block.args):
         return None
     return inner if inner.name in ("add", "mul", "max", "min", "and", "or", "xor") else None
+
+
+def identity_of_places(op: Op) -> tuple[float | int, int] | None:
+    """What leaves (value, place) pairs alone, where the block is that of argmax or argmin with ties broken to the left, else None:
+    the worst value at the last place, of floats a NaN."""
+    block = op.blocks[0]
+    if len(op.args) != 2 or block.ops[0].name != "cmp":
+        return None
+    numbers = {value: i for i, value in enumerate(block.args)}
+    steps = []
+    for inner in block.ops:
+        steps.append(" ".join([inner.name, inner.attrs.get("pred", ""), *(str(numbers.get(a)) for a in inner.args)]))
+        numbers.update({result: len(numbers) for result in inner.results})
+    (value, place), predicate = (v.type.dtype for v in op.args), block.ops[0].attrs["pred"]
+    wins = FLOAT_WINS if value.is_float else INTEGER_WINS
+    if (
+        place.kind != "int"
+        or predicate not in ("gt", "lt")
+        or steps != [step.replace("better", predicate) for step in wins]
+    ):
+        return None
+    low = -(1 << value.bits - 1) if value.is_signed else 0
+    worst = math.nan if value.is_float else low if predicate == "gt" else low + (1 << value.bits) - 1
+    return worst, (1 << place.bits - 1) - 1
 
 
 def identity_of(op: Op, dtype: DType) -> float | int | None:
@@ -76,6 +108,7 @@ class Reduction:
         plain = plain_combine(op)
         self.start = identity_of(plain, self.dtypes[0]) if plain else None
         self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
+        self.places = identity_of_places(op)
         signed = plain is not None and plain.name in ("max", "min") and self.dtypes[0].is_float
         self.extremes = None
         if signed and self.inner and not plain.attrs.get("nan"):
@@ -87,7 +120,7 @@ class Reduction:
 
     @property
     def can_unroll(self) -> bool:
-        return self.start is not None or not self.inner
+        return self.start is not None or self.places is not None or not self.inner
 
     @property
     def inner(self) -> bool:
@@ -130,6 +163,8 @@ class Reduction:
     def _starts(self) -> list[str]:
         """What the accumulators along the vectors hold before the first element."""
         width = self.group.width
+        if self.places:
+            return [constant(x, d, width) for x, d in zip(self.places, self.dtypes, strict=True)]
         return self.extremes.starts(width) if self.extremes else [self._zero(d, width) for d in self.dtypes]
 
     def end_row(self) -> None:
@@ -217,7 +252,7 @@ class Reduction:
         width, slots = body.width, self.slots[body.number]
         old = [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)]
         new = self.extremes.taken(old, values[0], width) if self.extremes else self._combine(old, values, width)
-        if self.start is None:
+        if self.start is None and self.places is None:
             new = self._unless_first(body.position, new, values, width)
         for slot, element, value in zip(slots, self._elements, new, strict=True):
             self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")

@@ -9,7 +9,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 
-WAYS = ("eager", "ir", "cpu:x86-64-v2", "cpu:haswell", "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
+WAYS = ("eager", "cpu:haswell", "cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
 
 
 @blocknb.kernel
@@ -30,11 +30,9 @@ def loads(x, out, one, old, counters, n, m, M: tl.constexpr, N: tl.constexpr):
     tl.store(old + N + at, tl.atomic_xchg(counters + at, 9, mask=at < n))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
 def test_what_a_mask_leaves_out_is_zero(dtype: str) -> None:
-    seed = np.random.SeedSequence().entropy
-    print("seed", seed)
-    rng, rows, columns = np.random.default_rng(seed), 8, 32
+    rng, rows, columns = everywhere.generator(), 8, 32
     n, m = int(rng.integers(1, columns)), int(rng.integers(1, rows))
     x = rng.integers(1, 100, (rows, columns)).astype(dtype)
     at = np.arange(columns)
@@ -57,7 +55,7 @@ def test_what_a_mask_leaves_out_is_zero(dtype: str) -> None:
     }
     wanted = {"out": out, "one": np.array([0, x[0, 1]], dtype), "old": old}
     wanted["counters"] = np.where(at < n, 9, counters).astype(np.int32)
-    everywhere.check(loads, arguments, wanted, WAYS if dtype == "float32" else WAYS[3:5])
+    everywhere.check(loads, arguments, wanted, WAYS if dtype == "float32" else ("eager", "cpu"))
 
 
 @blocknb.kernel
@@ -74,7 +72,7 @@ def product(a, b, out, k, K: tl.constexpr, BLOCK: tl.constexpr, DEPTH: tl.conste
 
 @pytest.mark.parametrize("way", ["eager", "cpu", "ir sm_80", "simt sm_80", "simt sm_90a"])
 def test_products_take_what_a_mask_leaves_out_for_zero(way: str) -> None:
-    rng, block, most = np.random.default_rng(), 64, 128
+    rng, block, most = everywhere.generator(), 64, 128
     k = int(rng.integers(33, most - 8))
     a, b = (np.full(shape, np.nan, np.float16) for shape in ((block, most), (most, block)))
     a[:, :k], b[:k] = rng.integers(-3, 4, (block, k)), rng.integers(-3, 4, (k, block))
