@@ -13,14 +13,22 @@ from cpu.native import compile_native, launch_native
 from fuzz import simt
 from kernels.base import Case, copied, parameters
 
-from blocknb import passes
+from blocknb import passes, reinterpret
 from blocknb.codegen import cpu, gpu, llvm
 from blocknb.ir import interp
+from blocknb.language.types import from_numpy
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
 #: An interpreter of Python, one of IR, CPUs of three kinds without and one with all passes, a GPU's IR and its code.
 WAYS = ("eager", "ir", "cpu:x86-64-v2", "cpu:haswell", "cpu", "passes cpu", "ir sm_90a", "simt sm_75", "simt sm_90a")
+
+
+def generator() -> np.random.Generator:
+    """Fresh random numbers, whose seed pytest shows where a test fails."""
+    seed = np.random.SeedSequence().entropy
+    print("seed", seed)
+    return np.random.default_rng(seed)
 
 
 def same_bits(actual: np.ndarray, expected: np.ndarray, message: str) -> None:
@@ -43,6 +51,20 @@ def check(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[str, np.n
         _run(case, kernel, got, way)
         for name, array in expected.items():
             same_bits(got[name], array, f"{kernel.__name__}, {way}: {name}")
+
+
+def check_on_gpu(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> None:
+    """Runs one program on the machine's GPU; CuPy knows no bf16 and no fp8, so it has their bits."""
+    import cupy
+
+    arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
+    bits = {n: cupy.asarray(x if x.dtype.kind in "iuf" else x.view(f"u{x.dtype.itemsize}")) for n, x in arrays.items()}
+    seen = {
+        n: bits[n] if x.dtype.kind in "iuf" else reinterpret(bits[n], from_numpy(x.dtype)) for n, x in arrays.items()
+    }
+    kernel[(1,)](**{**arguments, **seen})
+    for name, array in expected.items():
+        same_bits(cupy.asnumpy(bits[name]).view(array.dtype), array, f"{kernel.__name__}: {name}")
 
 
 def _run(case: Case, kernel: Any, got: dict[str, Any], way: str) -> None:

@@ -107,3 +107,25 @@ def _by_registers(code: Code, x: str, width: int) -> str:
         return parts[0]
     kept = ", ".join(f"i32 {i}" for i in range(width))
     return code.w.value(f"shufflevector <{lanes} x i32> {parts[0]}, <{lanes} x i32> poison, <{width} x i32> <{kept}>")
+
+
+def rounded_to_odd(code: Code, x: str, source: DType, low: int, width: int) -> str:
+    """An integer that becomes a float with `low` digits fewer, and then bf16: where it does not fit, what the lowest `low` bits hold is
+    told by the bit above them, so that the second rounding is as if it were the only one."""
+    element = f"i{source.bits}"
+    ty = vector_type(element, width)
+
+    def number(value: int) -> str:
+        return str(value) if width == 1 else f"splat ({element} {value})"
+
+    size = code.w.value(f"call {ty} @llvm.abs.{_suffix(element, width)}({ty} {x}, i1 false)") if source.is_signed else x
+    large = code.w.value(f"icmp ugt {ty} {size}, {number(1 << source.bits - low)}")
+    rest = code.binary("and", x, number((1 << low) - 1), element, width)
+    some = code.w.value(f"icmp ne {ty} {rest}, {number(0)}")
+    told = code.w.value(f"select {vector_type('i1', width)} {some}, {ty} {number(1 << low)}, {ty} {number(0)}")
+    odd = code.binary("or", code.binary("and", x, number(-(1 << low)), element, width), told, element, width)
+    return code.select(large, odd, x, element, width)
+
+
+def _suffix(element: str, width: int) -> str:
+    return element if width == 1 else f"v{width}{element}"

@@ -305,6 +305,8 @@ class Code:
         if target.is_float:
             exact = target.bits >= 32 or source.bits <= 16
             middle = want if exact else "double"
+            if source.bits == 64 and target.name == "bf16":
+                x = cpu_casts.rounded_to_odd(self, x, source, 11, width)
             number = self.convert("sitofp" if source.is_signed else "uitofp", x, have, middle, width)
             return self.round(number if exact else self.narrow_double(number, width), target, width)
         if source.bits == target.bits:

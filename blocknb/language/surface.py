@@ -241,17 +241,17 @@ sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
 
 @builtin
 def maximum(x, y, propagate_nan=PropagateNan.NONE):
-    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def minimum(x, y, propagate_nan=PropagateNan.NONE):
-    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
-    """x kept between min and max."""
+    """x kept between min and max: `minimum(maximum(x, min), max)`, so a NaN becomes min unless propagate_nan is PropagateNan.ALL."""
 
 
 @builtin
@@ -324,22 +324,22 @@ def sum(input, axis=None, keep_dims=False, dtype=None):
 
 @method
 def max(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
 
 
 @method
 def min(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
 
 
 @method
 def argmax(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the maximum along an axis; of equal ones the lowest."""
+    """The index of the maximum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.max."""
 
 
 @method
 def argmin(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the minimum along an axis; of equal ones the lowest."""
+    """The index of the minimum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.min."""
 
 
 @method
