@@ -54,7 +54,7 @@ def _worth(e: Emitter, op: Op) -> bool:
     if not LEAST <= size <= MOST or not e.contiguous(op):
         return False
     leaves = [leaf for leaf, _ in e.program.leaves(pointers, identity(pointers.type.shape))]
-    return not any(leaf.type.shape for leaf in leaves) and any(_moves(e, leaf) for leaf in leaves)
+    return any(_moves(e, leaf) for leaf in leaves)
 
 
 def _moves(e: Emitter, scalar: Value) -> bool:

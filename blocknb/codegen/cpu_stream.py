@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blocknb.codegen.cpu_kinds import Progression
-from blocknb.codegen.cpu_ops import SIZES, memory_type
 from blocknb.ir.core import Op
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ def stores(row: Row) -> list[Op]:
             not isinstance(kind, Progression)
             or kind.step != element.bytes
             or e.program.root(op.args[0]) is None
-            or SIZES[memory_type(element)] != element.bytes
             or element.bytes * group.width < UNIT
         ):
             return []

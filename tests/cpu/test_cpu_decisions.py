@@ -31,12 +31,55 @@ def softmax(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + tl.program_id(0) * n + i, e / tl.sum(e, axis=0), mask=i < n)
 
 
-def streams(x, y, z, n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """As many stores as COUNT, which change little."""
+def streams(x, y, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+
+def streams_4(x, a, b, c, d, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < n)
-    for k in tl.static_range(COUNT):
-        tl.store(y + k * n + i, v, mask=i < n)
+    tl.store(a + i, v, mask=i < n)
+    tl.store(b + i, v, mask=i < n)
+    tl.store(c + i, v, mask=i < n)
+    tl.store(d + i, v, mask=i < n)
+
+
+def streams_5(x, a, b, c, d, e, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n)
+    tl.store(a + i, v, mask=i < n)
+    tl.store(b + i, v, mask=i < n)
+    tl.store(c + i, v, mask=i < n)
+    tl.store(d + i, v, mask=i < n)
+    tl.store(e + i, v, mask=i < n)
+
+
+def one_of_two(x, a, b, n, BLOCK: tl.constexpr):
+    """One store of two is to every other element."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i)
+    tl.store(a + i, v)
+    tl.store(b + i * 2, v)
+
+
+def carried_pointer(x, y, n, BLOCK: tl.constexpr):
+    """The pointer that a loop carries is another one in each iteration."""
+    i = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(n):
+        v = tl.load(x + i)
+        total += tl.exp(v - tl.max(v, axis=0))
+        x += BLOCK
+    tl.store(y + i, total)
+
+
+def whole_grid(x, y, n, BLOCK: tl.constexpr):
+    """Rows of a tile of two axes, which lie side by side."""
+    r, c = tl.arange(0, 4), tl.arange(0, BLOCK)
+    v = tl.load(x + (tl.program_id(0) * 4 + r[:, None]) * BLOCK + c[None, :])
+    e = tl.exp(v - tl.max(v, axis=1)[:, None])
+    tl.store(y + (tl.program_id(0) * 4 + r[:, None]) * BLOCK + c[None, :], e / tl.sum(e, axis=1)[:, None])
 
 
 def strided(x, y, n, BLOCK: tl.constexpr):
@@ -128,16 +171,42 @@ def twice(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + j[None, :] * 16 + i[:, None], u + w)
 
 
+def leisure(x, y, z, n, BLOCK: tl.constexpr):
+    """Two loop nests have time to fetch ahead, of which one touches no array."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * BLOCK + i)
+    m = tl.max(v, axis=0)
+    w = tl.exp(tl.load(z + i + m.to(tl.int32)) - m)
+    u = tl.exp(w * tl.sum(w, axis=0))
+    tl.store(y + tl.program_id(0) * BLOCK + i, u / tl.sum(u, axis=0) + v)
+
+
+def crosswise(x, y, n, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
+    """The nest that has time runs along the other axis, along which the rows' addresses are no neighbours."""
+    r, c = tl.arange(0, 32), tl.arange(0, 32)
+    rows = r * r if SQUARE else r * 32
+    v = tl.load(x + tl.program_id(0) * 1024 + rows[:, None] + c[None, :])
+    e = tl.exp(v - tl.sum(v, axis=1)[:, None])
+    tl.store(y + tl.program_id(0) * 1024 + c[None, :] * 32 + r[:, None], e)
+
+
 F32, I8 = {"x": "*f32", "y": "*f32", "n": "i32"}, {"x": "*i8", "y": "*i8", "n": "i32"}
 CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "softmax": (softmax, F32 | {"BLOCK": 512}),
     "softmax_short": (softmax, F32 | {"BLOCK": 64}),
-    "streams_4": (streams, F32 | {"z": "*f32", "COUNT": 4, "BLOCK": 256}),
-    "streams_5": (streams, F32 | {"z": "*f32", "COUNT": 5, "BLOCK": 256}),
-    "streams_short": (streams, F32 | {"z": "*f32", "COUNT": 1, "BLOCK": 4}),
-    "streams_shorter": (streams, F32 | {"z": "*f32", "COUNT": 1, "BLOCK": 2}),
-    "streams_one": (streams, F32 | {"z": "*f32", "COUNT": 1, "BLOCK": 1}),
-    "streams_bool": (streams, {"x": "*i1", "y": "*i1", "z": "*i1", "n": "i32", "COUNT": 1, "BLOCK": 64}),
+    "streams": (streams, F32 | {"BLOCK": 256}),
+    "streams_4": (streams_4, dict.fromkeys("xabcd", "*f32") | {"n": "i32", "BLOCK": 256}),
+    "streams_5": (streams_5, dict.fromkeys("xabcde", "*f32") | {"n": "i32", "BLOCK": 256}),
+    "streams_short": (streams, F32 | {"BLOCK": 4}),
+    "streams_shorter": (streams, F32 | {"BLOCK": 2}),
+    "streams_one": (streams, F32 | {"BLOCK": 1}),
+    "streams_bytes": (streams, I8 | {"BLOCK": 16}),
+    "one_of_two": (one_of_two, dict.fromkeys("xab", "*f32") | {"n": "i32", "BLOCK": 256}),
+    "leisure": (leisure, F32 | {"z": "*f32", "BLOCK": 512}),
+    "crosswise": (crosswise, F32 | {"y": "*f64", "SQUARE": False, "BLOCK": 32}),
+    "crosswise_squares": (crosswise, F32 | {"y": "*f64", "SQUARE": True, "BLOCK": 32}),
+    "carried_pointer": (carried_pointer, F32 | {"BLOCK": 512}),
+    "whole_grid": (whole_grid, F32 | {"BLOCK": 512}),
     "strided": (strided, F32 | {"BLOCK": 256}),
     "either": (either, F32 | {"z": "*f32", "BLOCK": 256}),
     "costly": (costly, F32 | {"BLOCK": 256}),
@@ -164,46 +233,42 @@ class Record:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.lines: list[str] = []
-        self._listen(monkeypatch, cpu_loops.Group, "emit", self._nest)
-        self._listen(
-            monkeypatch, cpu_padding, "fill", lambda _, e, value, stop, **more: f"    fills {value.type} to the end"
-        )
-        self._listen(monkeypatch, cpu_loops.Padding, "find", self._padding)
-        self._listen(
-            monkeypatch,
-            cpu_stream,
-            "stores",
-            lambda found, row: (
-                f"    past the cache: {len(found)}, of {cpu_stream.LARGE} bytes at least" if found else ""
-            ),
-        )
-        self._listen(
-            monkeypatch,
-            Ahead,
-            "prepare",
-            lambda _, ahead: f"    fetched ahead: {len(ahead.steps)}" if ahead.steps else "",
-        )
-        self._listen(monkeypatch, Scratch, "allocate", lambda at, scratch, size, *_: f"scratch {size} at {at}")
+        self._listen(monkeypatch, cpu_loops.Group, "emit", nest)
+        self._listen(monkeypatch, cpu_loops.Padding, "find", padding)
+        self._listen(monkeypatch, cpu_padding, "fill", lambda _, e, value, stop: f"    fills {value.type} to the end")
+        self._listen(monkeypatch, cpu_stream, "stores", stores)
+        self._listen(monkeypatch, Ahead, "prepare", prefetch)
+        self._listen(monkeypatch, Scratch, "allocate", lambda at, scratch, size, maker: f"scratch {size} at {at}")
         self._listen(monkeypatch, Scratch, "free", lambda _, scratch, at: f"scratch free at {at}")
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
         right = getattr(place, name)
 
-        def listening(*args: Any, **kwargs: Any) -> Any:
-            result = right(*args, **kwargs)
-            if line := tell(result, *args, **kwargs):
+        def listening(*args: Any) -> Any:
+            result = right(*args)
+            if line := tell(result, *args):
                 self.lines.append(line)
             return result
 
         monkeypatch.setattr(place, name, staticmethod(listening) if name == "find" else listening)
 
-    def _nest(self, _: Any, group: Any) -> str:
-        places = [(*b.strides, b.offset, b.panel) for _, b in group.outputs]
-        vectors = f"along {group.axis}, {group.width} x {group.unroll}"
-        return f"nest {group.shape} {vectors}: {' '.join(op.name for op in group.ops)}; results {places}"
 
-    def _padding(self, found: Any, row: Any) -> str:
-        return f"    ends early, masks: {len(set(found.counts))}" if found else ""
+def nest(_: Any, group: Any) -> str:
+    places = [(*b.strides, b.offset, b.panel) for _, b in group.outputs]
+    vectors = f"along {group.axis}, {group.width} x {group.unroll}"
+    return f"nest {group.shape} {vectors}: {' '.join(op.name for op in group.ops)}; results {places}"
+
+
+def padding(found: Any, row: Any) -> str:
+    return f"    ends early, masks: {len(set(found.counts))}" if found else ""
+
+
+def stores(found: Any, row: Any) -> str:
+    return f"    past the cache: {len(found)}, of {cpu_stream.LARGE} bytes at least" if found else ""
+
+
+def prefetch(_: Any, ahead: Any) -> str:
+    return f"    fetched ahead: {len(ahead.steps)}" if ahead.steps else ""
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,10 +1,15 @@
 """Rows that end before their tile does, where one loop nest writes a tile in scratch and a nest with wider vectors reads it."""
 
+import itertools
+
+import front
 import numpy as np
 import pytest
+from native import compile_native, launch_native
 
 import blocknb
 import blocknb.language as tl
+from blocknb.frontend.parse import parse
 
 
 @blocknb.kernel
@@ -43,3 +48,72 @@ def test_a_reader_with_wider_vectors_finds_the_tiles_around_the_padding_whole(dt
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_reader_with_wider_vectors_finds_them_whole_at_every_length(dtype, block):
     assert wrong_lengths(dtype, block, range(1, block + 1)) == []
+
+
+@front.kernel
+def two_ends(x, y, n, m, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=1) + tl.load(x + BLOCK + i, mask=i < m, other=0)
+    tl.store(y, tl.sum(v, axis=0))
+    tl.store(y + 1, tl.max(v, axis=0))
+    tl.store(y + 2 + i, v * 2 - tl.max(v, axis=0), mask=i < n)
+    tl.store(y + BLOCK + 2 + i, v + tl.min(v, axis=0), mask=i < m + 7)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
+def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
+    block, lengths = 128, [-3, 0, 1, 16, 33, 64, 100, 127, 128, 200]
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(2, 50, (2, 2 * block + 2)).astype(dtype)
+    values = {"x": x, "y": y, "n": 1, "m": 1, "BLOCK": block}
+    func = parse(two_ends.source, {p: front.argument(two_ends, p, value) for p, value in values.items()}, {})
+    native, i = compile_native(func), np.arange(block)
+    for n, m in itertools.product(lengths, lengths):
+        v = np.where(i < n, x[:block], 1) + np.where(i < m, x[block : 2 * block], 0)
+        expected = np.full_like(y, 99)
+        expected[:2] = v.sum(), v.max()
+        expected[2 : 2 + block][i < n] = (v * 2 - v.max())[i < n]
+        expected[block + 2 :][i < m + 7] = (v + v.min())[i < m + 7]
+        y[:] = 99
+        launch_native(native, [{**values, "n": n, "m": m}[hint.name] for hint in func.hints], 1)
+        np.testing.assert_array_equal(y, expected, err_msg=f"n = {n}, m = {m}")
+
+
+@front.kernel
+def by_views(x, y, n, BLOCK: tl.constexpr):
+    """Readers of a padded tile: under another shape, flipped, from inside a branch and a loop, after a further padded tile."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0)
+    w = v * 2 + tl.sum(v, axis=0)
+    square = tl.reshape(w, (8, BLOCK // 8))
+    tl.store(y + i, w - tl.max(w, axis=0), mask=i < n)
+    if n > 20:
+        tl.store(y + BLOCK + i, w + 1)
+    for k in range(2):
+        tl.store(y + (2 + k) * BLOCK + i, tl.flip(w) + k)
+    r, c = tl.arange(0, 8), tl.arange(0, BLOCK // 8)
+    tl.store(y + 4 * BLOCK + c[None, :] * 8 + r[:, None], square + tl.sum(square, axis=1)[:, None])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float64"])
+def test_readers_of_every_kind_find_the_padding_written(dtype):
+    block = 256
+    rng = np.random.default_rng(4)
+    x = rng.integers(2, 50, block).astype(dtype)
+    y = np.zeros(5 * block, dtype)
+    values = {"x": x, "y": y, "n": 1, "BLOCK": block}
+    func = parse(by_views.source, {p: front.argument(by_views, p, value) for p, value in values.items()}, {})
+    native, i = compile_native(func), np.arange(block)
+    for n in (0, 3, 20, 21, 64, 150, 255, 256):
+        v = np.where(i < n, x, 0)
+        w = v * 2 + v.sum()
+        square = w.reshape(8, -1)
+        expected = np.full((5, block), 99, dtype)
+        expected[0][:n] = (w - w.max())[:n]
+        if n > 20:
+            expected[1] = w + 1
+        expected[2], expected[3] = w[::-1], w[::-1] + 1
+        expected[4] = (square + square.sum(1, keepdims=True)).T.ravel()
+        y[:] = 99
+        launch_native(native, [{**values, "n": n}[hint.name] for hint in func.hints], 1)
+        np.testing.assert_array_equal(y.reshape(5, block), expected, err_msg=f"n = {n}")
