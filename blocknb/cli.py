@@ -89,7 +89,43 @@ def reference(options: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench, "reference": reference}
+def fuzz(options: argparse.Namespace) -> int:
+    """Runs random kernels over the whole language, compares with an independent evaluator, and makes a short script of each that fails:
+    `blocknb fuzz --seconds 60 --seed 1`."""
+    import os
+    import secrets
+
+    from blocknb.fuzz.run import Options, run
+    from blocknb.fuzz.worker import Setup
+
+    cpu = options.target == "cpu"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+    features = "" if options.features == "native" else options.features
+    setup = Setup(options.target, features, threads=2 if cpu else min(cores, 16))
+    seconds = options.seconds or (0.0 if options.count else 60.0)
+    jobs = options.jobs or (cores if cpu else 1)
+    return run(Options(seed, setup, seconds, options.count, options.first, jobs, options.out))
+
+
+def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--seconds", type=float, default=0.0, metavar="N", help="how long to run (60 without a count)")
+    add("--count", type=int, default=0, metavar="N", help="how many kernels to run, instead")
+    add("--seed", type=int, default=None, metavar="S", help="which kernels; the same seed gives the same ones")
+    add("--first", type=int, default=0, metavar="I", help="the number of the first kernel of the seed")
+    add("--target", choices=("cpu", "cuda"), default="cpu", help="where kernels run; cuda takes CuPy")
+    add(
+        "--features",
+        choices=("native", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
+        default="native",
+        help="the CPU features that code may use (all of this machine)",
+    )
+    add("--out", default="fuzz-findings", metavar="DIR", help="where scripts of findings are written")
+    add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; one for a GPU)")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench, "reference": reference, "fuzz": fuzz}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.add_argument("--report", action="store_true", help="list the optimizations that failed, too")
         if run is bench:
             _bench_arguments(command)
+        if run is fuzz:
+            _fuzz_arguments(command)
         if run is reference:
             command.add_argument("--gpu", action="store_true", help="run the examples on the GPU, too")
     options = parser.parse_args(arguments)

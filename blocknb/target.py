@@ -142,8 +142,23 @@ def _named_cpu(name: str) -> Target:
     return Target(kind="cpu", arch=name, features=_CPUS[name])
 
 
+#: The CPU that "cpu" stands for instead of this machine's, "" for none.
+_assumed = ""
+
+
+def assume_host(name: str) -> None:
+    """From now on kernels of this process are compiled for the CPU of that name ("x86-64-v2"), whose features this machine must have.
+    Raises UnknownTarget."""
+    global _assumed
+    _named_cpu(name)
+    _assumed = name
+    _host.cache_clear()
+
+
 @functools.cache
 def _host() -> Target:
+    if _assumed:
+        return _named_cpu(_assumed)
     import llvmlite.binding as binding
 
     return Target(kind="cpu", arch=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten())

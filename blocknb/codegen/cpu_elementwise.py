@@ -11,7 +11,7 @@ from typing import Any
 
 from blocknb.codegen import cpu_exact, cpu_math
 from blocknb.codegen.cpu_ops import NARROW, Code, constant, register_type
-from blocknb.codegen.text import vector_type
+from blocknb.codegen.text import float_literal, vector_type
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
@@ -28,6 +28,16 @@ _MAXIMA = {
     ("double", 4): "avx.{}.pd.256",
     ("double", 2): "sse2.{}.pd",
 }
+#: VFPCLASS (AVX-512), and the bits of the kinds that it looks for.
+_CLASSES = {
+    ("float", 16): "avx512.fpclass.ps.512",
+    ("float", 8): "avx512.fpclass.ps.256",
+    ("float", 4): "avx512.fpclass.ps.128",
+    ("double", 8): "avx512.fpclass.pd.512",
+    ("double", 4): "avx512.fpclass.pd.256",
+    ("double", 2): "avx512.fpclass.pd.128",
+}
+_NAN, _POSITIVE_ZERO, _NEGATIVE_ZERO = 0x81, 0x02, 0x04
 #: Relative cost of an op in one lane; 1 where nothing is said.
 COSTS = {
     "exp": 16,
@@ -92,24 +102,66 @@ def compare(code: Code, predicate: str, a: str, b: str, dtype: Any, width: int) 
 
 
 def extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
-    """The larger (`max`) or smaller operand; a NaN wins if `nan`, else it loses."""
+    """The larger (`max`) or smaller operand; a NaN wins if `nan`, else it loses; -0 is below +0."""
     element = register_type(dtype)
     ty = vector_type(element, width)
     if not dtype.is_float:
         return code.intrinsic(("s" if dtype.is_signed else "u") + name, element, width, a, b)
-    # One machine instruction: the second operand wherever either is a NaN.
-    if code.machine.avx512 and (call := _MAXIMA.get((element, width))):
-        rounding = ", i32 4" if "512" in call else ""
-        chosen = code.w.value(f"call {ty} @llvm.x86.{call.format(name)}({ty} {a}, {ty} {b}{rounding})")
-        if not nan:
-            number = code.w.value(f"fcmp ord {ty} {b}, {b}")
-            return code.select(number, chosen, a, element, width)
-    else:
-        better = code.w.value(f"fcmp {'ogt' if name == 'max' else 'olt'} {ty} {a}, {b}")
-        chosen = code.select(better, a, b, element, width)
+    fixed = [x for x in (a, b) if not x.startswith("%")]
+    if len(fixed) == 1:
+        other = b if a == fixed[0] else a
+        return nearly_extremum(code, name, *_in_order(other, fixed[0], name, element, nan), dtype, nan, width)
+    if not nan and (classify := _CLASSES.get((element, width))) and code.machine.avx512:
+        return _by_class(code, name, a, b, element, width, classify)
+    chosen = nearly_extremum(code, name, a, b, dtype, nan, width)
+    # Of equal numbers the bits are the same but for zeros, which are negative if both are (max) or either is (min).
+    bits = "i64" if element == "double" else "i32"
+    equal = code.w.value(f"fcmp oeq {ty} {a}, {b}")
+    x, y = (code.convert("bitcast", v, element, bits, width) for v in (a, b))
+    merged = code.binary("and" if name == "max" else "or", x, y, bits, width)
+    return code.select(equal, code.convert("bitcast", merged, bits, element, width), chosen, element, width)
+
+
+def _by_class(code: Code, name: str, a: str, b: str, element: str, width: int, classify: str) -> str:
+    """VFPCLASS finds the b against which a wins: NaNs, and the zero that loses. There the instruction, whose second operand wins
+    against equals and NaNs, has a second; unless that is a NaN."""
+    ty = vector_type(element, width)
+    kinds = _NAN | (_NEGATIVE_ZERO if name == "max" else _POSITIVE_ZERO)
+    losing = code.w.value(f"call <{width} x i1> @llvm.x86.{classify}({ty} {b}, i32 {kinds})")
+    number = code.w.value(f"fcmp ord {ty} {a}, {a}")
+    plain, other = (machine_extremum(code, name, x, y, element, width) for x, y in ((a, b), (b, a)))
+    return code.select(code.binary("and", number, losing, "i1", width), other, plain, element, width)
+
+
+def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[str, str]:
+    """The operands in the order in which `nearly_extremum` needs nothing more: of zeros the second one is right."""
+    positive, negative = (float_literal(zero, element) in fixed for zero in (0.0, -0.0))
+    last = positive if name == "max" else negative
+    if last or not (positive or negative or nan):
+        return x, fixed
+    return fixed, x
+
+
+def nearly_extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
+    """As `extremum`, of floats, but of zeros the second one."""
+    element = register_type(dtype)
+    ty = vector_type(element, width)
+    chosen = machine_extremum(code, name, a, b, element, width)
+    if not nan and code.machine.avx512 and (element, width) in _MAXIMA:
+        return code.select(code.w.value(f"fcmp ord {ty} {b}, {b}"), chosen, a, element, width)
     kept = a if nan else b
     special = code.w.value(f"fcmp uno {ty} {kept}, {kept}")
     return code.select(special, a, chosen, element, width)
+
+
+def machine_extremum(code: Code, name: str, a: str, b: str, element: str, width: int) -> str:
+    """One machine instruction, such as MAXPS: the second operand where either is a NaN, and of zeros."""
+    ty = vector_type(element, width)
+    if code.machine.avx512 and (call := _MAXIMA.get((element, width))):
+        rounding = ", i32 4" if "512" in call else ""
+        return code.w.value(f"call {ty} @llvm.x86.{call.format(name)}({ty} {a}, {ty} {b}{rounding})")
+    better = code.w.value(f"fcmp {'ogt' if name == 'max' else 'olt'} {ty} {a}, {b}")
+    return code.select(better, a, b, element, width)
 
 
 def _float(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
@@ -171,9 +223,9 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
         case "and" | "or" | "xor":
             return code.binary(op.name, a, b, element, width)
         case "shl" | "shr":
-            instruction = "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr"
-            count = code.binary("and", b, constant(dtype.bits - 1, dtype, width), element, width)
-            return code.binary(instruction, a, count, element, width)
+            return _shift(
+                code, "shl" if op.name == "shl" else "ashr" if dtype.is_signed else "lshr", a, b, dtype, width
+            )
         case "min" | "max":
             return extremum(code, op.name, a, b, dtype, False, width)
         case "neg":
@@ -189,6 +241,21 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
         case "rem":
             return divide(code, a, b, dtype, width)[1]
     raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
+
+
+def _shift(code: Code, instruction: str, a: str, b: str, dtype: Any, width: int) -> str:
+    """By the width or more every bit is moved out. LLVM knows that AVX2 does so by itself, and constant counts."""
+    element = register_type(dtype)
+    if instruction == "ashr":
+        count = code.intrinsic("umin", element, width, b, constant(dtype.bits - 1, dtype, width))
+        return code.binary(instruction, a, count, element, width)
+    inside = code.w.value(f"icmp ult {vector_type(element, width)} {b}, {_count(dtype.bits, element, width)}")
+    moved = code.binary(instruction, a, b, element, width)
+    return code.select(inside, moved, constant(0, dtype, width), element, width)
+
+
+def _count(bits: int, element: str, width: int) -> str:
+    return str(bits) if width == 1 else f"splat ({element} {bits})"
 
 
 def _abs_call(element: str, width: int, x: str) -> str:

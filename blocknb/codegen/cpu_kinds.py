@@ -11,11 +11,12 @@ general loop for when one fails.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.analysis.ranges import limits
+from blocknb.analysis.ranges import limits, within
 from blocknb.codegen.cpu_elementwise import elementwise, move_pointer
 from blocknb.codegen.cpu_graph import Index, Program
 from blocknb.codegen.cpu_memory import Buffer
@@ -25,6 +26,7 @@ from blocknb.language import types as t
 from blocknb.language.types import Pointer
 
 MAX_STEP = 1 << 16
+FOLD = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
 
 
 def may_wrap(dtype: Any) -> bool:
@@ -61,6 +63,10 @@ class Stored:
     base: str
     step: int
     buffer: Buffer
+
+
+def is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
 
 
 class Varying:
@@ -137,7 +143,7 @@ class Kinds:
             case "add" | "sub" if dtype.is_integer:
                 return self._add(op.name, a, b, dtype)
             case "neg" if isinstance(a, Progression):
-                return self._progression(self.code.binary("sub", "0", a.base, register_type(dtype), 1), -a.step, dtype)
+                return self._arithmetic("sub", "0", a.base, -a.step, dtype)
             case "mul" if dtype.is_integer and dtype.bits > 1:
                 return self._multiply(a, b, dtype)
             case "cast":
@@ -161,28 +167,41 @@ class Kinds:
         p, q = self._parts(a), self._parts(b)
         if p is None or q is None:
             return VARYING
-        base = self.code.binary(name, p[0], q[0], register_type(dtype), 1)
-        return self._progression(base, p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
+        return self._arithmetic(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
 
-    def _progression(self, base: str, step: int, dtype: Any) -> Kind:
-        """The result of arithmetic in a dtype."""
-        if step == 0:
-            return Uniform(base)
-        return VARYING if abs(step) > MAX_STEP or may_wrap(dtype) else Progression(base, step)
+    def _arithmetic(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
+        """A progression from `a name b` on, unless it wraps within the tile: constants say so, or else the dtype."""
+        if step and is_number(a) and is_number(b):
+            base = FOLD[name](int(a), int(b))
+            return VARYING if self._wraps(base, step, dtype) else self._progression(str(base), step)
+        if step and may_wrap(dtype):
+            return VARYING
+        return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
+
+    def _wraps(self, base: int, step: int, dtype: Any) -> bool:
+        """Whether a progression from a known number on leaves the range of a dtype."""
+        low, high = sorted((base, base + step * (self.size - 1)))
+        return not within((low, high), limits(dtype))
+
+    def _progression(self, base: str, step: int) -> Kind:
+        if abs(step) > MAX_STEP:
+            return VARYING
+        return Progression(base, step) if step else Uniform(base)
 
     def _multiply(self, a: Kind, b: Kind, dtype: Any) -> Kind:
         if isinstance(b, Progression):
             a, b = b, a
-        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not b.text.lstrip("-").isdigit():
+        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not is_number(b.text):
             return VARYING
-        base = self.code.binary("mul", a.base, b.text, register_type(dtype), 1)
-        return self._progression(base, a.step * int(b.text), dtype)
+        return self._arithmetic("mul", a.base, b.text, a.step * int(b.text), dtype)
 
     def _cast(self, a: Kind, source: Any, target: Any) -> Kind:
         if not isinstance(a, Progression) or target.is_float or target.bits == 1:
             return VARYING
         if target.bits > source.bits and not source.is_signed:
             return VARYING
+        if is_number(a.base):
+            return VARYING if self._wraps(int(a.base), a.step, target) else a
         tests = self._losing(a, source, target)
         if tests and not self.speculate:
             return VARYING
@@ -211,7 +230,7 @@ class Kinds:
             return VARYING
         offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
         base = move_pointer(self.code, p[0], offset, pointer, 1)
-        return self._progression(base, p[1] + q[1] * pointer.element.bytes, t.int64)
+        return self._progression(base, p[1] + q[1] * pointer.element.bytes)
 
     def _compare(self, predicate: str, a: Kind, b: Kind, dtype: Any) -> Kind:
         """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.codegen import text
+from blocknb.codegen import cpu_casts, text
 from blocknb.codegen.text import Writer, float_literal, vector_type
 from blocknb.language import types as t
 from blocknb.language.types import DType, Pointer
@@ -301,15 +301,12 @@ class Code:
         if source.is_float and target.is_float:
             return self._cast_float(x, source, target, width)
         if source.is_float:
-            # Out of range is undefined, but must stay one value, or a bounds check could be folded away.
-            signed = target.is_signed or target.bits < 32
-            middle = want if target.bits >= 32 else "i32"
-            wide = self.convert("fptosi" if signed else "fptoui", x, have, middle, width)
-            wide = self.w.value(f"freeze {vector_type(middle, width)} {wide}")
-            return wide if middle == want else self.convert("trunc", wide, middle, want, width)
+            return cpu_casts.to_integer(self, x, have, target, width)
         if target.is_float:
             exact = target.bits >= 32 or source.bits <= 16
             middle = want if exact else "double"
+            if source.bits == 64 and target.name == "bf16":
+                x = cpu_casts.rounded_to_odd(self, x, source, 11, width)
             number = self.convert("sitofp" if source.is_signed else "uitofp", x, have, middle, width)
             return self.round(number if exact else self.narrow_double(number, width), target, width)
         if source.bits == target.bits:

@@ -52,8 +52,6 @@ class Padding:
         group = row.group
         if group.e.alias or "mask_bounds" in group.e.off:
             return None
-        if not group.ops:
-            return None  # a copy, whose readers look for the whole tile in a buffer that is not its value's own
         if len(group.shape) != 1 or not row.alone or group.size < VECTORS * group.width:
             return None
         if not 0 < len(group.outputs) + len(group.reductions) <= MOST:
@@ -187,14 +185,15 @@ class Padding:
         for op, reduction in group.reductions.items():
             reduction.rest = (skipped, self.value(op.args[0]))
         types = self.e.scalars.types
-        for value, _ in group.outputs:
+        for value, buffer in group.outputs:
             rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
+            named = {} if value in self.e.buffers else {"buffer": buffer}  # made for another op, in that one's buffer
             if self.e.build.redzones:
-                fill(self.e, value, str(group.size), poison=True)
+                fill(self.e, value, str(group.size), poison=True, **named)
             if not _read_by_rows(self.e, value, group.shape):
-                fill(self.e, value, str(group.size))
+                fill(self.e, value, str(group.size), **named)
                 del self.e.rests[value]
 
 
@@ -206,13 +205,16 @@ def _leaf(e: Emitter, value: Value) -> Value:
 
 
 def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether only loop nests of this block read a tile, at the index at which it is written."""
+    """Whether only loop nests of this block read a tile, at the index at which it is written. A tile without known readers is written
+    for another op: what a branch or a loop yields, or what moves elements."""
     graph = e.scopes[-1].graph
     nodes = [(graph.node_of.get(use.op), use.at) for use in e.program.uses.get(value, ())]
-    return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
+    return bool(nodes) and all(
+        node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes
+    )
 
 
-def fill(e: Emitter, value: Value, stop: str, poison: bool = False) -> None:
+def fill(e: Emitter, value: Value, stop: str, poison: bool = False, buffer: memory.Buffer | None = None) -> None:
     """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
@@ -220,7 +222,7 @@ def fill(e: Emitter, value: Value, stop: str, poison: bool = False) -> None:
     """
     from blocknb.codegen.cpu_loops import counted
 
-    c, buffer, rest = e.code, e.buffers[value], e.rests[value]
+    c, buffer, rest = e.code, buffer or e.buffers[value], e.rests[value]
     element, width = buffer.element, rest.width
     scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
     vector = c.splat(scalar, element, width)

@@ -3,7 +3,7 @@
 Along the vector loop each of the unrolled vectors has an accumulator; at the end of the row they are combined, then the lanes, by
 halves. Along another loop the result itself is the accumulator, in scratch. Sums, products, extrema and bitwise operations start
 from their identity; any other combine function starts from the first element, with a select. Sums of fp16 and bf16 are kept in
-fp32 and rounded at the end.
+fp32 and rounded at the end. For a maximum of floats see `cpu_extremes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import combine
+from blocknb.codegen.cpu_elementwise import combine, machine_extremum
+from blocknb.codegen.cpu_extremes import Extremes
 from blocknb.codegen.cpu_graph import identity
 from blocknb.codegen.cpu_ops import NARROW, SIZES, constant, register_type
 from blocknb.codegen.text import vector_type
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from blocknb.codegen.cpu_vectors import Body
 
 
+#: The combine block of argmax and argmin (`frontend.numeric`), arguments 0 to 3, each op with the numbers of its operands.
+INTEGER_WINS = (
+    "cmp better 0 2", "cmp eq 0 2", "cmp lt 1 3", "and  5 6", "or  4 7", "select  8 0 2", "select  8 1 3", "yield  9 10",
+)  # fmt: skip
+FLOAT_WINS = (
+    "cmp better 0 2", "cmp eq 0 2", "cmp ne 2 2", "cmp eq 0 0", "and  6 7", "or  4 8", "or  5 6", "cmp lt 1 3", "and  10 11",
+    "or  9 12", "select  13 0 2", "select  13 1 3", "yield  14 15",
+)  # fmt: skip
 REGISTER = 16  # bytes of the smallest vector register
 
 
@@ -37,6 +46,30 @@ def plain_combine(op: Op) -> Op | None:
     if end.args != inner.results or set(inner.args) != set(block.args):
         return None
     return inner if inner.name in ("add", "mul", "max", "min", "and", "or", "xor") else None
+
+
+def identity_of_places(op: Op) -> tuple[float | int, int] | None:
+    """What leaves (value, place) pairs alone, where the block is that of argmax or argmin with ties broken to the left, else None:
+    the worst value at the last place, of floats a NaN."""
+    block = op.blocks[0]
+    if len(op.args) != 2 or block.ops[0].name != "cmp":
+        return None
+    numbers = {value: i for i, value in enumerate(block.args)}
+    steps = []
+    for inner in block.ops:
+        steps.append(" ".join([inner.name, inner.attrs.get("pred", ""), *(str(numbers.get(a)) for a in inner.args)]))
+        numbers.update({result: len(numbers) for result in inner.results})
+    (value, place), predicate = (v.type.dtype for v in op.args), block.ops[0].attrs["pred"]
+    wins = FLOAT_WINS if value.is_float else INTEGER_WINS
+    if (
+        place.kind != "int"
+        or predicate not in ("gt", "lt")
+        or steps != [step.replace("better", predicate) for step in wins]
+    ):
+        return None
+    low = -(1 << value.bits - 1) if value.is_signed else 0
+    worst = math.nan if value.is_float else low if predicate == "gt" else low + (1 << value.bits) - 1
+    return worst, (1 << place.bits - 1) - 1
 
 
 def identity_of(op: Op, dtype: DType) -> float | int | None:
@@ -75,6 +108,11 @@ class Reduction:
         plain = plain_combine(op)
         self.start = identity_of(plain, self.dtypes[0]) if plain else None
         self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
+        self.places = identity_of_places(op)
+        signed = plain is not None and plain.name in ("max", "min") and self.dtypes[0].is_float
+        self.extremes = None
+        if signed and self.inner and not plain.attrs.get("nan"):
+            self.extremes = Extremes(self.code, plain.name, self.dtypes[0])
         self.slots: list[list[str]] = []
         self.rest: tuple[str, str] | None = (
             None  # whether elements at the end of the row were left out (an i1), and what each of them is
@@ -82,7 +120,7 @@ class Reduction:
 
     @property
     def can_unroll(self) -> bool:
-        return self.start is not None or not self.inner
+        return self.start is not None or self.places is not None or not self.inner
 
     @property
     def inner(self) -> bool:
@@ -93,6 +131,14 @@ class Reduction:
             return [self.code.binary("fadd", a[0], b[0], "float", width)]
         return combine(self.code, self.op.blocks[0], [*a, *b], width)
 
+    @property
+    def _elements(self) -> list[str]:
+        """The LLVM types of the accumulators along the vectors."""
+        return self.extremes.elements if self.extremes else [register_type(d) for d in self.dtypes]
+
+    def _merged(self, a: list[str], b: list[str], width: int) -> list[str]:
+        return self.extremes.merged(a, b, width) if self.extremes else self._combine(a, b, width)
+
     def _zero(self, dtype: Any, width: int) -> str:
         return constant(self.start if self.start is not None else 0, dtype, width)
 
@@ -102,18 +148,24 @@ class Reduction:
         """Before all loops."""
         w, g = self.code.w, self.group
         if self.inner:
-            types = [vector_type(register_type(d), g.width) for d in self.dtypes]
+            types = [vector_type(e, g.width) for e in self._elements]
             self.slots = [[w.slot(ty, "sum") for ty in types] for _ in range(g.unroll)]
         elif not self.op.results[0].type.shape:
             self.slots = [[w.slot(register_type(d)) for d in self.dtypes]]
 
     def start_row(self) -> None:
-        if self.inner:
-            for slots in self.slots:
-                for slot, dtype in zip(slots, self.dtypes, strict=True):
-                    self.code.w.do(
-                        f"store {vector_type(register_type(dtype), self.group.width)} {self._zero(dtype, self.group.width)}, ptr {slot}"
-                    )
+        if not self.inner:
+            return
+        for slots in self.slots:
+            for slot, element, start in zip(slots, self._elements, self._starts(), strict=True):
+                self.code.w.do(f"store {vector_type(element, self.group.width)} {start}, ptr {slot}")
+
+    def _starts(self) -> list[str]:
+        """What the accumulators along the vectors hold before the first element."""
+        width = self.group.width
+        if self.places:
+            return [constant(x, d, width) for x, d in zip(self.places, self.dtypes, strict=True)]
+        return self.extremes.starts(width) if self.extremes else [self._zero(d, width) for d in self.dtypes]
 
     def end_row(self) -> None:
         """Combines the accumulators and the lanes of a row."""
@@ -121,21 +173,28 @@ class Reduction:
             return
         width = self.group.width
         sets = [
-            [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)] for slots in self.slots
+            [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)] for slots in self.slots
         ]
         while len(sets) > 1:
-            sets = [self._combine(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
-        total = sets[0]
-        lanes, least = width, REGISTER // SIZES[register_type(self.dtypes[0])]
+            sets = [self._merged(a, b, width) for a, b in zip(sets[::2], sets[1::2], strict=True)]
+        total, told = sets[0], None
+        if self.extremes:
+            told, total = self.extremes.told(total, width), total[:1]
+        lanes, least = width, REGISTER // SIZES[self._elements[0]]
         while width > 1:
             width //= 2
             have, lanes = lanes, max(lanes // 2, min(lanes, least))
             # Half a register is no faster than a whole one, whose lanes from `width` on do not matter any more.
             parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
             low, high = ([self._lanes(v, d, have, p) for v, d in zip(total, self.dtypes, strict=True)] for p in parts)
-            total = self._combine(low, high, lanes)
+            if self.extremes:
+                total = [machine_extremum(self.code, self.extremes.name, low[0], high[0], self._elements[0], lanes)]
+            else:
+                total = self._combine(low, high, lanes)
         if lanes > 1:
             total = [self._lanes(v, d, lanes, [0]) for v, d in zip(total, self.dtypes, strict=True)]
+        if self.extremes and told:
+            total = [self.extremes.result(total[0], told)]
         if self.rest is not None:
             skipped, value = self.rest
             element = register_type(self.dtypes[0])
@@ -149,8 +208,8 @@ class Reduction:
         twice, element = self._combine([value], [value], 1)[0], register_type(self.dtypes[0])
         return self.code.w.value(f"{'fcmp ueq' if self.dtypes[0].is_float else 'icmp eq'} {element} {twice}, {value}")
 
-    def _read(self, slot: str, dtype: Any, width: int) -> str:
-        return self.code.w.value(f"load {vector_type(register_type(dtype), width)}, ptr {slot}")
+    def _read(self, slot: str, element: str, width: int) -> str:
+        return self.code.w.value(f"load {vector_type(element, width)}, ptr {slot}")
 
     def _lanes(self, vector: str, dtype: Any, have: int, chosen: Sequence[int]) -> str:
         """Some of the lanes of a vector of `have`."""
@@ -178,7 +237,9 @@ class Reduction:
         for result in self.op.results:
             if not result.type.shape:  # an axis of size one: the loop ran once and left its value in a slot
                 e = self.group.e
-                e.scalars[result] = self._read(self.slots[0][self.op.results.index(result)], result.type.dtype, 1)
+                e.scalars[result] = self._read(
+                    self.slots[0][self.op.results.index(result)], register_type(result.type.dtype), 1
+                )
 
     # -- inside ----------------------------------------------------------------------------------------------------------
 
@@ -189,12 +250,12 @@ class Reduction:
             self._add_outer(body, values)
             return
         width, slots = body.width, self.slots[body.number]
-        old = [self._read(slot, d, width) for slot, d in zip(slots, self.dtypes, strict=True)]
-        new = self._combine(old, values, width)
-        if self.start is None:
+        old = [self._read(slot, e, width) for slot, e in zip(slots, self._elements, strict=True)]
+        new = self.extremes.taken(old, values[0], width) if self.extremes else self._combine(old, values, width)
+        if self.start is None and self.places is None:
             new = self._unless_first(body.position, new, values, width)
-        for slot, dtype, value in zip(slots, self.dtypes, new, strict=True):
-            self.code.w.do(f"store {vector_type(register_type(dtype), width)} {value}, ptr {slot}")
+        for slot, element, value in zip(slots, self._elements, new, strict=True):
+            self.code.w.do(f"store {vector_type(element, width)} {value}, ptr {slot}")
 
     def _unless_first(self, counter: str, new: list[str], first: list[str], width: int) -> list[str]:
         c = self.code

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_exact, cpu_math, gpu_float8, gpu_trig
+from blocknb.codegen import cpu_casts, cpu_exact, cpu_math, gpu_float8, gpu_trig
 from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ElementType = Any  # a DType or a Pointer; its kind decides which instructions apply
 
 FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
-INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl"}
+INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 #: With `fast_math`: the hardware's fp32 approximations with a bounded absolute (not relative) error, or without denormals.
 FAST = {
@@ -100,23 +100,17 @@ def pointer_add(g: Generator, names: tuple[str, ...], element: ElementType, offs
 def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
     kind, signed = llvm_type(dtype), dtype.kind == "int"
     match op.name:
-        case "add" | "sub" | "mul" | "and" | "or" | "xor" | "shl":
+        case "add" | "sub" | "mul" | "and" | "or" | "xor":
             return g.emit(f"{INTEGER[op.name]} {kind} {names[0]}, {names[1]}")
-        case "shr":
-            return g.emit(f"{'ashr' if signed else 'lshr'} {kind} {names[0]}, {names[1]}")
+        case "shl" | "shr":
+            return shift(g, op.name == "shl", names, dtype)
         case "mulhi":  # LLVM has the multiplication by its upper half for 32 and 64 bits
             wide, grow = f"i{2 * dtype.bits}", "sext" if signed else "zext"
             factors = [g.emit(f"{grow} {kind} {x} to {wide}") for x in names]
             product = g.emit(f"mul {wide} {factors[0]}, {factors[1]}")
             return g.emit(f"trunc {wide} {g.emit(f'lshr {wide} {product}, {dtype.bits}')} to {kind}")
         case "div" | "rem":
-            divisor = names[1]
-            if (
-                not divisor.lstrip("-").isdigit() or divisor == "0"
-            ):  # by zero is undefined for us but must stay a value for LLVM
-                zero = g.emit(f"icmp eq {kind} {divisor}, 0")
-                divisor = g.emit(f"select i1 {zero}, {kind} 1, {kind} {divisor}")
-            return g.emit(f"{'s' if signed else 'u'}{op.name} {kind} {names[0]}, {divisor}")
+            return divided(g, op.name, names, dtype)
         case "min" | "max":
             return g.call(kind, f"llvm.{'s' if signed else 'u'}{op.name}.{kind}", (kind, names[0]), (kind, names[1]))
         case "neg":
@@ -126,6 +120,45 @@ def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) ->
         case "abs":
             return g.call(kind, f"llvm.abs.{kind}", (kind, names[0]), ("i1", "false")) if signed else names[0]
     raise NotImplementedError(op.name)
+
+
+def shift(g: Generator, left: bool, names: tuple[str, str], dtype: ElementType) -> str:
+    """By the width or more every bit is moved out: so does PTX, which takes counts of 32 bits without a sign, but not LLVM."""
+    kind, signed, (x, count) = llvm_type(dtype), dtype.kind == "int", names
+    plain = "shl" if left else "ashr" if signed else "lshr"
+    if count.lstrip("-").isdigit():
+        known = int(count)
+        if 0 <= known < dtype.bits:
+            return g.emit(f"{plain} {kind} {x}, {known}")
+        return "0" if left or not signed else g.emit(f"ashr {kind} {x}, {dtype.bits - 1}")
+    wide, register = ("i64", "l") if dtype.bits == 64 else ("i32", "r")
+    if dtype.bits == 64:
+        least = g.call("i64", "llvm.umin.i64", ("i64", count), ("i64", "64"))
+        count = g.emit(f"trunc i64 {least} to i32")
+    elif dtype.bits < 32:
+        x = g.emit(f"{'sext' if signed else 'zext'} {kind} {x} to i32")
+        count = g.emit(f"zext {kind} {count} to i32")
+    name = f"shl.b{wide[1:]}" if left else f"shr.{'s' if signed else 'u'}{wide[1:]}"
+    moved = g.emit(f'call {wide} asm "{name} $0, $1, $2;", "={register},{register},r"({wide} {x}, i32 {count})')
+    return moved if wide == kind else g.emit(f"trunc {wide} {moved} to {kind}")
+
+
+def divided(g: Generator, name: str, names: tuple[str, str], dtype: ElementType) -> str:
+    """Quotient or remainder, truncated; both are 0 by zero, and the least number by -1 is itself. LLVM defines neither, so 1 takes
+    the divisor's place; a divided by b, if that is 0 or -1, is -(a & b)."""
+    kind, signed, (a, b) = llvm_type(dtype), dtype.kind == "int", names
+    instruction = f"{'s' if signed else 'u'}{name} {kind}"
+    if b.lstrip("-").isdigit() and int(b) not in ((0, -1) if signed else (0,)):
+        return g.emit(f"{instruction} {a}, {b}")
+    if signed:
+        special = g.emit(f"icmp ult {kind} {g.emit(f'add {kind} {b}, 1')}, 2")
+    else:
+        special = g.emit(f"icmp eq {kind} {b}, 0")
+    found = g.emit(f"{instruction} {a}, {g.emit(f'select i1 {special}, {kind} 1, {kind} {b}')}")
+    if name == "rem":
+        return found
+    instead = g.emit(f"sub {kind} 0, {g.emit(f'and {kind} {a}, {b}')}") if signed else "0"
+    return g.emit(f"select i1 {special}, {kind} {instead}, {kind} {found}")
 
 
 # -- floats
@@ -159,7 +192,10 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
         case "rem":
             return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1)
         case "min" | "max":
-            plain = g.call(kind, f"llvm.{op.name}num.{suffix}", (kind, names[0]), (kind, names[1]))
+            operands = (kind, names[0]), (kind, names[1])
+            if op.attrs.get("nan") and fp32 and g.target.capability >= 80:  # one instruction there
+                return g.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
+            plain = g.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
             return nan_wins(g, kind, names, plain) if op.attrs.get("nan") else plain
         case "fma":
             return g.call(kind, f"llvm.fma.{suffix}", *((kind, x) for x in names))
@@ -236,11 +272,14 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
             return name
         return g.emit(f"{'fpext' if result.bits > source.bits else 'fptrunc'} {a} {name} to {b}")
     if source.is_float:
-        if source.bits == 16:
-            name, a = g.emit(f"fpext {a} {name} to float"), "float"
-        return g.emit(f"fpto{'si' if result.kind == 'int' else 'ui'} {a} {name} to {b}")
+        return to_integer(g, cast(g, name, source, t.float32) if source.bits == 16 else name, source.bits == 64, result)
     if result.is_float:
-        if result.bits == 16:  # through fp32, as NumPy does with bf16
+        if result == t.bfloat16 and source.bits >= 32:  # rounded once, though there is another float on the way
+            code = Code(Inline(g), gpu_trig.MACHINE, g.helpers)
+            name = cpu_casts.rounded_to_odd(code, name, source, 8 if source.bits == 32 else 11, 1)
+            if source.bits == 64:
+                return g.emit(f"fptrunc double {cast(g, name, source, t.float64)} to {b}")
+        if result.bits == 16:  # through fp32, which holds all that is no infinity in fp16
             return g.emit(f"fptrunc float {cast(g, name, source, t.float32)} to {b}")
         if source.bits in (8, 16) and result == t.float32:
             return narrow_to_float(g, name, source)
@@ -250,6 +289,27 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
     if result.bits == source.bits:
         return name
     return g.emit(f"{'sext' if source.kind == 'int' else 'zext'} {a} {name} to {b}")
+
+
+def to_integer(g: Generator, name: str, double: bool, result: ElementType) -> str:
+    """fp32 or fp64 as an integer: PTX's `cvt` truncates and saturates, to 8 and 16 bits, too.
+
+    PTX ISA, cvt: a NaN gives 0, but 2^(bits - 1) where the source is fp64 or the result has 64 bits; so 0 is selected there.
+    """
+    kind, element, bits = ("double" if double else "float"), ("f64" if double else "f32"), result.bits
+    sign, integer = ("s" if result.is_signed else "u"), f"i{bits}"
+    if bits < 32:  # as assembly: LLVM's conversions of these sizes have no value out of range
+        register, wide = ("r", "i32") if bits == 8 else ("h", "i16")
+        text = f"cvt.rzi.{sign}{bits}.{element} $0, $1;"
+        made = g.emit(f'call {wide} asm "{text}", "={register},{"d" if double else "f"}"({kind} {name})')
+        made = g.emit(f"trunc {wide} {made} to {integer}") if wide != integer else made
+    else:
+        unsigned = "" if result.is_signed else "u"
+        intrinsic = f"llvm.nvvm.{'d' if double else 'f'}2{unsigned}{'ll' if bits == 64 else 'i'}.rz"
+        made = g.call(integer, intrinsic, (kind, name))
+    if not double and bits < 64:
+        return made
+    return g.emit(f"select i1 {g.emit(f'fcmp uno {kind} {name}, {name}')}, {integer} 0, {integer} {made}")
 
 
 def narrow_to_float(g: Generator, name: str, source: ElementType) -> str:

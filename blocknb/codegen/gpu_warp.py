@@ -166,18 +166,21 @@ def maker_of(g: Generator, value: Value) -> Op | None:
 
 
 def by_pairs(g: Generator, op: Op, narrow: Value, parts: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The extremes of the even and of the odd ones among 16-bit floats, widened: two comparisons an instruction."""
+    """The extreme of 16-bit floats, then widened: two comparisons an instruction."""
     kind = llvm_type(narrow.type.dtype)
     pairs = []
     for (low,), (high,) in zip(parts[::2], parts[1::2], strict=True):
         half = g.emit(f"insertelement <2 x {kind}> poison, {kind} {low}, i32 0")
         pairs.append(g.emit(f"insertelement <2 x {kind}> {half}, {kind} {high}, i32 1"))
-    function = f"llvm.{op.blocks[0].ops[0].name}num.v2{'f16' if kind == 'half' else 'bf16'}"
+    function, suffix = f"llvm.{op.blocks[0].ops[0].name}imumnum", "f16" if kind == "half" else "bf16"
     while len(pairs) > 1:
         both = zip(pairs[::2], pairs[1::2], strict=True)
-        pairs = [g.call(f"<2 x {kind}>", function, *((f"<2 x {kind}>", x) for x in pair)) for pair in both]
-    ends = (g.emit(f"extractelement <2 x {kind}> {pairs[0]}, i32 {i}") for i in range(2))
-    return [(cast(g, end, narrow.type.dtype, t.float32),) for end in ends]
+        pairs = [
+            g.call(f"<2 x {kind}>", f"{function}.v2{suffix}", *((f"<2 x {kind}>", x) for x in pair)) for pair in both
+        ]
+    low, high = (g.emit(f"extractelement <2 x {kind}> {pairs[0]}, i32 {i}") for i in range(2))
+    found = g.call(kind, f"{function}.{suffix}", (kind, low), (kind, high))
+    return [(cast(g, found, narrow.type.dtype, t.float32),)]
 
 
 def reduced_in_loop(g: Generator, op: Op, piece: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from blocknb.errors import TypeMismatch
+from blocknb.language import meaning
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS
 from blocknb.language.types import DType
@@ -33,8 +32,8 @@ def convert_number(value: bool | int | float, dtype: DType) -> bool | int | floa
     """A Python number as the Python number a constant of the dtype holds."""
     if dtype.is_float and dtype.bits == 8:
         return FORMATS[dtype.name].decode(FORMATS[dtype.name].encode(float(value)))
-    if dtype.is_float:
-        return float(value)
+    if dtype.is_float:  # an integer that is no fp64 is rounded once, not to fp64 first
+        return float(value) if isinstance(value, float) or value == float(value) else held(value, dtype)
     if dtype.kind == "bool":
         return bool(value)
     if isinstance(value, float):
@@ -43,14 +42,21 @@ def convert_number(value: bool | int | float, dtype: DType) -> bool | int | floa
                 f"{value} cannot become {dtype}",
                 "integers have no infinity; take the smallest or largest integer instead",
             )
-        value = int(value)
+        return saturated(value, dtype)
     value = int(value) & ((1 << dtype.bits) - 1)
     return value - (1 << dtype.bits) if dtype.kind == "int" and value >> (dtype.bits - 1) else value
 
 
+def saturated(value: float, dtype: DType) -> int:
+    """A float as the integer that a cast makes of it: truncated and clamped into the range of the dtype, 0 for NaN."""
+    if math.isnan(value):
+        return 0
+    low, high = (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
+    return int(min(max(value, low), high))
+
+
 def held(value: bool | int | float, dtype: DType) -> bool | int | float:
     """The number that a constant of the dtype holds: of 0.1 in fp32 that is another one than 0.1."""
-    if not dtype.is_float or dtype == t.float64 or dtype.is_fp8():  # fp8 is rounded by convert_number
-        return value
-    with np.errstate(over="ignore"):
-        return float(np.asarray(value).astype(dtype.numpy))
+    if not dtype.is_float or dtype.is_fp8() or (dtype == t.float64 and isinstance(value, float)):
+        return value  # fp8 is rounded by convert_number
+    return float(meaning.constant(value, dtype))

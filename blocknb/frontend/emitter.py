@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.frontend import float8
-from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype
+from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype, saturated
 from blocknb.frontend.records import Record
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -148,7 +148,9 @@ class Emitter(Builder):
         if x.type.is_pointer or isinstance(dtype, Pointer):
             return self._cast_pointer(x, dtype)
         if x in self.known:
-            return self.number(self.known[x], dtype, x.type.shape)
+            number = self.known[x]
+            whole = dtype.kind in ("int", "uint") and isinstance(number, float)
+            return self.number(saturated(number, dtype) if whole else number, dtype, x.type.shape)
         if t.float8e4b15 in (x.type.dtype, dtype):
             return float8.convert(self, x, dtype)
         return self.value("cast", x, dtype=dtype)

@@ -42,9 +42,14 @@ def signed(emit: Emitter, x: Value, op: str, bits: int) -> Value:
 
 
 def extremum(emit: Emitter, op: str, a: Value, b: Value, nan: bool) -> Value:
-    """The larger (`max`) or smaller of two; a NaN wins if `nan`, else it loses."""
+    """The larger (`max`) or smaller of two; a NaN wins if `nan`, else it loses; -0 is below +0."""
     x, y = emit.widened(a), emit.widened(b)
     chosen = emit.value("select", emit.value("cmp", x, y, pred="gt" if op == "max" else "lt"), a, b)
+    patterns = (emit.value("bitcast", v, dtype=t.uint8) for v in (a, b))
+    zero = emit.value("bitcast", emit.value("and" if op == "max" else "or", *patterns), dtype=a.type.dtype)
+    chosen = emit.value(
+        "select", emit.value("cmp", x, y, pred="eq"), zero, chosen
+    )  # equal numbers have equal bits otherwise
     kept = x if nan else y
     return emit.value("select", emit.value("cmp", kept, kept, pred="ne"), a, chosen)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,10 +87,19 @@ def common_dtype(emit: Emitter, *operands: Any) -> tuple[Any, list[Value]]:
     return dtype, values
 
 
+def constant_extremum(op: str, x: Any, y: Any, nan: bool) -> Any:
+    """As the op table has it: -0.0 is below 0.0, and a NaN wins if `nan`, else it loses."""
+    if x != x or y != y:
+        return x if (x != x) == nan else y
+    if x == y:
+        return x if (math.copysign(1.0, y) < 0) == (op == "max") else y
+    return max(x, y) if op == "max" else min(x, y)
+
+
 def extremum(emit: Emitter, op: str, x: Any, y: Any, nan: bool = False) -> Any:
     """`max` or `min` of two operands, bf16 in fp32; of two constants a constant."""
     if not isinstance(x, Value) and not isinstance(y, Value):
-        return max(x, y) if op == "max" else min(x, y)
+        return constant_extremum(op, x, y, nan)
     bf16 = [isinstance(v, Value) and v.type.dtype == t.bfloat16 for v in (x, y)]
     dtype, values = common_dtype(
         emit, *(emit.cast(v, t.float32) if b else v for v, b in zip((x, y), bf16, strict=True))
@@ -249,14 +259,20 @@ def _one_op(name: str, **attrs: Any) -> Combine:
 
 
 def _first_best(predicate: str, tie_break_left: bool) -> Combine:
-    """(value, index) pairs: the better value wins, and of equal ones the lower index."""
+    """(value, index) pairs: the better value wins, and of equal ones the lower index. A NaN loses against a number and equals NaNs."""
 
     def combine(emit: Emitter, args: Sequence[Value]) -> tuple[Value, Value]:
         a, i, b, j = args
-        wins = emit.value("cmp", a, b, pred=predicate)
+        wins, same = emit.value("cmp", a, b, pred=predicate), []
         if tie_break_left:
-            tie = emit.value("and", emit.value("cmp", a, b, pred="eq"), emit.value("cmp", i, j, pred="lt"))
-            wins = emit.value("or", wins, tie)
+            same.append(emit.value("cmp", a, b, pred="eq"))
+        if a.type.dtype.is_float:
+            lost = emit.value("cmp", b, b, pred="ne")
+            wins = emit.value("or", wins, emit.value("and", lost, emit.value("cmp", a, a, pred="eq")))
+            same.append(lost)  # a is a NaN, too, or has won
+        if tie_break_left:
+            tie = emit.value("or", *same) if len(same) > 1 else same[0]
+            wins = emit.value("or", wins, emit.value("and", tie, emit.value("cmp", i, j, pred="lt")))
         return emit.value("select", wins, a, b), emit.value("select", wins, i, j)
 
     return combine

@@ -22,6 +22,7 @@ from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.report import REPORTS, Access, Assertion, Printed, access_error, assertion_error, lines, prints
+from blocknb.language import meaning
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile
@@ -94,8 +95,7 @@ def waits(block: Block) -> bool:
 
 def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndarray:
     if not isinstance(param.type.dtype, Pointer):
-        with np.errstate(over="ignore"):  # 1e300 is an infinite fp32
-            return np.asarray(arg).astype(param.type.dtype.numpy)
+        return meaning.constant(arg, param.type.dtype)
     if not isinstance(arg, np.ndarray):
         raise TypeError(f"the pointer `{name}` takes a NumPy array, not {type(arg).__name__}")
     return np.asarray(space.add(name or "an argument", arg), np.int64)
@@ -213,7 +213,7 @@ class Machine:
                 return ()
             case "const":
                 kind = op.attrs["type"]
-                return (self.full(op, kind, np.asarray(op.attrs["value"]).astype(numpy_dtype(kind.dtype))),)
+                return (self.full(op, kind, meaning.constant(op.attrs["value"], kind.dtype)),)
             case "program_id":
                 return (np.asarray(self.program[op.attrs["axis"]], np.int32),)
             case "num_programs":

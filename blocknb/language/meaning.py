@@ -47,7 +47,7 @@ def flushing(f: Callable) -> Callable:
 
 
 def divide(attrs, dtype, a, b):
-    """Floats divide as IEEE has it, integers truncate as C does; an integer divided by zero is undefined (here: zero)."""
+    """Floats divide as IEEE has it, integers truncate as C does and wrap; an integer divided by zero is zero."""
     if dtype.is_float:
         return a / b
     safe = np.where(b == 0, np.ones_like(b), b)
@@ -57,7 +57,7 @@ def divide(attrs, dtype, a, b):
 
 
 def remainder(attrs, dtype, a, b):
-    """The remainder that belongs to `div`: the sign of the dividend."""
+    """The remainder that belongs to `div`: the sign of the dividend; of integers by zero it is zero."""
     if dtype.is_float:
         return np.fmod(a, b)
     return np.where(b == 0, np.zeros_like(a), np.fmod(a, np.where(b == 0, np.ones_like(b), b)))
@@ -79,9 +79,21 @@ def multiply_high(a, b):
     return high.astype(a.dtype)
 
 
-def minmax(plain: Callable, propagating: Callable) -> Callable:
-    """Without `nan` a NaN loses against a number (IEEE maximumNumber), with it NaN wins."""
-    return lambda attrs, dtype, a, b: (propagating if attrs.get("nan") or not dtype.is_float else plain)(a, b)
+def minmax(largest: bool) -> Callable:
+    """IEEE 754-2019 maximumNumber and minimumNumber: a NaN loses against a number; with `nan` maximum and minimum: a NaN wins.
+
+    Either way -0 is below +0.
+    """
+    plain, propagating = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
+
+    def meaning(attrs, dtype, a, b):
+        if not dtype.is_float:
+            return propagating(a, b)
+        found = (propagating if attrs.get("nan") else plain)(a, b)
+        first = np.signbit(b) if largest else np.signbit(a)  # of two zeros
+        return np.where(a == b, np.where(first, a, b), found)
+
+    return meaning
 
 
 def fma(attrs, dtype, a, b, c):
@@ -150,14 +162,14 @@ def compare(attrs, dtype, a, b):
 
 
 def cast(attrs, dtype, x):
-    """Float to bool tests against zero, float to integer truncates (out of range undefined), the rest is NumPy's astype.
+    """Float to bool tests against zero, float to integer saturates, the rest is NumPy's astype.
 
     What is beyond the largest number of an fp8 format becomes that number, infinity too, and a NaN one fixed pattern.
     """
     if dtype.kind == "bool":
         return x != 0
     if dtype.is_integer and x.dtype.kind not in "iub":
-        return np.trunc(x.astype(np.float64)).astype(np.int64 if dtype.kind == "int" else np.uint64).astype(dtype.numpy)
+        return saturated(x, dtype.numpy)
     if dtype.is_float and dtype.bits == 8:
         kind = FORMATS[dtype.name]
         limited = np.clip(x.astype(np.float64), -kind.maximum, kind.maximum)
@@ -168,8 +180,35 @@ def cast(attrs, dtype, x):
     return x.astype(dtype.numpy)
 
 
+def constant(value, dtype):
+    """A Python number as an array without axes, rounded once; an address for a pointer."""
+    array = np.asarray(value)
+    if isinstance(dtype, Pointer):
+        return array.astype(np.int64)
+    if dtype.name == "bf16":
+        return quiet(cast)({}, dtype, array)
+    with np.errstate(over="ignore"):  # 1e300 is an infinite fp32
+        return array.astype(dtype.numpy)
+
+
+def saturated(x, integer):
+    """Floats truncated to a NumPy integer dtype: the nearest of its numbers where they are out of range, 0 where they are NaN.
+
+    The rule of LLVM's `llvm.fptosi.sat` and `llvm.fptoui.sat`.
+    """
+    limits, wide = np.iinfo(integer), np.trunc(x.astype(np.float64))
+    least, beyond = float(limits.min), float(int(limits.max) + 1)
+    inside = np.where((wide >= least) & (wide < beyond), wide, 0.0).astype(integer)
+    below = np.where(wide < least, np.asarray(limits.min, integer), inside)
+    return np.where(wide >= beyond, np.asarray(limits.max, integer), below)
+
+
 def _to_odd_single(x):
     """fp32 rounded to odd, from which rounding to a narrower float is as if from x at once (fp64 and wide integers)."""
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # what fp64 cannot hold is told by a bit that it does hold
+        low = np.asarray(0x7FF, x.dtype)
+        odd = (x & ~low) | np.where(x & low, np.asarray(0x800, x.dtype), np.asarray(0, x.dtype))
+        x = np.where(np.abs(x.astype(np.float64)) > 2.0**53, odd, x)
     wide = x.astype(np.float64)
     narrow = wide.astype(np.float32)
     back = narrow.astype(np.float64)
@@ -206,6 +245,8 @@ def bit_order(x):
 
 
 def shift(left: bool) -> Callable:
+    """The count has no sign; by the width or more every bit is moved out, as in NumPy and PTX."""
+
     def shift(attrs, dtype, a, b):
         return np.left_shift(a, b) if left else np.right_shift(a, b)
 

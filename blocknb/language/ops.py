@@ -111,31 +111,37 @@ for _name, _kinds, _doc, _fn in (
         "div",
         NUMBERS,
         "Quotient: for floats within 2 ulp (`nearest`: as IEEE rounds; `normal`: the divisor and its reciprocal are normal numbers), "
-        "for integers truncated (by zero: undefined, but no trap).",
+        "for integers truncated (by zero: 0; the least by -1: itself).",
         meaning.quiet(meaning.divide),
     ),
-    ("rem", NUMBERS, "Remainder with the dividend's sign.", meaning.quiet(meaning.remainder)),
+    ("rem", NUMBERS, "Remainder with the dividend's sign; of an integer by zero: 0.", meaning.quiet(meaning.remainder)),
     (
         "min",
         NUMBERS,
-        "The smaller operand; a NaN loses unless `nan` is set.",
-        meaning.quiet(meaning.minmax(np.fmin, np.minimum)),
+        "The smaller operand; a NaN loses unless `nan` is set; -0 is below +0.",
+        meaning.quiet(meaning.minmax(largest=False)),
     ),
     (
         "max",
         NUMBERS,
-        "The larger operand; a NaN loses unless `nan` is set.",
-        meaning.quiet(meaning.minmax(np.fmax, np.maximum)),
+        "The larger operand; a NaN loses unless `nan` is set; -0 is below +0.",
+        meaning.quiet(meaning.minmax(largest=True)),
     ),
     ("mulhi", "int uint", "The upper half of the product of twice the width.", meaning.plain(meaning.multiply_high)),
     ("and", "bool int uint", "Bitwise and.", meaning.plain(np.bitwise_and)),
     ("or", "bool int uint", "Bitwise or.", meaning.plain(np.bitwise_or)),
     ("xor", "bool int uint", "Bitwise exclusive or.", meaning.plain(np.bitwise_xor)),
-    ("shl", "int uint", "Shift left; by the width or more: undefined.", meaning.quiet(meaning.shift(True))),
+    (
+        "shl",
+        "int uint",
+        "Shift left; by the width or more, or a negative number: 0.",
+        meaning.quiet(meaning.shift(True)),
+    ),
     (
         "shr",
         "int uint",
-        "Shift right: arithmetic for signed operands, logical for unsigned.",
+        "Shift right: arithmetic for signed operands, logical for unsigned; by the width or more, or a negative number, every bit is the "
+        "sign, or 0.",
         meaning.quiet(meaning.shift(False)),
     ),
 ):
@@ -170,8 +176,9 @@ row(
     "cast",
     "elementwise",
     rules.cast,
-    "The same number in another dtype: nearest even for floats (an fp8 no larger than its largest number), truncation to integers, "
-    "wrapping among integers.",
+    "The same number in another dtype: nearest even for floats (an fp8 no larger than its largest number), wrapping among integers. "
+    "From a float to an integer: truncated, the nearest integer of the dtype where it is out of range, 0 where it is NaN (LLVM's "
+    "fptosi.sat and fptoui.sat); one instruction of a GPU, two or three more from fp64 or to 64 bits. To a truth value: != 0.",
     operands="x",
     attrs=("dtype",),
     numpy=meaning.quiet(meaning.cast),

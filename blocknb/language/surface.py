@@ -200,8 +200,10 @@ def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
 
     Floats are rounded to nearest, ties to even (`fp_downcast_rounding="rtz"`: toward zero). What is beyond the largest number of an
     fp8 dtype becomes that number, infinity too; nothing is computed in fp8 but signs, comparisons and tl.dot.
+    A float that becomes an integer is truncated. Out of the integer's range it becomes the smallest or largest one, and NaN becomes 0.
 
     Example:
+        tl.full((), 300.7, tl.float32).to(tl.uint8)  # 255
         tl.full((), 1000.0, tl.float32).to(tl.float8e4nv).to(tl.float32)  # 448.0
         tl.full((), 1.3, tl.float32).to(tl.float8e5).to(tl.float32)  # 1.25
     """
@@ -240,17 +242,17 @@ sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
 
 @builtin
 def maximum(x, y, propagate_nan=PropagateNan.NONE):
-    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def minimum(x, y, propagate_nan=PropagateNan.NONE):
-    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL."""
+    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
-    """x kept between min and max."""
+    """x kept between min and max: `minimum(maximum(x, min), max)`, so a NaN becomes min unless propagate_nan is PropagateNan.ALL."""
 
 
 @builtin
@@ -323,22 +325,22 @@ def sum(input, axis=None, keep_dims=False, dtype=None):
 
 @method
 def max(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
 
 
 @method
 def min(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers."""
+    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
 
 
 @method
 def argmax(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the maximum along an axis; of equal ones the lowest."""
+    """The index of the maximum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.max."""
 
 
 @method
 def argmin(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the minimum along an axis; of equal ones the lowest."""
+    """The index of the minimum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.min."""
 
 
 @method

@@ -31,7 +31,7 @@ class Quotients:
         self.known: dict[int, Value] = {}  # by op id: the divisor
         self.signed: set[int] = set()  # by op id: what is divided may be negative
         self.likely: dict[int, int] = {}  # by op id: the power of two that it is at most
-        self.reciprocals: dict[Value, tuple[Value, Value, Value]] = {}
+        self.reciprocals: dict[Value, tuple[Value, Value, Value, Value]] = {}
         for op in func.body.ops:
             if op.name not in ("div", "rem") or op.result.type != NUMBER:
                 continue
@@ -61,11 +61,11 @@ class Quotients:
             there = boxes.at_top(b, self.facts, self.facts.integer(divisor), t.int32, made)
             zero, one = b.const(0, t.int32), b.const(1, t.int32)
             negative = b.value("cmp", there, zero, pred="lt")
-            # of the least number the negative is itself, and right as a word; by zero nobody divides
+            # of the least number the negative is itself, and right as a word; the remainder by one is that by zero
             size = b.value("select", negative, b.value("neg", there), there)
-            size = b.value("select", b.value("cmp", size, zero, pred="eq"), one, size)
-            word = b.value("cast", size, dtype=t.uint32)
-            self.reciprocals[divisor] = word, b.value("div", b.const(FULL, t.uint32), word), negative
+            none = b.value("cmp", size, zero, pred="eq")
+            word = b.value("cast", b.value("select", none, one, size), dtype=t.uint32)
+            self.reciprocals[divisor] = word, b.value("div", b.const(FULL, t.uint32), word), negative, none
 
     def emit(self, b: Builder, get: Get, op: Op) -> Value | None:
         """The op in another way, None of an op that stays as it is."""
@@ -77,7 +77,7 @@ class Quotients:
 
     def scaled(self, b: Builder, number: Value, op: Op) -> Value:
         """A number of 2^31 at most, times the reciprocal: the quotient or one less."""
-        (size, reciprocal, negative), below = self.reciprocals[self.known[op.id]], None
+        (size, reciprocal, negative, none), below = self.reciprocals[self.known[op.id]], None
         if op.id in self.signed:
             below = b.value("cmp", number, b.const(0, t.int32), pred="lt")
             number = b.value("select", below, b.value("neg", number), number)
@@ -90,7 +90,7 @@ class Quotients:
             rest = b.value("and", b.value("cast", rest, dtype=t.int32), b.const(FULL >> 1, t.int32))  # not negative
             return rest if below is None else b.value("select", below, b.value("neg", rest), rest)
         quotient = b.value("select", more, b.value("add", quotient, b.const(1, t.uint32)), quotient)
-        quotient = b.value("cast", quotient, dtype=t.int32)
+        quotient = b.value("select", none, b.const(0, t.int32), b.value("cast", quotient, dtype=t.int32))
         turned = negative if below is None else b.value("xor", negative, below)
         return b.value("select", turned, b.value("neg", quotient), quotient)
 

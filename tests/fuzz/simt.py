@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from blocknb.codegen.gpu import Module
+from blocknb.language import meaning, types
 from fuzz import simt_bulk
 from fuzz.simt_machine import Env, Function, Machine
 from fuzz.simt_memory import Memory
@@ -284,6 +285,8 @@ def cast(name: str, x: np.ndarray, target: str) -> np.ndarray:
         return -x.astype(dtype)
     if name == "fptoui":
         return x.astype(f"u{dtype.itemsize}").view(dtype)
+    if name == "fptrunc" and x.dtype == np.float64 and target.split()[0] == "bfloat":
+        return meaning.cast({}, types.bfloat16, x)  # rounded once, which ml_dtypes does not
     return x.astype(dtype)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from blocknb.language import meaning
 from blocknb.language.types import from_numpy
-from fuzz import simt_bulk, simt_wgmma
+from fuzz import simt_bulk, simt_numbers, simt_wgmma
 from fuzz.simt import Env, Get, pieces, typed, unsigned
 
 Indices = Callable[[np.ndarray, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
@@ -209,8 +209,7 @@ INTRINSICS: dict[str, Callable] = {
     r"llvm\.abs\..*": lambda env, match, x, _: np.abs(x),
     r"llvm\.fabs\..*": plain(np.abs), r"llvm\.floor\..*": plain(np.floor), r"llvm\.ceil\..*": plain(np.ceil),
     r"llvm\.trunc\..*": plain(np.trunc), r"llvm\.rint\..*": plain(np.rint), r"llvm\.sqrt\..*": wide(np.sqrt),
-    r"llvm\.maxnum\..*": plain(np.fmax), r"llvm\.minnum\..*": plain(np.fmin), r"llvm\.copysign\..*": plain(np.copysign),
-    r"llvm\.maximum\..*": plain(np.maximum), r"llvm\.minimum\..*": plain(np.minimum),
+    r"llvm\.(max|min)imum(num)?\..*": simt_numbers.extreme, r"llvm\.copysign\..*": plain(np.copysign),
     r"llvm\.fma\..*": fused, r"llvm\.nvvm\.div\.full": plain(np.divide),
     r"llvm\.nvvm\.ex2\.approx\.f": wide(np.exp2), r"llvm\.nvvm\.rsqrt\.approx\.f": wide(lambda x: 1 / np.sqrt(x)),
     r"llvm\.nvvm\.ex2\.approx\.ftz\.f": flushed(np.exp2),
@@ -220,6 +219,7 @@ INTRINSICS: dict[str, Callable] = {
     ),
     r"llvm\.nvvm\.ff\.to\.(e[45]m[23])x2\.rn": lambda env, match, high, low: saturated(low, high, match[1]),
     r"llvm\.nvvm\.f16x2\.to\.(e[45]m[23])x2\.rn": lambda env, match, x: saturated(x[:, 0], x[:, 1], match[1]),
+    r"llvm\.nvvm\.[fd]2(u?)(i|ll)\.rz": simt_numbers.intrinsic,
     r"llvm\.roundeven\..*": plain(np.rint), r"llvm\.nvvm\.rcp\.approx\.ftz\.f": wide(lambda x: 1 / x),
 }  # fmt: skip
 
@@ -232,6 +232,10 @@ def assembly(text: str, constraints: str, args: list[Get], threads: int) -> Get:
         return multiply(text, args)
     if "wgmma." in text:
         return simt_wgmma.block(text, constraints, args, threads)
+    if text.startswith(("shl.", "shr.")):
+        return lambda env: simt_numbers.shifted(text, args[0](env), args[1](env))
+    if text.startswith("cvt.rzi."):
+        return lambda env: simt_numbers.conversion(text, args[0](env))
     if text.startswith("cvt.rna.tf32.f32"):
         return lambda env: nearest_tf32(args[0](env))
     if not text and constraints == "=r,0,l":

@@ -89,6 +89,13 @@ def test_numbers_of_any_sign(divisor: int, mix: int):
         assert abs(rest) < abs(divisor) and (rest == 0 or (rest < 0) == ((p ^ mix) < 0))
 
 
+@pytest.mark.parametrize(("divisor", "quotient"), [(0, 0), (-1, -MOST - 1)])
+def test_by_zero_and_where_there_is_no_negative(divisor: int, quotient: int):
+    out = np.full((1, 2), -1, np.int32)
+    interp.run(rewritten(parse_func(SIGNED))[0], [out.reshape(-1), -MOST - 1, divisor], (1, 1, 1))
+    assert out.tolist() == [[quotient, 0]]
+
+
 def test_all_are_found():
     _, quotients = rewritten(parse_func(TEXT))
     assert len(quotients.known) == len(quotients.likely) == 2

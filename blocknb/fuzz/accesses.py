@@ -1,0 +1,234 @@
+"""Random loads and stores: indices that stay inside of their arrays, masks, and outputs that no two lanes share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from blocknb.fuzz import dtypes
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, weak
+from blocknb.fuzz.state import Axis, State, pointer
+from blocknb.fuzz.tree import Node, Type, literal, number, var
+
+Shape = tuple[int, ...]
+FILLS = {"small": 6, "wide": 2, "special": 1}
+
+
+def iota(g: State, shape: Shape) -> Node:
+    """0, 1, 2... in row-major order over a shape, int32."""
+    if not shape:
+        return number(0)
+    if len(shape) == 1 or g.chance(0.3):
+        flat = Node("arange", Type("i32", (math.prod(shape),)), attrs={"start": 0, "end": math.prod(shape)})
+        return flat if len(shape) == 1 else Node("reshape", Type("i32", shape), (flat,), {"shape": shape})
+    total, stride = None, math.prod(shape)
+    for axis, n in enumerate(shape):
+        stride //= n
+        part = Node("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+        for other in range(len(shape)):
+            if other != axis:
+                at = tuple(m if i == axis else 1 for i, m in enumerate(shape[: other + 1])) if other > axis else None
+                part = _expand(part, other, at)
+        part = part if stride == 1 else binary("*", part, literal(stride))
+        total = part if total is None else binary("+", total, part)
+    assert total is not None
+    return total if total.type.shape == shape else Node("broadcast", Type("i32", shape), (total,))
+
+
+def _expand(node: Node, axis: int, shape: Shape | None) -> Node:
+    found = (*node.type.shape[:axis], 1, *node.type.shape[axis:])
+    return Node("expand", Type(node.type.dtype, found), (node,), {"axis": axis})
+
+
+def linear_program(g: State) -> Node:
+    """The number of the program, 0 for the first."""
+    total: Node = Node("pid", Type("i32"), attrs={"axis": 0})
+    if g.chance(0.1):
+        total = cast(total, "i64")
+    stride = g.grid[0]
+    for axis in range(1, len(g.grid)):
+        total = binary("+", total, binary("*", Node("pid", Type("i32"), attrs={"axis": axis}), literal(stride)))
+        stride *= g.grid[axis]
+    return total
+
+
+def permuted(g: State, shape: Shape) -> Node:
+    """Each place of a tile once, in some order, as int32."""
+    i, size = iota(g, shape), math.prod(shape)
+    kind = g.weighted({"plain": 5, "reversed": 1, "xor": 1, "odd": 1}) if size > 1 else "plain"
+    if kind == "reversed":
+        return binary("-", literal(size - 1), i)
+    if kind == "xor":
+        return binary("^", i, literal(g.r.randrange(size)))
+    if kind == "odd":
+        return binary("&", binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))), literal(size - 1))
+    return i
+
+
+def inside(g: State, shape: Shape, limit: int) -> Node:
+    """Any index of a shape from 0 to below a limit, int32 or int64."""
+    size = math.prod(shape)
+    options = {"modulo": 1.0, "clamped": 0.7, "data": 1.0, "same": 0.3}
+    if size <= limit:
+        options |= {"permuted": 6.0, "strided": 1.0 if 2 * size <= limit else 0.0}
+    if size * g.programs <= limit:
+        options["program"] = 8.0
+    kind = g.weighted(options)
+    if kind == "program":
+        return binary("+", binary("*", linear_program(g), literal(size)), permuted(g, shape))
+    if kind == "permuted":
+        return binary("+", permuted(g, shape), literal(g.r.randrange(limit - size + 1)))
+    if kind == "strided":
+        step = g.r.randrange(2, limit // size + 1) if limit // size > 2 else 2
+        return binary("*", permuted(g, shape), literal(step))
+    if kind == "modulo":
+        return binary("%", binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)), literal(limit))
+    if kind == "clamped":
+        i = binary("-", binary("+", iota(g, shape), linear_program(g)), literal(g.r.randrange(5)))
+        low = Node("maximum", i.type, (i, literal(0)), {"ct": "i32"})
+        return Node("minimum", i.type, (low, literal(limit - 1)), {"ct": "i32"})
+    if kind == "data":
+        whole = expression(g, g.pick(("i32", "i64", "u8", "u32")), shape, 1)
+        power = 1 << (min(limit, 256 if whole.type.dtype == "u8" else limit).bit_length() - 1)
+        return binary("&", whole, literal(power - 1))
+    return number(g.r.randrange(limit), "i32", shape)
+
+
+def input_array(g: State, dtype: str, least: int) -> t.Array:
+    """An array to load from, with `least` elements or more: one that exists, or a new one."""
+    old = [a for a in g.arguments if isinstance(a, t.Array) and a.dtype == dtype and not a.written and a.size >= least]
+    if old and g.chance(0.7):
+        return g.pick(old)
+    size = max(1, least + g.pick((0, 0, 1, 5, 37)))
+    return g.array(dtype, size, g.weighted(FILLS), prefix="x")
+
+
+def masks(g: State, shape: Shape) -> Node | None:
+    """A mask of a shape that smaller ones broadcast to, or None."""
+    g.budget -= 3
+    kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "scalar": 0.4})
+    if kind == "none":
+        return None
+    if kind == "iota" and shape:
+        return compare("<", iota(g, shape), literal(g.r.randrange(math.prod(shape) + 1)))
+    if kind == "scalar":
+        return condition(g, (), 1)
+    return condition(g, shape, 0)
+
+
+def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[Node]:
+    """What a masked load gives elsewhere: nothing, a number, or a tile."""
+    if mask is None or g.chance(0.45):
+        return []
+    if dtype in dtypes.FLOAT8:
+        return [literal(0.0)]
+    kind = g.weighted({"weak": 4, "tile": 1, "scalar": 1})
+    if kind == "weak":
+        return [weak(g, dtype)]
+    return [number(constant(g, dtype), dtype, shape if kind == "tile" else ())]
+
+
+def load(g: State, dtype: str, shape: Shape) -> Node:
+    """A load of a tile from anywhere in an input."""
+    g.loads -= 1
+    if found := structured_load(g, dtype, shape):
+        return found
+    dtype = g.pick(dtypes.FLOAT8) if g.chance(0.03) else dtype
+    size = math.prod(shape)
+    array = input_array(g, dtype, g.pick((size, size * g.programs)))
+    index = inside(g, shape, array.size)
+    base = pointer(array)
+    if g.chance(0.15) and not dtypes.is_unsigned(index.type.dtype):  # a negative step back from a pointer that moved ahead
+        shift = g.r.randrange(1, 9)
+        base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
+    mask = masks(g, shape)
+    parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
+    return Node("load", Type(dtype, shape), tuple(parts), hints(g))
+
+
+def hints(g: State) -> dict[str, Any]:
+    """Keywords of a load that do not change what it gives."""
+    options = ({"cache_modifier": ".ca"}, {"cache_modifier": ".cg"}, {"eviction_policy": "evict_last"}, {"volatile": True})
+    return {"hints": g.pick(options)} if g.chance(0.06) else {}
+
+
+def _offset(base: Node, index: Node) -> Node:
+    shape = base.type.shape if index.op == "literal" else index.type.shape or base.type.shape
+    return Node("offset", Type(base.type.dtype, shape, True), (base, index))
+
+
+def structured_shape(g: State) -> Shape:
+    return tuple(a.block for a in g.axes if not a.row)
+
+
+def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None]:
+    """The index of a tile along all axes, and the mask of what is inside."""
+    shape = structured_shape(g)
+    tiles = [a for a in axes if not a.row]
+    total, mask = None, None
+    step = g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3)) if len(axes) > 1 and stride != 1 and g.chance(0.3) else literal(stride)
+    for axis in axes:
+        i = var(axis.index, Type("i32", () if axis.row else (axis.block,)))
+        m = None if axis.row else var(axis.mask, Type("i1", (axis.block,)))
+        if not axis.row and len(shape) > 1:
+            for other, a in enumerate(tiles):
+                if a is not axis:
+                    i = _expand(i, other, None)
+                    m = _expand(m, other, None) if m is not None else None
+        last = axis is axes[-1]
+        part = i if last else binary("*", i, step)
+        total = part if total is None else binary("+", total, part)
+        if m is not None:
+            mask = m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+    assert total is not None
+    return total, mask
+
+
+def _wide(a: Node, b: Node) -> Shape:
+    return tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
+
+
+def extent(g: State, stride: int) -> int:
+    """How many elements an array has that the axes walk, rows `stride` apart."""
+    if len(g.axes) == 1:
+        return g.axes[0].extent
+    return (g.axes[0].extent - 1) * stride + g.axes[1].extent
+
+
+def structured_load(g: State, dtype: str, shape: Shape) -> Node | None:
+    """A load of the tile that the axes describe, masked at their ends."""
+    if shape != structured_shape(g) or not g.axes or g.chance(0.3):
+        return None
+    stride = g.axes[-1].extent + g.pick((0, 0, 3, 8))
+    array = input_array(g, dtype, extent(g, stride))
+    index, mask = position(g, g.axes, stride)
+    parts = [_offset(pointer(array), index)]
+    if mask is not None:
+        if g.chance(0.15):
+            extra = condition(g, shape, 1)
+            mask = Node("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
+        parts += [mask, *other_value(g, dtype, shape, mask)]
+    return Node("load", Type(dtype, shape), tuple(parts))
+
+
+def store(g: State, value: Node) -> None:
+    """Stores a value where no other lane or program stores."""
+    shape = value.type.shape
+    dtype = value.type.dtype if g.chance(0.6) else g.dtype()
+    if dtype == "i1" and g.chance(0.5):
+        dtype = "i8"
+    if dtype in dtypes.INTEGERS and dtypes.is_float(value.type.dtype):
+        value = cast(value, dtype)
+    if shape and shape == structured_shape(g) and g.chance(0.6):
+        stride = g.axes[-1].extent + g.pick((0, 0, 1, 8))
+        array = g.array(dtype, extent(g, stride), "poison", True, "o")
+        index, mask = position(g, g.axes, stride)
+    else:
+        array = g.array(dtype, math.prod(shape) * g.programs, "poison", True, "o")
+        index = binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape)) if shape else linear_program(g)
+        mask = None
+    if g.chance(0.25):
+        extra = condition(g, shape, 1)
+        mask = extra if mask is None else Node("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
+    g.emit(t.Store(_offset(pointer(array), index), value, mask))

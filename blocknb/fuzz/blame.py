@@ -1,0 +1,78 @@
+"""Names the stage of the compiler that a wrong result comes from.
+
+The Trace holds the IR behind every pass, and the interpreter runs the IR of any level: the first stage whose result differs from the
+evaluator's went wrong, or the code generator where none does. Leaving out optional passes, one at a time, says which of them matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from blocknb.errors import KernelError
+from blocknb.fuzz import compare, execute
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.execute import Case, Outcome
+
+
+@dataclass(frozen=True)
+class Blame:
+    """`stage`: the first whose IR gives a wrong result, "codegen" where all are right, "front end" for what the parser made. `cured_by`:
+    optional passes without which the kernel is right."""
+
+    stage: str
+    cured_by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        cured = f"; right without {', '.join(self.cured_by)}" if self.cured_by else ""
+        return f"{self.stage}{cured}"
+
+
+def blame(kernel: t.Kernel, outcome: Outcome, device: str = "cpu") -> Blame:
+    if outcome.kind == "refused":
+        return Blame(f"refused by {outcome.detail.split(':')[0]}", tuple(_cured(kernel, device)))
+    try:
+        stage = _first_wrong_stage(kernel, outcome.launch, device)
+    except KernelError as error:
+        return Blame(f"unknown ({type(error).__name__})")
+    return Blame(stage, tuple(_cured(kernel, device)))
+
+
+def _cured(kernel: t.Kernel, device: str) -> Iterator[str]:
+    from blocknb.passes import OPTIONAL
+
+    relevant = ("simplify", "unroll", "pointers") if device == "cpu" else OPTIONAL
+    for name in relevant:
+        if execute.attempt(kernel, device, (name,)).kind == "right":
+            yield name
+
+
+def _first_wrong_stage(kernel: t.Kernel, number: int, device: str) -> str:
+    from blocknb.ir import interp
+    from blocknb.runtime.plan import target_of
+
+    case = Case(kernel, "cpu")
+    launch = case.launches[number]
+    function = execute.load(execute.source.module([kernel], device))[kernel.name]
+    target = target_of(0) if device == "cuda" else "cpu"
+    compiled = function.compile(**launch.arguments, target=target, **case.options())
+    for stage in compiled.trace.stages:
+        arrays = {name: guarded.array.copy() for name, guarded in launch.arrays.items()}
+        views = {a.name: arrays[a.base][a.offset : a.offset + a.size] for a in kernel.arrays if a.base}
+        given = {**launch.arguments, **arrays, **views}
+        order = [h.name for h in stage.after.hints] if stage.after.hints else [p.name for p in stage.after.params]
+        memory_level = stage.after.level == "memory"
+        try:
+            with np.errstate(all="ignore"):
+                interp.run(stage.after, [given[name] for name in order], kernel.grid, check_races=memory_level and stage.name in ("barriers", "pack"))
+        except Exception as error:
+            return f"{_named(stage.name)} (the interpreter says {type(error).__name__}: {str(error)[:200]})"
+        if compare.differences(kernel, launch.memory, arrays):
+            return _named(stage.name)
+    return "codegen"
+
+
+def _named(stage: str) -> str:
+    return "front end" if stage == "parse" else f"pass {stage}"

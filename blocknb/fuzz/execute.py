@@ -1,0 +1,202 @@
+"""Runs kernels of the generator in this process, on the CPU or a GPU, and judges what they leave in memory.
+
+`load` makes functions of sources that exist only in `linecache`, as a notebook's cells do. `Case` is one kernel with what it must give;
+its launches are compiled ahead by several threads, since most of the time is LLVM's, in another process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import linecache
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from blocknb.errors import KernelError
+from blocknb.fuzz import compare, data, dtypes, source
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.evaluate import evaluate
+from blocknb.fuzz.memory import Memory, OutOfRange
+from blocknb.fuzz.numbers import Ambiguous
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a kernel. `kind`: right; wrong (elements differ), outside (a guard has changed), refused (an error for a valid
+    kernel), crashed, hung; ambiguous (the evaluator makes no
+    promise); or invalid (the generator's own mistake: an access outside of an array). `launch` is the first that failed."""
+
+    kind: str
+    detail: str = ""
+    launch: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in ("right", "ambiguous", "invalid")
+
+    @property
+    def key(self) -> str:
+        """What a smaller kernel must have in common with this one to show the same defect."""
+        return f"refused {self.detail.split(':')[0]}" if self.kind == "refused" else self.kind
+
+
+def load(text: str) -> dict[str, Any]:
+    """The names that a module's text defines; errors and `inspect` find its lines."""
+    name = f"<fuzz {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    scope: dict[str, Any] = {"__name__": "fuzz"}
+    exec(compile(text, name, "exec"), scope)
+    return scope
+
+
+@contextlib.contextmanager
+def poisoned_scratch() -> Iterator[None]:
+    """Inside, the scratch of CPU kernels holds the same garbage at each launch, so that code which reads what it has not written is
+    wrong, and is wrong every time."""
+    from blocknb.runtime import host
+
+    kind = type(host._memory)
+    plain, patterns = kind.at_least, itertools.cycle((0xFF, 0x7B))
+
+    def at_least(memory: Any, size: int) -> int:
+        address = plain(memory, size)
+        ctypes.memset(address, next(patterns), size)
+        return address
+
+    kind.at_least = at_least  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        kind.at_least = plain  # type: ignore[method-assign]
+
+
+@dataclass
+class Launch:
+    """One launch of a case: what memory must hold, the arrays, and the call's arguments by name."""
+
+    number: int
+    memory: Memory
+    arrays: dict[str, data.Guarded]
+    arguments: dict[str, Any]
+    on_device: dict[str, Any] = field(default_factory=dict)
+
+
+class Case:
+    """A kernel, ready to be launched on a device ("cpu" or "cuda"). Raises Ambiguous where the evaluator cannot tell."""
+
+    def __init__(self, kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()):
+        self.kernel, self.device, self.without = kernel, device, tuple(without)
+        self.launches = [self._launch(number) for number in range(kernel.launches)]
+        self.function: Any = None
+
+    def _launch(self, number: int) -> Launch:
+        kernel = self.kernel
+        inputs = data.inputs(kernel, number)
+        memory = evaluate(kernel, inputs, number)
+        offsets = {a.name: a.offset for a in kernel.arrays}
+        arrays = {name: data.Guarded(values, offsets[name]) for name, values in inputs.items()}
+        found = Launch(number, memory, arrays, {})
+        for argument in kernel.arguments:
+            if isinstance(argument, t.Scalar):
+                found.arguments[argument.name] = argument.values[number % len(argument.values)]
+            else:
+                found.arguments[argument.name] = self._array(argument, found)
+        return found
+
+    def _array(self, argument: t.Array, launch: Launch) -> Any:
+        owner = launch.arrays[argument.base or argument.name]
+        start = argument.offset if argument.base else 0
+        if self.device == "cpu":
+            return owner.array[start : start + argument.size]
+        import cupy
+
+        name = argument.base or argument.name
+        if name not in launch.on_device:
+            launch.on_device[name] = cupy.asarray(owner.raw)
+        size = owner.array.dtype.itemsize
+        begin = owner.start + start * size
+        raw = launch.on_device[name][begin : begin + argument.size * size]
+        if argument.dtype in ("bf16", *dtypes.FLOAT8):
+            from blocknb import language
+            from blocknb.runtime.interface import reinterpret
+
+            bits = raw.view(cupy.uint16 if argument.dtype == "bf16" else cupy.uint8)
+            return reinterpret(bits, getattr(language, dtypes.SPELLED[argument.dtype].removeprefix("tl.")))
+        return raw.view(owner.array.dtype)
+
+    def options(self) -> dict[str, Any]:
+        return {**self.kernel.options, **({"without": self.without} if self.without else {})}
+
+    def compile(self) -> None:
+        """Compiles for every launch, and launches nothing."""
+        for launch in self.launches:
+            self.function.warmup(**launch.arguments, grid=self.kernel.grid, **self.options())
+
+    def run(self) -> Outcome:
+        """Launches, and compares."""
+        for launch in self.launches:
+            try:
+                with poisoned_scratch() if self.device == "cpu" else contextlib.nullcontext():
+                    self.function[self.kernel.grid](**launch.arguments, **self.options())
+                self._fetch(launch)
+            except KernelError as error:
+                return Outcome("refused", f"{type(error).__name__}: {error}", launch.number)
+            wrong = compare.differences(self.kernel, launch.memory, {n: g.array for n, g in launch.arrays.items()})
+            if wrong:
+                return Outcome("wrong", "\n".join(map(str, wrong)), launch.number)
+            if broken := [name for name, guarded in launch.arrays.items() if guarded.broken()]:
+                return Outcome("outside", f"memory beside {', '.join(broken)} has changed", launch.number)
+        return Outcome("right")
+
+    def _fetch(self, launch: Launch) -> None:
+        for name, array in launch.on_device.items():
+            launch.arrays[name].raw[:] = array.get()
+
+
+def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:
+    """What becomes of one kernel."""
+    return next(iter(attempts([kernel], device, 1, without)))
+
+
+def attempts(kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()) -> Iterable[Outcome]:
+    """What becomes of kernels, in order, which share a module and are compiled by several threads."""
+    names = load(source.module(list(kernels), device))
+
+    def prepare(kernel: t.Kernel) -> Case | Outcome:
+        try:
+            case = Case(kernel, device, without)
+        except Ambiguous:
+            return Outcome("ambiguous")
+        except OutOfRange as error:
+            return Outcome("invalid", str(error))
+        case.function = names[kernel.name]
+        try:
+            case.compile()
+        except KernelError as error:
+            return Outcome("refused", f"{type(error).__name__}: {error}")
+        return case
+
+    if threads == 1 or len(kernels) == 1:
+        for kernel in kernels:
+            yield finished(prepare(kernel))
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for made in pool.map(prepare, kernels):
+            yield finished(made)
+
+
+def finished(made: Case | Outcome) -> Outcome:
+    return made if isinstance(made, Outcome) else made.run()
+
+
+def describe(kernel: t.Kernel) -> str:
+    """A kernel's source with its grid and the values of its launches."""
+    values = ", ".join(f"{a.name}={list(a.values)}" for a in kernel.scalars)
+    arrays = ", ".join(f"{a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays)
+    return f"{source.one(kernel)}\n# grid {kernel.grid}; {values}; {arrays}; {kernel.options}\n"
+

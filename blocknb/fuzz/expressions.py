@@ -1,0 +1,320 @@
+"""Random expressions of a given dtype and shape, elementwise; `tiles` has the ops on whole tiles, `accesses` the loads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.fuzz import dtypes
+from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float, promote
+from blocknb.fuzz.state import State
+from blocknb.fuzz.tree import Node, Type, literal, number
+
+Shape = tuple[int, ...]
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+def expression(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    """An expression of exactly this type."""
+    from blocknb.fuzz import tiles
+
+    g.budget -= 1
+    if depth <= 0 or g.budget <= 0:
+        return leaf(g, dtype, shape)
+    if shape and g.chance(0.3):
+        found = tiles.tile_op(g, dtype, shape, depth)
+        if found is not None:
+            return maybe_named(g, convert(g, found, dtype))
+    if dtype == "i1":
+        return maybe_named(g, condition(g, shape, depth))
+    if dtype in dtypes.FLOAT8:
+        return cast(expression(g, g.dtype(FLOATS), shape, depth - 1), dtype)
+    make = _float if is_float(dtype) else _integer
+    return maybe_named(g, make(g, dtype, shape, depth))
+
+
+def maybe_named(g: State, node: Node) -> Node:
+    """The expression itself, or now and then a name that it is bound to."""
+    return g.let(node) if g.chance(0.15) else node
+
+
+def leaf(g: State, dtype: str, shape: Shape) -> Node:
+    from blocknb.fuzz import accesses
+
+    names = g.names_of(shape)
+    same = [n for n in names if n.type.dtype == dtype]
+    if same and g.chance(0.75):
+        return g.pick(same)
+    if names and g.chance(0.65):
+        return convert(g, g.pick(names), dtype)
+    if shape and not g.closed and g.loads > 0 and g.chance(0.7):
+        found = accesses.load(g, dtype if dtype not in ("i1",) else g.dtype(), shape)
+        return convert(g, found, dtype)
+    if not shape and not g.closed and g.chance(0.6):
+        return convert(g, scalar_leaf(g), dtype)
+    if len(shape) == 1 and shape[0] > 1 and g.chance(0.3):
+        return convert(g, Node("arange", Type("i32", shape), attrs={"start": 0, "end": shape[0]}), dtype)
+    smaller = [n for n in _visible(g) if n.type.shape and _broadcasts(n.type.shape, shape)]
+    if smaller and g.chance(0.6):
+        return broadcast(convert(g, g.pick(smaller), dtype), shape)
+    return number(constant(g, dtype), dtype, shape)
+
+
+def _visible(g: State) -> list[Node]:
+    from blocknb.fuzz.tree import var
+
+    return [var(name, type) for name, type in g.visible() if not type.pointer]
+
+
+def _broadcasts(shape: Shape, wanted: Shape) -> bool:
+    return len(shape) == len(wanted) and shape != wanted and all(a in (1, b) for a, b in zip(shape, wanted, strict=True))
+
+
+def broadcast(node: Node, shape: Shape) -> Node:
+    return Node("broadcast", Type(node.type.dtype, shape), (node,))
+
+
+def scalar_leaf(g: State) -> Node:
+    """A run-time scalar: a program id, an argument, a count of programs."""
+    kind = g.weighted({"pid": 3, "old": 4, "new": 2, "programs": 1})
+    from blocknb.fuzz.tree import Scalar
+
+    old = [a for a in g.arguments if isinstance(a, Scalar) and a.name.startswith("s")]
+    if kind == "pid":
+        return Node("pid", Type("i32"), attrs={"axis": g.r.randrange(3)})
+    if kind == "programs":
+        return Node("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
+    if kind == "old" and old:
+        chosen = g.pick(old)
+        return typed_argument(Node("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr}))
+    dtype = g.pick(("i32", "i32", "f32", "i64", "i1"))
+    if dtype == "f32":
+        return g.scalar(dtype, [g.r.randrange(-40, 40) / 8 for _ in range(g.launches)])
+    if dtype == "i1":
+        return g.scalar(dtype, [g.chance(0.5) for _ in range(g.launches)])
+    if dtype == "i64":
+        return g.scalar(dtype, [g.r.randrange(2**31, 2**40) * g.pick((-2, 2)) for _ in range(g.launches)])
+    constexpr = g.chance(0.25)
+    return typed_argument(g.scalar(dtype, [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)], constexpr=constexpr))
+
+
+def typed_argument(node: Node) -> Node:
+    """A compile-time argument as a run-time scalar of its dtype, which an expression may use like any other."""
+    return Node("splat", node.type, (node,)) if node.attrs["constexpr"] else node
+
+
+def constant(g: State, dtype: str) -> Any:
+    if dtype == "i1":
+        return g.chance(0.5)
+    if is_float(dtype):
+        return g.pick((0.0, 1.0, -1.0, 0.5, 2.0, -3.0, 0.125, 7.0, g.r.randrange(-64, 64) / 8))
+    low, high = dtypes.limits(dtype)
+    return g.pick((0, 1, 2, 3, 7, 10, high, low, high - 1, max(low, -1), max(low, -5)))
+
+
+def weak(g: State, dtype: str) -> Node:
+    """A Python number that leaves the dtype of the other operand as it is."""
+    if is_float(dtype):
+        return literal(g.pick((0.5, 2.0, -1.5, 1.0, 3, 2, -1, 0.25)))
+    return literal(g.pick((1, 2, 3, 5, 7, 100) if dtypes.is_unsigned(dtype) else (1, 2, 3, -1, -3, 5, 100)))
+
+
+def cast(node: Node, dtype: str) -> Node:
+    return node if node.type.dtype == dtype else Node("cast", Type(dtype, node.type.shape), (node,))
+
+
+def settled(node: Node, dtype: str) -> Node:
+    """A cast even where the dtype is the same: some ops compute 16-bit floats in fp32, narrow integers in 32 bits, and leave them so."""
+    return Node("cast", Type(dtype, node.type.shape), (node,)) if bits(dtype) < 32 or node.type.dtype != dtype else node
+
+
+def convert(g: State, node: Node, dtype: str) -> Node:
+    """Another dtype, by a cast, a comparison or now and then the same bits."""
+    have = node.type.dtype
+    if have == dtype:
+        return node
+    if dtype == "i1":
+        if have in dtypes.FLOAT8:
+            node = cast(node, "f32")
+        return compare(g.pick(COMPARISONS), node, weak(g, node.type.dtype))
+    if have in dtypes.FLOAT8 and not is_float(dtype):
+        node = cast(node, "f32")
+    if have not in (*dtypes.FLOAT8, "i1") and bits(have) == bits(dtype) and not is_float(have) and not is_float(dtype) and g.chance(0.2):
+        return Node("bitcast", Type(dtype, node.type.shape), (node,))
+    if dtype in dtypes.FLOAT8 and not is_float(have):
+        node = cast(node, "f32")
+    return cast(node, dtype)
+
+
+def compare(sym: str, a: Node, b: Node) -> Node:
+    kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
+    ct = promote(*kinds) if len(kinds) == 2 else kinds[0]
+    if len(kinds) == 1 and not is_float(ct) and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal"):
+        ct = "f32"
+    return Node("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+
+
+def _common(*nodes: Node) -> Shape:
+    shapes = [n.type.shape for n in nodes if n.op != "literal"]
+    rank = max(len(s) for s in shapes)
+    padded = [s for s in shapes if len(s) == rank]
+    return tuple(max(s[i] for s in padded) for i in range(rank))
+
+
+def binary(sym: str, a: Node, b: Node) -> Node:
+    """`a sym b` with promotion; a literal takes the other's dtype (a float next to an integer makes it fp32)."""
+    divides = sym in ("/", "%")
+    kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
+    ct = promote(kinds[0], kinds[-1], divides)
+    if len(kinds) == 1 and not is_float(ct) and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal"):
+        ct = "f32"
+    if sym == "/" and not is_float(ct):
+        ct = "f32"
+    return Node("binary", Type(ct, _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+
+
+def operand(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    """An operand of this shape, or one that broadcasts to it: a scalar, an axis of size one, a literal's place is the caller's."""
+    if shape and g.chance(0.15):
+        return expression(g, dtype, (), depth - 1)
+    if len(shape) > 1 and g.chance(0.2):
+        axis = g.r.randrange(len(shape))
+        return expression(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth - 1)
+    return expression(g, dtype, shape, depth - 1)
+
+
+def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[Node, Node]:
+    """Two operands of one promoted dtype that is `dtype` or narrower: the first has the shape."""
+    first = dtype
+    if g.chance(0.25):
+        narrower = [d for d in (*INTEGERS, *FLOATS) if promote(d, dtype, divides) == dtype]
+        first = g.pick(narrower) if narrower else dtype
+    second = dtype if promote(first, dtype, divides) == dtype else first
+    a, b = expression(g, first, shape, depth - 1), operand(g, second, shape, depth)
+    if a.type.shape != shape:
+        a = broadcast(a, shape)
+    return (a, b) if g.chance(0.7) or not b.type.shape else (b, a)
+
+
+def _widened(node: Node, shape: Shape) -> Node:
+    return node if node.type.shape == shape else Node("splat", Type(node.type.dtype, shape), (node,))
+
+
+def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> Node | None:
+    if kind == "minmax":
+        a, b = pair(g, dtype, shape, depth)
+        ct = promote(a.type.dtype, b.type.dtype)
+        return settled(Node(g.pick(("maximum", "minimum")), Type(ct, shape), (a, b), {"ct": ct}), dtype)
+    if kind == "where":
+        a, b = pair(g, dtype, shape, depth)
+        ct = promote(a.type.dtype, b.type.dtype)
+        chosen = b if b.op == "full" and g.chance(0.3) else b
+        return Node("where", Type(ct, shape), (condition(g, shape, depth - 1), a, chosen), {"ct": ct})
+    if kind == "ternary":
+        return Node("ternary", Type(dtype, shape), (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)))
+    if kind == "negative":
+        return Node("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+    if kind == "abs":
+        return Node("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+    if kind == "cast":
+        return convert(g, expression(g, g.dtype(), shape, depth - 1), dtype)
+    if kind == "condition":
+        return cast(condition(g, shape, depth - 1), dtype)
+    if kind == "call":
+        from blocknb.fuzz import helpers
+
+        return helpers.call(g, dtype, shape, depth)
+    return None
+
+
+def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    kind = g.weighted({"+": 4, "-": 3, "*": 4, "/": 1, "weak": 3, "minmax": 2, "where": 3, "negative": 1, "abs": 1, "cast": 3, "function": 2.5, "fma": 1, "ternary": 0.5, "%": 0.3, "clamp": 0.6, "condition": 0.4, "call": 0.6, "float8": 0.4})  # fmt: skip
+    if (found := _common_ops(g, kind, dtype, shape, depth)) is not None:
+        return cast(found, dtype)
+    if kind in ("+", "-", "*"):
+        return cast(binary(kind, *pair(g, dtype, shape, depth)), dtype)
+    if kind == "weak":
+        a, b = expression(g, dtype, shape, depth - 1), weak(g, dtype)
+        return cast(binary(g.pick("+-*"), *((a, b) if g.chance(0.7) else (b, a))), dtype)
+    if kind in ("/", "%"):
+        over = expression(g, dtype, shape, depth - 1)
+        under = g.pick((literal(4.0), literal(3.0), None))
+        if under is None:
+            magnitude = Node("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+            under = binary("+", magnitude, literal(1.0))
+        return cast(binary(kind, over, under), dtype)
+    if kind == "float8":
+        return cast(cast(expression(g, dtype, shape, depth - 1), g.pick(dtypes.FLOAT8)), dtype)
+    if kind == "clamp":
+        a = expression(g, dtype, shape, depth - 1)
+        return settled(Node("clamp", Type(dtype, shape), (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))), {"ct": dtype}), dtype)
+    if kind == "fma":
+        wide = dtype if dtype in ("f32", "f64") else "f32"
+        return cast(Node("fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}), dtype)
+    return _function(g, dtype, shape, depth)
+
+
+def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    wide = dtype if dtype in ("f32", "f64") else "f32"
+    name = g.pick(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "sigmoid", "tanh", "sqrt_rn"))
+    x = expression(g, wide, shape, depth - 1)
+    if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
+        x = binary("+", Node("abs", x.type, (x,)), literal(0.125))
+    elif name not in ("floor", "ceil"):
+        low = Node("maximum", x.type, (x, literal(-8.0)), {"ct": wide})
+        x = Node("minimum", x.type, (low, literal(8.0)), {"ct": wide})
+    return cast(Node("function", Type(wide, shape), (x,), {"name": name}), dtype)
+
+
+def _integer(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    kind = g.weighted({"+": 4, "-": 3, "*": 3, "weak": 3, "bits": 3, "shift": 2, "divide": 1.5, "minmax": 2, "where": 3, "negative": 0.7, "invert": 0.7, "abs": 0.6, "cast": 3, "condition": 1.5, "ternary": 0.5, "call": 0.6, "bitcast": 0.4})  # fmt: skip
+    if kind == "negative" and dtypes.is_unsigned(dtype):
+        kind = "invert"
+    if (found := _common_ops(g, kind, dtype, shape, depth)) is not None:
+        return cast(found, dtype)
+    if kind in ("+", "-", "*"):
+        return cast(binary(kind, *pair(g, dtype, shape, depth)), dtype)
+    if kind == "bits":
+        return cast(binary(g.pick("&|^"), *pair(g, dtype, shape, depth)), dtype)
+    if kind == "weak":
+        a, b = expression(g, dtype, shape, depth - 1), weak(g, dtype)
+        return cast(binary(g.pick("+-*&|^"), *((a, b) if g.chance(0.7) else (b, a))), dtype)
+    if kind == "shift":
+        a = expression(g, dtype, shape, depth - 1)
+        amount = literal(g.r.randrange(bits(dtype)))
+        if g.chance(0.5):
+            amount = binary("&", expression(g, dtype, shape, depth - 1), literal(bits(dtype) - 1))
+        return cast(binary(g.pick(("<<", ">>")), a, amount), dtype)
+    if kind == "divide":
+        over = expression(g, dtype, shape, depth - 1)
+        under = literal(g.pick((2, 3, 7, 8, 10) if dtypes.is_unsigned(dtype) else (2, 3, 7, 8, 10, -3)))
+        if g.chance(0.5):
+            under = binary("+", binary("&", expression(g, dtype, shape, depth - 1), literal(15)), literal(1))
+        return cast(binary(g.pick(("//", "%")), over, under), dtype)
+    if kind == "bitcast":
+        same = {8: ("e5",), 16: ("f16", "bf16"), 32: ("f32",), 64: ("f64",)}[bits(dtype)]
+        source = g.pick(same)
+        if source in dtypes.FLOAT8:
+            inner = cast(expression(g, "f32", shape, depth - 1), source)
+        else:
+            inner = expression(g, source, shape, depth - 1)
+        return Node("bitcast", Type(dtype, shape), (inner,))
+    return Node("invert", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+
+
+def condition(g: State, shape: Shape, depth: int) -> Node:
+    """A tile (or scalar) of conditions."""
+    kind = g.weighted({"compare": 6, "and": 1.5, "or": 1, "xor": 0.3, "not": 1, "name": 1.5})
+    names = g.names_of(shape, "i1")
+    if kind == "name" and names:
+        return g.pick(names)
+    if depth <= 0 or kind in ("compare", "name"):
+        a = expression(g, g.dtype(), shape, depth - 1)
+        if g.chance(0.5):
+            return compare(g.pick(COMPARISONS), a, weak(g, a.type.dtype))
+        b = operand(g, g.dtype() if g.chance(0.3) else a.type.dtype, shape, depth)
+        return compare(g.pick(COMPARISONS), a, b)
+    if kind == "not":
+        return Node("invert", Type("i1", shape), (condition(g, shape, depth - 1),))
+    a, b = condition(g, shape, depth - 1), condition(g, shape, depth - 1)
+    sym = {"and": "&", "or": "|", "xor": "^"}[kind]
+    return Node("binary", Type("i1", shape), (a, b), {"sym": sym, "ct": "i1"})

@@ -1,0 +1,85 @@
+"""Makes kernel number `index` of a seed: the same one each time, whatever came before it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from blocknb.fuzz import accesses, regions
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.dtypes import FLOATS, INTEGERS
+from blocknb.fuzz.expressions import binary, compare, expression
+from blocknb.fuzz.state import MAX_ELEMENTS, Axis, State
+from blocknb.fuzz.tree import Node, Type, literal
+
+
+def generate(seed: int, index: int) -> t.Kernel:
+    """Kernel `index` of a seed."""
+    g = State(random.Random(f"blocknb fuzz {seed} {index}"), tag=str(index))
+    frame(g)
+    values(g, g.r.randrange(1, 3))
+    for _ in range(g.r.randrange(0, 4)):
+        regions.region(g)
+    values(g, g.r.randrange(0, 2))
+    for value in outputs(g):
+        accesses.store(g, value)
+    options: dict[str, Any] = {"num_warps": g.pick((1, 2, 4, 4, 8))} if g.chance(0.5) else {}
+    return t.Kernel(f"kernel{index}", tuple(g.arguments), tuple(g.bodies[0]), g.grid, tuple(g.helpers), options, g.launches, g.r.getrandbits(32))
+
+
+def frame(g: State) -> None:
+    """The grid and the axes that tiles lie along: positions and masks of ragged ends."""
+    kind = g.weighted({"one": 4, "rows": 3, "two": 2, "none": 1})
+    if kind == "none":
+        g.grid = g.pick(((1,), (3,), (2, 2), (1, 2, 2)))
+        return
+    blocks = {"one": (g.pick((16, 32, 64, 64, 128, 128, 256, 512)),), "rows": (0, g.pick((16, 32, 64, 128, 256, 512)))}
+    pair = g.pick(((16, 16), (32, 16), (8, 64), (16, 64), (4, 128), (32, 32), (1, 64), (64, 2)))
+    sizes = blocks.get(kind, pair)
+    assert max(sizes[-1], 1) <= MAX_ELEMENTS
+    g.grid = tuple(g.pick((1, 2, 3)) if n else g.pick((1, 3, 4)) for n in sizes)
+    if kind == "rows":
+        g.grid = (g.grid[0], 1) if g.chance(0.8) else g.grid
+    for number, (block, count) in enumerate(zip(sizes, g.grid, strict=True)):
+        _axis(g, number, block, count)
+
+
+def _axis(g: State, number: int, block: int, count: int) -> None:
+    program: Node = Node("pid", Type("i32"), attrs={"axis": number})
+    if not block:
+        index = g.let(program, "row", True)
+        g.axes.append(Axis(index.attrs["name"], "", 0, count, count, ""))
+        return
+    most = (count - 1) * block + g.r.randrange(1, block + 1) if g.chance(0.8) else count * block
+    sizes = [most] + [g.r.randrange(1, most + 1) if g.chance(0.7) else most for _ in range(g.launches - 1)]
+    constexpr = g.chance(0.15)
+    size = g.scalar("i32", sizes[:1] if constexpr else sizes, prefix="n", constexpr=constexpr)
+    lane = Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
+    start = binary("*", program, literal(block))
+    i = g.let(binary("+", start, lane) if count > 1 or g.chance(0.5) else lane, "i", True)
+    mask = g.let(compare("<", i, size), "m", True)
+    g.axes.append(Axis(i.attrs["name"], mask.attrs["name"], block, most, count, size.attrs["name"]))
+
+
+def shapes(g: State) -> list[tuple[int, ...]]:
+    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
+    own = accesses.structured_shape(g)
+    seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
+    others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
+    return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]
+
+
+def values(g: State, count: int) -> None:
+    """Names with random expressions."""
+    for _ in range(count):
+        g.budget = g.r.randrange(3, 16)
+        dtype = g.dtype((*INTEGERS, *FLOATS))
+        shape = () if g.chance(0.12) else g.pick(shapes(g))
+        g.let(expression(g, dtype, shape, g.pick((1, 2, 2, 3))))
+
+
+def outputs(g: State) -> list[Node]:
+    """The values to store: the newest, and some others."""
+    names = [t.var(name, type) for name, type in g.visible() if not type.pointer and name not in g.fixed]
+    last, rest = names[-1:], names[:-1]
+    return last + g.r.sample(rest, min(len(rest), g.r.randrange(0, 3)))

@@ -1,0 +1,280 @@
+"""Random pieces of kernels as people write them: block pointers, descriptors, products in a loop, aliases, atomics, chosen pointers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from blocknb.fuzz import accesses, dtypes, helpers
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.accesses import _offset
+from blocknb.fuzz.expressions import Shape, binary, cast, compare, condition, expression
+from blocknb.fuzz.state import State, pointer
+from blocknb.fuzz.tree import Node, Type, literal, number, var
+
+BLOCKS: tuple[Shape, ...] = ((16,), (64,), (128,), (16, 16), (8, 32), (32, 16), (4, 64), (16, 64))
+
+
+def _scalar(value: int) -> Node:
+    return Node("literal", Type("i32"), attrs={"value": value})
+
+
+def _sizes(g: State, values: list[int]) -> list[Node]:
+    """Numbers as arguments, or as they are."""
+    return [g.scalar("i32", [v] * g.launches, "t") if v != 1 and g.chance(0.4) else _scalar(v) for v in values]
+
+
+def _tile(shape: Shape, dtype: str) -> Node:
+    return number(0.0 if dtypes.is_float(dtype) else 0, dtype, shape)
+
+
+def block_pointer(g: State) -> None:
+    """Blocks of an array by a block pointer that moves along its last axis; perhaps stored by another one."""
+    block, dtype, trips = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
+    rank, count = len(block), g.programs
+    shape = [n * k - g.r.randrange(0, n) for n, k in zip(block, ([count] if rank == 2 else []) + [max(trips, 1)], strict=True)]
+    strides = [shape[1] + g.pick((0, 1, 8)), 1] if rank == 2 else [1]
+    if rank == 2 and g.chance(0.3):
+        strides = [1, shape[0] + g.pick((0, 3))]
+    size = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+    array = accesses.input_array(g, dtype, size)
+    linear = accesses.linear_program(g)
+    start = [binary("*", linear, literal(block[0])), _scalar(0)] if rank == 2 else [_scalar(0)]
+    if g.chance(0.2):
+        start[-1] = _scalar(-g.r.randrange(1, 5))
+    args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
+    base = g.let(Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False}), "p")
+    check = tuple(range(rank))
+    access = {"check": check, "padding": g.chance(0.5)}
+    total = g.let(_tile(block, dtype), "acc")
+    with g.block() as body:
+        got = g.let(Node("load", Type(dtype, block), (base,), access))
+        g.emit(t.Let((total.attrs["name"],), cast(binary(g.pick("+-"), total, got), dtype)))
+        step = tuple(_scalar(0 if i < rank - 1 else block[-1]) for i in range(rank))
+        g.emit(t.Let((base.attrs["name"],), Node("advance", base.type, (base, *step))))
+    g.emit(t.For(g.name("j"), _scalar(0), g.scalar("i32", [trips] + [g.r.randrange(0, trips + 1) for _ in range(g.launches - 1)], "n"), _scalar(1), tuple(body)))
+    if g.chance(0.6):
+        _store_block(g, total, block)
+
+
+def _store_block(g: State, value: Node, block: Shape) -> None:
+    """Stores a block where no other program does, clipped at the end of the array."""
+    rank, count = len(block), g.programs
+    dtype = g.dtype()
+    shape = [block[0] * count - g.r.randrange(0, block[0]), *(n - g.r.randrange(0, n) for n in block[1:])]
+    strides = [shape[1], 1] if rank == 2 else [1]
+    array = g.array(dtype, shape[0] * strides[0], "poison", True, "o")
+    start = [binary("*", accesses.linear_program(g), literal(block[0])), *(_scalar(0) for _ in block[1:])]
+    args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
+    target = Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False})
+    g.emit(t.Store(target, cast(value, dtype), None, {"check": tuple(range(rank))}))
+
+
+def descriptor(g: State) -> None:
+    """Blocks of an array by tensor descriptors."""
+    block: Shape = g.pick(((16, 16), (8, 32), (32, 32), (16, 64)))
+    dtype = g.pick(("f32", "f16", "bf16", "i32", "i8", "u8", "i16"))
+    if block[1] * dtypes.bits(dtype) < 128:
+        block = (16, 16)
+    aligned = 16 * 8 // dtypes.bits(dtype)
+    shape = [block[0] * g.programs - g.r.randrange(0, block[0]), block[1] * 2 - g.r.randrange(0, block[1])]
+    stride = -(-shape[1] // aligned) * aligned
+    loaded = _described(g, dtype, shape, stride, block, "x", "small")
+    linear = accesses.linear_program(g)
+    row = binary("*", linear, literal(block[0]))
+    first = Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(0)))
+    value = g.let(cast(binary("+", first, Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))), dtype))
+    if g.chance(0.6):
+        kind = g.pick(("f32", "f16", "i32", "i8"))
+        target = _described(g, kind, shape, -(-shape[1] * dtypes.bits(kind) // 128) * 128 // dtypes.bits(kind), block, "o", "poison")
+        g.emit(t.Store(target, cast(value, kind), None, {"check": (0, 1), "offsets": (row, _scalar(g.pick((0, block[1]))))}))
+
+
+def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape, prefix: str, fill: str) -> Node:
+    array = replace(g.array(dtype, shape[0] * stride, fill, fill == "poison", prefix), offset=0)
+    g.arguments[-1] = array
+    args = (pointer(array), *_sizes(g, shape), *_sizes(g, [stride]), _scalar(1))
+    return g.let(Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": True}), "d")
+
+
+def product(g: State) -> None:
+    """A matrix product in a loop over K, with ragged ends, and something behind it."""
+    m, n, k = g.pick((16, 32, 64)), g.pick((16, 32, 64)), g.pick((16, 32, 64))
+    kind = g.weighted({"f16": 4, "bf16": 2, "f32": 2, "i8": 1.5, "e4nv": 0.5})
+    if kind in ("i8", "e4nv"):
+        k = max(k, 32)
+    out = "i32" if kind == "i8" else "f32"
+    rows, columns, most = m * g.programs - g.r.randrange(0, m), n - g.r.randrange(0, n), k * g.r.randrange(1, 4) - g.r.randrange(0, k)
+    a, b = g.array(kind, rows * most), g.array(kind, most * columns)
+    depth = g.scalar("i32", [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)], "n")
+    i = binary("+", binary("*", accesses.linear_program(g), literal(m)), _arange(m))
+    i, j, q = g.let(i, "i", True), g.let(_arange(n), "i", True), _arange(k)
+    total = g.let(_tile((m, n), out), "acc")
+    start = g.name("j")
+    options = {"num_stages": g.pick((1, 2, 3, 4))} if g.chance(0.5) else {}
+    with g.block() as body:
+        at = g.let(binary("+", var(start, Type("i32")), q), "i", True)
+        left = binary("+", binary("*", _column(i), literal(most)), _row(at))
+        right = binary("+", binary("*", _column(at), literal(columns)), _row(j))
+        inside = _both(compare("<", _column(i), literal(rows)), compare("<", _row(at), depth))
+        within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
+        zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
+        x = Node("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
+        y = Node("load", Type(kind, (k, n)), (_offset(pointer(b), right), within, *zero))
+        x = g.let(x)
+        if g.chance(0.3) and kind not in ("e4nv",):
+            x = g.let(cast(binary("*", x, literal(2)), kind))
+        precision = g.pick(("ieee", "tf32", "tf32x3")) if kind == "f32" else ""
+        found = Node("dot", Type(out, (m, n)), (x, y, total), {"precision": precision})
+        if g.chance(0.2):
+            found = binary("+", total, Node("dot", Type(out, (m, n)), (x, y), {"precision": precision}))
+        g.emit(t.Let((total.attrs["name"],), found))
+    g.emit(t.For(start, _scalar(0), depth, _scalar(k), tuple(body), "tl.range" if options else "range", options))
+    if g.chance(0.4):
+        total = g.let(cast(binary(g.pick("+*-"), total, expression(g, out, g.pick(((m, n), (1, n), (m, 1))), 1)), out))
+    target = g.array(g.pick((out, "f16", "f32")), rows * columns, "poison", True, "o")
+    place = binary("+", binary("*", _column(i), literal(columns)), _row(j))
+    mask = _both(compare("<", _column(i), literal(rows)), compare("<", _row(j), literal(columns)))
+    g.emit(t.Store(_offset(pointer(target), place), cast(total, target.dtype), mask))
+
+
+def _arange(n: int) -> Node:
+    return Node("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+
+
+def _column(node: Node) -> Node:
+    return Node("expand", Type(node.type.dtype, (node.type.shape[0], 1)), (node,), {"axis": 1})
+
+
+def _row(node: Node) -> Node:
+    return Node("expand", Type(node.type.dtype, (1, node.type.shape[0])), (node,), {"axis": 0})
+
+
+def _both(a: Node, b: Node) -> Node:
+    shape = tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
+    return Node("binary", Type("i1", shape), (a, b), {"sym": "&", "ct": "i1"})
+
+
+def aliased(g: State) -> None:
+    """Two arguments that view overlapping parts of one array: loads of one see stores to the other."""
+    n, dtype = g.pick((16, 32, 64, 128)), g.dtype()
+    shift = g.pick((1, 3, 8, n // 2))
+    room = n + shift
+    base = g.array(dtype, room * g.programs, "small", True, "u")
+    view = t.Array(g.name("u"), dtype, room * g.programs - shift, "", shift, base.name, True)
+    g.arguments.append(view)
+    place = binary("+", binary("*", accesses.linear_program(g), literal(room)), _arange(n))
+    before = g.let(Node("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    g.emit(t.Barrier(False))
+    new = cast(binary(g.pick("+-*"), before, expression(g, dtype, (n,), 1)), dtype)
+    g.emit(t.Store(_offset(pointer(view), place), new, condition(g, (n,), 1) if g.chance(0.4) else None))
+    g.emit(t.Barrier(False))
+    g.let(Node("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    g.emit(t.Barrier(False))
+
+
+def own_atomic(g: State) -> None:
+    """An atomic on elements that no other lane touches, so that what it returns is known."""
+    shape = g.pick(((), (16,), (64,), (8, 8)))
+    op = g.pick(("add", "max", "min", "xchg", "cas", "and", "or", "xor"))
+    dtype = g.pick(("i32", "u32", "i64", "u64", *(("f32", "f64") if op in ("add", "xchg") else ())))
+    size = math.prod(shape)
+    array = g.array(dtype, size * g.programs, "small", True, "a")
+    place = accesses.linear_program(g)
+    if shape:
+        place = binary("+", binary("*", place, literal(size)), accesses.permuted(g, shape))
+    value = expression(g, dtype, shape, 2)
+    name = g.name("old")
+    cas = number(g.pick((0, 1, 2, 3)), dtype, shape) if op == "cas" else None
+    mask = condition(g, shape, 1) if cas is None and g.chance(0.4) else None
+    g.emit(t.Atomic(op, _offset(pointer(array), place), value, mask, name, cas))
+    g.scope[-1].append((name, Type(dtype, shape)))
+    g.emit(t.Barrier(False))
+
+
+def chosen_pointer(g: State) -> None:
+    """Loads through a pointer that comes from one of two arrays, by a scalar or lane by lane."""
+    shape, dtype = g.pick(((16,), (64,), (16, 16))), g.dtype()
+    size = math.prod(shape) + 8
+    first, second = g.array(dtype, size), g.array(dtype, size)
+    kind = g.weighted({"ternary": 2, "if": 2, "where": 1})
+    mask = accesses.masks(g, shape)
+    if kind == "where":
+        places = [_offset(pointer(a), accesses.inside(g, shape, size)) for a in (first, second)]
+        address = Node("pointer_where", places[0].type, (condition(g, shape, 1), *places))
+    else:
+        c = condition(g, (), 2)
+        if kind == "ternary":
+            chosen = g.let(Node("ternary", pointer(first).type, (c, pointer(first), pointer(second))), "p", True)
+        else:
+            chosen = g.let(_offset(pointer(first), literal(0)), "p", True)
+            with g.block() as body:
+                g.emit(t.Let((chosen.attrs["name"],), _offset(pointer(second), literal(g.r.randrange(3)))))
+            g.emit(t.If(c, tuple(body)))
+        address = _offset(chosen, accesses.inside(g, shape, size - 3))
+    g.let(Node("load", Type(dtype, shape), (address,) if mask is None else (address, mask)))
+
+
+def optional(g: State) -> None:
+    """An argument that may be None, and a flag known while compiling."""
+    shape = g.pick(((16,), (64,), (128,)))
+    dtype = g.dtype()
+    value = g.let(expression(g, dtype, shape, 1), "acc")
+    if g.chance(0.5):
+        array = g.array(dtype, shape[0], prefix="x")
+        if g.chance(0.4):
+            g.arguments[-1] = t.Scalar(array.name, "none", (None,))
+        test = Node("not_none", Type("i1"), attrs={"name": array.name})
+        other = Node("load", Type(dtype, shape), (_offset(pointer(array), _arange(shape[0])),))
+    else:
+        flag = g.scalar("i1", [g.chance(0.5)], "flag", constexpr=True)
+        test = Node("is_set", Type("i1"), attrs={"name": flag.attrs["name"]})
+        other = expression(g, dtype, shape, 1)
+    with g.block() as then:
+        g.emit(t.Let((value.attrs["name"],), cast(binary("+", value, other), dtype)))
+    g.emit(t.If(test, tuple(then)))
+
+
+def helper_calls(g: State) -> None:
+    """A helper with several results, a default or an early return."""
+    shape = g.pick(((), (16,), (64,)))
+    helpers.several(g, g.dtype(), g.dtype(), shape)
+
+
+def high_half(g: State) -> None:
+    dtype, shape = g.pick(("i32", "u32", "i64", "u64")), g.pick(((16,), (64,), ()))
+    g.let(Node("umulhi", Type(dtype, shape), (expression(g, dtype, shape, 1), expression(g, dtype, shape, 1)), {"ct": dtype}))
+
+
+def largest(g: State) -> None:
+    dtype, size = g.dtype(), g.pick((16, 32, 64))
+    k = g.pick((1, 2, 8, 16))
+    found = Node("topk", Type(dtype, (size, k)), (expression(g, dtype, (size, 16), 1),), {"axis": 1, "k": k})
+    g.let(Node("cast", found.type, (found,)))
+
+
+def promised(g: State) -> None:
+    """A load whose index the kernel promises things about, all of them true."""
+    dtype, size, factor = g.dtype(), g.pick((16, 64, 128)), g.pick((4, 8, 16))
+    array = accesses.input_array(g, dtype, size * factor * 2)
+    start = g.scalar("i32", [factor * g.r.randrange(0, size) for _ in range(g.launches)], "t")
+    start = Node("promise", start.type, (start,), {"name": "multiple_of", "value": factor})
+    place = Node("promise", Type("i32", (size,)), (binary("+", start, _arange(size)),), {"name": "max_contiguous", "value": factor})
+    g.let(Node("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
+
+
+#: How often each is drawn, next to the regions of `regions`.
+REGIONS: dict[Callable[[State], None], float] = {
+    block_pointer: 0.8,
+    descriptor: 0.5,
+    product: 0.8,
+    aliased: 0.4,
+    own_atomic: 0.5,
+    chosen_pointer: 0.5,
+    optional: 0.5,
+    helper_calls: 0.6,
+    high_half: 0.2,
+    largest: 0.2,
+    promised: 0.3,
+}

@@ -1,0 +1,237 @@
+"""Random statements that hold others or touch memory: loops, branches, updates in place, atomics, early returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from blocknb.fuzz import accesses, dtypes, patterns
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.accesses import _offset
+from blocknb.fuzz.dtypes import is_float
+from blocknb.fuzz.expressions import Shape, binary, broadcast, cast, compare, condition, expression
+from blocknb.fuzz.state import State, pointer
+from blocknb.fuzz.tree import Node, Type, literal, number, var
+
+
+def region(g: State) -> None:
+    g.budget = g.r.randrange(4, 12)
+    kinds: dict[Callable[[State], None], float] = {
+        loop: 3,
+        chunks: 2,
+        branch: 2,
+        while_loop: 0.7,
+        in_place: 1.2,
+        atomic: 0.8,
+        early_return: 0.3,
+        stored_and_loaded: 0.8,
+        plain: 2,
+        **patterns.REGIONS,
+    }
+    g.weighted(kinds)(g)
+
+
+def _shape(g: State) -> Shape:
+    from blocknb.fuzz.generate import shapes
+
+    return () if g.chance(0.15) else g.pick(shapes(g))
+
+
+def plain(g: State) -> None:
+    g.let(expression(g, g.dtype(), _shape(g), 3))
+
+
+def update(g: State, names: list[Node], depth: int = 2) -> None:
+    """Assigns a name anew, of the type it has."""
+    target = g.pick(names)
+    type = target.type
+    if g.chance(0.7):
+        syms = "+-*" if is_float(type.dtype) else "+-*^"
+        other = expression(g, type.dtype, type.shape, depth - 1)
+        value = cast(binary(g.pick(syms[:2] + syms), target, other), type.dtype)
+    else:
+        value = expression(g, type.dtype, type.shape, depth)
+    if value.type.shape != type.shape:
+        value = broadcast(value, type.shape)
+    g.emit(t.Let((target.attrs["name"],), value))
+
+
+def carried(g: State) -> list[Node]:
+    """Names that a loop or branch may assign: one or two new ones, of which one may be a scalar."""
+    found = []
+    for _ in range(g.r.randrange(1, 3)):
+        dtype, shape = g.dtype(), _shape(g)
+        start = number(0, dtype, shape) if g.chance(0.4) else expression(g, dtype, shape, 1)
+        if is_float(dtype) and start.op == "full":
+            start = number(0.0, dtype, shape)
+        found.append(g.let(start, "acc"))
+    return found
+
+
+def bounds(g: State) -> tuple[Node, Node, Node, int]:
+    """Low, high, step of a loop, and the most trips it takes."""
+    trips = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
+    kind = g.weighted({"run time": 4, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
+    if kind == "constant":
+        return number_literal(0), number_literal(trips[0]), number_literal(1), trips[0]
+    if kind == "down":
+        high = g.scalar("i32", trips, "n")
+        return high, number_literal(0), number_literal(-1), max(trips)
+    if kind == "stepped":
+        step = g.pick((2, 3, 16))
+        high = g.scalar("i32", [trip * step - (g.r.randrange(step) if trip else 0) for trip in trips], "n")
+        return number_literal(0), high, number_literal(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n"), max(trips)
+    if kind == "offset":
+        low = g.scalar("i32", [g.r.randrange(-4, 5) for _ in trips], "n")
+        return low, binary("+", low, g.scalar("i32", trips, "n")), number_literal(1), max(trips)
+    return number_literal(0), g.scalar("i32", trips, "n", constexpr=False), number_literal(1), max(trips)
+
+
+def number_literal(value: int) -> Node:
+    return Node("literal", Type("i32"), attrs={"value": value})
+
+
+def loop(g: State, nested: bool = False) -> None:
+    """A loop over a few numbers that carries one or two names."""
+    names = carried(g)
+    low, high, step, trips = bounds(g)
+    constant = low.op == high.op == step.op == "literal"
+    flavour = g.weighted({"range": 4, "tl.range": 2, "tl.static_range": 2 if constant else 0})
+    options = {"num_stages": g.pick((1, 2, 3, 4))} if flavour == "tl.range" and g.chance(0.7) else {}
+    index = g.name("j")
+    moving = _moving_pointer(g, trips) if g.chance(0.25) else None
+    with g.block() as body:
+        if flavour == "tl.static_range":
+            g.let(Node("splat", Type("i32"), (var(index, Type("i32")),)))
+        else:
+            g.scope[-1].append((index, Type("i32")))
+        if moving is not None:
+            name, array, size = moving
+            here = var(name.attrs["name"], name.type)
+            got = Node("load", Type(array.dtype, (size,)), (_offset(here, accesses.iota(g, (size,))),))
+            g.let(got)
+            g.emit(t.Let((name.attrs["name"],), _offset(here, literal(size))))
+        if g.chance(0.3):
+            g.let(expression(g, g.dtype(), _shape(g), 2))
+        for name in names:
+            update(g, [name], 2)
+        if not nested and g.chance(0.2):
+            inner_branch(g, names)
+        elif not nested and g.chance(0.15):
+            loop(g, True)
+    g.emit(t.For(index, low, high, step, tuple(body), flavour, options))
+
+
+def _moving_pointer(g: State, trips: int) -> tuple[Node, t.Array, int]:
+    """A pointer that a loop carries along an array, a tile a trip."""
+    size = g.pick((16, 32, 64))
+    array = accesses.input_array(g, g.dtype(), size * max(trips, 1))
+    name = g.let(_offset(pointer(array), literal(0)), "p")
+    return name, array, size
+
+
+def inner_branch(g: State, names: list[Node]) -> None:
+    c = condition(g, (), 2)
+    with g.block() as then:
+        update(g, names)
+    other: list = []
+    if g.chance(0.5):
+        with g.block() as other:
+            update(g, names)
+    g.emit(t.If(c, tuple(then), tuple(other)))
+
+
+def branch(g: State) -> None:
+    """An if on a run-time scalar that assigns names, and perhaps stores."""
+    names = carried(g)
+    inner_branch(g, names)
+    if g.chance(0.3):
+        c = condition(g, (), 1)
+        with g.block() as then:
+            accesses.store(g, expression(g, g.dtype(), _shape(g), 1))
+        g.emit(t.If(c, tuple(then)))
+
+
+def while_loop(g: State) -> None:
+    names = carried(g)
+    limit = g.scalar("i32", [g.r.randrange(0, 9) for _ in range(g.launches)], "n")
+    counter = g.let(number(0), "w", True)
+    with g.block() as body:
+        for name in names:
+            update(g, [name])
+        g.emit(t.Let((counter.attrs["name"],), binary("+", counter, literal(g.pick((1, 2, 3))))))
+    g.emit(t.While(compare("<", counter, limit), tuple(body)))
+
+
+def chunks(g: State) -> None:
+    """A loop over a row in tiles: sums and extremes of what is inside, or stores of each tile."""
+    block = g.pick((16, 32, 64, 128))
+    most = g.r.randrange(1, 4 * block)
+    sizes = [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)]
+    size = g.scalar("i32", sizes, "n")
+    dtype = g.dtype()
+    stride = most + g.pick((0, 0, 1, 8))
+    array = accesses.input_array(g, dtype, stride * (g.programs - 1) + most)
+    row = binary("*", accesses.linear_program(g), literal(stride))
+    names = [g.let(number(0.0 if is_float(d) else 0, d, s), "acc") for d, s in ((g.dtype(), (block,)), (g.dtype(), ()))]
+    target = g.array(g.dtype(), array.size, "poison", True, "o") if g.chance(0.5) else None
+    start = g.name("j")
+    with g.block() as body:
+        at = binary("+", var(start, Type("i32")), Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block}))
+        at = g.let(at, "i", True)
+        mask = g.let(compare("<", at, size), "m", True)
+        index = binary("+", row, at)
+        other = accesses.other_value(g, dtype, (block,), mask)
+        g.let(Node("load", Type(dtype, (block,)), (_offset(pointer(array), index), mask, *other)))
+        for name in names:
+            update(g, [name])
+        if target is not None:
+            value = expression(g, g.dtype() if not dtypes.is_float(target.dtype) else target.dtype, (block,), 2)
+            value = cast(value, target.dtype)
+            g.emit(t.Store(_offset(pointer(target), index), value, mask))
+    g.emit(t.For(start, number_literal(0), size, number_literal(block), tuple(body), g.pick(("range", "tl.range"))))
+
+
+def in_place(g: State) -> None:
+    """Loads a tile, computes, and stores it where it came from."""
+    shape = _shape(g) or (64,)
+    dtype, size = g.dtype(), math.prod(shape)
+    array = g.array(dtype, size * g.programs, "small", True, "u")
+    place = binary("+", binary("*", accesses.linear_program(g), literal(size)), accesses.permuted(g, shape))
+    where = g.let(_offset(pointer(array), place), "p", True)
+    mask = condition(g, shape, 1) if g.chance(0.4) else None
+    value = g.let(Node("load", Type(dtype, shape), (where,) if mask is None else (where, mask)))
+    new = cast(binary(g.pick("+-*"), value, expression(g, dtype, shape, 2)), dtype)
+    g.emit(t.Barrier(False))
+    g.emit(t.Store(where, new, condition(g, shape, 1) if g.chance(0.3) else mask))
+
+
+def stored_and_loaded(g: State) -> None:
+    """Stores a tile, waits, and loads it in another order."""
+    shape = _shape(g) or (64,)
+    dtype, size = g.dtype(), math.prod(shape)
+    array = g.array(dtype, size * g.programs, "poison", True, "u")
+    start = binary("*", accesses.linear_program(g), literal(size))
+    g.emit(t.Store(_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))), expression(g, dtype, shape, 2)))
+    g.emit(t.Barrier(g.chance(0.5)))
+    g.let(Node("load", Type(dtype, shape), (_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))),)))
+    g.emit(t.Barrier(False))
+
+
+def atomic(g: State) -> None:
+    """An atomic of integers that commutes, so that the order of programs does not matter."""
+    shape = _shape(g)
+    dtype, op = g.pick(("i32", "i32", "i64", "u32")), g.pick(("add", "add", "max", "min", "and", "or", "xor"))
+    array = g.array(dtype, g.pick((1, 8, 64)), "small", True, "a")
+    limit = 1 << (array.size.bit_length() - 1)
+    index = binary("&", expression(g, "i32", shape, 1), literal(limit - 1)) if shape else number(g.r.randrange(limit))
+    mask = condition(g, shape, 1) if g.chance(0.4) else None
+    g.emit(t.Atomic(op, _offset(pointer(array), index), expression(g, dtype, shape, 2), mask))
+
+
+def early_return(g: State) -> None:
+    with g.block() as body:
+        if g.chance(0.5):
+            accesses.store(g, expression(g, g.dtype(), _shape(g), 1))
+        g.emit(t.Return())
+    g.emit(t.If(condition(g, (), 2), tuple(body)))

@@ -1,0 +1,209 @@
+"""Makes a failing kernel small: leaves out statements, branches, operands, arguments, launches and programs while it still fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.dtypes import is_float
+from blocknb.fuzz.tree import Node, Type
+
+
+def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """A node with parts exchanged: `change` gives what stands for a node, or None."""
+    if (found := change(node)) is not None:
+        return found
+    args = tuple(mapped(arg, change) for arg in node.args)
+    return node if all(a is b for a, b in zip(args, node.args, strict=True)) else replace(node, args=args)
+
+
+def mapped_body(body: tuple[Any, ...], change: Callable[[Node], Node | None]) -> tuple[Any, ...]:
+    return tuple(_mapped_statement(s, change) for s in body)
+
+
+def _mapped_statement(s: Any, change: Callable[[Node], Node | None]) -> Any:
+    fields = {}
+    for name, value in vars(s).items():
+        if isinstance(value, Node):
+            fields[name] = mapped(value, change)
+        elif name in ("body", "then", "other"):
+            fields[name] = mapped_body(value, change)
+        elif name == "values":
+            fields[name] = tuple(mapped(n, change) for n in value)
+        elif name == "attrs" and "offsets" in value:
+            fields[name] = value | {"offsets": tuple(mapped(n, change) for n in value["offsets"])}
+    return replace(s, **fields) if fields else s
+
+
+def all_nodes(body: tuple[Any, ...]) -> Iterator[Node]:
+    for statement in t.statements(body):
+        for node in t.nodes(statement):
+            yield from node.walk()
+
+
+def pruned(kernel: t.Kernel) -> t.Kernel:
+    """Without helpers and arguments that nothing uses."""
+    bodies = [kernel.body]
+    wanted: set[str] = set()
+    while True:
+        found = {n.attrs["helper"] for body in bodies for n in all_nodes(body) if "helper" in n.attrs} - wanted
+        if not found:
+            break
+        wanted |= found
+        for helper in kernel.helpers:
+            if helper.name in found:
+                bodies += [helper.body, tuple(t.Let(("_",), r) for r in helper.results)]
+    used = {n.attrs["name"] for n in all_nodes(kernel.body) if n.op == "arg"}
+    bases = {a.base for a in kernel.arrays if a.name in used}
+    keep = tuple(a for a in kernel.arguments if a.name in used | bases)
+    return replace(kernel, arguments=keep, helpers=tuple(h for h in kernel.helpers if h.name in wanted))
+
+
+def well_formed(kernel: t.Kernel) -> bool:
+    """Whether every name is assigned before it is read."""
+    return _defined(kernel.body, set())
+
+
+def _defined(body: tuple[Any, ...], known: set[str]) -> bool:
+    for s in body:
+        if any(n.op == "var" and n.attrs["name"] not in known for node in t.nodes(s) for n in node.walk()):
+            return False
+        inner = set(known)
+        if isinstance(s, t.For):
+            inner.add(s.name)
+        if not all(_defined(block, set(inner)) for _, block in t.blocks(s)):
+            return False
+        if isinstance(s, t.Let):
+            known.update(s.names)
+        elif isinstance(s, t.Atomic) and s.result:
+            known.add(s.result)
+    return True
+
+
+def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The body without some statements, in larger pieces first, or with a branch or loop replaced by its body."""
+    n = len(body)
+    width = n
+    while width:
+        for start in range(0, n, width):
+            yield body[:start] + body[start + width :]
+        width //= 2
+    for i, s in enumerate(body):
+        for name, inner in t.blocks(s):
+            if inner and not (isinstance(s, t.For) and s.flavour == "tl.static_range"):
+                opened = inner
+                if isinstance(s, t.For):
+                    low = s.low if s.low.op != "literal" else t.number(s.low.attrs["value"])
+                    opened = (t.Let((s.name,), low), *inner)
+                yield body[:i] + opened + body[i + 1 :]
+            for smaller in _bodies_without(inner):
+                if smaller or name == "other":
+                    yield body[:i] + (t.with_block(s, name, smaller),) + body[i + 1 :]
+
+
+def _simpler(node: Node) -> Iterator[Node]:
+    """What may stand for a node: an operand of its type, or a constant."""
+    if isinstance(node.type, tuple) or node.op in ("literal", "full", "var", "arg"):
+        if node.op == "full" and node.attrs["value"] not in (0, 1):
+            yield replace(node, attrs={"value": 1.0 if is_float(node.type.dtype) else 1})
+        return
+    for arg in node.args:
+        if isinstance(arg.type, Type) and arg.type == node.type and arg.op != "literal":
+            yield arg
+    if node.op == "load" and len(node.args) > 1:
+        yield replace(node, args=node.args[:2] if len(node.args) > 2 else node.args[:1])
+    if node.type.pointer or node.op in ("block_pointer", "advance"):
+        return
+    for arg in node.args:  # past a cast
+        for inner in arg.args:
+            if isinstance(inner.type, Type) and inner.type == node.type and inner.op != "literal":
+                yield inner
+    value: Any = 1.0 if is_float(node.type.dtype) else node.type.dtype != "i1" or True
+    if node.type.dtype not in ("e4nv", "e5", "weak"):
+        yield t.number(value if is_float(node.type.dtype) or node.type.dtype == "i1" else 1, node.type.dtype, node.type.shape)
+
+
+def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
+    """Smaller kernels, the boldest first."""
+    if kernel.launches > 1:
+        arguments = tuple(
+            replace(a, values=(a.values[launch % len(a.values)],)) if isinstance(a, t.Scalar) else a for a in kernel.arguments
+        )
+        yield replace(kernel, launches=1, arguments=arguments)
+    for body in _bodies_without(kernel.body):
+        yield replace(kernel, body=body)
+    if any(n > 1 for n in kernel.grid):
+        yield replace(kernel, grid=tuple(1 for _ in kernel.grid))
+    if kernel.options:
+        yield replace(kernel, options={})
+    seen: set[int] = set()
+    nodes = [n for n in all_nodes(kernel.body) if not (id(n) in seen or seen.add(id(n)))]
+    places = {id(n) for s in t.statements(kernel.body) if isinstance(s, t.Store | t.Atomic) for n in s.pointer.walk()}
+    nodes = [n for n in nodes if id(n) not in places]  # two lanes must not come to store to one element
+    for node in sorted(nodes, key=lambda n: -sum(1 for _ in n.walk())):
+        for simple in _simpler(node):
+            yield replace(kernel, body=mapped_body(kernel.body, lambda n, node=node, simple=simple: simple if n is node else None))
+    names = _single_use(kernel)
+    for name, value in names.items():
+        body = _without_let(kernel.body, name)
+        yield replace(kernel, body=mapped_body(body, lambda n, name=name, value=value: value if n.op == "var" and n.attrs["name"] == name else None))
+    for i, a in enumerate(kernel.arguments):
+        for smaller in _smaller_argument(a):
+            yield replace(kernel, arguments=(*kernel.arguments[:i], smaller, *kernel.arguments[i + 1 :]))
+
+
+def _single_use(kernel: t.Kernel) -> dict[str, Node]:
+    """Names that are assigned and read once, with their values."""
+    reads: dict[str, int] = {}
+    for n in all_nodes(kernel.body):
+        if n.op == "var":
+            reads[n.attrs["name"]] = reads.get(n.attrs["name"], 0) + 1
+    writes: dict[str, list[Node]] = {}
+    for s in t.statements(kernel.body):
+        if isinstance(s, t.Let) and len(s.names) == 1:
+            writes.setdefault(s.names[0], []).append(s.value)
+    return {name: values[0] for name, values in writes.items() if len(values) == 1 and reads.get(name) == 1}
+
+
+def _without_let(body: tuple[Any, ...], name: str) -> tuple[Any, ...]:
+    found = []
+    for s in body:
+        if isinstance(s, t.Let) and s.names == (name,):
+            continue
+        for field, inner in t.blocks(s):
+            s = t.with_block(s, field, _without_let(inner, name))
+        found.append(s)
+    return tuple(found)
+
+
+def _smaller_argument(a: Any) -> Iterator[Any]:
+    if isinstance(a, t.Array):
+        if a.offset and not a.base:
+            yield replace(a, offset=0)
+        if a.fill not in ("small", "poison"):
+            yield replace(a, fill="small")
+    elif not a.constexpr and a.dtype == "i32" and a.name.startswith("n"):
+        for value in (0, 1, a.values[0] // 2, a.values[0] - 1):
+            if 0 <= value < a.values[0]:
+                yield replace(a, values=(value,) * len(a.values))
+
+
+def shrink(kernel: t.Kernel, fails: Callable[[t.Kernel], bool], launch: int = 0, seconds: float = 60.0) -> t.Kernel:
+    """The smallest kernel found in that time for which `fails` still holds."""
+    end = time.monotonic() + seconds
+    improved = True
+    while improved and time.monotonic() < end:
+        improved = False
+        for candidate in candidates(kernel, launch):
+            if time.monotonic() > end:
+                break
+            candidate = pruned(candidate)
+            if not well_formed(candidate) or not candidate.body:
+                continue
+            if fails(candidate):
+                kernel, launch, improved = candidate, 0, True
+                break
+    return kernel

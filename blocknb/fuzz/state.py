@@ -1,0 +1,140 @@
+"""What the generator keeps while it writes a kernel: random numbers, names in scope, arguments, and the body under construction."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.dtypes import FLOATS, INTEGERS
+from blocknb.fuzz.tree import Node, Type
+
+#: How often each dtype is drawn.
+WEIGHTS = {"f32": 8, "i32": 6, "f16": 3, "bf16": 2, "f64": 2, "i64": 3, "i8": 3, "u8": 2, "i16": 2, "u16": 1, "u32": 2, "u64": 1}
+MAX_ELEMENTS = 1024
+
+
+@dataclass
+class Axis:
+    """An axis of the problem: `index` and `mask` are the names of its tile of positions and of what is inside (of a row, a scalar and
+    nothing), `block` its size, `extent` the largest size that it has in a launch, `count` the programs along it."""
+
+    index: str
+    mask: str
+    block: int
+    extent: int
+    count: int
+    size: str  # the name of the argument that holds the extent
+
+    @property
+    def row(self) -> bool:
+        return not self.block
+
+
+@dataclass
+class State:
+    """The kernel so far. `scope` is a stack of names with types, `bodies` a stack of statement lists."""
+
+    r: random.Random
+    scope: list[list[tuple[str, Type]]] = field(default_factory=lambda: [[]])
+    bodies: list[list[Any]] = field(default_factory=lambda: [[]])
+    arguments: list[Any] = field(default_factory=list)
+    helpers: list[t.Helper] = field(default_factory=list)
+    axes: list[Axis] = field(default_factory=list)
+    grid: tuple[int, ...] = (1,)
+    launches: int = 2
+    fixed: set[str] = field(default_factory=set)  # names that nothing may assign again
+    counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    tag: str = ""  # in the names of helpers, which are a module's
+    budget: int = 60  # expressions that may still be made
+    loads: int = 7  # that may still be made
+    closed: bool = False  # no arguments and no memory: the body of a helper
+
+    # ---- random choices ----
+
+    def chance(self, p: float) -> bool:
+        return self.r.random() < p
+
+    def pick(self, options: Sequence[Any]) -> Any:
+        return options[self.r.randrange(len(options))]
+
+    def dtype(self, among: Sequence[str] = (*INTEGERS, *FLOATS)) -> str:
+        return self.r.choices(among, [WEIGHTS[d] for d in among])[0]
+
+    def weighted(self, options: dict[Any, float]) -> Any:
+        return self.r.choices(list(options), list(options.values()))[0]
+
+    # ---- names and statements ----
+
+    def name(self, prefix: str) -> str:
+        return f"{prefix}{next(self.counter)}"
+
+    def emit(self, statement: Any) -> None:
+        self.bodies[-1].append(statement)
+
+    def let(self, value: Node, prefix: str = "v", fixed: bool = False) -> Node:
+        """Binds a value to a new name, and returns the name."""
+        name = self.name(prefix)
+        self.emit(t.Let((name,), value))
+        self.scope[-1].append((name, value.type))
+        if fixed:
+            self.fixed.add(name)
+        return t.var(name, value.type)
+
+    def lets(self, value: Node, prefix: str = "v") -> list[Node]:
+        """Binds the results of an op that has several."""
+        names = tuple(self.name(prefix) for _ in value.type)
+        self.emit(t.Let(names, value))
+        self.scope[-1].extend(zip(names, value.type, strict=True))
+        return [t.var(name, type) for name, type in zip(names, value.type, strict=True)]
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[list[Any]]:
+        """A body whose names end with it; yields its statements."""
+        self.bodies.append([])
+        self.scope.append([])
+        try:
+            yield self.bodies[-1]
+        finally:
+            self.bodies.pop()
+            self.scope.pop()
+
+    def visible(self) -> list[tuple[str, Type]]:
+        return [entry for frame in self.scope for entry in frame]
+
+    def names_of(self, shape: tuple[int, ...], dtype: str | None = None) -> list[Node]:
+        """Names in scope of a shape, no pointers."""
+        return [
+            t.var(name, type)
+            for name, type in self.visible()
+            if type.shape == shape and not type.pointer and (dtype is None or type.dtype == dtype)
+        ]
+
+    # ---- arguments ----
+
+    def array(self, dtype: str, size: int, fill: str = "small", written: bool = False, prefix: str = "x") -> t.Array:
+        offset = self.pick((0, 0, 0, 0, 1, 3, 4, 8)) if dtype else 0
+        found = t.Array(self.name(prefix), dtype, size, fill, offset, "", written)
+        self.arguments.append(found)
+        return found
+
+    def scalar(self, dtype: str, values: Sequence[Any], prefix: str = "s", constexpr: bool = False) -> Node:
+        name = self.name(prefix)
+        self.arguments.append(t.Scalar(name, dtype, tuple(values), constexpr))
+        return Node("arg", Type(dtype), attrs={"name": name, "constexpr": constexpr})
+
+    @property
+    def programs(self) -> int:
+        count = 1
+        for n in self.grid:
+            count *= n
+        return count
+
+
+def pointer(array: t.Array) -> Node:
+    """An array argument as a scalar pointer."""
+    return Node("arg", Type(array.dtype, (), True), attrs={"name": array.name})

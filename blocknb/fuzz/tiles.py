@@ -1,0 +1,307 @@
+"""Random ops on whole tiles: shapes, reductions, scans, sorting, gathers, products, which give a tile of a wanted shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from blocknb.fuzz import dtypes, helpers
+from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float
+from blocknb.fuzz.expressions import Shape, binary, cast, expression
+from blocknb.fuzz.state import MAX_ELEMENTS, State
+from blocknb.fuzz.tree import Node, Type, literal
+
+#: op: how often, and whether a shape can be its result.
+OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
+    "reshape": (1.0, lambda s: math.prod(s) > 1),
+    "trans": (1.0, lambda s: len(s) > 1),
+    "broadcast": (0.7, lambda s: True),
+    "expand": (0.7, lambda s: 1 in s),
+    "join": (0.7, lambda s: s[-1] == 2 and len(s) > 1),
+    "split": (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
+    "interleave": (0.7, lambda s: s[-1] > 1),
+    "cat": (0.5, lambda s: s[0] > 1),
+    "flip": (0.6, lambda s: True),
+    "xor_shuffle": (0.3, lambda s: max(s) > 1),
+    "reduce": (4.0, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
+    "reduce_all": (2.0, lambda s: True),
+    "keep": (1.5, lambda s: True),
+    "extreme": (0.7, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
+    "combine": (0.8, lambda s: math.prod(s) * 2 <= MAX_ELEMENTS),
+    "scan": (1.5, lambda s: True),
+    "combine_scan": (0.8, lambda s: True),
+    "sort": (0.5, lambda s: s[-1] <= 64),
+    "gather": (1.0, lambda s: True),
+    "histogram": (0.4, lambda s: len(s) == 1 and s[0] > 1),
+    "dot": (1.0, lambda s: len(s) == 2 and min(s) >= 16 and math.prod(s) <= 1024),
+    "dot3": (0.3, lambda s: len(s) == 3 and min(s[1:]) >= 16),
+}
+
+
+def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+    """An op on whole tiles that gives `shape`, of `dtype` or another dtype; None where nothing fits."""
+    able = {name: weight for name, (weight, fits) in OPS.items() if fits(shape)}
+    if dtype in dtypes.FLOAT8:
+        return None
+    return MAKE[g.weighted(able)](g, dtype, shape, depth)
+
+
+def axis_of(g: State, shape: Shape) -> int:
+    return g.r.randrange(len(shape))
+
+
+def _inner(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    return expression(g, dtype, shape, depth - 1)
+
+
+def factored(g: State, size: int) -> Shape:
+    """Sizes of a tile of `size` elements, powers of two."""
+    power, rank = size.bit_length() - 1, g.r.randrange(1, 4)
+    cuts = sorted(g.r.randrange(power + 1) for _ in range(rank - 1))
+    edges = [0, *cuts, power]
+    return tuple(1 << (b - a) for a, b in zip(edges, edges[1:], strict=False))
+
+
+def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    return Node("reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape})
+
+
+def _trans(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    perm = list(range(len(shape)))
+    g.r.shuffle(perm)
+    source = [0] * len(shape)
+    for i, p in enumerate(perm):
+        source[p] = shape[i]
+    return Node("trans", Type(dtype, shape), (_inner(g, dtype, tuple(source), depth),), {"perm": tuple(perm), "as": g.pick(("permute", "trans"))})
+
+
+def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis = axis_of(g, shape)
+    if g.chance(0.2):
+        inner = _inner(g, dtype, (), depth)
+        return Node("splat", Type(dtype, shape), (inner,))
+    return Node("broadcast", Type(dtype, shape), (_inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth),))
+
+
+def _expand(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+    axis = shape.index(1)
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    if not rest:
+        return None
+    return Node("expand", Type(dtype, shape), (_inner(g, dtype, rest, depth),), {"axis": axis, "call": g.chance(0.3)})
+
+
+def _join(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    return Node("join", Type(dtype, shape), tuple(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
+
+
+def _interleave(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    half = (*shape[:-1], shape[-1] // 2)
+    return Node("interleave", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+
+
+def _cat(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    half = (shape[0] // 2, *shape[1:])
+    return Node("cat", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+
+
+def _split(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    both = Node("split", (Type(dtype, shape), Type(dtype, shape)), (_inner(g, dtype, (*shape, 2), depth),))
+    return g.pick(g.lets(both))
+
+
+def _flip(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    return Node("flip", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis_of(g, shape)})
+
+
+def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+    axis = axis_of(g, shape)
+    if shape[axis] == 1:
+        return None
+    mask = 1 << g.r.randrange(shape[axis].bit_length() - 1)
+    return Node("xor_shuffle", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis, "mask": mask})
+
+
+def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
+    """An axis to reduce, and the shape with it."""
+    axis = g.r.randrange(len(shape) + 1)
+    room = min(most, MAX_ELEMENTS // math.prod(shape))
+    size = 1 << g.r.randrange(room.bit_length())
+    return axis, (*shape[:axis], size, *shape[axis:])
+
+
+def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool, depth: int) -> Node:
+    """A reduction of a random tile, of `dtype` where the op allows it."""
+    if is_float(dtype):
+        name = g.weighted({"sum": 3, "max": 2, "min": 2})
+    else:
+        name = g.weighted({"sum": 3, "max": 2, "min": 2, "xor_sum": 1, "reduce_or": 0.7, "argmax": 1.0, "argmin": 1.0})
+    kind = dtype
+    if name in ("argmax", "argmin"):
+        kind = g.dtype()
+        axis = 0 if axis is None else axis
+        if len(source) == 1 and keep is False and axis is None:
+            axis = 0
+    elif g.chance(0.2):
+        kind = g.dtype(INTEGERS) if name in ("xor_sum", "reduce_or") else g.dtype()
+    if kind == "i1":
+        kind = "i32"
+    ct = kind
+    if name in ("sum", "xor_sum", "reduce_or") and not is_float(kind) and bits(kind) < 32:
+        ct = "u32" if dtypes.is_unsigned(kind) else "i32"
+    inner = expression(g, kind, source, depth - 1)
+    if name == "sum" and g.chance(0.1):
+        inner, ct = cast(inner, "i1"), "i32"
+    if axis is None:
+        result: Shape = tuple(1 for _ in source) if keep else ()
+    else:
+        result = tuple(1 if i == axis else n for i, n in enumerate(source)) if keep else (*source[:axis], *source[axis + 1 :])
+    out = "i32" if name in ("argmax", "argmin") else ct
+    attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
+    found = Node("reduce", Type(out, result), (inner,), attrs)
+    return found if out == dtype and bits(kind) >= 32 else Node("cast", Type(dtype, result), (found,))
+
+
+def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis, source = _longer(g, shape)
+    return reduction(g, dtype, source, axis, False, depth)
+
+
+def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    """A scalar that was reduced from a tile, on each element of another."""
+    source = shape if math.prod(shape) > 1 else (64,)
+    axis = 0 if len(source) == 1 and g.chance(0.5) else None
+    found = reduction(g, dtype, source, axis, False, depth)
+    if found.type.shape:  # argmax of more than one axis leaves some
+        found = Node("cast", Type(dtype, ()), (Node("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),))
+    other = expression(g, dtype, shape, depth - 1)
+    return cast(binary(g.pick("+-*"), *((other, found) if g.chance(0.7) else (found, other))), dtype)
+
+
+def _summed(dtype: str) -> str:
+    return dtype
+
+
+def _keep(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis = axis_of(g, shape)
+    found = reduction(g, dtype, shape, axis, True, depth)
+    return cast(binary(g.pick("+-"), expression(g, dtype, shape, depth - 1), found), dtype)
+
+
+def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis, source = _longer(g, shape)
+    kind = g.dtype() if dtype == "i1" else dtype
+    types = (Type(kind, shape), Type("i32", shape))
+    value, index = g.lets(Node("extreme", types, (expression(g, kind, source, depth - 1),), {"name": g.pick(("max", "min")), "axis": axis}))
+    if g.chance(0.5):
+        return cast(index, kind)
+    return Node("cast", value.type, (value,)) if bits(kind) < 32 else value
+
+
+def _combined(g: State, dtype: str) -> str:
+    return dtype if dtype in INTEGERS else g.pick(("i32", "i64", "u32", "i32"))
+
+
+def _combine(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis, source = _longer(g, shape, 32)
+    kind, keep = _combined(g, dtype), False
+    if g.chance(0.4):
+        other = g.pick(("i32", kind))
+        helper = helpers.pair_combiner(g, kind, other, True)
+        types = (Type(kind, shape), Type(other, shape))
+        inner = (expression(g, kind, source, depth - 1), expression(g, other, source, depth - 1))
+        first, second = g.lets(Node("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
+        return g.pick((first, second))
+    helper = helpers.combiner(g, kind, True)
+    return Node("combine", Type(kind, shape), (expression(g, kind, source, depth - 1),), {"helper": helper.name, "axis": axis, "keep": keep})
+
+
+def _scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    name = g.weighted({"cumsum": 4, "cumprod": 1})
+    kind = g.dtype(FLOATS if is_float(dtype) else INTEGERS) if g.chance(0.2) or dtype == "i1" else dtype
+    ct = ("u32" if dtypes.is_unsigned(kind) else "i32") if not is_float(kind) and bits(kind) < 32 else kind
+    attrs = {"name": name, "axis": axis_of(g, shape), "reverse": g.chance(0.3), "ct": ct}
+    inner = _inner(g, kind, shape, depth)
+    if name == "cumprod" and is_float(kind):
+        inner = Node("where", Type(kind, shape), (Node("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind}), literal(-1.0), literal(1.0)), {"ct": kind})  # fmt: skip
+        inner = Node("cast", inner.type, (inner,))
+    return Node("cast", Type(kind, shape), (Node("scan", Type(ct, shape), (inner,), attrs),))
+
+
+def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    kind, axis = _combined(g, dtype), axis_of(g, shape)
+    attrs = {"axis": axis, "reverse": g.chance(0.3)}
+    if g.chance(0.4):
+        other = g.pick(("i32", kind, kind))
+        helper = helpers.pair_combiner(g, kind, other, False)
+        inner = (_inner(g, kind, shape, depth), _inner(g, other, shape, depth))
+        both = Node("combine_scan", (Type(kind, shape), Type(other, shape)), inner, attrs | {"helper": helper.name})
+        return g.pick(g.lets(both))
+    helper = helpers.combiner(g, kind, False)
+    return Node("combine_scan", Type(kind, shape), (_inner(g, kind, shape, depth),), attrs | {"helper": helper.name})
+
+
+def _sort(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    kind = dtype if dtype != "i1" else "i32"
+    return Node("sort", Type(kind, shape), (_inner(g, kind, shape, depth),), {"axis": len(shape) - 1, "descending": g.chance(0.4)})
+
+
+def _gather(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    axis = axis_of(g, shape)
+    room = max(1, min(64, MAX_ELEMENTS // (math.prod(shape) // shape[axis])))
+    size = 1 << g.r.randrange(room.bit_length())
+    kind = g.pick(("i32", "i32", "u8", "i64", "i16"))
+    index = binary("&", expression(g, kind, shape, 1), literal(min(size, 128) - 1))
+    source = _inner(g, dtype, (*shape[:axis], size, *shape[axis + 1 :]), depth)
+    return Node("gather", Type(dtype, shape), (source, index), {"axis": axis})
+
+
+def _histogram(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    count = g.pick((16, 64, 128))
+    inner = binary("&", expression(g, "i32", (count,), 1), literal(shape[0] - 1))
+    return Node("histogram", Type("i32", shape), (inner,), {"bins": shape[0]})
+
+
+def _dot(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+    return product(g, shape, depth)
+
+
+def product(g: State, shape: Shape, depth: int, acc: Node | None = None) -> Node:
+    """A matrix product of this shape, of small numbers."""
+    kind = g.weighted({"f16": 3, "bf16": 2, "f32": 3, "i8": 1.5, "e4nv": 0.5, "f64": 0.3 if acc is None else 0})
+    if acc is not None and acc.type.dtype != ("i32" if kind == "i8" else "f32"):
+        kind = "i8" if acc.type.dtype == "i32" else "f16"
+    inner = 32 if kind in ("i8", "e4nv") else g.pick((16, 32))
+    out = {"i8": "i32", "f64": "f64"}.get(kind, "f32")
+    precision = g.pick(("ieee", "tf32", "tf32x3", "ieee")) if kind == "f32" else ""
+    a = expression(g, kind, (*shape[:-2], shape[-2], inner), min(depth - 1, 1))
+    b = expression(g, kind, (*shape[:-2], inner, shape[-1]), min(depth - 1, 1))
+    if acc is None and g.chance(0.3):
+        acc = expression(g, out, shape, depth - 1)
+    return Node("dot", Type(out, shape), (a, b) if acc is None else (a, b, acc), {"precision": precision})
+
+
+MAKE: dict[str, Callable[[State, str, Shape, int], Node | None]] = {
+    "reshape": _reshape,
+    "trans": _trans,
+    "broadcast": _broadcast,
+    "expand": _expand,
+    "join": _join,
+    "split": _split,
+    "interleave": _interleave,
+    "cat": _cat,
+    "flip": _flip,
+    "xor_shuffle": _xor_shuffle,
+    "reduce": _reduce,
+    "reduce_all": _reduce_all,
+    "keep": _keep,
+    "extreme": _extreme,
+    "combine": _combine,
+    "scan": _scan,
+    "combine_scan": _combine_scan,
+    "sort": _sort,
+    "gather": _gather,
+    "histogram": _histogram,
+    "dot": _dot,
+    "dot3": _dot,
+}

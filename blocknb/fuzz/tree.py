@@ -1,0 +1,231 @@
+"""A kernel as data: typed expressions, statements, arguments, helpers. The generator makes it; the printer and the evaluator read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Type:
+    """A tile of `dtype` (a name of `dtypes.DTYPES`) and `shape`, () for a scalar; `pointer`: a tile of addresses of such elements."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    pointer: bool = False
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for n in self.shape:
+            count *= n
+        return count
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An expression. `op` is a key of the printer's and the evaluator's tables, `attrs` what is known while compiling."""
+
+    op: str
+    type: Any  # a Type, or a tuple of Types for ops with several results
+    args: tuple[Node, ...] = ()
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Node]:
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+
+def var(name: str, type: Any) -> Node:
+    return Node("var", type, attrs={"name": name})
+
+
+def number(value: Any, dtype: str = "i32", shape: tuple[int, ...] = ()) -> Node:
+    """A typed constant, printed as `tl.full(shape, value, dtype)`."""
+    return Node("full", Type(dtype, shape), attrs={"value": value})
+
+
+def literal(value: Any) -> Node:
+    """A Python number in the source, which takes the dtype of the other operand."""
+    return Node("literal", Type("weak"), attrs={"value": value})
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    names: tuple[str, ...]
+    value: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    pointer: Node
+    value: Node
+    mask: Node | None = None
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Atomic:
+    """`op` is add, max, min, and, or, xor, xchg or cas; `result` the name of the old value, or "" when it is unused."""
+
+    op: str
+    pointer: Node
+    value: Node
+    mask: Node | None = None
+    result: str = ""
+    compare: Node | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    condition: Node
+    then: tuple[Any, ...]
+    other: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class For:
+    """`flavour`: range, tl.range or tl.static_range; `options` are keywords of tl.range."""
+
+    name: str
+    low: Node
+    high: Node
+    step: Node
+    body: tuple[Any, ...]
+    flavour: str = "range"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class While:
+    condition: Node
+    body: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """A debug_barrier: where lanes of a GPU would race. `always` False leaves it out on the CPU, whose order is the program's."""
+
+    always: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Return:
+    """Ends a program, or a helper with the values that it returns."""
+
+    values: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array argument: `size` elements, `fill` how the inputs are drawn, `offset` elements from an aligned address; `base` names
+    another array of the same dtype whose memory this one views from element `offset` on."""
+
+    name: str
+    dtype: str
+    size: int
+    fill: str = "small"
+    offset: int = 0
+    base: str = ""
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A run-time scalar argument with the values of each launch; `constexpr` makes it a compile-time one, `none` a None pointer."""
+
+    name: str
+    dtype: str
+    values: tuple[Any, ...]
+    constexpr: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Helper:
+    """A kernel function that others call: parameters, statements, and what it returns; `defaults` of its last parameters."""
+
+    name: str
+    params: tuple[tuple[str, Type], ...]
+    body: tuple[Any, ...]
+    results: tuple[Node, ...]
+    defaults: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One kernel and its launches: each takes the values of that number of the scalars."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    body: tuple[Any, ...]
+    grid: tuple[int, ...]
+    helpers: tuple[Helper, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    launches: int = 1
+    seed: int = 0
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [a for a in self.arguments if isinstance(a, Array)]
+
+    @property
+    def scalars(self) -> list[Scalar]:
+        return [a for a in self.arguments if isinstance(a, Scalar)]
+
+
+def nodes(statement: Any) -> list[Node]:
+    """The expressions of one statement, without those of statements in its body."""
+    match statement:
+        case Let():
+            return [statement.value]
+        case Store():
+            parts = (statement.pointer, statement.value, statement.mask, *statement.attrs.get("offsets", ()))
+            return [n for n in parts if n is not None]
+        case Atomic():
+            parts = (statement.pointer, statement.value, statement.mask, statement.compare)
+            return [n for n in parts if n is not None]
+        case If() | While():
+            return [statement.condition]
+        case For():
+            return [statement.low, statement.high, statement.step]
+        case Return():
+            return list(statement.values)
+    return []
+
+
+def blocks(statement: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """The bodies of a statement by the names of their fields."""
+    match statement:
+        case If():
+            return [("then", statement.then), ("other", statement.other)]
+        case For() | While():
+            return [("body", statement.body)]
+    return []
+
+
+def statements(body: tuple[Any, ...]) -> Iterator[Any]:
+    """Every statement, outer ones first."""
+    for statement in body:
+        yield statement
+        for _, inner in blocks(statement):
+            yield from statements(inner)
+
+
+def assigned(body: tuple[Any, ...]) -> set[str]:
+    """The names that statements of a body assign."""
+    found: set[str] = set()
+    for statement in statements(body):
+        match statement:
+            case Let():
+                found.update(statement.names)
+            case Atomic() if statement.result:
+                found.add(statement.result)
+            case For():
+                found.add(statement.name)
+    return found
+
+
+def with_block(statement: Any, name: str, body: tuple[Any, ...]) -> Any:
+    return replace(statement, **{name: body})

@@ -1,0 +1,132 @@
+"""A process that runs kernels, so that one which crashes or hangs is a finding and not the end: `Worker` here, `serve` there."""
+
+from __future__ import annotations
+
+import linecache
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.fuzz import tree as t
+from blocknb.fuzz.execute import Outcome
+
+PATIENCE = 120.0  # seconds for one kernel
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a worker runs kernels: on "cpu" or "cuda", for which CPU features ("" for this machine's), with how many compiling threads.
+    `prepare` is a module that it imports first, which a test uses to break the compiler."""
+
+    device: str = "cpu"
+    features: str = ""
+    threads: int = 2
+    prepare: str = ""
+
+
+class Died(Exception):
+    """The worker crashed or hung; `outcome` says which."""
+
+    def __init__(self, outcome: Outcome):
+        super().__init__(outcome.detail)
+        self.outcome = outcome
+
+
+class Worker:
+    """The parent's end. `ask` sends a request and waits for its answer; `post` only sends, and answers arrive at `connection`."""
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+        self.connection: Any = None
+        self.process: Any = None
+        self.last: tuple[Any, ...] = ()  # the arguments of the newest request
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, self.setup, list(sys.path)), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def post(self, name: str, *args: Any) -> None:
+        if self.process is None:
+            self.start()
+        self.last = args
+        self.connection.send((name, args))
+
+    def take(self, seconds: float = PATIENCE) -> Any:
+        """The next answer. Raises Died."""
+        try:
+            if not self.connection.poll(seconds):
+                self.stop()
+                raise Died(Outcome("hung", f"no answer in {seconds:.0f} s"))
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join(5)
+            code = self.process.exitcode
+            self.stop()
+            raise Died(Outcome("crashed", f"the process ended with {code}")) from None
+
+    def ask(self, name: str, *args: Any, seconds: float = PATIENCE) -> Any:
+        self.post(name, *args)
+        return self.take(seconds)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.connection.close()
+        self.process = None
+
+
+def serve(connection: Any, setup: Setup, path: list[str]) -> None:
+    """The child's end: answers requests until the connection closes."""
+    sys.path[:] = path
+    with tempfile.TemporaryDirectory(prefix="blocknb-fuzz-") as folder:
+        os.environ["BLOCKNB_CACHE_DIR"] = folder  # thousands of kernels that nobody will launch again
+        _prepare(setup)
+        while True:
+            try:
+                name, args = connection.recv()
+            except EOFError:
+                return
+            for answer in REQUESTS[name](setup, *args):
+                connection.send(answer)
+            for file in [file for file in linecache.cache if file.startswith("<fuzz ")]:
+                del linecache.cache[file]
+
+
+def _prepare(setup: Setup) -> None:
+    if setup.features:
+        from blocknb import target
+
+        target.assume_host(setup.features)
+    if setup.prepare:
+        __import__(setup.prepare)
+
+
+def _run(setup: Setup, seed: int, start: int, count: int) -> Any:
+    """Kernels by number: (number, outcome, seconds) for each, in order."""
+    from blocknb.fuzz.execute import attempts
+    from blocknb.fuzz.generate import generate
+
+    yield from zip(range(start, start + count), attempts([generate(seed, i) for i in range(start, start + count)], setup.device, setup.threads), strict=True)
+
+
+def _attempt(setup: Setup, kernel: t.Kernel) -> Any:
+    from blocknb.fuzz.execute import attempt
+
+    yield attempt(kernel, setup.device)
+
+
+def _blame(setup: Setup, kernel: t.Kernel, outcome: Outcome) -> Any:
+    from blocknb.fuzz.blame import blame
+
+    yield blame(kernel, outcome, setup.device)
+
+
+REQUESTS: dict[str, Callable[..., Any]] = {"run": _run, "attempt": _attempt, "blame": _blame}
