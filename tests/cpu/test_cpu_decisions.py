@@ -190,6 +190,28 @@ def crosswise(x, y, n, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(y + tl.program_id(0) * 1024 + c[None, :] * 32 + r[:, None], e)
 
 
+def apart(x, y, z, n, BLOCK: tl.constexpr):
+    """Code for arrays that overlap fetches nothing ahead, ends no row early, and stores nothing past the cache."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * n + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    s = tl.sum(e, axis=0)
+    w = tl.load(z + tl.program_id(0) * n + s.to(tl.int32) + i, mask=i < n)
+    u = e / s + w
+    tl.store(y + tl.program_id(0) * n + i, u, mask=i < n)
+    tl.store(y + i, tl.exp(u - tl.max(u, axis=0)))
+
+
+def chosen(x, y, n, BLOCK: tl.constexpr):
+    """Masks as data: where a mask ends, its tile of bools does."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * n + i, mask=i < n)
+    e = tl.where(i < n, tl.exp(v), 0)
+    keep = (e > 1) & (i < n)
+    s = tl.sum(e, axis=0)
+    tl.store(y + tl.program_id(0) * n + i, e / s, mask=keep)
+
+
 F32, I8 = {"x": "*f32", "y": "*f32", "n": "i32"}, {"x": "*i8", "y": "*i8", "n": "i32"}
 CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "softmax": (softmax, F32 | {"BLOCK": 512}),
@@ -205,6 +227,8 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "leisure": (leisure, F32 | {"z": "*f32", "BLOCK": 512}),
     "crosswise": (crosswise, F32 | {"y": "*f64", "SQUARE": False, "BLOCK": 32}),
     "crosswise_squares": (crosswise, F32 | {"y": "*f64", "SQUARE": True, "BLOCK": 32}),
+    "apart": (apart, F32 | {"z": "*f32", "BLOCK": 512}),
+    "chosen": (chosen, F32 | {"BLOCK": 512}),
     "carried_pointer": (carried_pointer, F32 | {"BLOCK": 512}),
     "whole_grid": (whole_grid, F32 | {"BLOCK": 512}),
     "strided": (strided, F32 | {"BLOCK": 256}),
