@@ -26,6 +26,7 @@ from blocknb.errors import no_assembly
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
+from blocknb.passes.carried_bounds import guards
 from blocknb.target import Target
 from blocknb.trace import Note
 
@@ -83,7 +84,8 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
     machine = Machine.of(target)
-    program = Program(prepared(func))
+    func, checks = guards(prepared(func), "codegen") if checked else (prepared(func), {})
+    program = Program(func, checks)
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
     plain = _body(Emitter(program, machine, helpers, debug, checked, alias=False))

@@ -61,6 +61,8 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
             return code.cast(args[0], source, op.attrs["dtype"], width)
         case "bitcast":
             return code.bitcast(args[0], source, op.attrs["dtype"], width)
+        case "inside":
+            return code.inside(args[0], op.attrs["argument"], op.args[0].type.dtype.element.bytes, width)
         case "ptradd":
             offset = code.cast(
                 args[1],

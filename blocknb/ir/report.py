@@ -22,13 +22,14 @@ from blocknb.language.types import DType, Pointer
 REPORTS = ("print", "assert", "outside")  # the ops that speak
 SHOWN = 4096  # lines that one launch prints at most
 Program = tuple[int, int, int]
+NO_ARGUMENT = -1  # in place of an argument's number: an address that lies in no array that was passed
 VERBS = {"load": "loads", "store": "stores to"}
 
 
 @dataclass(frozen=True)
 class Access:
-    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter,
-    `bytes` the size of an element."""
+    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter
+    (or NO_ARGUMENT), `bytes` the size of an element."""
 
     loc: Loc | None
     action: str
@@ -122,6 +123,8 @@ def access_error(
 ) -> AccessError:
     """The error for an access to element `index` of the array `name`, whose first and last elements are `reach` (counted from the
     pointer that was passed). `total`: so many accesses were outside and were skipped."""
+    if site.argument == NO_ARGUMENT:
+        return _astray(site, program, index)
     first, last = reach
     has = f"elements {first} to {last}" if first else f"{last + 1} element{'s' if last else ''}"
     more = f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
@@ -134,6 +137,16 @@ def access_error(
         if site.action in ("load", "store"):
             keeps += ", or boundary_check=(0, 1) where it is a block pointer"
     return AccessError(message, site.loc, keeps, program=program, index=index)
+
+
+def _astray(site: Access, program: Program, index: int) -> AccessError:
+    """The error for an access whose pointer is made of several arguments, and points to none of their arrays. `index` counts elements
+    from address 0."""
+    verb = {"load": "loads from", "store": "stores to"}.get(site.action, "updates")
+    place = index * site.bytes % 2**64
+    message = f"program {program} {verb} address {place:#x}, which lies in no array that was passed"
+    hint = "move a pointer by `+`, so that the array it came from is known; integers made from pointers lose it"
+    return AccessError(message, site.loc, hint, program=program, index=index)
 
 
 def assertion_error(site: Assertion, program: Program, index: int, total: int = 1) -> DeviceAssertionFailed:
@@ -149,6 +162,8 @@ def assertion_error(site: Assertion, program: Program, index: int, total: int = 
 
 def reach(address: int, lower: int, upper: int, size: int) -> tuple[int, int]:
     """The first and last element of the bytes from `lower` to `upper`, counted from an address."""
+    if lower >= upper:  # an empty array, which may have no address
+        return 0, -1
     return (lower - address) // size, (upper - address) // size - 1
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from blocknb.runtime.interface import TensorWrapper
 
 UNBOUNDED = (0, 2**64 - 1)
+NOTHING = (2**64 - 1, 2**64 - 1)  # of an empty array without an address: what lies just below 0 is outside, too
 
 
 def extent(value: Any, address: int) -> tuple[int, int]:
@@ -25,7 +26,7 @@ def extent(value: Any, address: int) -> tuple[int, int]:
         return UNBOUNDED
     shape, strides, size = found
     if 0 in shape:
-        return address, address
+        return (address, address) if address else NOTHING
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
 

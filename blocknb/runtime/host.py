@@ -25,7 +25,7 @@ import numpy as np
 from blocknb.codegen import report
 from blocknb.codegen.report import Site
 from blocknb.errors import KernelError, LaunchError
-from blocknb.ir.report import Access, Assertion, Print, access_error, assertion_error, reach
+from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, Print, access_error, assertion_error, reach
 from blocknb.language.types import Pointer
 from blocknb.runtime.reports import tell
 
@@ -245,6 +245,8 @@ class HostKernel:
         if isinstance(site, Assertion):
             return assertion_error(site, program, index)
         assert isinstance(site, Access), "only accesses and assertions fail"
+        if site.argument == NO_ARGUMENT:
+            return access_error(site, "", program, index, (0, -1))
         name = self.parameters[site.argument][0]
         address, lower, upper = arguments[site.argument]
         return access_error(site, name, program, index, reach(address, lower, upper, site.bytes))
