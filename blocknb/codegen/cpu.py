@@ -28,7 +28,7 @@ from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
 from blocknb.passes.carried_bounds import guards
 from blocknb.target import Target
-from blocknb.trace import Note
+from blocknb.trace import Note, Notes
 
 #: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
 #: on a line of its own, the next program to run.
@@ -84,7 +84,8 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
     machine = Machine.of(target)
-    func, checks = guards(prepared(func), "codegen") if checked else (prepared(func), {})
+    notes = Notes("codegen")
+    func, checks = guards(prepared(func), notes) if checked else (prepared(func), {})
     program = Program(func, checks)
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
@@ -104,7 +105,7 @@ def generate(func: Func, target: Target, checked: bool = True) -> Module:
     loops = any(op.name in ("while", "for") for op in func.ops())
     scratch = max(LINE, *(e.scratch.bytes for e in made))
     sites = tuple(site for e in made for site in e.sites)
-    return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
+    return Module("\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.notes.list))
 
 
 def prepared(func: Func) -> Func:

@@ -124,13 +124,11 @@ def access_error(
     """The error for an access to element `index` of the array `name`, whose first and last elements are `reach` (counted from the
     pointer that was passed). `total`: so many accesses were outside and were skipped."""
     if site.argument == NO_ARGUMENT:
-        return _astray(site, program, index)
+        return _astray(site, program, index, total)
     first, last = reach
     has = f"elements {first} to {last}" if first else f"{last + 1} element{'s' if last else ''}"
-    more = f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
-    message = (
-        f"program {program} {VERBS.get(site.action, 'updates')} element {index} of `{name}`, which has {has}{more}"
-    )
+    verb = VERBS.get(site.action, "updates")
+    message = f"program {program} {verb} element {index} of `{name}`, which has {has}{_others(total)}"
     keeps = "compare and swap only where the index is valid, under an `if`"
     if site.action != "atomic_cas":
         keeps = f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)"
@@ -139,12 +137,16 @@ def access_error(
     return AccessError(message, site.loc, keeps, program=program, index=index)
 
 
-def _astray(site: Access, program: Program, index: int) -> AccessError:
+def _others(total: int) -> str:
+    return f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
+
+
+def _astray(site: Access, program: Program, index: int, total: int) -> AccessError:
     """The error for an access whose pointer is made of several arguments, and points to none of their arrays. `index` counts elements
     from address 0."""
     verb = {"load": "loads from", "store": "stores to"}.get(site.action, "updates")
     place = index * site.bytes % 2**64
-    message = f"program {program} {verb} address {place:#x}, which lies in no array that was passed"
+    message = f"program {program} {verb} address {place:#x}, which lies in no array that was passed{_others(total)}"
     hint = "move a pointer by `+`, so that the array it came from is known; integers made from pointers lose it"
     return AccessError(message, site.loc, hint, program=program, index=index)
 

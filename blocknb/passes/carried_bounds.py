@@ -17,6 +17,7 @@ from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES
 from blocknb.language.types import Tile
+from blocknb.trace import Notes
 
 UNOWNED = -1
 Owner = int | Value
@@ -40,14 +41,27 @@ class Guard:
         return None if isinstance(self.owner, int) else self.owner
 
 
-def guards(func: Func, origin: str) -> tuple[Func, dict[int, Guard]]:
+def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
     """The function with owners beside the pointers that need them, and the guard of each access by the id of its op."""
     provenance = Provenance(func)
     accesses = [op for op in func.ops() if op.name in ACCESSES and is_pointer(op.args[0])]
     owners = Owners(func, provenance)
     if any(provenance.carried(op.args[0]) for op in accesses):
-        func = rebuild(func, origin, owners.visit)
-    return func, {op.id: owners.guard(op.args[0]) for op in accesses}
+        func = rebuild(func, notes.origin, owners.visit)
+    found = [(op, owners.guard(op.args[0])) for op in accesses]
+    explain(found, notes)
+    return func, {op.id: guard for op, guard in found}
+
+
+def explain(found: Sequence[tuple[Op, Guard]], notes: Notes) -> None:
+    """A note for each access that is checked by its address or not at all, and one that counts the checked ones."""
+    for op, guard in found:
+        for reason in guard.foreign:
+            text = f"the {op.name} is not checked where its address lies in no array that was passed: {reason}"
+            notes(op, text, "missed")
+    if found:
+        checked = sum(not guard.foreign for _, guard in found)
+        notes(None, f"{checked} of {len(found)} access{'es' * (len(found) > 1)} checked against the bounds of the arrays")
 
 
 class Owners:
@@ -85,6 +99,8 @@ class Owners:
                 return NotImplemented
         if not any(map(carried, op.results)):
             return NotImplemented
+        if op.name == "ptradd" and op.args[1].type.dtype.bits == 64:
+            op = op.replace(attrs={**op.attrs, "saturate": True})
         walk.builder.append(op)  # with its combine, if any, as it is
         self.follow(op, walk.builder)
         return op.results
