@@ -23,8 +23,9 @@ MIXED = "mixed"
 
 Origins = frozenset[int | str]
 NONE: Origins = frozenset()
-#: Ops whose result points where their first operand does.
-KEEPS = ("ptradd", "promise", "splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "flip", "gather", "part")
+#: Ops that give elements another place or shape, and all whose result points where their first operand does.
+MOVES = ("broadcast", "expand_dims", "reshape", "trans", "convert", "flip", "gather", "part")
+KEEPS = ("ptradd", "promise", "splat", *MOVES)
 
 
 def is_pointer(value: Value) -> bool:
@@ -168,7 +169,9 @@ def flows(op: Op) -> list[tuple[Value, list[Value]]]:
         case "while":
             test, body = op.blocks
             places = zip(op.args, test.terminator.args[1:], body.terminator.args, strict=True)
-            sources = [list(place) for place in places]  # one set of origins for each place, wherever in the loop it is asked
+            sources = [
+                list(place) for place in places
+            ]  # one set of origins for each place, wherever in the loop it is asked
             targets = zip(test.args, body.args, op.results, strict=True)
             return [(t, given) for three, given in zip(targets, sources, strict=True) for t in three]
         case "if":

@@ -30,9 +30,9 @@ from blocknb.passes.carried_bounds import guards
 from blocknb.target import Target
 from blocknb.trace import Note, Notes
 
-#: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
-#: on a line of its own, the next program to run.
-STOP, SITE, OFFSET, PROGRAM, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 6, 8, 16
+#: Words of the status block (i64): a stop flag, then what went wrong, a bit for each argument that is read-only, the address of the
+#: report (see `report`) that prints go to, then, on a line of its own, the next program to run.
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 8, 16
 POINTER_WORDS = 3
 
 
@@ -177,6 +177,8 @@ def _load_arguments(e: Emitter) -> None:
         value = word if bits == "i64" else c.convert("trunc", word, "i64", bits, 1)
         e.scalars[param] = value if bits == element else c.convert("bitcast", value, bits, element, 1)
         at += 1
+    if any(guard.asks_readonly for guard in e.program.guards.values()):
+        e.checks.load_locked(_word(c, "%status", READONLY))
 
 
 def _start_programs(c: Code) -> None:

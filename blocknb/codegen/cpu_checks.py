@@ -7,13 +7,13 @@ compared lane by lane in vectors. What fails goes to a cold block that finds the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from blocknb.codegen.cpu_ops import constant
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
-from blocknb.ir.report import NO_ARGUMENT, access
+from blocknb.ir.report import access
 from blocknb.language import types as t
 from blocknb.passes.carried_bounds import UNOWNED, Guard
 
@@ -47,6 +47,18 @@ class Checks:
         self.e = emitter
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
+        self._locked: dict[
+            int, str
+        ] = {}  # of each pointer argument: the bytes of its array if that is read-only, else 0
+
+    def load_locked(self, readonly: str) -> None:
+        """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
+        c = self.e.code
+        for argument, (_, lower, upper) in self.e.bounds.items():
+            bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
+            size = c.select(bit, c.binary("sub", upper, lower, "i64", 1), "0", "i64", 1)
+            self.e.scalars.types[size] = "i64"
+            self._locked[argument] = size
 
     # -- sites -----------------------------------------------------------------------------------------------------------
 
@@ -60,18 +72,20 @@ class Checks:
         size = op.args[0].type.dtype.element.bytes
         cases = self._cases(op, guard)
         if guard.carried is None:
-            return Place(*cases[0][1], size)
+            number, start, lower, upper = cases[0][1]
+            return Place(number, start, lower, upper, size)
         c = self.e.code
         owner, width = self.owners[op] if op in self.owners else (self.e.scalar(guard.carried), 1)
         if lane is not None and width > 1:
             owner, width = c.w.value(f"extractelement {vector_type('i32', width)} {owner}, i64 {lane}"), 1
         *others, (_, chosen) = cases
-        values = [c.splat(value, "i64", width) for value in chosen]
+        values: list[str] = [c.splat(value, "i64", width) for value in chosen]
         for argument, candidate in reversed(others):
             is_owner = c.w.value(f"icmp eq {vector_type('i32', width)} {owner}, {constant(argument, t.int32, width)}")
             splats = [c.splat(value, "i64", width) for value in candidate]
             values = [c.select(is_owner, a, b, "i64", width) for a, b in zip(splats, values, strict=True)]
-        return Place(*values, size, width)
+        number, start, lower, upper = values
+        return Place(number, start, lower, upper, size, width)
 
     def _cases(self, op: Op, guard: Guard) -> list[tuple[int, tuple[str, str, str, str]]]:
         """Of each possible owner: its number, and (site number, address, lower, upper)."""
@@ -80,8 +94,27 @@ class Checks:
             self._numbers[op] = self.e.first_site + len(self.e.sites)
             self.e.sites += [access(op, owner) for owner in owners]
         unowned = EVERYWHERE if guard.foreign else NOWHERE
-        bounds = [unowned if owner == UNOWNED else self.e.bounds[owner] for owner in owners]
+        bounds = [unowned if owner == UNOWNED else self._bounds(owner, guard) for owner in owners]
         return [(owner, (str(self._numbers[op] + i), *bounds[i])) for i, owner in enumerate(owners)]
+
+    def _bounds(self, argument: int, guard: Guard) -> tuple[str, str, str]:
+        """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
+        start, lower, upper = self.e.bounds[argument]
+        if guard.asks_readonly:
+            upper = self.e.code.binary("sub", upper, self._locked[argument], "i64", 1)
+        return start, lower, upper
+
+    def _hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
+        """Of each argument: whether an address lies in its array and that is read-only. For pointers that may belong to no argument."""
+        if not (guard.foreign and guard.asks_readonly):
+            return []
+        c, found = self.e.code, []
+        for argument in self._locked:
+            lower, size = self.e.bounds[argument][1], self._locked[argument]
+            distance = c.binary("sub", addresses, c.splat(lower, "i64", width), "i64", width)
+            hit = c.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {c.splat(size, 'i64', width)}")
+            found.append((argument, hit))
+        return found
 
     def number(self, site: Site) -> int:
         """A number for a site that is not an access."""
@@ -102,9 +135,15 @@ class Checks:
         w.place(cold)
         return cold, on
 
-    def _report(self, place: Place, address: str, on: str) -> None:
+    def _report(self, op: Op, place: Place, address: str, on: str) -> None:
         """Ends the cold block: the address is outside."""
-        c = self.e.code
+        c, guard = self.e.code, self.guard(op)
+        assert guard is not None
+        for argument, hit in self._hits(guard, address, 1):
+            site = str(self._numbers[op] + guard.possible.index(argument))
+            number = c.select(hit, site, place.number, "i64", 1)
+            start = c.select(hit, self.e.bounds[argument][0], place.start, "i64", 1)
+            place = replace(place, number=number, start=start)
         offset = c.binary(
             "ashr", c.binary("sub", address, place.start, "i64", 1), str(place.size.bit_length() - 1), "i64", 1
         )
@@ -126,7 +165,11 @@ class Checks:
         assert guard is not None
         if guard.wraps:
             bad = self._beyond(low, place, width)
-            return bad if high == low else c.binary("or", bad, self._beyond(high, place, width), "i1", width)
+            if high != low:
+                return c.binary("or", bad, self._beyond(high, place, width), "i1", width)
+            for _, hit in self._hits(guard, low, width):
+                bad = c.binary("or", bad, hit, "i1", width)
+            return bad
         below = c.w.value(f"icmp ult {ty} {low}, {c.splat(place.lower, 'i64', width)}")
         end = c.binary("add", high, constant(place.size, t.int64, width), "i64", width)
         above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(place.upper, 'i64', width)}")
@@ -154,10 +197,17 @@ class Checks:
         if mask is not None:
             bad = self.e.code.binary("and", bad, mask, "i1", 1)
         _, on = self._guard(bad)
-        self._report(place, address, on)
+        self._report(op, place, address, on)
+
+    def by_lane(self, op: Op) -> bool:
+        """Whether the ends of a row do not tell if all of it is allowed."""
+        guard = self.guard(op)
+        return guard is not None and bool(guard.foreign) and guard.asks_readonly
 
     def row_outside(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether any of the elements at base, base + step, ... (bytes), `count` of them (an i64; none if negative), is outside."""
+        if self.by_lane(op):
+            return self._row_or_locked(op, base, step, count)
         place = self.place(op)
         return "false" if place is None else self._row_outside(op, place, base, step, count)
 
@@ -169,6 +219,24 @@ class Checks:
         bad = self._outside(op, low, high, place)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
+        return bad
+
+    def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
+        """Whether an element is outside, or the row may meet an array that is read-only."""
+        c, place = self.e.code, self.place(op)
+        assert place is not None
+        bad = self._row_outside(op, place, base, step, count)
+        span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
+        last = c.binary("add", base, span, "i64", 1)
+        low, high = (base, last) if step > 0 else (last, base)
+        for argument, size in self._locked.items():
+            lower = self.e.bounds[argument][1]
+            end = c.binary("add", lower, size, "i64", 1)
+            below = c.w.value(f"icmp ult i64 {low}, {end}")
+            above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(place.size), 'i64', 1)}, {lower}")
+            some = c.w.value(f"icmp ne i64 {size}, 0")
+            meets = c.binary("and", c.binary("and", below, above, "i1", 1), some, "i1", 1)
+            bad = c.binary("or", bad, meets, "i1", 1)
         return bad
 
     def row(self, op: Op, base: str, step: int, count: str) -> None:
@@ -184,7 +252,7 @@ class Checks:
         outside = self._outside(op, base, base, place)
         lane = c.select(outside, "0", steps, "i64", 1)
         address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
-        self._report(place, address, on)
+        self._report(op, place, address, on)
 
     def lanes(self, op: Op, addresses: str, mask: str | None, width: int) -> None:
         """Checks a vector of i64 addresses where the mask is on."""
@@ -205,4 +273,4 @@ class Checks:
             wide = c.convert("zext", lane, f"i{width}", "i64", 1) if width < 64 else lane
             place = self.place(op, wide)
             assert place is not None
-        self._report(place, address, on)
+        self._report(op, place, address, on)

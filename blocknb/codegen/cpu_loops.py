@@ -276,7 +276,12 @@ class Row:
         uniform_owner = self._owner(op)
         if isinstance(mask, Uniform) and mask.text == "true":
             mask = None
-        if op.name == "load" and uniform_owner and isinstance(pointers, Uniform) and (mask is None or isinstance(mask, Uniform)):
+        if (
+            op.name == "load"
+            and uniform_owner
+            and isinstance(pointers, Uniform)
+            and (mask is None or isinstance(mask, Uniform))
+        ):
             other = self.kind(op.args[2]) if len(op.args) > 2 else None
             if other is None or isinstance(other, Uniform):
                 value = memory.scalar_load(
@@ -293,7 +298,7 @@ class Row:
         if isinstance(mask, Prefix):
             count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
         if isinstance(pointers, Progression) and uniform_owner:
-            if isinstance(mask, (Varying, Stored)):
+            if isinstance(mask, (Varying, Stored)) or self.e.checks.by_lane(op):
                 self.unsafe[op] = self.e.checks.row_outside(op, pointers.base, pointers.step, count)
             else:
                 self.e.checks.row(op, pointers.base, pointers.step, count)

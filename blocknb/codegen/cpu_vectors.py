@@ -212,8 +212,8 @@ class Body:
         if guard is None or guard.carried is None:
             return
         kind = self.row.kind(guard.carried)
-        one = isinstance(kind, Uniform)
-        self.e.checks.owners[op] = (kind.text, 1) if one else (self.value(guard.carried), self.width)
+        register = (kind.text, 1) if isinstance(kind, Uniform) else (self.value(guard.carried), self.width)
+        self.e.checks.owners[op] = register
 
     def _load(self, op: Op) -> str:
         c, dtype, mask, other = self.code, op.args[0].type.dtype.element, self._mask(op), None

@@ -17,7 +17,7 @@ import numpy as np
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
 from blocknb.ir.provenance import UNOWNED, Owned, owners_of
-from blocknb.ir.report import Access, Printed, access_error, action_of, reach
+from blocknb.ir.report import Access, Printed, access_error, action_of, reach, readonly_error
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
@@ -86,7 +86,7 @@ class AddressSpace:
         for chosen, number, offsets in self._locate(op, program, addresses, on, size):
             memory = self.bytes[number]
             if not memory.flags.writeable:
-                raise AccessError("stores to an array that is read-only", op.loc, program=program)
+                raise readonly_error(Access(op.loc, action_of(op), number, size), self.names[number], program)
             where, new = offsets[:, None] + np.arange(size), data[chosen].view(np.uint8).reshape(-1, size)
             if self.observer:
                 self.observer(number, where, new)
@@ -101,7 +101,8 @@ class AddressSpace:
         for chosen, number, offsets in self._locate(op, program, addresses, on, dtype.itemsize):
             memory = self.bytes[number]
             if not memory.flags.writeable:
-                raise AccessError("an atomic on an array that is read-only", op.loc, program=program)
+                site = Access(op.loc, action_of(op), number, dtype.itemsize)
+                raise readonly_error(site, self.names[number], program)
             if self.observer:
                 self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
             for i, offset in zip(chosen, offsets, strict=True):

@@ -22,7 +22,17 @@ from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.provenance import follow, moved
-from blocknb.ir.report import NO_ARGUMENT, REPORTS, Access, Assertion, Printed, access_error, assertion_error, lines, prints
+from blocknb.ir.report import (
+    NO_ARGUMENT,
+    REPORTS,
+    Access,
+    Assertion,
+    Printed,
+    access_error,
+    assertion_error,
+    lines,
+    prints,
+)
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.language.types import Pointer, Tile

@@ -137,6 +137,13 @@ def access_error(
     return AccessError(message, site.loc, keeps, program=program, index=index)
 
 
+def readonly_error(site: Access, name: str, program: Program) -> AccessError:
+    """The error for a store to an array that is read-only, through a pointer of which only the address tells the array."""
+    verb = VERBS.get(site.action, "updates")
+    message = f"program {program} {verb} `{name}`, an array that is read-only"
+    return AccessError(message, site.loc, f"pass a copy: {name}.copy()", program=program)
+
+
 def _others(total: int) -> str:
     return f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.analysis.provenance import MIXED, Provenance, is_pointer
+from blocknb.analysis.provenance import KEEPS, MIXED, MOVES, Provenance, is_pointer
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES
+from blocknb.language.ops import ACCESSES, OPS
 from blocknb.language.types import Tile
 from blocknb.trace import Notes
 
@@ -28,17 +28,23 @@ class Guard:
     """What a check of an access compares with: the bounds of the argument `owner`, one of `possible`, of which UNOWNED is the last.
 
     `foreign` says why the owner may be UNOWNED in a right program; empty if that is an error. `wraps`: a 64-bit offset may have moved the
-    pointer past the end of the address space."""
+    pointer past the end of the address space. `writes`: it is no load."""
 
     owner: Owner
     possible: tuple[int, ...]
     foreign: tuple[str, ...] = ()
     wraps: bool = False
+    writes: bool = False
 
     @property
     def carried(self) -> Value | None:
         """The owner, where it is known at run time only."""
         return None if isinstance(self.owner, int) else self.owner
+
+    @property
+    def asks_readonly(self) -> bool:
+        """Whether only the address tells the array that is stored to, so that no launch can refuse a read-only one."""
+        return self.writes and UNOWNED in self.possible
 
 
 def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
@@ -48,7 +54,7 @@ def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
     owners = Owners(func, provenance)
     if any(provenance.carried(op.args[0]) for op in accesses):
         func = rebuild(func, notes.origin, owners.visit)
-    found = [(op, owners.guard(op.args[0])) for op in accesses]
+    found = [(op, owners.guard(op)) for op in accesses]
     explain(found, notes)
     return func, {op.id: guard for op, guard in found}
 
@@ -61,7 +67,9 @@ def explain(found: Sequence[tuple[Op, Guard]], notes: Notes) -> None:
             notes(op, text, "missed")
     if found:
         checked = sum(not guard.foreign for _, guard in found)
-        notes(None, f"{checked} of {len(found)} access{'es' * (len(found) > 1)} checked against the bounds of the arrays")
+        notes(
+            None, f"{checked} of {len(found)} access{'es' * (len(found) > 1)} checked against the bounds of the arrays"
+        )
 
 
 class Owners:
@@ -77,14 +85,15 @@ class Owners:
         known = self.provenance.argument(pointer)
         return self._owners[pointer] if known is None else known
 
-    def guard(self, pointer: Value) -> Guard:
-        """The guard of an access through a pointer."""
+    def guard(self, op: Op) -> Guard:
+        """The guard of an access."""
+        pointer, writes = op.args[0], bool(OPS[op.name].writes)
         origins, carried = self.provenance.of(pointer), self.provenance.carried(pointer)
         possible = sorted(origin for origin in origins if isinstance(origin, int))
         if len(possible) < len(origins):  # it was resolved by its address
             possible = [*self.pointers, UNOWNED]
         wraps = carried or pointer in self.provenance.wide
-        return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), wraps)
+        return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), wraps, writes)
 
     def visit(self, op: Op, walk: Rebuild) -> Any:
         carried = self.provenance.carried
@@ -119,19 +128,20 @@ class Owners:
             condition, first, second = op.args
             shape = result.type.shape if result in kept.varying else ()
             return b.value("select", condition, self._as(first, shape, b), self._as(second, shape, b))
-        owned = [x for x in op.args if kept.of(x)]
-        if op.name == "load" or len(owned) != 1 or (not is_pointer(owned[0]) and MIXED in kept.of(owned[0])):
-            if not (op.name in ("ptradd", "gather") and is_pointer(op.args[0])):
-                return self._resolved(result, b)
-        source = op.args[0] if op.name in ("ptradd", "gather") else owned[0]
-        if MIXED in kept.of(result) and MIXED not in kept.of(source):
+        if (source := self._source(op)) is None:
             return self._resolved(result, b)
         owner = self._as(source, None, b)
-        if not owner.type.shape or op.name in ("ptradd", "promise", "bitcast", "cast") or op.results[0].type.shape == ():
-            return owner
-        if op.name in ("broadcast", "expand_dims", "reshape", "trans", "convert", "flip", "part", "gather"):
-            return b.value(op.name, owner, *op.args[1:], **op.attrs)
-        return owner
+        return b.value(op.name, owner, *op.args[1:], **op.attrs) if owner.type.shape and op.name in MOVES else owner
+
+    def _source(self, op: Op) -> Value | None:
+        """The operand whose owner the result of an op has, None where only the address tells."""
+        if op.name in KEEPS:
+            return op.args[0]
+        origins = self.provenance.of
+        owned = [x for x in op.args if origins(x)]
+        if len(owned) != 1 or OPS[op.name].kind != "elementwise":
+            return None
+        return owned[0] if is_pointer(owned[0]) or MIXED not in origins(owned[0]) else None
 
     def _as(self, pointer: Value, shape: tuple[int, ...] | None, b: Builder) -> Value:
         """The owner as a value of a shape (None: as it is)."""
@@ -161,7 +171,9 @@ class Owners:
         made = []
         for value in values:
             if self.provenance.carried(value):
-                self._owners[value] = Value(Tile(t.int32, self._shape(value)), f"{value.name}.owner" if value.name else "")
+                self._owners[value] = Value(
+                    Tile(t.int32, self._shape(value)), f"{value.name}.owner" if value.name else ""
+                )
                 made.append(self._owners[value])
         return made
 

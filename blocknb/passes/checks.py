@@ -64,7 +64,7 @@ def checks(func: Func, target: Target, notes: Notes) -> Func:
             return NotImplemented
         if op.name not in ACCESSES:
             return owners.visit(op, walk)
-        guard = owners.guard(op.args[0])
+        guard = owners.guard(op)
         found.append((op, guard))
         walk.builder.append(guarded(op, guard, walk))
         owners.follow(op, walk.builder)
