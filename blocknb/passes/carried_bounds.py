@@ -81,9 +81,9 @@ class Owners:
         self._owners: dict[Value, Value] = {}
 
     def of(self, pointer: Value) -> Owner:
-        """The argument of a pointer: its number, or an i32 (of the pointer's shape, or a scalar for all lanes)."""
+        """The argument of a pointer: its number, or an i32 (of the pointer's shape, or a scalar for all lanes). A plain number has none."""
         known = self.provenance.argument(pointer)
-        return self._owners[pointer] if known is None else known
+        return self._owners.get(pointer, UNOWNED) if known is None else known
 
     def guard(self, op: Op) -> Guard:
         """The guard of an access."""
@@ -92,6 +92,8 @@ class Owners:
         possible = sorted(origin for origin in origins if isinstance(origin, int))
         if len(possible) < len(origins):  # it was resolved by its address
             possible = [*self.pointers, UNOWNED]
+        elif not possible:  # no pointer reaches it
+            possible = [UNOWNED]
         wraps = carried or pointer in self.provenance.wide
         return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), wraps, writes)
 
