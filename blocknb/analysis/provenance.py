@@ -8,6 +8,7 @@ the others `passes.carried_bounds` makes code that carries the owner. A pointer 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op, Value
@@ -75,6 +76,20 @@ class Provenance:
     def foreign(self, pointer: Value) -> list[str]:
         """Why a pointer may point to memory that belongs to no argument; empty if it may not."""
         return [reason for reason in FOREIGN if reason in self.of(pointer)]
+
+    def leading_to(self, wanted: Callable[[Value], bool]) -> set[Value]:
+        """Pointers that are wanted, and those that they may be made of."""
+        edges = [(target, sources) for op in self.func.ops() for target, sources in flows(op) if is_pointer(target)]
+        found = {target for target, _ in edges if wanted(target)}
+        todo = list(found)
+        makers: dict[Value, list[Value]] = {}
+        for target, sources in edges:
+            makers.setdefault(target, []).extend(filter(is_pointer, sources))
+        while todo:
+            fresh = [source for source in makers.get(todo.pop(), ()) if source not in found]
+            found.update(fresh)
+            todo += fresh
+        return found
 
     # -- the fixed point -------------------------------------------------------------------------------------------------
 

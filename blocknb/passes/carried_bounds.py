@@ -79,6 +79,7 @@ class Owners:
         self.provenance = provenance
         self.pointers = [i for i, param in enumerate(func.params) if is_pointer(param)]
         self._owners: dict[Value, Value] = {}
+        self._selected = provenance.leading_to(provenance.carried)
 
     def of(self, pointer: Value) -> Owner:
         """The argument of a pointer: its number, or an i32 (of the pointer's shape, or a scalar for all lanes). A plain number has none."""
@@ -108,10 +109,10 @@ class Owners:
                 return self._if(op, walk)
             case "for" | "while" | "if":
                 return NotImplemented
-        if not any(map(carried, op.results)):
-            return NotImplemented
-        if op.name == "ptradd" and op.args[1].type.dtype.bits == 64:
+        if op.name == "ptradd" and op.args[1].type.dtype.bits == 64 and op.result in self._selected:
             op = op.replace(attrs={**op.attrs, "saturate": True})
+        elif not any(map(carried, op.results)):
+            return NotImplemented
         walk.builder.append(op)  # with its combine, if any, as it is
         self.follow(op, walk.builder)
         return op.results

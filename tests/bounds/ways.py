@@ -15,7 +15,7 @@ import blocknb.language as tl
 ACTIONS = ("load", "store", "atomic", "cas")
 WAYS: dict[str, Any] = {}
 #: Ways whose pointers are looked up by their address, in the arrays that were passed.
-RESOLVED = ("loaded", "loaded_tile", "summed_integers", "reduced")
+RESOLVED = ("loaded", "loaded_tile", "summed_integers", "reduced", "split_again")
 #: Of those, the ones that may name memory that no argument describes.
 FOREIGN = ("loaded", "loaded_tile")
 
@@ -43,25 +43,24 @@ def finish(p, off, n, out, ACTION: tl.constexpr, BLOCK: tl.constexpr):
         act(p + off + i, i, n, out, ACTION, BLOCK)
 
 
-def way(k: Any) -> Any:
-    WAYS[k.__name__] = k
-    return k
+def way(function: Any) -> Any:
+    """A kernel that is compiled once, whatever the numbers are."""
+    made = blocknb.kernel(do_not_specialize=["c", "off", "n"])(function)
+    WAYS[made.__name__] = made
+    return made
 
 
 @way
-@blocknb.kernel
 def conditional(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     finish(x if c > 1 else y, off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def where(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     finish(tl.where(c > 1, x, y), off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def branches(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     if c > 1:
         p = x
@@ -78,13 +77,11 @@ def chosen(x, y, c):
 
 
 @way
-@blocknb.kernel
 def helper(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     finish(chosen(x, y, c), off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def swapped(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p, q = y, x
     for _ in range(c + 1):
@@ -93,7 +90,6 @@ def swapped(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constex
 
 
 @way
-@blocknb.kernel
 def swapped_while(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p, q, i = y, x, 0
     while i < c + 1:
@@ -102,7 +98,6 @@ def swapped_while(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.c
 
 
 @way
-@blocknb.kernel
 def swapped_tiles(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     p, q = y + off + i, x + off + i
@@ -112,7 +107,6 @@ def swapped_tiles(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.c
 
 
 @way
-@blocknb.kernel
 def moved_in_a_loop(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p = x if c > 1 else y
     for _ in range(4):
@@ -121,7 +115,6 @@ def moved_in_a_loop(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl
 
 
 @way
-@blocknb.kernel
 def nested(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p = x
     if c < 5:
@@ -133,14 +126,12 @@ def nested(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexp
 
 
 @way
-@blocknb.kernel
 def lanes(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     act(tl.where((i >= 0) & (c > 1), x + off + i, y + off + i), i, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def carried_lanes(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     p = y + off + i
@@ -150,7 +141,6 @@ def carried_lanes(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.c
 
 
 @way
-@blocknb.kernel
 def gathered(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     both = tl.where(i == 1, x, y)
@@ -159,7 +149,6 @@ def gathered(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.conste
 
 
 @way
-@blocknb.kernel
 def concatenated(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK // 2)
     p = tl.where(c > 1, x, y) + off
@@ -168,7 +157,6 @@ def concatenated(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.co
 
 
 @way
-@blocknb.kernel
 def joined(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK // 2)
     p = tl.where(c > 1, x, y) + off
@@ -177,21 +165,18 @@ def joined(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexp
 
 
 @way
-@blocknb.kernel
 def bitcast(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p = (x if c > 1 else y).to(tl.pointer_type(tl.int8)).to(tl.pointer_type(tl.int32))
     finish(p, off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def integer(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     address = x.to(tl.int64) if c > 1 else y.to(tl.int64)
     finish((address + 0).to(tl.pointer_type(tl.int32)), off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def integer_tile(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     address = tl.where((i >= 0) & (c > 1), x.to(tl.int64), y.to(tl.int64))
@@ -199,7 +184,6 @@ def integer_tile(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.co
 
 
 @way
-@blocknb.kernel
 def summed_integers(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     between = y.to(tl.int64) - x.to(tl.int64)
     p = (x.to(tl.int64) + (0 if c > 1 else between)).to(tl.pointer_type(tl.int32))
@@ -207,7 +191,6 @@ def summed_integers(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl
 
 
 @way
-@blocknb.kernel
 def reduced(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     both = tl.where(i == 1, x.to(tl.int64), y.to(tl.int64))
@@ -216,17 +199,23 @@ def reduced(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constex
 
 
 @way
-@blocknb.kernel
 def loaded(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     p = tl.load(table + tl.where(c > 1, 0, 1)).to(tl.pointer_type(tl.int32))
     finish(p, off, n, out, ACTION, BLOCK)
 
 
 @way
-@blocknb.kernel
 def loaded_tile(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     p = tl.load(table + i * 0 + tl.where(c > 1, 0, 1)).to(tl.pointer_type(tl.int32))
+    act(p + off + i, i, n, out, ACTION, BLOCK)
+
+
+@way
+def split_again(x, y, table, out, c, off, n, ACTION: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    first, second = tl.split(tl.join(x.to(tl.int64) + i * 0, y.to(tl.int64) + i * 0))
+    p = tl.where(c > 1, first, second).to(tl.pointer_type(tl.int32))
     act(p + off + i, i, n, out, ACTION, BLOCK)
 
 
