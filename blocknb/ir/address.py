@@ -126,15 +126,19 @@ class AddressSpace:
 
     def holds(self, argument: int, addresses: np.ndarray, size: int) -> np.ndarray:
         """Whether elements of `size` bytes lie in the array of an argument."""
-        number = self.of_argument[argument]
-        offsets = self._known(addresses) - self._base(number)
-        return (offsets >= 0) & (offsets <= len(self.bytes[number]) - size)
+        number, addresses = self.of_argument[argument], np.asarray(addresses)
+        return self._within(2 * number, addresses, size) | self._within(2 * number + 1, addresses, size)
+
+    def _within(self, owner: int, addresses: np.ndarray, size: int) -> np.ndarray:
+        offsets = addresses - self._origin(owner)
+        return (offsets >= 0) & (offsets <= len(self.bytes[owner // 2]) - size)
 
     def element(self, argument: int, address: int, size: int) -> tuple[int, tuple[int, int], str]:
         """The number of the element at an address, those of the first and last of an argument's array, and its name."""
         number = self.of_argument[argument]
         start, end = self.starts[number], len(self.bytes[number])
-        index = (address - self._base(number) - start) // size
+        raw = 0 < address < FIRST << WINDOW_BITS
+        index = (address - self._origin(2 * number + raw) - start) // size
         return index, reach(start, 0, end, size), self.names[number]
 
     def pointer(self, address: int) -> Owned:
@@ -148,9 +152,7 @@ class AddressSpace:
         found = np.full(addresses.shape, UNOWNED)
         for number in reversed(range(len(self.bytes))):
             for owner in (2 * number, 2 * number + 1):
-                offsets = addresses - self._origin(owner)
-                inside = (offsets >= 0) & (offsets <= len(self.bytes[number]) - size)
-                found = np.where(inside, owner, found)
+                found = np.where(self._within(owner, addresses, size), owner, found)
         return found
 
     def _origin(self, owner: int) -> int:
