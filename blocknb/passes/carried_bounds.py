@@ -21,6 +21,7 @@ from blocknb.trace import Notes
 
 UNOWNED = -1
 Owner = int | Value
+COUNTED = "checked against the bounds of the arrays"  # how the note ends that counts accesses
 
 
 @dataclass(frozen=True)

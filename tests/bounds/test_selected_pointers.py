@@ -14,7 +14,10 @@ import blocknb
 import blocknb.language as tl
 from blocknb import AccessError
 from blocknb.errors import KernelError, LaunchError
+from blocknb.language.types import int32
 from blocknb.runtime import extents
+from blocknb.runtime.arguments import HOST, pointer_kind
+from blocknb.runtime.summary import summary
 from bounds.ways import ACTIONS, FOREIGN, RESOLVED, SAID, WAYS
 
 SIZE, BLOCK = 16, 32
@@ -345,3 +348,9 @@ def test_rows_of_a_selected_pointer_are_checked_one_by_one():
             run(rows, {"x": x, "y": y, "c": 1, **rest, "n": 62})
         with pytest.raises(AccessError, match="loads element -3 of `x`, which has 512 elements"):
             run(rows, {"x": x, "y": y, "c": 2, **rest, "step": -3, "n": 3})
+
+
+def test_what_is_kept_of_a_launch_says_where_bounds_are_unknown():
+    kind = pointer_kind(int32, True, HOST)
+    assert summary(Bare(np.zeros(4, np.int32)), kind)["extent"] == "unknown"
+    assert "extent" not in summary(np.zeros(4, np.int32), kind)
