@@ -165,8 +165,6 @@ class Checks:
         assert guard is not None
         if guard.wraps:
             bad = self._beyond(low, place, width)
-            if high != low:
-                return c.binary("or", bad, self._beyond(high, place, width), "i1", width)
             for _, hit in self._hits(guard, low, width):
                 bad = c.binary("or", bad, hit, "i1", width)
             return bad
@@ -175,12 +173,14 @@ class Checks:
         above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(place.upper, 'i64', width)}")
         return c.binary("or", below, above, "i1", width)
 
-    def _beyond(self, address: str, place: Place, width: int) -> str:
-        """Whether no element may begin at an address. No sum can wrap around: the distance from the lower bound is compared with the
-        number of bytes where one may begin."""
+    def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
+        """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
+        from the lower bound is compared with the number of bytes where one may begin."""
         c = self.e.code
         room = c.binary("sub", place.upper, place.lower, "i64", place.width)
         room = c.intrinsic("usub.sat", "i64", place.width, room, constant(place.size - 1, t.int64, place.width))
+        if reach != "0":
+            room = c.intrinsic("usub.sat", "i64", 1, room, reach)
         lower = place.lower
         if place.width != width:
             room, lower = c.splat(room, "i64", width), c.splat(lower, "i64", width)
@@ -212,23 +212,33 @@ class Checks:
         return "false" if place is None else self._row_outside(op, place, base, step, count)
 
     def _row_outside(self, op: Op, place: Place, base: str, step: int, count: str) -> str:
-        c = self.e.code
-        span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
-        last = c.binary("add", base, span, "i64", 1)
-        low, high = (base, last) if step > 0 else (last, base)
-        bad = self._outside(op, low, high, place)
+        c, guard = self.e.code, self.guard(op)
+        assert guard is not None
+        if guard.wraps:
+            low, reach = self._reach(base, step, count)
+            bad = self._beyond(low, place, 1, reach)
+        else:
+            span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
+            last = c.binary("add", base, span, "i64", 1)
+            low, high = (base, last) if step > 0 else (last, base)
+            bad = self._outside(op, low, high, place)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
         return bad
+
+    def _reach(self, base: str, step: int, count: str) -> tuple[str, str]:
+        """The lowest address of a row, and how far the highest is from it."""
+        c = self.e.code
+        reach = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(abs(step)), "i64", 1)
+        return base if step > 0 else c.binary("sub", base, reach, "i64", 1), reach
 
     def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether an element is outside, or the row may meet an array that is read-only."""
         c, place = self.e.code, self.place(op)
         assert place is not None
         bad = self._row_outside(op, place, base, step, count)
-        span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
-        last = c.binary("add", base, span, "i64", 1)
-        low, high = (base, last) if step > 0 else (last, base)
+        low, reach = self._reach(base, step, count)
+        high = c.binary("add", low, reach, "i64", 1)
         for argument, size in self._locked.items():
             lower = self.e.bounds[argument][1]
             end = c.binary("add", lower, size, "i64", 1)

@@ -151,16 +151,17 @@ ORDINARY = """
         else:
             tl.store(out + i, tl.load(x + off + i))
 
-    x, out = np.ones(64, np.int32), np.zeros(64, np.int32)
-    to_zero = -(x.ctypes.data // 4)
     found = 0
-    for block in (1, 16, 64):
-        for off in (to_zero - 1, to_zero, to_zero - block, to_zero - block // 2, 2**45, -2**45):
-            for mask in (False, True):
-                try:
-                    k[(1,)](x, out, off, BLOCK=block, MASK=mask)
-                except blocknb.AccessError as error:
-                    found += error.index == off
+    for dtype in (np.int32, np.int8):
+        x, out = np.ones(64, dtype), np.zeros(64, dtype)
+        to_zero = -(x.ctypes.data // x.itemsize)
+        for block in (1, 16, 64):
+            for off in (to_zero - 1, to_zero, to_zero - block, to_zero - block // 2, 2**45, -2**45):
+                for mask in (False, True):
+                    try:
+                        k[(1,)](x, out, off, BLOCK=block, MASK=mask)
+                    except blocknb.AccessError as error:
+                        found += error.index == off
     print(found)
 """
 
@@ -169,7 +170,7 @@ def test_an_address_at_the_end_of_the_address_space_is_outside_of_every_array(tm
     script = tmp_path / "ordinary.py"
     script.write_text(textwrap.dedent(ORDINARY))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "36"), done.stderr[-2000:]
+    assert (done.returncode, done.stdout.strip()) == (0, "72"), done.stderr[-2000:]
 
 
 # -- arrays that may not be written, that are empty, or that nobody describes ----------------------------------------------
@@ -354,3 +355,29 @@ def test_what_is_kept_of_a_launch_says_where_bounds_are_unknown():
     kind = pointer_kind(int32, True, HOST)
     assert summary(Bare(np.zeros(4, np.int32)), kind)["extent"] == "unknown"
     assert "extent" not in summary(np.zeros(4, np.int32), kind)
+
+
+@blocknb.kernel(do_not_specialize=["c", "n"])
+def strided(x, y, out, c, n, off, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    p = x if c > 1 else y
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(p + off + i * STEP, mask=i < n))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float64])
+@pytest.mark.parametrize("step", [1, 2, -1, -3])
+def test_a_row_with_a_stride_names_its_first_element_outside(step, dtype):
+    x, out = np.arange(60).astype(dtype), np.zeros(16, dtype)
+    for off in (0, 59 - 15 * step) if step > 0 else (59, -15 * step):
+        for run in (launch, interpret):
+            for n in range(-1, 17):
+                rest = {"out": out, "c": 2, "n": n, "off": off, "STEP": step, "BLOCK": 16}
+                run(strided, {"x": x[:60], "y": x[:1], **rest})
+                np.testing.assert_array_equal(out[: max(n, 0)], x[off + step * np.arange(max(n, 0))])
+            inside = [k for k in range(17) if 0 <= off + step + k * step < 60]
+            first = off + step + step * (len(inside))
+            if first < 0 or first >= 60:
+                rest = {"out": out, "c": 2, "n": len(inside) + 1, "off": off + step, "STEP": step, "BLOCK": 16}
+                if len(inside) < 16:
+                    with pytest.raises(AccessError, match=f"loads element {first} of `x`"):
+                        run(strided, {"x": x[:60], "y": x[:1], **rest})
