@@ -229,8 +229,8 @@ class Kinds:
         if p is None or q is None or (q[1] and not dtype.is_signed):
             return VARYING
         offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
-        base = move_pointer(self.code, p[0], offset, pointer, 1)
-        return self._progression(base, p[1] + q[1] * pointer.element.bytes)
+        moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
+        return self._progression(moved, p[1] + q[1] * pointer.element.bytes)
 
     def _compare(self, predicate: str, a: Kind, b: Kind, dtype: Any) -> Kind:
         """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""

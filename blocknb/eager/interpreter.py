@@ -125,7 +125,7 @@ class Interpreter:
             kind, numbers = given
             value, parts = passed(name, kind)
             made = {
-                part: EagerValue(part.type, self, np.asarray(x).astype(numpy_dtype(part.type.dtype)))
+                part: EagerValue(part.type, self, self._data(part.type, x))
                 for part, x in zip(parts, numbers, strict=True)
             }
             for part, x in made.items():
@@ -135,6 +135,11 @@ class Interpreter:
         if self.run.wants(program, name):
             self._keep(name, value, self.source.node.lineno, self.source.name)
         return value
+
+    def _data(self, type: Any, x: Any) -> np.ndarray:
+        if type.is_pointer:
+            return self.space.pointer(x)
+        return np.asarray(x).astype(numpy_dtype(type.dtype))
 
     def function(self, source: Source) -> types.FunctionType:
         """The Python of a kernel or helper, rewritten."""

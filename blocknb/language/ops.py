@@ -201,7 +201,14 @@ row(
     attrs=("multiple_of", "max_contiguous", "max_constancy"),
     numpy=lambda attrs, dtype, x: x,
 )
-row("ptradd", "elementwise", rules.ptradd, "A pointer moved by a number of elements.", operands="pointer offset")
+row(
+    "ptradd",
+    "elementwise",
+    rules.ptradd,
+    "A pointer moved by a number of elements. `saturate`: by at most 2^62 bytes either way, so that none comes back to where it was.",
+    operands="pointer offset",
+    attrs=("saturate",),
+)
 row(
     "fma",
     "elementwise",
