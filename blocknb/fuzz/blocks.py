@@ -119,15 +119,11 @@ def extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
 
 def where_extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
     """argmax or argmin, int32: the lowest index of equal ones; NaN loses, and of a row of NaNs nothing is promised."""
-    data = v.data
-    unsure = np.zeros(data.shape, bool)
-    if is_float(v.dtype):
-        unsure = np.isnan(data)
-        data = np.where(unsure, -sign * np.inf, data)
-        bad = unsure.all(axis=axis, keepdims=True) | (unsure & np.isinf(data).all(axis=axis, keepdims=True))
-        unsure = np.broadcast_to(bad, data.shape)
-    found = (np.argmax if sign > 0 else np.argmin)(data, axis=axis, keepdims=keep)
-    rows = unsure.any(axis=axis, keepdims=keep)
+    f = (np.fmax if sign > 0 else np.fmin) if is_float(v.dtype) else (np.maximum if sign > 0 else np.minimum)
+    best = f.reduce(v.data, axis=axis, keepdims=True)
+    found = np.argmax(v.data == best, axis=axis, keepdims=keep)
+    rows = np.isnan(best) if is_float(v.dtype) else np.zeros(best.shape, bool)
+    rows = rows if keep else np.squeeze(rows, axis)
     if v.err is not None:
         rows = rows | (v.err > 0).any(axis=axis, keepdims=keep)
     return val("i32", found, np.where(rows, np.inf, 0.0) if rows.any() else None)

@@ -228,10 +228,7 @@ def _reduce(p: Program, n: t.Node) -> Val:
 def _extreme_and_index(p: Program, n: t.Node) -> tuple[Val, Val]:
     v, at = p.eval(n.args[0]), n.attrs
     sign = 1 if at["name"] == "max" else -1
-    found = blocks.extreme(v, at["axis"], False, sign), blocks.where_extreme(v, at["axis"], False, sign)
-    if dtypes.is_float(v.dtype) and np.isnan(v.data).any():
-        return tuple(val(f.dtype, f.data, np.full(f.shape, np.inf)) for f in found)  # type: ignore[return-value]
-    return found
+    return blocks.extreme(v, at["axis"], False, sign), blocks.where_extreme(v, at["axis"], False, sign)
 
 
 def _scan(p: Program, n: t.Node) -> Val:

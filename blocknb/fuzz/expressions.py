@@ -255,7 +255,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
 
 def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     wide = dtype if dtype in ("f32", "f64") else "f32"
-    name = g.pick(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "sigmoid", "tanh", "sqrt_rn"))
+    name = g.pick(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "floor", "sigmoid", "tanh", "sqrt_rn"))
     x = expression(g, wide, shape, depth - 1)
     if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
         x = binary("+", Node("abs", x.type, (x,)), literal(0.125))
@@ -282,13 +282,17 @@ def _integer(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         a = expression(g, dtype, shape, depth - 1)
         amount = literal(g.r.randrange(bits(dtype)))
         if g.chance(0.5):
-            amount = binary("&", expression(g, dtype, shape, depth - 1), literal(bits(dtype) - 1))
+            amount = expression(g, dtype, shape, depth - 1)
+            if g.chance(0.7):
+                amount = binary("&", amount, literal(bits(dtype) - 1))
         return cast(binary(g.pick(("<<", ">>")), a, amount), dtype)
     if kind == "divide":
         over = expression(g, dtype, shape, depth - 1)
         under = literal(g.pick((2, 3, 7, 8, 10) if dtypes.is_unsigned(dtype) else (2, 3, 7, 8, 10, -3)))
         if g.chance(0.5):
-            under = binary("+", binary("&", expression(g, dtype, shape, depth - 1), literal(15)), literal(1))
+            under = expression(g, dtype, shape, depth - 1)
+            if g.chance(0.6):
+                under = binary("+", binary("&", under, literal(15)), literal(1))
         return cast(binary(g.pick(("//", "%")), over, under), dtype)
     if kind == "bitcast":
         same = {8: ("e5",), 16: ("f16", "bf16"), 32: ("f32",), 64: ("f64",)}[bits(dtype)]

@@ -18,7 +18,7 @@ def generate(seed: int, index: int) -> t.Kernel:
     g = State(random.Random(f"blocknb fuzz {seed} {index}"), tag=str(index))
     frame(g)
     values(g, g.r.randrange(1, 3))
-    for _ in range(g.r.randrange(0, 4)):
+    for _ in range(g.pick((0, 1, 1, 2, 2, 3))):
         regions.region(g)
     values(g, g.r.randrange(0, 2))
     for value in outputs(g):
@@ -51,7 +51,7 @@ def _axis(g: State, number: int, block: int, count: int) -> None:
         g.axes.append(Axis(index.attrs["name"], "", 0, count, count, ""))
         return
     most = (count - 1) * block + g.r.randrange(1, block + 1) if g.chance(0.8) else count * block
-    sizes = [most] + [g.r.randrange(1, most + 1) if g.chance(0.7) else most for _ in range(g.launches - 1)]
+    sizes = [most] + [like(g, most) if g.chance(0.8) else g.r.randrange(1, most + 1) for _ in range(g.launches - 1)]
     constexpr = g.chance(0.15)
     size = g.scalar("i32", sizes[:1] if constexpr else sizes, prefix="n", constexpr=constexpr)
     lane = Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
@@ -59,6 +59,15 @@ def _axis(g: State, number: int, block: int, count: int) -> None:
     i = g.let(binary("+", start, lane) if count > 1 or g.chance(0.5) else lane, "i", True)
     mask = g.let(compare("<", i, size), "m", True)
     g.axes.append(Axis(i.attrs["name"], mask.attrs["name"], block, most, count, size.attrs["name"]))
+
+
+def like(g: State, most: int) -> int:
+    """A size that a kernel is not compiled anew for: a multiple of 16 as `most` is, or not."""
+    for _ in range(20):
+        size = g.r.randrange(1, most + 1)
+        if size != 1 and (size % 16 == 0) == (most % 16 == 0):
+            return size
+    return most
 
 
 def shapes(g: State) -> list[tuple[int, ...]]:
@@ -72,10 +81,10 @@ def shapes(g: State) -> list[tuple[int, ...]]:
 def values(g: State, count: int) -> None:
     """Names with random expressions."""
     for _ in range(count):
-        g.budget = g.r.randrange(3, 16)
+        g.budget = g.r.randrange(2, 11)
         dtype = g.dtype((*INTEGERS, *FLOATS))
         shape = () if g.chance(0.12) else g.pick(shapes(g))
-        g.let(expression(g, dtype, shape, g.pick((1, 2, 2, 3))))
+        g.let(expression(g, dtype, shape, g.pick((1, 1, 2, 2, 3))))
 
 
 def outputs(g: State) -> list[Node]:

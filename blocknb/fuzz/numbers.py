@@ -18,9 +18,6 @@ from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import is_float, rounded, ulp
 
 
-SATURATES = True  # casts from float to integer: whether NaN and numbers out of range are promised
-
-
 class Ambiguous(Exception):
     """The kernel's control flow or addresses depend on a number that rounding may change; it says nothing about a compiler."""
 
@@ -109,14 +106,10 @@ def cast(v: Val, dtype: str) -> Val:
         unsure = v.bound >= np.abs(v.data)
         return val(dtype, v.data != 0, np.where((v.bound > 0) & unsure, np.inf, 0.0) if v.err is not None else None)
     found = saturated(v.data, dtype)
-    beyond = np.zeros(found.shape, bool)
-    if not SATURATES:
-        low, high = dtypes.limits(dtype)
-        beyond = np.isnan(v.data) | (np.trunc(v.data) < low) | (np.trunc(v.data) > high)
     if v.err is None:
-        return val(dtype, found, np.where(beyond, np.inf, 0.0) if beyond.any() else None)
+        return val(dtype, found)
     same = (saturated(v.data - v.err, dtype) == found) & (saturated(v.data + v.err, dtype) == found)
-    return val(dtype, found, np.where(((v.err > 0) & ~same) | beyond, np.inf, 0.0))
+    return val(dtype, found, np.where((v.err > 0) & ~same, np.inf, 0.0))
 
 
 def saturated(x: np.ndarray, dtype: str) -> np.ndarray:
@@ -183,13 +176,15 @@ def arithmetic(sym: str, dtype: str, a: Val, b: Val) -> Val:
         case "//" | "%":
             safe = np.where(y == 0, np.ones_like(y), y)
             remainder = np.fmod(x, safe)
-            found = remainder if sym == "%" else (x - remainder) // safe
+            found = np.where(y == 0, np.zeros_like(x), remainder if sym == "%" else (x - remainder) // safe)
         case "&" | "|" | "^":
             found = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[sym](x, y)
-        case "<<":
-            found = np.left_shift(x, y)
-        case ">>":
-            found = np.right_shift(x, y)
+        case "<<" | ">>":
+            width = dtypes.bits(dtype)
+            beyond = (y < 0) | (y >= width)
+            amount = np.where(beyond, np.zeros_like(y), y)
+            lost = np.where(x < 0, -np.ones_like(x), np.zeros_like(x)) if sym == ">>" else np.zeros_like(x)
+            found = np.where(beyond, lost, np.left_shift(x, amount) if sym == "<<" else np.right_shift(x, amount))
         case _:
             raise KeyError(sym)
     return val(dtype, found, tainted(a, b))

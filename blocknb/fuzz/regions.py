@@ -15,7 +15,7 @@ from blocknb.fuzz.tree import Node, Type, literal, number, var
 
 
 def region(g: State) -> None:
-    g.budget = g.r.randrange(4, 12)
+    g.budget = g.r.randrange(2, 9)
     kinds: dict[Callable[[State], None], float] = {
         loop: 3,
         chunks: 2,

@@ -51,7 +51,7 @@ class State:
     counter: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tag: str = ""  # in the names of helpers, which are a module's
     budget: int = 60  # expressions that may still be made
-    loads: int = 7  # that may still be made
+    loads: int = 5  # that may still be made
     closed: bool = False  # no arguments and no memory: the body of a helper
 
     # ---- random choices ----
