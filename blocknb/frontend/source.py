@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from blocknb import forks
 from blocknb.errors import Loc, SyntaxUnsupported
 from blocknb.language.constants import constexpr, unwrap
 
@@ -57,6 +58,7 @@ class Source:
         self.answer: Any = None  # the last answer of dependencies()
         self.survivors: dict[str, bool] = {}  # loop variables -> whether they are read after their loops
         self._lock = threading.Lock()
+        forks.renewed(self, _lock=threading.Lock)
 
     def __repr__(self) -> str:
         return f"<Source of {self.name}, {self.file}:{self.first_line}>"

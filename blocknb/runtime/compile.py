@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import importlib
-import os
 import sys
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from blocknb import forks
 from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
 from blocknb.frontend.source import Source, source_of
@@ -30,8 +30,11 @@ from blocknb.trace import DeferredStages, Stage, Trace
 #: Compiled kernels of this process, the least recently used first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
 _MEMORY_LIMIT = 512
+#: One lock for each key, and one for these and `_memory`.
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
+_looking_around = threading.Lock()  # for versions and tools: once is enough
+forks.renewed(sys.modules[__name__], _locks=dict, _lock=threading.Lock, _looking_around=threading.Lock)
 _BINARY = ("cubin", "object")
 NOMINAL_WARPS = 4  # on a CPU, which has none
 
@@ -203,7 +206,7 @@ def keep(request: Request, compiled: Compiled) -> Compiled:
 
 def load() -> ModuleType:
     """The module that compiles, `blocknb.runtime.job`."""
-    with _loading:
+    with forks.guard:
         from blocknb.codegen import llvm
 
         llvm.shared().start()  # a process that needs a while to load LLVM, and has it while the compiler is loaded here
@@ -211,8 +214,6 @@ def load() -> ModuleType:
     return job
 
 
-_loading = threading.Lock()
-_looking_around = threading.Lock()  # for versions and tools: once is enough
 _prepared = False
 _PATIENCE = 0.05  # seconds: who launches at once may find everything on disk, and is not disturbed
 #: What a first compile loads, in pieces: a launch does not wait for more than one.
@@ -240,26 +241,17 @@ def prepare() -> None:
         threading.Thread(target=_prepare, name="blocknb-warm", daemon=True).start()
 
 
-def _after_fork() -> None:
-    global _loading, _looking_around
-    _loading, _looking_around = threading.Lock(), threading.Lock()  # whoever held them is not there
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def _prepare() -> None:
     with _looking_around:
         cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
     time.sleep(_PATIENCE)
-    with _loading:
+    with forks.guard:
         from blocknb.codegen import llvm
 
         llvm.shared().start()
     if hasattr(sys, "ps1") or "IPython" in sys.modules:
         for name in _PIECES:
-            with _loading:
+            with forks.guard:
                 importlib.import_module(name)
 
 

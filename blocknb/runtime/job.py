@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from blocknb import passes
+from blocknb import forks, passes
 from blocknb.codegen import llvm
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
@@ -145,7 +145,8 @@ class Job:
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Writes LLVM text for one thread"""
-        from blocknb.codegen import gpu
+        with forks.guard:
+            from blocknb.codegen import gpu
 
         made = gpu.generate(func, self.target)
         if made.shared_bytes > self.target.max_shared:
@@ -160,7 +161,8 @@ class Job:
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
-        from blocknb.codegen import cpu
+        with forks.guard:
+            from blocknb.codegen import cpu
 
         made = cpu.generate(func, self.target, checked=self.options["checked"] is not False)
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
@@ -162,6 +163,7 @@ class Kernel(KernelInterface):
         #: What launches: a function that knows the launch it was made for, and leaves others to `_general`.
         self._launch: Callable[..., Compiled] = self._first
         self._lock = threading.RLock()
+        forks.renewed(self, _lock=threading.RLock)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__} ({', '.join(p.name for p in self.source.parameters)})>"
@@ -397,7 +399,8 @@ class Kernel(KernelInterface):
             binding.ways[key] = None
             return
         if (way := binding.ways[key]) is None:
-            from blocknb.runtime.repeated import repeated
+            with forks.guard:
+                from blocknb.runtime.repeated import repeated
 
             binding.ways[key] = way = repeated(self, binding, plan, values) or _NEVER
         if way is not _NEVER:
