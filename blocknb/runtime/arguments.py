@@ -133,23 +133,28 @@ def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, rea
 
 
 @functools.cache
-def _constant(type_name: str, value: Any, text: str) -> Kind:
+def _constant(types: Any, value: Any, text: str) -> Kind:
     return Kind(None, constant=(value,))
 
 
 def constant_kind(value: Any) -> Kind:
     """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
     if type(value) is int:
-        return _constant("int", value, "")
+        return _constant(int, value, "")
     value = _frozen(value)
     try:
-        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: type and text keep them apart.
-        return _constant(type(value).__name__, value, repr(value) if isinstance(value, (float, tuple)) else "")
+        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
+        return _constant(_types(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",
             hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
         ) from None
+
+
+def _types(value: Any) -> Any:
+    """The class of a value, and of a tuple those of its elements. Two classes of one name are not the same."""
+    return (type(value), *map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
 def _frozen(value: Any) -> Any:

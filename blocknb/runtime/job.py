@@ -16,6 +16,7 @@ from blocknb import forks, passes
 from blocknb.codegen import llvm
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
+from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
@@ -43,6 +44,7 @@ class Job:
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
         self.select = 1
+        self.calls: tuple[HostCall, ...] = ()
         self.func: Func
         self.code: Code
         self.text: str
@@ -80,8 +82,8 @@ class Job:
             begin = time.perf_counter()
             made = llvm.shared().wait(self.future)
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
-        self.request.to_disk(self.code, trace)
-        return self.request.compiled(self.code, trace)
+        self.request.to_disk(self.code, trace, self.calls)
+        return self.request.compiled(self.code, trace, self.calls)
 
     def abandon(self) -> None:
         """Stops the worker, if it is busy with this."""
@@ -109,7 +111,9 @@ class Job:
         """Front end and passes; fills `stages` and `milliseconds`."""
         begin = time.perf_counter()
         attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
-        func = parse(self.source, self._front_arguments(), attributes, self.target)
+        made: list[HostCall] = []
+        func = parse(self.source, self._front_arguments(), attributes, self.target, made)
+        self.calls = () if self.request.persistent else tuple(call for call in made if not call.steady)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
         self._done(Stage("parse", doc.split("\n")[0], doc, func, func, (), elapsed))

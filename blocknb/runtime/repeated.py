@@ -234,8 +234,14 @@ class _Writer:
         reached = self.plan.compiled.reached
         tests = [f"{self.mark}kernel.source is {self.name(self.binding.source)}"]
         for where, name, found in {(id(p), n): (p, n, f) for each in reached for p, n, f in each.places}.values():
-            tests.append(f"{self.name(where.get)}({self.name(name)}, {self.name(MISSING)}) is {self.name(found)}")
-        if any(each.readers for each in reached):
+            if found is MISSING:
+                tests.append(f"{self.name(name)} not in {self.name(where)}")
+            else:  # where None may stand for a name that is gone
+                otherwise = f", {self.name(MISSING)}" if found is None else ""
+                tests.append(f"{self.name(where.get)}({self.name(name)}{otherwise}) is {self.name(found)}")
+        for owner, name, found in {(id(o), n): (o, n, f) for each in reached for o, n, f in each.fields}.values():
+            tests.append(f"{self.name(owner)}.{name} is {self.name(found)}")
+        if self.plan.compiled.calls or any(each.checks for each in reached):
             tests.append(f"not {self.name(self.plan.compiled.stale)}()")
         return tests
 
