@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.frontend.description import Collector, described
+from blocknb.frontend.description import Collector, Same, described
 from blocknb.frontend.source import MISSING, Source
 
 
@@ -52,12 +52,12 @@ class HostCall:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    result: str
+    same: Same
 
     def repeats(self) -> bool:
         """Calls again: whether the result is the same."""
         try:
-            return described(self.function(*self.args, **self.kwargs))[0] == self.result
+            return self.same(self.function(*self.args, **self.kwargs))
         except Exception:  # the next compilation calls it, too, and says at which line it failed
             return False
 

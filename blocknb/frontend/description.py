@@ -18,6 +18,7 @@ import operator
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,10 @@ class Collector:
                     self.places.append((place, name, place.get(name, MISSING)))
                     found = place.get(name, MISSING)
                     continue
-            value, again = _read(found, name), _read(found, name)
-            if value is again:
+            value, once_more = _read(found, name), _read(found, name)
+            if value is once_more:
                 self.checks.append(functools.partial(_is_same, found, name, value))
-            elif isinstance(value, _METHODS) and value == again:
+            elif isinstance(value, _METHODS) and value == once_more:
                 self.checks.append(functools.partial(_is_equal, found, name, value))
             else:  # it is computed: what it gives is compared, not what it is made of
                 return self._computed(functools.partial(_read_all, found, names[i:]))
@@ -135,10 +136,10 @@ class Collector:
         return self.describe(found)
 
     def _computed(self, read: Callable[[], Any]) -> str:
-        text, persistent = described(read())
-        self.persistent = self.persistent and persistent
-        self.checks.append(lambda: described(read())[0] == text)
-        return text
+        same = again(read())
+        self.persistent = self.persistent and same.persistent
+        self.checks.append(lambda: same(read()))
+        return same.text
 
     # ---- objects -------------------------------------------------------------------------------------------------------------
 
@@ -188,8 +189,7 @@ class Collector:
         if isinstance(x, functools.partial):
             return f"partial {self.describe((x.func, x.args, x.keywords))}"
         if isinstance(x, _MEMORIES):
-            self.persistent = False  # what it remembers is not to be read
-            return f"memory of {self.describe(x.__wrapped__)}"
+            return f"memory of {self.describe(x.__wrapped__)} {self.opaque(x)}"  # what it remembers is not to be read
         if isinstance(x, np.ndarray) and type(x) is np.ndarray:
             return self._array(x)
         if isinstance(x, _SLOTS) or (callable(x) and library_module(type(x).__module__)):
@@ -348,6 +348,23 @@ def described(x: Any) -> tuple[str, bool]:
     collector = Collector()
     text = collector.describe(x)
     return text if not collector.parts else f"{text} {collector.digest()}", collector.persistent
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    """Whether a value that was computed once more is the value of before: the same text, or of what is opaque the same object."""
+
+    value: Any
+    text: str
+    persistent: bool
+
+    def __call__(self, now: Any) -> bool:
+        return described(now)[0] == self.text if self.persistent else now is self.value
+
+
+def again(value: Any) -> Same:
+    """The Same for a value."""
+    return Same(value, *described(value))
 
 
 def _contents(cell: Any) -> Any:

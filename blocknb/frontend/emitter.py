@@ -16,7 +16,7 @@ from typing import Any
 from blocknb.frontend import float8
 from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype
 from blocknb.frontend.dependencies import HostCall
-from blocknb.frontend.description import described
+from blocknb.frontend.description import again
 from blocknb.frontend.records import Record
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -70,7 +70,7 @@ class Emitter(Builder):
     def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls a function of Python's, and notes what it gives: a constant of the code."""
         result = function(*args, **kwargs)
-        self.calls.append(HostCall(function, tuple(args), kwargs, described(result)[0]))
+        self.calls.append(HostCall(function, tuple(args), kwargs, again(result)))
         return result
 
     @property

@@ -20,7 +20,7 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.language.constants import like
+from blocknb.language.constants import classes, like
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
@@ -144,17 +144,12 @@ def constant_kind(value: Any) -> Kind:
     value = _frozen(value)
     try:
         # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
-        return _constant(_types(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
+        return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",
             hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
         ) from None
-
-
-def _types(value: Any) -> Any:
-    """The class of a value, and of a tuple those of its elements. Two classes of one name are not the same."""
-    return (type(value), *map(_types, value)) if isinstance(value, tuple) else type(value)
 
 
 def _frozen(value: Any) -> Any:
