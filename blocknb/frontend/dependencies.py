@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blocknb.errors import Loc
 from blocknb.frontend.description import Collector, Same, described
 from blocknb.frontend.source import MISSING, Source
 
@@ -19,8 +20,8 @@ from blocknb.frontend.source import MISSING, Source
 class Dependencies:
     """The answer for one Source or constant. `key` is a digest of `text`; `sources` are the kernels reached, the asked one first.
 
-    `places`, `fields` and `checks` are those of the Collector; `current` looks at all. `persistent` is False when an object was met
-    that only this process can tell apart, so that no other may use the key.
+    `places`, `fields` and `checks` are those of the Collector; `current` looks at all. `unknown` names what is opaque: where there is
+    any, no other process may use the key.
     """
 
     key: str
@@ -29,7 +30,11 @@ class Dependencies:
     places: list[tuple[Any, str, Any]] = field(repr=False, default_factory=list)
     fields: list[tuple[Any, str, Any]] = field(repr=False, default_factory=list)
     checks: list[Callable[[], bool]] = field(repr=False, default_factory=list)
-    persistent: bool = True
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def persistent(self) -> bool:
+        return not self.unknown
 
     def current(self) -> bool:
         """Whether every name still refers to the object it did, and none of these has changed. A few dictionary lookups."""
@@ -53,6 +58,7 @@ class HostCall:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     same: Same
+    loc: Loc | None = None
 
     def repeats(self) -> bool:
         """Calls again: whether the result is the same."""
@@ -61,10 +67,9 @@ class HostCall:
         except Exception:  # the next compilation calls it, too, and says at which line it failed
             return False
 
-    @property
-    def steady(self) -> bool:
-        """Whether all that the function reaches is described, so that checks of that see every change."""
-        return described((self.function, self.args, dict(self.kwargs)))[1]
+    def unknown(self) -> tuple[str, ...]:
+        """The names of what the function reaches and nothing describes. Without any, checks of what is described see every change."""
+        return tuple(dict.fromkeys(described((self.function, self.args, dict(self.kwargs)))[1]))
 
 
 def dependencies(source: Source) -> Dependencies:
@@ -90,4 +95,6 @@ def constant_key(value: Any) -> str:
 
 
 def _answer(made: Collector, text: str, key: str) -> Dependencies:
-    return Dependencies(key, text, tuple(made.sources.values()), made.places, made.fields, made.checks, made.persistent)
+    return Dependencies(
+        key, text, tuple(made.sources.values()), made.places, made.fields, made.checks, tuple(made.unknown)
+    )

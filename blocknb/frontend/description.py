@@ -3,7 +3,7 @@
 A `Collector` walks over everything that an object reaches: elements, attributes, closures, defaults, classes, and the globals that
 functions name. What two processes can compare becomes text. What may change in place leaves a check behind that compares identities.
 An object whose state cannot be read (a generator, a file, the memory of `functools.lru_cache`, a function of C that depends on more than
-its arguments) is opaque: it makes `persistent` False, and then the calls that reach it are repeated at each launch.
+its arguments) is opaque: no other process may use the text, and calls that reach it are repeated at each launch.
 """
 
 from __future__ import annotations
@@ -58,9 +58,14 @@ class Collector:
         self.places: list[tuple[Any, str, Any]] = []
         self.fields: list[tuple[Any, str, Any]] = []
         self.checks: list[Callable[[], bool]] = []
-        self.persistent = True
+        self.unknown: list[str] = []  # names of what is opaque
         self._seen: dict[int, tuple[int, Any]] = {}  # what may reach itself, and is kept alive here
         self._visited = 0
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the text means the same in another process."""
+        return not self.unknown
 
     def digest(self) -> str:
         return hashlib.sha256("\n".join(self.parts).encode("utf-8", "backslashreplace")).hexdigest()
@@ -137,7 +142,7 @@ class Collector:
 
     def _computed(self, read: Callable[[], Any]) -> str:
         same = again(read())
-        self.persistent = self.persistent and same.persistent
+        self.unknown += same.unknown
         self.checks.append(lambda: same(read()))
         return same.text
 
@@ -172,7 +177,9 @@ class Collector:
 
     def opaque(self, x: Any) -> str:
         """An object that only this process can tell apart."""
-        self.persistent = False
+        named = x if hasattr(x, "__qualname__") else type(x)
+        module = getattr(named, "__module__", None) or getattr(getattr(x, "__self__", None), "__name__", "")
+        self.unknown.append(f"{module}.{named.__qualname__}".removeprefix("builtins.").removeprefix("__main__."))
         return f"<{type(x).__module__}.{type(x).__qualname__} at {id(x)}>"
 
     def _object(self, x: Any) -> str:
@@ -219,7 +226,7 @@ class Collector:
         lines += [f"{'.'.join(path)} = {self._name(function, path)}" for path in (*found.names, *found.cells)]
         for imported in found.modules:
             if not steady(imported, "") and not ours(imported):
-                self.persistent = False
+                self.unknown.append(imported)
         return f"[{'; '.join(lines)}]"
 
     def _method(self, method: Any) -> str:
@@ -317,13 +324,11 @@ class Collector:
         if module.split(".")[0] not in VALUES or module.startswith("numpy.random"):
             return self.opaque(x)
         try:
-            made, *state = x.__reduce_ex__(4)[:3]
+            state = x.__reduce_ex__(4)[1:3]
         except TypeError:  # what pickling refuses has a state that cannot be told
             return self.opaque(x)
-        held = state[1] if len(state) > 1 else None
-        if getattr(type(x), "__hash__", None) is None or held is not None:
-            self.checks.append(lambda: x.__reduce_ex__(4)[1:3] == tuple(state))
-        return f"{module}.{type(x).__qualname__} {version(module)} {self.describe(made)} {self.describe(tuple(state))}"
+        self.checks.append(lambda: x.__reduce_ex__(4)[1:3] == state)
+        return f"{module}.{type(x).__qualname__} {version(module)} {self.describe(state)}"
 
     def _array(self, x: np.ndarray) -> str:
         if x.nbytes > _ARRAY or x.dtype.hasobject:
@@ -343,11 +348,11 @@ class Collector:
         self.checks.append(lambda: _same_elements(x.keys(), keys) and _same_elements(x.values(), values))
 
 
-def described(x: Any) -> tuple[str, bool]:
-    """(the text that stands for an object, whether another process may compare it)."""
+def described(x: Any) -> tuple[str, tuple[str, ...]]:
+    """(the text that stands for an object, the names of what is opaque in it)."""
     collector = Collector()
     text = collector.describe(x)
-    return text if not collector.parts else f"{text} {collector.digest()}", collector.persistent
+    return text if not collector.parts else f"{text} {collector.digest()}", tuple(collector.unknown)
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,10 +361,10 @@ class Same:
 
     value: Any
     text: str
-    persistent: bool
+    unknown: tuple[str, ...]
 
     def __call__(self, now: Any) -> bool:
-        return described(now)[0] == self.text if self.persistent else now is self.value
+        return now is self.value if self.unknown else described(now)[0] == self.text
 
 
 def again(value: Any) -> Same:

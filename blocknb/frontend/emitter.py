@@ -70,7 +70,7 @@ class Emitter(Builder):
     def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls a function of Python's, and notes what it gives: a constant of the code."""
         result = function(*args, **kwargs)
-        self.calls.append(HostCall(function, tuple(args), kwargs, again(result)))
+        self.calls.append(HostCall(function, tuple(args), kwargs, again(result), self.loc))
         return result
 
     @property

@@ -37,12 +37,11 @@ def library_file(file: str) -> bool:
 
 def library_module(name: str) -> bool:
     """Whether a module belongs to Python or an installed package. A user's own `random.py` does not."""
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
+    if name == "__main__":  # of a notebook its file belongs to IPython
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
-        return name != "__main__" and (
-            name in sys.builtin_module_names or name.split(".")[0] in sys.stdlib_module_names
-        )
+        return name in sys.builtin_module_names or name.split(".")[0] in sys.stdlib_module_names
     return library_file(file)
 
 

@@ -292,7 +292,8 @@ class Request:
         leaves = list(flat(kinds, kinds.values()))
         constants = {n: _of_constant(k.constant[0]) for n, k in leaves if k.constant}
         self.reached = (dependencies(source), *(d for d in constants.values() if d.places or d.fields or d.checks))
-        self.persistent = all(d.persistent for d in (self.reached[0], *constants.values()))
+        everything = (self.reached[0], *constants.values())
+        self.unknown = tuple(dict.fromkeys(name for d in everything for name in d.unknown))
         sources = [s for d in self.reached for s in d.sources]
         self.files = tuple(dict.fromkeys(s.file for s in sources))
         # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
@@ -351,9 +352,9 @@ class Request:
 
     # ---- the disk cache ----
 
-    def to_disk(self, code: Code, trace: Trace, calls: tuple[HostCall, ...] = ()) -> None:
+    def to_disk(self, code: Code, trace: Trace) -> None:
         """Stores what another process may find; nothing where something cannot be described to it."""
-        if calls or not self.persistent:
+        if self.unknown:
             return
         files = self.files
         meta = {
@@ -368,7 +369,7 @@ class Request:
 
     def from_disk(self) -> Compiled | None:
         """What was stored for this; None if nothing was, or nothing that can be read."""
-        entry = cache.shared().get(self.digest) if self.persistent else None
+        entry = None if self.unknown else cache.shared().get(self.digest)
         if entry is None:
             return None
         try:

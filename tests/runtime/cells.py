@@ -22,6 +22,7 @@ import numpy as np
 import blocknb
 import blocknb.language as tl
 from blocknb.runtime import compile as compiler
+from blocknb.runtime.kernel import Kernel
 
 KERNEL = """
 @blocknb.kernel
@@ -50,15 +51,14 @@ class Cells:
         self.space["k"][(1,)](o)
         return float(o[0])
 
-    def expected(self, expression: str, kernels: Sequence[str] = ()) -> float:
+    def expected(self, expression: str) -> float:
         """What Python gives, where names of kernels stand for their functions."""
-        plain = {name: self.space[name].fn for name in kernels}
-        before = {name: self.space[name] for name in kernels}
-        self.space.update(plain)
+        kernels = {name: value for name, value in self.space.items() if isinstance(value, Kernel)}
+        self.space.update((name, value.fn) for name, value in kernels.items())
         try:
             value = eval(expression, self.space)
         finally:
-            self.space.update(before)
+            self.space.update(kernels)
         return float(getattr(value, "value", value))
 
 
@@ -76,11 +76,11 @@ class Other:
             env={**os.environ, "PYTHONPATH": path, **(environment or {})},
         )
 
-    def ask(self, cells: Sequence[str], expression: str, kernels: Sequence[str] = ()) -> tuple[float, float, bool]:
-        """(what its kernel stored, what its Python gives, whether the code came from the disk)."""
+    def ask(self, cells: Sequence[str], expression: str, python: str = "") -> tuple[float, float, bool]:
+        """(what its kernel stored, what Python gives there for the same expression or `python`, whether the code came from the disk)."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps([list(cells), expression, list(kernels)]) + "\n")
+        self.process.stdin.write(json.dumps([list(cells), expression, python or expression]) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
         assert isinstance(answer, list), answer
@@ -103,14 +103,14 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def answered(texts: Sequence[str], expression: str, kernels: Sequence[str]) -> tuple[float, float, bool]:
+def answered(texts: Sequence[str], expression: str, python: str) -> tuple[float, float, bool]:
     compiler.forget()
     cells = Cells()
     for text in texts:
         cells.run(text)
     cells.define(expression)
     stored = cells.stored()
-    return stored, cells.expected(expression, kernels), cells.space["k"].latest.trace.from_cache
+    return stored, cells.expected(python), cells.space["k"].latest.trace.from_cache
 
 
 if __name__ == "__main__":

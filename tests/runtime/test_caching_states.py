@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a row of a table is a line)
 """Edits in any order, and launches between them: a kernel stores what Python computes, here and in other processes.
 
 The machine edits helpers, methods, defaults, decorators, globals, constexprs and attributes, and runs cells again. The oracle is Python
@@ -171,7 +172,7 @@ class Notebook(RuleBasedStateMachine):
     def launch(self, times):
         for _ in range(times):
             stored = self.here.stored()
-            assert stored == self.here.expected(self.expression, ("kh",))
+            assert stored == self.here.expected(self.expression)
 
     @rule()
     def run_the_kernels_cell_again(self):
@@ -188,7 +189,7 @@ class Notebook(RuleBasedStateMachine):
         if self.fresh and Notebook.asked % self.fresh == 0:
             Notebook.other.close()
             Notebook.other = Other()
-        stored, expected, _ = self.other.ask(self.script, self.expression, ("kh",))
+        stored, expected, _ = self.other.ask(self.script, self.expression)
         assert stored == expected
 
 

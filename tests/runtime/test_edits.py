@@ -1,14 +1,13 @@
+# ruff: noqa: E501 (a row of a table is a line)
 """A kernel that reads something of Python's gives what Python gives now: after an edit, in another process, and with the old cache.
 
 Each row is a definition, the expression that the kernel stores, and edits. After each edit the same kernel is launched again (`here`), and
 the whole cell is run anew with the state that the edits left, as another process would with the same folder of compiled kernels.
 """
 
-import itertools
-import linecache
-
 import numpy as np
 import pytest
+from cells import Cells, Other
 
 import blocknb
 import blocknb.language as tl
@@ -16,12 +15,6 @@ from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.cache import Cache
 
-NUMBERS = itertools.count()
-KERNEL = """
-@blocknb.kernel
-def k(o):
-    tl.store(o, {expression})
-"""
 IMPORTS = "import collections, dataclasses, enum, fractions, functools, os, types\n"
 
 EDITS = {
@@ -106,66 +99,51 @@ EDITS = {
     "a file": ("open(FILE, 'w').write('2')\ndef f():\n    with open(FILE) as file: return int(file.read())", "f()", ["_ = open(FILE, 'w').write('5')"]),
     "a function of NumPy around one's own": ("N = 2\nv = np.vectorize(lambda x: x + N)\ndef f(): return int(v(1))", "f()", ["N = 5"]),
     "a closure": ("def make():\n    n = 2\n    def f(): return n\n    def put(x):\n        nonlocal n\n        n = x\n    return f, put\nf, put = make()", "f()", ["put(5)"]),
-    "a kernel that is called": ("@blocknb.kernel\ndef f(x): return x * 2", "f(tl.load(o)) + f(3)", ["@blocknb.kernel\ndef f(x): return x * 5"]),
+    "a kernel that is called": ("@blocknb.kernel\ndef f(x): return x * 2", "f(tl.program_id(0)) + f(3)", ["@blocknb.kernel\ndef f(x): return x * 5"]),
     "a kernel called by one that is called": (
         "N = 2\n@blocknb.kernel\ndef g1(x): return x * N\n@blocknb.kernel\ndef f(x): return g1(x)", "f(3)", ["N = 5", "@blocknb.kernel\ndef g1(x): return x + N"]),
     "the function of a reduction": (
         "@blocknb.kernel\ndef add(a, b): return a + b", "tl.reduce(tl.arange(1, 5), 0, add)", ["@blocknb.kernel\ndef add(a, b): return a * b"]),
     "what an opaque function gives": ("def make():\n    n = int(os.environ.get('BLOCKNB_TEST_EDITS', '2'))\n    return lambda x: x + n", "make()(1)", ["os.environ['BLOCKNB_TEST_EDITS'] = '5'", "del os.environ['BLOCKNB_TEST_EDITS']"]),
     "a generator's class": ("class C:\n    def __iter__(self): yield N\nN = 2\nc = C()\ndef f(): return sum(c)", "f()", ["N = 5"]),
+    "an iterator": ("import itertools\nI = itertools.count(2)\ndef f(): return I.__reduce__()[1][0]", "f()", ["_ = next(I)"]),
+    "a range": ("R = range(2)\ndef f(): return len(R)", "f()", ["R = range(5)"]),
+    "a deque": ("R = collections.deque([2])\ndef f(): return R[0]", "f()", ["R.appendleft(5)"]),
     "a metaclass": ("class M(type):\n    @property\n    def n(cls): return N * 1000\nclass C(metaclass=M): pass\nN = 2", "C.n", ["N = 5", "M.n = 1"]),
 }  # fmt: skip
-#: How the expression is computed by Python.
-PLAIN = {
-    "a kernel that is called": "f.fn(0) + f.fn(3)",
-    "a kernel called by one that is called": "plain(3)",
-    "the function of a reduction": "functools.reduce(add.fn, (1, 2, 3, 4))",
-    "defaults of a kernel": "f.fn()",
+#: What Python computes where that is not the expression.
+PYTHON = {
+    "the function of a reduction": "functools.reduce(add, (1, 2, 3, 4))",
+    "a kernel that is called": "f(0) + f(3)",
 }
-HELPERS = "def g(x): return x.n\ndef h(x): return x.value\ndef plain(x): return x * N if 'N *' in '' else g1.fn(x)\n"
+#: What no other process may use: something in it has a state that nothing describes.
+OPAQUE = {
+    "a function behind lru_cache", "a large NumPy array", "a name looked up in a module", "a name looked up in globals",
+    "a name that is evaluated", "a file", "a function of NumPy around one's own", "an import in a function", "lru_cache",
+    "singledispatch", "the environment", "what an opaque function gives",
+}  # fmt: skip
+HELPERS = "def g(x): return x.n\ndef h(x): return x.value\n"
 
 
-class Cells:
-    """The cells of a notebook, and the kernel's among them, which may be run again."""
-
-    def __init__(self, folder):
-        self.space = {"__name__": "__main__", "blocknb": blocknb, "tl": tl, "np": np, "FILE": str(folder / "file")}
-        self.run(IMPORTS + HELPERS)
-
-    def run(self, text):
-        """Runs a cell as IPython does: its text is known to linecache under a name that follows from it."""
-        name = f"<cell {hash(text)}>"
-        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-        exec(compile(text, name, "exec"), self.space)
-
-    def define(self, expression):
-        self.run(KERNEL.format(expression=expression))
-
-    def stored(self):
-        o = np.zeros(1, np.float32)
-        self.space["k"][(1,)](o)
-        return o[0]
-
-    def expected(self, expression):
-        if isinstance(value := eval(expression, self.space), np.generic):
-            return value.item()
-        return getattr(value, "value", value)
+def cells(folder):
+    made = Cells(FILE=str(folder / "file"))
+    made.run(IMPORTS + HELPERS)
+    return made
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     made = Cache(tmp_path / "cache")
     monkeypatch.setattr(cache, "shared", lambda: made)
-    monkeypatch.delenv("BLOCKNB_TEST_EDITS", raising=False)
+    monkeypatch.setenv("BLOCKNB_TEST_EDITS", "2")
     return made
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_after_an_edit_the_kernel_computes_what_python_computes(name, store, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("os").environ, "BLOCKNB_TEST_EDITS", "2")
+def test_after_an_edit_the_kernel_computes_what_python_computes(name, store, tmp_path):
     definitions, expression, edits = EDITS[name]
-    plain = PLAIN.get(name, expression)
-    here = Cells(tmp_path)
+    plain = PYTHON.get(name, expression)
+    here = cells(tmp_path)
     here.run(definitions)
     here.define(expression)
     wanted = [here.expected(plain)]
@@ -180,15 +158,136 @@ def test_after_an_edit_the_kernel_computes_what_python_computes(name, store, tmp
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_another_process_computes_what_python_computes_there(name, store, tmp_path, monkeypatch):
+def test_another_process_computes_what_python_computes_there(name, store, tmp_path):
     """As many processes as there are edits: each begins with an empty memory and the first cell, and edits further before it launches."""
-    monkeypatch.setitem(__import__("os").environ, "BLOCKNB_TEST_EDITS", "2")
     definitions, expression, edits = EDITS[name]
-    for count in range(len(edits) + 1):
+    for count in (0, *range(len(edits) + 1)):
         compiler.forget()
-        there = Cells(tmp_path)
+        there = cells(tmp_path)
         there.run(definitions)
         there.define(expression)
         for edit in edits[:count]:
             there.run(edit)
-        assert there.stored() == there.expected(PLAIN.get(name, expression)), edits[:count]
+        assert there.stored() == there.expected(PYTHON.get(name, expression)), edits[:count]
+        if count == 0:
+            found = there.space["k"].latest.trace.from_cache
+    assert found == (name not in OPAQUE), "the second process finds the code of the first, unless that has a state"
+
+
+@pytest.mark.full
+def test_keys_are_the_same_in_every_process(tmp_path):
+    for number in range(2):
+        other = Other({"PYTHONHASHSEED": str(number), "BLOCKNB_CACHE_DIR": str(tmp_path), "BLOCKNB_TEST_EDITS": "2"})
+        first = [f"FILE = {str(tmp_path / 'file')!r}", IMPORTS + HELPERS]
+        for name, (definitions, expression, _) in EDITS.items():
+            stored, expected, hit = other.ask([*first, definitions], expression, PYTHON.get(name, expression))
+            assert stored == expected, name
+            assert number == 0 or hit == (name not in OPAQUE), name
+        other.close()
+
+
+def launched(kernel, *args, **kwargs):
+    """What the kernel stores, three times: a third launch is a repeated one."""
+    found = set()
+    for _ in range(3):
+        o = np.full(1, np.nan, np.float32)
+        kernel[(1,)](o, *args, **kwargs)
+        found.add(float(o[0]))
+    (value,) = found
+    return value
+
+
+class Counter:
+    def __init__(self, n):
+        self.n = n
+
+    def get(self):
+        return self.n
+
+
+@blocknb.kernel
+def of_argument(o, C: tl.constexpr):
+    tl.store(o, C.get())
+
+
+@blocknb.kernel
+def of_function(o, F: tl.constexpr):
+    tl.store(o, F())
+
+
+def test_a_constant_argument_that_changes_in_place_is_seen(store):
+    counter = Counter(2)
+    assert launched(of_argument, counter) == 2
+    counter.n = 5
+    assert launched(of_argument, counter) == 5
+    assert launched(of_argument, Counter(7)) == 7
+
+
+def test_functions_and_classes_of_one_name_are_different_constants(store):
+    import collections
+    import functools
+
+    for number in (2, 5):
+        remembers = functools.lru_cache(lambda number=number: number)
+        assert launched(of_function, remembers) == number
+        assert launched(of_function, functools.partial(lambda x: x, number)) == number
+        made = type("P", (collections.namedtuple("P", "x"),), {"get": lambda self, number=number: number})
+        assert launched(of_argument, made(1)) == number
+
+
+def made(n):
+    """Two kernels of one text, and a way to change what the second has captured."""
+
+    @blocknb.kernel
+    def k(o):
+        tl.store(o, n)
+
+    def put(x):
+        nonlocal n
+        n = x
+
+    return k, put
+
+
+def test_kernels_that_share_their_code_watch_their_own_captured_values(store):
+    (first, put_first), (second, put_second) = made(2), made(2)
+    assert launched(first) == launched(second) == 2
+    put_second(5)
+    assert (launched(first), launched(second)) == (2, 5)
+    put_first(7)
+    assert (launched(first), launched(second)) == (7, 5)
+    put_second(7)
+    assert (launched(first), launched(second)) == (7, 7)
+    put_first(2)
+    assert (launched(first), launched(second)) == (2, 7)
+
+
+def test_a_cell_that_is_run_again_unchanged_leaves_launches_quick(store, tmp_path):
+    here = cells(tmp_path)
+    helper = "@blocknb.kernel\ndef helper(x): return x * 2"
+    here.run(helper)
+    here.define("helper(3)")
+    assert here.stored() == 6
+    first = here.space["k"].latest
+    here.run(helper)
+    assert first.stale() and here.stored() == 6
+    assert not here.space["k"].latest.stale() and here.space["k"].latest.trace is first.trace
+
+
+def test_a_function_with_a_state_is_named_in_a_note(store, tmp_path):
+    here = cells(tmp_path)
+    here.run("def f(): return int(os.environ['BLOCKNB_TEST_EDITS'])")
+    here.define("f() + 1")
+    assert here.stored() == 3
+    notes = [note.text for note in here.space["k"].latest.trace.stages[0].notes]
+    assert any("`f` is called again at each launch" in text and "os._Environ" in text for text in notes)
+    assert any("not kept on disk" in text for text in notes)
+
+
+def test_a_host_function_that_is_described_is_called_while_compiling_only(store, tmp_path):
+    here = cells(tmp_path)
+    here.run("N = 2\ndef f(): return N")
+    here.define("f()")
+    assert here.stored() == 2
+    latest = here.space["k"].latest
+    assert not latest.calls and here.stored() == 2 and here.space["k"].latest is latest
