@@ -36,7 +36,7 @@ _METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _MEMORIES = (type(functools.lru_cache(len)),)
 #: Of a class, what is made by Python and says nothing more.
-_MADE = frozenset((
+MADE = frozenset((
     "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__dataclass_fields__",
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
     "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_",
@@ -87,12 +87,16 @@ class Collector:
         return f"<function {list(self.sources).index(source.function)}>"
 
     def _watch_defaults(self, function: types.FunctionType) -> None:
-        """A function without defaults is called with all its arguments, so that new ones would change nothing."""
+        """A function without defaults is called with all its arguments, so that new ones would change nothing. The parameters of a kernel
+        are read without their constexprs, so these are watched here."""
         if function.__defaults__ is not None:
             self.fields.append((function, "__defaults__", function.__defaults__))
         if function.__kwdefaults__ is not None:
             self.fields.append((function, "__kwdefaults__", function.__kwdefaults__))
             self._watch_items(function.__kwdefaults__)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            if isinstance(default, constexpr):
+                self.fields.append((default, "value", default.value))
 
     # ---- names and attributes ------------------------------------------------------------------------------------------------
 
@@ -266,7 +270,7 @@ class Collector:
                 continue
             held = vars(each)
             self._watch_items(held)
-            lines += [f"{name}: {self.describe(held[name])}" for name in sorted(set(held) - _MADE)]
+            lines += [f"{name}: {self.describe(held[name])}" for name in sorted(set(held) - MADE)]
         if not library_class(type(cls)):
             lines.append(self.describe(type(cls)))
         return f"[{'; '.join(lines)}]"

@@ -69,10 +69,11 @@ class Source:
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters in order, with the defaults that the function has now. Raises SyntaxUnsupported for *args and **kwargs."""
         function = self.function
-        given = (function.__defaults__, *(function.__kwdefaults__ or {}).values())
-        if self._parameters is None or any(map(operator.is_not, given, self._parameters[0])):
-            self._parameters = given, self._read_parameters()
-        return self._parameters[1]
+        given = tuple(map(unwrap, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
+        known = self._parameters
+        if known is None or len(given) != len(known[0]) or any(map(operator.is_not, given, known[0])):
+            known = self._parameters = given, self._read_parameters()
+        return known[1]
 
     def _read_parameters(self) -> tuple[Parameter, ...]:
         found = []

@@ -13,7 +13,7 @@ import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from blocknb import forks
 from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import Dependencies, HostCall, dependencies, of_constant
+from blocknb.frontend.description import MADE
 from blocknb.frontend.source import Source, source_of
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.arguments import Kind, Tuple, flat
@@ -284,6 +285,20 @@ def _of_constant(value: Any) -> Dependencies:
     return dependencies(source) if source is not None else of_constant(value)
 
 
+#: What is in the class of a tuple without methods of its own.
+_PLAIN = MADE.union(vars(tuple), vars(collections.namedtuple("_PLAIN", "")))
+
+
+def _classes(kind: Kind) -> Iterator[type]:
+    """The classes of tuples of arguments that have methods of their own, which a kernel may call."""
+    if isinstance(kind.type, Tuple):
+        made_by = kind.type.made_by
+        if not set(vars(made_by)) <= _PLAIN.union(getattr(made_by, "_fields", ())):
+            yield made_by
+        for part in kind.type.parts:
+            yield from _classes(part)
+
+
 class Request:
     """What a compilation is asked for, its `digest` (the key on disk), and the ways to a Compiled that need no compiler."""
 
@@ -291,8 +306,10 @@ class Request:
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
         leaves = list(flat(kinds, kinds.values()))
         constants = {n: _of_constant(k.constant[0]) for n, k in leaves if k.constant}
-        self.reached = (dependencies(source), *(d for d in constants.values() if d.places or d.fields or d.checks))
-        everything = (self.reached[0], *constants.values())
+        classes = [of_constant(made_by) for k in kinds.values() for made_by in _classes(k)]
+        watched = (d for d in (*constants.values(), *classes) if d.places or d.fields or d.checks)
+        self.reached = (dependencies(source), *watched)
+        everything = (self.reached[0], *constants.values(), *classes)
         self.unknown = tuple(dict.fromkeys(name for d in everything for name in d.unknown))
         sources = [s for d in self.reached for s in d.sources]
         self.files = tuple(dict.fromkeys(s.file for s in sources))

@@ -23,6 +23,7 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING
+from blocknb.language.constants import constexpr
 from blocknb.language.types import Descriptor, DType, Pointer
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import HOST, NONE, ONE, Kind, Tuple
@@ -72,6 +73,11 @@ def _compiled(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
     return space["make"]
 
 
+def _unchanging(value: Any) -> bool:
+    """Whether a constant is described as it is, and not by what it holds at the time."""
+    return all(map(_unchanging, value)) if isinstance(value, tuple) else not isinstance(value, (list, set, constexpr))
+
+
 class _Writer:
     """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
     of the call begins with."""
@@ -103,7 +109,7 @@ class _Writer:
             found = self.constant(name, value) if fixed else self.argument(name, value, kind, i in binding.moduli)
             if fixed:
                 self.flat.append("None")
-            if name in defaults and (fixed or type(value) in _IMMUTABLE):
+            if name in defaults and (_unchanging(value) if fixed else type(value) in _IMMUTABLE):
                 found = "", name  # nobody gave it, and nobody can have changed it
             if found is None:
                 self.recognised = False

@@ -291,3 +291,30 @@ def test_a_host_function_that_is_described_is_called_while_compiling_only(store,
     assert here.stored() == 2
     latest = here.space["k"].latest
     assert not latest.calls and here.stored() == 2 and here.space["k"].latest is latest
+
+
+def test_defaults_of_the_kernel_itself_that_change_are_seen(store, tmp_path):
+    here = cells(tmp_path)
+    here.run(
+        "CX = tl.constexpr(2)\n@blocknb.kernel\ndef k(o, n: tl.constexpr = CX, l: tl.constexpr = [3]): tl.store(o, n * 10 + l[0])"
+    )
+    kernel = here.space["k"]
+    assert launched(kernel) == 23
+    here.space["CX"].value = 5
+    assert launched(kernel) == 53
+    kernel.fn.__defaults__[1][0] = 4
+    assert launched(kernel) == 54
+    kernel.fn.__defaults__ = (6, [7])
+    assert launched(kernel) == 67
+
+
+def test_methods_of_a_tuple_of_arguments_are_part_of_the_key(store, tmp_path):
+    here = cells(tmp_path)
+    here.run("class P(collections.namedtuple('P', 'x')):\n    def get(self): return 2")
+    here.run("@blocknb.kernel\ndef k(o, p): tl.store(o, p.get() + p.x)")
+    p = here.space["P"](3)
+    assert launched(here.space["k"], p) == 5
+    here.space["P"].get = lambda self: 4
+    assert launched(here.space["k"], p) == 7
+    here.run("class P(collections.namedtuple('P', 'x')):\n    def get(self): return 9")
+    assert launched(here.space["k"], here.space["P"](3)) == 12
