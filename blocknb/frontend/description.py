@@ -41,7 +41,7 @@ MADE = frozenset((
     "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__",
     "__static_attributes__", "__type_params__", "__weakref__", "_abc_impl", "_value2member_map_",
 ))  # fmt: skip
-_MOST = 20_000  # objects; whatever reaches more is opaque
+_MOST = 5_000  # objects; whatever reaches more is opaque
 _ARRAY = 1 << 16  # bytes of an array that are read at each check
 
 
@@ -368,7 +368,9 @@ class Same:
     unknown: tuple[str, ...]
 
     def __call__(self, now: Any) -> bool:
-        return now is self.value if self.unknown else described(now)[0] == self.text
+        if now is self.value and (self.unknown or type(now) in EXACT):
+            return True
+        return not self.unknown and described(now)[0] == self.text
 
 
 def again(value: Any) -> Same:
