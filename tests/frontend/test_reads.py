@@ -61,7 +61,7 @@ def test_names_are_those_that_the_function_does_not_bind_itself():
             M = 2
             return M + captured.x
 
-        return inner, sum([N for N in (1, 2)]) + M.value
+        return inner, sum([N * 2 for N in (1, 2)]) + M.value
 
     captured = Base()
     found = reads(outer.__code__)
