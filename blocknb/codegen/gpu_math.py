@@ -122,7 +122,7 @@ def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) ->
     raise NotImplementedError(op.name)
 
 
-def shift(g: Generator, left: bool, names: tuple[str, str], dtype: ElementType) -> str:
+def shift(g: Generator, left: bool, names: tuple[str, ...], dtype: ElementType) -> str:
     """By the width or more every bit is moved out: so does PTX, which takes counts of 32 bits without a sign, but not LLVM."""
     kind, signed, (x, count) = llvm_type(dtype), dtype.kind == "int", names
     plain = "shl" if left else "ashr" if signed else "lshr"
@@ -143,7 +143,7 @@ def shift(g: Generator, left: bool, names: tuple[str, str], dtype: ElementType) 
     return moved if wide == kind else g.emit(f"trunc {wide} {moved} to {kind}")
 
 
-def divided(g: Generator, name: str, names: tuple[str, str], dtype: ElementType) -> str:
+def divided(g: Generator, name: str, names: tuple[str, ...], dtype: ElementType) -> str:
     """Quotient or remainder, truncated; both are 0 by zero, and the least number by -1 is itself. LLVM defines neither, so 1 takes
     the divisor's place; a divided by b, if that is 0 or -1, is -(a & b)."""
     kind, signed, (a, b) = llvm_type(dtype), dtype.kind == "int", names
