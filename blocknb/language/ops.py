@@ -266,8 +266,9 @@ row(
     "load",
     "memory",
     rules.load,
-    "Elements from memory; where the mask is off, `other` (zero when absent). `ahead`: this is for a later trip of the loop, and the last "
-    'such load, so that machine code issues it before what follows. `sem`: "acquire" for a volatile load that a loop waits for.',
+    "Elements from memory; where the mask is off, `other` (zero when absent, which Triton leaves undefined). `ahead`: this is for a later "
+    'trip of the loop, and the last such load, so that machine code issues it before what follows. `sem`: "acquire" for a volatile '
+    "load that a loop waits for.",
     operands="pointer [mask [other]]",
     attrs=("cache", "evict", "volatile", "sem", "ahead", "layout", "vec"),
     reads="global",
