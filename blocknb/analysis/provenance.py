@@ -156,7 +156,7 @@ class Provenance:
             case "load" | "asm" | "const":
                 return True
             case "select":
-                return any(source in self.varying for source in sources) or self._differ(sources)
+                return self._differ(sources)
             case "bitcast" | "cast" if is_pointer(target) and self._resolved(sources[0]):
                 return True
         if MIXED in self.of(target) and OPS[op.name].kind != "control" and op.name not in KEEPS:

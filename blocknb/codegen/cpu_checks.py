@@ -141,9 +141,7 @@ class Checks:
         assert guard is not None
         for argument, hit in self._hits(guard, address, 1):
             site = str(self._numbers[op] + guard.possible.index(argument))
-            number = c.select(hit, site, place.number, "i64", 1)
-            start = c.select(hit, self.e.bounds[argument][0], place.start, "i64", 1)
-            place = replace(place, number=number, start=start)
+            place = replace(place, number=c.select(hit, site, place.number, "i64", 1))
         offset = c.binary(
             "ashr", c.binary("sub", address, place.start, "i64", 1), str(place.size.bit_length() - 1), "i64", 1
         )
