@@ -295,3 +295,26 @@ def columns_meaning(x, y, n, block):
     v = np.where(np.arange(block)[:, None] < n, x[: ROWS * block].reshape(block, ROWS), 1).astype(np.int64)
     w = v * 2 - v.max(0)
     y[: ROWS * n] = (w + w.sum(0))[:n].ravel()
+
+
+def swapping(x, y, n, BLOCK: tl.constexpr):
+    """A loop whose next tile is made while the last one is still needed."""
+    i = tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=1).to(tl.int32)
+    b = tl.load(x + BLOCK + i, mask=i < n, other=2).to(tl.int32)
+    for _ in range(3):
+        c = a * 2 + b
+        t = tl.sum(c, axis=0)
+        b = b + a % 3 + t % 2
+        a = c
+    tl.store(y + i, a - b)
+
+
+@varied(swapping)
+def swapping_meaning(x, y, n, block):
+    i = np.arange(block)
+    a, b = np.where(i < n, x[:block], 1).astype(np.int64), np.where(i < n, x[block : 2 * block], 2).astype(np.int64)
+    for _ in range(3):
+        c = a * 2 + b
+        a, b = c, b + a % 3 + c.sum() % 2
+    y[:block] = a - b
