@@ -150,6 +150,13 @@ def uneven(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + BLOCK + i, w - tl.max(w, axis=0))
 
 
+def uneven_other(x, y, n, BLOCK: tl.constexpr):
+    """An `other` that differs from lane to lane: no scalar is what lies beyond the row."""
+    i = tl.arange(0, BLOCK)
+    w = tl.load(x + i, mask=i < n, other=i)
+    tl.store(y + i, w - tl.max(w, axis=0))
+
+
 def product(x, y, n, BLOCK: tl.constexpr):
     m, k = tl.arange(0, 32), tl.arange(0, 16)
     total = tl.zeros((32, 32), tl.float32)
@@ -254,6 +261,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "ends": (ends, F32 | {"m": "i32", "BLOCK": 256}),
     "whole": (whole, F32 | {"BLOCK": 256}),
     "uneven": (uneven, F32 | {"BLOCK": 256}),
+    "uneven_other": (uneven_other, F32 | {"BLOCK": 256}),
     "product": (product, F32 | {"BLOCK": 256}),
     "twice": (twice, F32 | {"BLOCK": 256}),
     "twice_bytes": (twice, I8 | {"BLOCK": 256}),
