@@ -156,16 +156,20 @@ class Checks:
 
     # -- comparisons -----------------------------------------------------------------------------------------------------
 
-    def _outside(self, op: Op, low: str, high: str, place: Place, width: int = 1) -> str:
-        """Whether an element at either address is not within the bounds."""
-        c, ty = self.e.code, vector_type("i64", width)
+    def _outside(self, op: Op, address: str, place: Place, width: int = 1) -> str:
+        """Whether an element at an address is not within the bounds."""
         guard = self.guard(op)
         assert guard is not None
-        if guard.wraps:
-            bad = self._beyond(low, place, width)
-            for _, hit in self._hits(guard, low, width):
-                bad = c.binary("or", bad, hit, "i1", width)
-            return bad
+        if not guard.wraps:
+            return self._ends(address, address, place, width)
+        bad = self._beyond(address, place, width)
+        for _, hit in self._hits(guard, address, width):
+            bad = self.e.code.binary("or", bad, hit, "i1", width)
+        return bad
+
+    def _ends(self, low: str, high: str, place: Place, width: int = 1) -> str:
+        """The same of the ends of a row, which must not wrap around the address space."""
+        c, ty = self.e.code, vector_type("i64", width)
         below = c.w.value(f"icmp ult {ty} {low}, {c.splat(place.lower, 'i64', width)}")
         end = c.binary("add", high, constant(place.size, t.int64, width), "i64", width)
         above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(place.upper, 'i64', width)}")
@@ -191,7 +195,7 @@ class Checks:
         """Checks one element at an i64 address."""
         if (place := self.place(op)) is None:
             return
-        bad = self._outside(op, address, address, place)
+        bad = self._outside(op, address, place)
         if mask is not None:
             bad = self.e.code.binary("and", bad, mask, "i1", 1)
         _, on = self._guard(bad)
@@ -212,14 +216,14 @@ class Checks:
     def _row_outside(self, op: Op, place: Place, base: str, step: int, count: str) -> str:
         c, guard = self.e.code, self.guard(op)
         assert guard is not None
-        if guard.wraps:
+        if guard.carried is not None:
             low, reach = self._reach(base, step, count)
             bad = self._beyond(low, place, 1, reach)
         else:
             span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
             last = c.binary("add", base, span, "i64", 1)
             low, high = (base, last) if step > 0 else (last, base)
-            bad = self._outside(op, low, high, place)
+            bad = self._ends(low, high, place)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
         return bad
@@ -257,7 +261,9 @@ class Checks:
         top = c.binary("sub", place.upper, str(place.size), "i64", 1)
         room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, place.lower, "i64", 1)
         steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
-        outside = self._outside(op, base, base, place)
+        guard = self.guard(op)
+        selected = guard is not None and guard.carried is not None
+        outside = self._outside(op, base, place) if selected else self._ends(base, base, place)
         lane = c.select(outside, "0", steps, "i64", 1)
         address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
         self._report(op, place, address, on)
@@ -270,7 +276,7 @@ class Checks:
         if (place := self.place(op)) is None:
             return
         c, ty = self.e.code, vector_type("i64", width)
-        bad = self._outside(op, addresses, addresses, place, width)
+        bad = self._outside(op, addresses, place, width)
         if mask is not None:
             bad = c.binary("and", bad, mask, "i1", width)
         _, on = self._guard(c.any(bad, width))

@@ -147,9 +147,9 @@ ORDINARY = """
         if BLOCK == 1:
             tl.store(out, tl.load(x + off))
         elif MASK:
-            tl.store(out + i, tl.load(x + off + i, mask=tl.load(out + i) >= 0))
+            tl.store(out + i, tl.load(x + off + i * tl.load(out + i), mask=tl.load(out + i) >= 0))
         else:
-            tl.store(out + i, tl.load(x + off + i))
+            tl.store(out + i, tl.load(x + off + i * tl.load(out + i)))
 
     found = 0
     for dtype in (np.int32, np.int8):
