@@ -29,8 +29,8 @@ from blocknb.eager.rewrite import instantiate, rewritten
 from blocknb.eager.values import EagerValue, OneByOne
 from blocknb.errors import KernelError, Loc, TypeMismatch
 from blocknb.frontend import calls, expressions, loops, shapes
-from blocknb.frontend.dependencies import of_library
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape
 from blocknb.frontend.parse import Constant, passed
 from blocknb.frontend.scope import HANDLERS, Frame, as_constant, did_you_mean
