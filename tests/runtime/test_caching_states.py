@@ -82,10 +82,11 @@ class Notebook(RuleBasedStateMachine):
     folder: str
     other: Other
     fresh = 0  # of how many of the questions to another process one goes to a new one; 0: none
-    asked = 0
+    asked = played = launched = 0
 
     def __init__(self):
         super().__init__()
+        Notebook.played += 1
         compiler.forget()
         self.here, self.script = Cells(), []
         self.cell(FIRST)
@@ -171,6 +172,7 @@ class Notebook(RuleBasedStateMachine):
     @rule(times=st.integers(1, 3))
     def launch(self, times):
         for _ in range(times):
+            Notebook.launched += 1
             stored = self.here.stored()
             assert stored == self.here.expected(self.expression)
 
@@ -212,8 +214,11 @@ def play(examples: int, steps: int, fresh: int, number: int) -> None:
     chosen = settings(
         max_examples=examples, stateful_step_count=steps, deadline=None, database=None, phases=phases, print_blob=True
     )
+    Notebook.played = Notebook.asked = Notebook.launched = 0
     print(f"seed {number}")
     run_state_machine_as_test(seed(number)(Notebook), settings=chosen)
+    print(f"{Notebook.played} notebooks, {Notebook.launched} launches here, {Notebook.asked} in another process")
+    assert Notebook.played >= examples
 
 
 def test_no_order_of_edits_and_launches_gives_stale_code(processes):
