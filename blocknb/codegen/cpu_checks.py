@@ -168,7 +168,7 @@ class Checks:
         return bad
 
     def _ends(self, low: str, high: str, place: Place, width: int = 1) -> str:
-        """The same of the ends of a row, which must not wrap around the address space."""
+        """The same of the ends of a row, which must not wrap around the address space (see `_row_outside`)."""
         c, ty = self.e.code, vector_type("i64", width)
         below = c.w.value(f"icmp ult {ty} {low}, {c.splat(place.lower, 'i64', width)}")
         end = c.binary("add", high, constant(place.size, t.int64, width), "i64", width)
@@ -224,6 +224,9 @@ class Checks:
             last = c.binary("add", base, span, "i64", 1)
             low, high = (base, last) if step > 0 else (last, base)
             bad = self._ends(low, high, place)
+            if guard.wraps:  # the row may begin below 2^64 and end above 0
+                end = c.binary("add", high, str(place.size), "i64", 1)
+                bad = c.binary("or", bad, c.w.value(f"icmp ugt i64 {low}, {end}"), "i1", 1)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
         return bad
