@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blocknb.analysis.ranges import limits
 from blocknb.ir.build import Builder, pointer_to
 from blocknb.ir.core import Block, Func, Value
 from blocknb.ir.fold import fold
