@@ -102,9 +102,9 @@ def fuzz(options: argparse.Namespace) -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features
-    setup = Setup(options.target, features, threads=2 if cpu else min(cores, 16))
+    setup = Setup(options.target, features, threads=2 if cpu else 8)
     seconds = options.seconds or (0.0 if options.count else 60.0)
-    jobs = options.jobs or (cores if cpu else 1)
+    jobs = options.jobs or (cores if cpu else 2)
     return run(Options(seed, setup, seconds, options.count, options.first, jobs, options.out))
 
 
@@ -122,10 +122,17 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
         help="the CPU features that code may use (all of this machine)",
     )
     add("--out", default="fuzz-findings", metavar="DIR", help="where scripts of findings are written")
-    add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; one for a GPU)")
+    add(
+        "--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; two for a GPU)"
+    )
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench, "reference": reference, "fuzz": fuzz}
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": doctor,
+    "bench": bench,
+    "reference": reference,
+    "fuzz": fuzz,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

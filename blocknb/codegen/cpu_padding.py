@@ -8,7 +8,7 @@ on to the end of the tile. A tile in scratch is left unwritten beyond `end`, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen import cpu_redzones
@@ -189,7 +189,9 @@ class Padding:
             rest = Rest(self.end, self.value(value), group.width)
             types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
             self.e.rests[value] = rest
-            named = {} if value in self.e.buffers else {"buffer": buffer}  # made for another op, in that one's buffer
+            named: dict[str, Any] = (
+                {} if value in self.e.buffers else {"buffer": buffer}
+            )  # made for another op, in that one's buffer
             if self.e.build.redzones:
                 fill(self.e, value, str(group.size), poison=True, **named)
             if not _read_by_rows(self.e, value, group.shape):
@@ -209,12 +211,12 @@ def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
     for another op: what a branch or a loop yields, or what moves elements."""
     graph = e.scopes[-1].graph
     nodes = [(graph.node_of.get(use.op), use.at) for use in e.program.uses.get(value, ())]
-    return bool(nodes) and all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
+    return bool(nodes) and all(
+        node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes
+    )
 
 
-def fill(
-    e: Emitter, value: Value, stop: str, poison: bool = False, buffer: memory.Buffer | None = None
-) -> None:
+def fill(e: Emitter, value: Value, stop: str, poison: bool = False, buffer: memory.Buffer | None = None) -> None:
     """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the

@@ -12,7 +12,7 @@ from blocknb.fuzz.state import Axis, State, pointer
 from blocknb.fuzz.tree import Node, Type, literal, number, var
 
 Shape = tuple[int, ...]
-FILLS = {"small": 6, "wide": 2, "special": 1}
+FILLS = {"small": 6.0, "wide": 2.0, "special": 1.0}
 
 
 def iota(g: State, shape: Shape) -> Node:
@@ -62,7 +62,11 @@ def permuted(g: State, shape: Shape) -> Node:
     if kind == "xor":
         return binary("^", i, literal(g.r.randrange(size)))
     if kind == "odd":
-        return binary("&", binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))), literal(size - 1))
+        return binary(
+            "&",
+            binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))),
+            literal(size - 1),
+        )
     return i
 
 
@@ -83,7 +87,11 @@ def inside(g: State, shape: Shape, limit: int) -> Node:
         step = g.r.randrange(2, limit // size + 1) if limit // size > 2 else 2
         return binary("*", permuted(g, shape), literal(step))
     if kind == "modulo":
-        return binary("%", binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)), literal(limit))
+        return binary(
+            "%",
+            binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)),
+            literal(limit),
+        )
     if kind == "clamped":
         i = binary("-", binary("+", iota(g, shape), linear_program(g)), literal(g.r.randrange(5)))
         low = Node("maximum", i.type, (i, literal(0)), {"ct": "i32"})
@@ -139,7 +147,9 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
     array = input_array(g, dtype, g.pick((size, size * g.programs)))
     index = inside(g, shape, array.size)
     base = pointer(array)
-    if g.chance(0.15) and not dtypes.is_unsigned(index.type.dtype):  # a negative step back from a pointer that moved ahead
+    if g.chance(0.15) and not dtypes.is_unsigned(
+        index.type.dtype
+    ):  # a negative step back from a pointer that moved ahead
         shift = g.r.randrange(1, 9)
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
@@ -149,7 +159,12 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
 
 def hints(g: State) -> dict[str, Any]:
     """Keywords of a load that do not change what it gives."""
-    options = ({"cache_modifier": ".ca"}, {"cache_modifier": ".cg"}, {"eviction_policy": "evict_last"}, {"volatile": True})
+    options = (
+        {"cache_modifier": ".ca"},
+        {"cache_modifier": ".cg"},
+        {"eviction_policy": "evict_last"},
+        {"volatile": True},
+    )
     return {"hints": g.pick(options)} if g.chance(0.06) else {}
 
 
@@ -167,7 +182,11 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
     shape = structured_shape(g)
     tiles = [a for a in axes if not a.row]
     total, mask = None, None
-    step = g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3)) if len(axes) > 1 and stride != 1 and g.chance(0.3) else literal(stride)
+    step = (
+        g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3))
+        if len(axes) > 1 and stride != 1 and g.chance(0.3)
+        else literal(stride)
+    )
     for axis in axes:
         i = var(axis.index, Type("i32", () if axis.row else (axis.block,)))
         m = None if axis.row else var(axis.mask, Type("i1", (axis.block,)))
@@ -180,7 +199,9 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
         part = i if last else binary("*", i, step)
         total = part if total is None else binary("+", total, part)
         if m is not None:
-            mask = m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+            mask = (
+                m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+            )
     assert total is not None
     return total, mask
 
@@ -226,7 +247,11 @@ def store(g: State, value: Node) -> None:
         index, mask = position(g, g.axes, stride)
     else:
         array = g.array(dtype, math.prod(shape) * g.programs, "poison", True, "o")
-        index = binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape)) if shape else linear_program(g)
+        index = (
+            binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape))
+            if shape
+            else linear_program(g)
+        )
         mask = None
     if g.chance(0.25):
         extra = condition(g, shape, 1)

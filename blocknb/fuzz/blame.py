@@ -66,7 +66,12 @@ def _first_wrong_stage(kernel: t.Kernel, number: int, device: str) -> str:
         memory_level = stage.after.level == "memory"
         try:
             with np.errstate(all="ignore"):
-                interp.run(stage.after, [given[name] for name in order], kernel.grid, check_races=memory_level and stage.name in ("barriers", "pack"))
+                interp.run(
+                    stage.after,
+                    [given[name] for name in order],
+                    kernel.grid,
+                    check_races=memory_level and stage.name in ("barriers", "pack"),
+                )
         except Exception as error:
             return f"{_named(stage.name)} (the interpreter says {type(error).__name__}: {str(error)[:200]})"
         if compare.differences(kernel, launch.memory, arrays):

@@ -60,7 +60,7 @@ def poisoned_scratch() -> Iterator[None]:
     wrong, and is wrong every time."""
     from blocknb.runtime import host
 
-    kind = type(host._memory)
+    kind: Any = type(host._memory)
     plain, patterns = kind.at_least, itertools.cycle((0xFF, 0x7B))
 
     def at_least(memory: Any, size: int) -> int:
@@ -68,11 +68,11 @@ def poisoned_scratch() -> Iterator[None]:
         ctypes.memset(address, next(patterns), size)
         return address
 
-    kind.at_least = at_least  # type: ignore[method-assign]
+    kind.at_least = at_least
     try:
         yield
     finally:
-        kind.at_least = plain  # type: ignore[method-assign]
+        kind.at_least = plain
 
 
 @dataclass
@@ -163,7 +163,9 @@ def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) 
     return next(iter(attempts([kernel], device, 1, without)))
 
 
-def attempts(kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()) -> Iterable[Outcome]:
+def attempts(
+    kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()
+) -> Iterable[Outcome]:
     """What becomes of kernels, in order, which share a module and are compiled by several threads."""
     names = load(source.module(list(kernels), device))
 
@@ -199,4 +201,3 @@ def describe(kernel: t.Kernel) -> str:
     values = ", ".join(f"{a.name}={list(a.values)}" for a in kernel.scalars)
     arrays = ", ".join(f"{a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays)
     return f"{source.one(kernel)}\n# grid {kernel.grid}; {values}; {arrays}; {kernel.options}\n"
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,11 @@ class Memory:
         address = pointer.exact()
         on, maybe = self._lanes(address.shape, mask)
         number, offset = self._places(address, on, maybe)
-        data = np.zeros(address.shape, dtypes.held(dtype)) if other is None else np.broadcast_to(other.data, address.shape).copy()
+        data = (
+            np.zeros(address.shape, dtypes.held(dtype))
+            if other is None
+            else np.broadcast_to(other.data, address.shape).copy()
+        )
         err = np.zeros(address.shape) if other is None else np.array(np.broadcast_to(other.bound, address.shape))
         for n in np.unique(number[on]) if on.any() else ():
             here, buffer = on & (number == n), self.buffers[n - 1]
@@ -102,7 +107,7 @@ class Memory:
         return val(dtype, old, err)
 
 
-def _updated(op: str, old: np.generic, new: np.generic) -> np.generic:
+def _updated(op: str, old: Any, new: Any) -> Any:
     match op:
         case "add":
             return old + new

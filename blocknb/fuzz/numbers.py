@@ -72,7 +72,9 @@ def tainted(*parts: Val) -> np.ndarray | None:
     """Infinity where an operand is not exact: the bound of what depends on all bits."""
     if all(p.err is None for p in parts):
         return None
-    return np.where(sum(np.broadcast_to(p.bound, np.broadcast_shapes(*(q.shape for q in parts))) for p in parts) > 0, np.inf, 0.0)
+    return np.where(
+        sum(np.broadcast_to(p.bound, np.broadcast_shapes(*(q.shape for q in parts))) for p in parts) > 0, np.inf, 0.0
+    )
 
 
 def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.ndarray | None = None) -> Val:
@@ -126,7 +128,9 @@ def bitcast(v: Val, dtype: str) -> Val:
     data = raw.view(dtypes.storage(dtype)).reshape(v.shape)
     if not is_float(v.dtype):
         return val(dtype, data.astype(dtypes.held(dtype)), tainted(v))
-    unsure = np.isnan(v.data) | (v.data == 0) | (v.bound > 0)  # the sign of a zero and the bits of a NaN are not promised
+    unsure = (
+        np.isnan(v.data) | (v.data == 0) | (v.bound > 0)
+    )  # the sign of a zero and the bits of a NaN are not promised
     return val(dtype, data.astype(dtypes.held(dtype)), np.where(unsure, np.inf, 0.0))
 
 
@@ -201,7 +205,14 @@ def _condition(sym: str, a: Val, b: Val) -> Val:
 
 
 def compare(sym: str, a: Val, b: Val) -> Val:
-    test = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal}
+    test = {
+        "<": np.less,
+        "<=": np.less_equal,
+        ">": np.greater,
+        ">=": np.greater_equal,
+        "==": np.equal,
+        "!=": np.not_equal,
+    }
     found = test[sym](a.data, b.data)
     if a.err is None and b.err is None:
         return val("i1", found)
@@ -222,14 +233,25 @@ def select(c: Val, a: Val, b: Val) -> Val:
     return val(a.dtype, data, err, slack)
 
 
-def larger(v: Val, w: Val, sign: int) -> Val:
-    """The maximum (sign 1) or minimum (-1); a NaN loses against a number."""
-    if not is_float(v.dtype):
-        return val(v.dtype, (np.maximum if sign > 0 else np.minimum)(v.data, w.data), tainted(v, w))
-    found = (np.fmax if sign > 0 else np.fmin)(v.data, w.data)
-    if v.err is None and w.err is None:
-        return val(v.dtype, found)
-    return val(v.dtype, found, np.maximum(v.bound, w.bound))
+def maximum(a: Val, b: Val) -> Val:
+    """The larger of two; a NaN loses against a number."""
+    return _extreme(np.fmax if is_float(a.dtype) else np.maximum, a, b)
+
+
+def minimum(a: Val, b: Val) -> Val:
+    """The smaller of two; a NaN loses against a number."""
+    return _extreme(np.fmin if is_float(a.dtype) else np.minimum, a, b)
+
+
+def clamp(x: Val, low: Val, high: Val) -> Val:
+    return minimum(maximum(x, low), high)
+
+
+def _extreme(f: Callable[..., np.ndarray], a: Val, b: Val) -> Val:
+    found = f(a.data, b.data)
+    if not is_float(a.dtype):
+        return val(a.dtype, found, tainted(a, b))
+    return val(a.dtype, found, None if a.err is None and b.err is None else np.maximum(a.bound, b.bound))
 
 
 def negate(v: Val) -> Val:
@@ -290,11 +312,11 @@ FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = 
 def function(name: str, v: Val) -> Val:
     """A mathematical function of numbers that the generator keeps where it is tame."""
     if name in ("floor", "ceil"):
-        f = np.floor if name == "floor" else np.ceil
-        found = f(v.data)
+        whole: Callable[..., np.ndarray] = np.floor if name == "floor" else np.ceil
+        found = whole(v.data)
         if v.err is None:
             return val(v.dtype, found)
-        same = (f(v.data - v.err) == found) & (f(v.data + v.err) == found)
+        same = (whole(v.data - v.err) == found) & (whole(v.data + v.err) == found)
         return val(v.dtype, found, np.where((v.err > 0) & ~same, v.err + 1, 0.0))
     f, units, absolute_units = FUNCTIONS[name]
     found = f(v.data)

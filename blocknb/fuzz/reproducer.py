@@ -147,7 +147,10 @@ def script(kernel: t.Kernel, outcome: Outcome, blamed: Any, command: str, device
     for name, (want, err) in expected(kernel, memory).items():
         bound = _packed(err) if err.any() else "None"
         lines.append(f"    {name!r}: ({_packed(want)}, {bound}),\n")
-    arrays = [(a.name, a.dtype, a.size, a.fill, a.offset, a.base, [kernel.seed, number, i]) for i, a in enumerate(kernel.arrays)]
+    arrays = [
+        (a.name, a.dtype, a.size, a.fill, a.offset, a.base, [kernel.seed, number, i])
+        for i, a in enumerate(kernel.arrays)
+    ]
     return _PROGRAM.format(
         title=f"{kernel.name}: {outcome.kind}",
         detail=outcome.detail.replace("\\", "\\\\").replace('"""', "'''")[:2000],
@@ -173,7 +176,12 @@ def _listed(rows: list[Any]) -> str:
 
 def _dtypes(names: set[str]) -> str:
     """dtype: its NumPy dtype, whether it is a float, and the limits of an integer."""
-    spelled = {"bf16": "ml_dtypes.bfloat16", "e4nv": "ml_dtypes.float8_e4m3fn", "e5": "ml_dtypes.float8_e5m2", "i1": "np.bool_"}
+    spelled = {
+        "bf16": "ml_dtypes.bfloat16",
+        "e4nv": "ml_dtypes.float8_e4m3fn",
+        "e5": "ml_dtypes.float8_e5m2",
+        "i1": "np.bool_",
+    }
     rows = []
     for name in sorted(names):
         kind = spelled.get(name) or f"np.{held(name).name}"
