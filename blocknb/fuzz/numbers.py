@@ -167,31 +167,33 @@ def arithmetic(sym: str, dtype: str, a: Val, b: Val) -> Val:
     """`a sym b`, both of `dtype`."""
     if is_float(dtype):
         return _float_arithmetic(sym, dtype, a, b)
-    x, y = a.data, b.data
     if dtype == "i1" and sym in "&|":
         return _condition(sym, a, b)
+    with np.errstate(all="ignore"):
+        return val(dtype, _integers(sym, dtype, a.data, b.data), tainted(a, b))
+
+
+def _integers(sym: str, dtype: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     match sym:
         case "+":
-            found = x + y
+            return x + y
         case "-":
-            found = x - y
+            return x - y
         case "*":
-            found = x * y
+            return x * y
         case "//" | "%":
             safe = np.where(y == 0, np.ones_like(y), y)
             remainder = np.fmod(x, safe)
-            found = np.where(y == 0, np.zeros_like(x), remainder if sym == "%" else (x - remainder) // safe)
+            return np.where(y == 0, np.zeros_like(x), remainder if sym == "%" else (x - remainder) // safe)
         case "&" | "|" | "^":
-            found = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[sym](x, y)
+            return {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[sym](x, y)
         case "<<" | ">>":
             width = dtypes.bits(dtype)
             beyond = (y < 0) | (y >= width)
             amount = np.where(beyond, np.zeros_like(y), y)
             lost = np.where(x < 0, -np.ones_like(x), np.zeros_like(x)) if sym == ">>" else np.zeros_like(x)
-            found = np.where(beyond, lost, np.left_shift(x, amount) if sym == "<<" else np.right_shift(x, amount))
-        case _:
-            raise KeyError(sym)
-    return val(dtype, found, tainted(a, b))
+            return np.where(beyond, lost, np.left_shift(x, amount) if sym == "<<" else np.right_shift(x, amount))
+    raise KeyError(sym)
 
 
 def _condition(sym: str, a: Val, b: Val) -> Val:
