@@ -375,6 +375,8 @@ OPS: dict[str, Callable[[Program, t.Node], Any]] = {
     "histogram": lambda p, n: blocks.histogram(p.eval(n.args[0]), n.attrs["bins"]),
     "dot": _dot,
     "umulhi": lambda p, n: numbers.upper_half(*_operands(p, n)),
+    "cdiv": lambda p, n: numbers.rounded_up(*_operands(p, n)),
+    "randint": lambda p, n: numbers.philox(p.eval(n.args[0]), p.eval(n.args[1])),
     "topk": lambda p, n: blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(
         lambda x: x[..., : n.attrs["k"]]
     ),

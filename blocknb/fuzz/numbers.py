@@ -105,12 +105,13 @@ def cast(v: Val, dtype: str) -> Val:
             return Val(dtype, v.data, v.err, v.slack)
         return finish(dtype, v.data, v.err)
     if dtype == "i1":
-        unsure = v.bound >= np.abs(v.data)
+        unsure = ~(np.abs(v.data) > v.bound)
         return val(dtype, v.data != 0, np.where((v.bound > 0) & unsure, np.inf, 0.0) if v.err is not None else None)
     found = saturated(v.data, dtype)
     if v.err is None:
         return val(dtype, found)
     same = (saturated(v.data - v.err, dtype) == found) & (saturated(v.data + v.err, dtype) == found)
+    same &= v.err < np.inf
     return val(dtype, found, np.where((v.err > 0) & ~same, np.inf, 0.0))
 
 
@@ -276,6 +277,26 @@ def fma(a: Val, b: Val, c: Val) -> Val:
     spread = np.where(exact & (a.dtype != "f64"), 0.0, ulp(a.dtype, near))
     spread = spread + np.abs(a.data) * b.bound + np.abs(b.data) * a.bound + a.bound * b.bound + c.loose
     return finish(a.dtype, total, np.where(np.isfinite(near), spread, spread * 0 if not spread.any() else spread))
+
+
+def rounded_up(a: Val, b: Val) -> Val:
+    """cdiv of positive integers."""
+    return val(a.dtype, -(-a.data.astype(np.int64) // b.data.astype(np.int64)), tainted(a, b))
+
+
+def philox(seed: Val, offset: Val) -> Val:
+    """The first word of Philox-4x32-10 for a seed, whose halves are the key, and a counter (offset, 0, 0, 0) (Salmon et al., 2011)."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    key = seed.exact().astype(np.int64).astype(np.uint64)
+    k0, k1 = key & low, key >> half
+    c0 = offset.exact().astype(np.int64).astype(np.uint64) & low
+    k0, k1, c0 = np.broadcast_arrays(k0, k1, c0)
+    c1 = c2 = c3 = np.zeros_like(c0)
+    for _ in range(10):
+        a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (b >> half) ^ c1 ^ k0, b & low, (a >> half) ^ c3 ^ k1, a & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return val("u32", c0.astype(np.uint32))
 
 
 def upper_half(a: Val, b: Val) -> Val:

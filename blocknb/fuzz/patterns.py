@@ -277,6 +277,19 @@ def high_half(g: State) -> None:
     )
 
 
+def random_bits(g: State) -> None:
+    """Philox, whose bits are known."""
+    shape = g.pick(((16,), (64,), (8, 16)))
+    seed = g.scalar("i32", [g.r.randrange(2, 10**6) for _ in range(g.launches)], "t")
+    g.let(Node("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
+
+
+def quotient(g: State) -> None:
+    """cdiv of an argument and a constant, and a loop over that many."""
+    size = g.scalar("i32", [g.r.randrange(0, 100) for _ in range(g.launches)], "n")
+    g.let(Node("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
+
+
 def largest(g: State) -> None:
     dtype, size = g.dtype(), g.pick((16, 32, 64))
     k = g.pick((1, 2, 8, 16))
@@ -311,5 +324,7 @@ REGIONS: dict[Callable[[State], None], float] = {
     helper_calls: 0.6,
     high_half: 0.2,
     largest: 0.2,
+    random_bits: 0.3,
+    quotient: 0.2,
     promised: 0.3,
 }

@@ -87,6 +87,8 @@ def main():
             return address
 
         type(host._memory).at_least = at_least
+    if TARGET not in ("cpu", "cuda"):
+        from blocknb.ir import interp
     failures = 0
     for byte in (0xFF, 0x7B):
         owners, given = arrays()
@@ -107,7 +109,11 @@ def main():
                     arguments[name] = reinterpret(bits, getattr(language, names[dtype]))
                 else:
                     arguments[name] = view.view(given[name].dtype)
-        {name}[{grid}](**arguments, **SCALARS, **{options})
+        if TARGET in ("cpu", "cuda"):
+            {name}[{grid}](**arguments, **SCALARS, **{options})
+        else:
+            func = {name}.compile(**arguments, **SCALARS, target=TARGET, **{options}).trace.stages[-1].after
+            interp.run(func, [{{**arguments, **SCALARS}}[hint.name] for hint in func.hints], {grid})
         if TARGET == "cuda":
             for name, (raw, _, _) in owners.items():
                 raw[:] = device[name].get()

@@ -22,7 +22,7 @@ from blocknb.fuzz.generate import generate
 from blocknb.fuzz.shrink import pruned, shrink
 from blocknb.fuzz.worker import PATIENCE, Died, Setup, Worker
 
-BATCH = {"cpu": 16, "cuda": 64}  # kernels of one module
+BATCH, GPU_BATCH = 16, 64  # kernels of one module
 KINDS = ("wrong", "outside", "refused", "crashed", "hung")
 
 
@@ -76,7 +76,7 @@ def collect(options: Options) -> Findings:
                     options.seconds and time.monotonic() - begin > options.seconds
                 )
                 if worker not in waiting and not over:
-                    batch = BATCH[options.setup.device]
+                    batch = GPU_BATCH if options.setup.device == "cuda" else BATCH
                     size = min(batch, last - following) if options.count else batch
                     waiting[worker] = list(range(following, following + size))
                     worker.post("run", options.seed, following, size)

@@ -213,6 +213,8 @@ TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
     "histogram": _call("histogram", "bins"),
     "dot": _dot,
     "umulhi": _call("umulhi"),
+    "cdiv": _call("cdiv"),
+    "randint": _call("randint"),
     "topk": lambda n, a: f"tl.topk({a[0]}, {n.attrs['k']}, {n.attrs['axis']})",
     "not_none": lambda n, a: f"{n.attrs['name']} is not None",
     "is_set": lambda n, a: n.attrs["name"],

@@ -88,6 +88,12 @@ def test_a_comparison_closer_than_its_bounds_says_nothing() -> None:
         found.exact()
 
 
+def test_nothing_certain_comes_of_a_number_of_which_nothing_is_known() -> None:
+    unknown = val("f32", [1.0, np.nan, 0.0], [np.inf] * 3)
+    for dtype in ("i8", "u8", "i1", "f16", "i64"):
+        assert (numbers.cast(unknown, dtype).bound == np.inf).all(), dtype
+
+
 def test_an_element_is_wrong_beyond_its_bound_only() -> None:
     got = np.array([1.0, 1.1, np.nan, np.nan, 5.0], np.float32)
     want, err = np.array([1.0, 1.0, np.nan, 1.0, 1.0]), np.array([0.0, 0.05, 0.0, 0.0, np.inf])
