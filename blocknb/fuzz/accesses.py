@@ -57,6 +57,8 @@ def permuted(g: State, shape: Shape) -> Node:
     """Each place of a tile once, in some order, as int32."""
     i, size = iota(g, shape), math.prod(shape)
     kind = g.weighted({"plain": 5, "reversed": 1, "xor": 1, "odd": 1}) if size > 1 else "plain"
+    if kind == "reversed" and g.chance(0.3):  # a stride of -1 that is known at run time only
+        return binary("+", binary("*", i, g.scalar("i32", [-1] * g.launches, "t")), literal(size - 1))
     if kind == "reversed":
         return binary("-", literal(size - 1), i)
     if kind == "xor":
@@ -129,8 +131,12 @@ def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[N
     """What a masked load gives elsewhere: nothing, a number, or a tile."""
     if mask is None or g.chance(0.45):
         return []
+    if dtype == "i1":
+        return []
     if dtype in dtypes.FLOAT8:
         return [literal(0.0)]
+    if dtypes.is_float(dtype) and g.chance(0.2):
+        return [literal(g.pick((-math.inf, math.inf)))]
     kind = g.weighted({"weak": 4, "tile": 1, "scalar": 1})
     if kind == "weak":
         return [weak(g, dtype)]
@@ -180,7 +186,7 @@ def structured_shape(g: State) -> Shape:
 def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None]:
     """The index of a tile along all axes, and the mask of what is inside."""
     shape = structured_shape(g)
-    tiles = [a for a in axes if not a.row]
+    tiles = [a for a in g.axes if not a.row]
     total, mask = None, None
     step = (
         g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3))
@@ -210,20 +216,21 @@ def _wide(a: Node, b: Node) -> Shape:
     return tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
 
 
-def extent(g: State, stride: int) -> int:
-    """How many elements an array has that the axes walk, rows `stride` apart."""
-    if len(g.axes) == 1:
-        return g.axes[0].extent
-    return (g.axes[0].extent - 1) * stride + g.axes[1].extent
+def extent(axes: list[Axis], stride: int) -> int:
+    """How many elements an array has that axes walk, rows `stride` apart."""
+    if len(axes) == 1:
+        return axes[0].extent
+    return (axes[0].extent - 1) * stride + axes[1].extent
 
 
 def structured_load(g: State, dtype: str, shape: Shape) -> Node | None:
     """A load of the tile that the axes describe, masked at their ends."""
     if shape != structured_shape(g) or not g.axes or g.chance(0.3):
         return None
-    stride = g.axes[-1].extent + g.pick((0, 0, 3, 8))
-    array = input_array(g, dtype, extent(g, stride))
-    index, mask = position(g, g.axes, stride)
+    axes = g.axes[::-1] if len(g.axes) > 1 and not g.axes[0].row and g.chance(0.25) else g.axes
+    stride = axes[-1].extent + g.pick((0, 0, 3, 8))
+    array = input_array(g, dtype, extent(axes, stride))
+    index, mask = position(g, axes, stride)
     parts = [_offset(pointer(array), index)]
     if mask is not None:
         if g.chance(0.15):
@@ -243,7 +250,7 @@ def store(g: State, value: Node) -> None:
         value = cast(value, dtype)
     if shape and shape == structured_shape(g) and g.chance(0.6):
         stride = g.axes[-1].extent + g.pick((0, 0, 1, 8))
-        array = g.array(dtype, extent(g, stride), "poison", True, "o")
+        array = g.array(dtype, extent(g.axes, stride), "poison", True, "o")
         index, mask = position(g, g.axes, stride)
     else:
         array = g.array(dtype, math.prod(shape) * g.programs, "poison", True, "o")

@@ -71,8 +71,8 @@ def leaf(g: State, dtype: str, shape: Shape) -> Node:
         return g.pick(same)
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
-    if shape and not g.closed and g.loads > 0 and g.chance(0.7):
-        found = accesses.load(g, dtype if dtype not in ("i1",) else g.dtype(), shape)
+    if not g.closed and g.loads > 0 and g.chance(0.7 if shape else 0.25):
+        found = accesses.load(g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
         return convert(g, found, dtype)
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)

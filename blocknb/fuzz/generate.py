@@ -47,6 +47,8 @@ def frame(g: State) -> None:
     sizes = blocks.get(kind, pair)
     assert max(sizes[-1], 1) <= MAX_ELEMENTS
     g.grid = tuple(g.pick((1, 2, 3)) if n else g.pick((1, 3, 4)) for n in sizes)
+    if g.chance(0.06):
+        g.grid = (g.pick((7, 16, 33)), *(1 for _ in sizes[1:]))
     if kind == "rows":
         g.grid = (g.grid[0], 1) if g.chance(0.8) else g.grid
     for number, (block, count) in enumerate(zip(sizes, g.grid, strict=True)):

@@ -71,9 +71,13 @@ def carried(g: State) -> list[Node]:
 def bounds(g: State) -> tuple[Node, Node, Node, int]:
     """Low, high, step of a loop, and the most trips it takes."""
     trips = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
-    kind = g.weighted({"run time": 4, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
+    kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
     if kind == "constant":
         return number_literal(0), number_literal(trips[0]), number_literal(1), trips[0]
+    if kind == "loaded":
+        array = accesses.input_array(g, "i32", g.programs)
+        count = Node("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
+        return number_literal(0), binary("&", count, literal(3)), number_literal(1), 3
     if kind == "down":
         high = g.scalar("i32", trips, "n")
         return high, number_literal(0), number_literal(-1), max(trips)
