@@ -170,8 +170,8 @@ class Case:
             launch.arrays[name].raw[:] = array.get()
 
 
-def interpret(kernel: t.Kernel, launch: Launch, func: Any, check_races: bool) -> None:
-    """Runs IR of any level on the arrays of a launch. Raises what the interpreter raises."""
+def interpret(kernel: t.Kernel, launch: Launch, func: Any, finished: bool) -> None:
+    """Runs IR of any level on the arrays of a launch; what is not `finished` may lack its barriers. Raises what the interpreter raises."""
     from blocknb.ir import interp
 
     arrays = {name: guarded.array for name, guarded in launch.arrays.items()}
@@ -179,7 +179,9 @@ def interpret(kernel: t.Kernel, launch: Launch, func: Any, check_races: bool) ->
     given = {**launch.arguments, **arrays, **views}
     names = [hint.name for hint in func.hints] if func.hints else [p.name for p in func.params]
     with np.errstate(all="ignore"):
-        interp.run(func, [given[name] for name in names], kernel.grid, check_races=check_races)
+        interp.run(
+            func, [given[name] for name in names], kernel.grid, check_races=finished, implicit_barriers=not finished
+        )
 
 
 def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:

@@ -101,7 +101,8 @@ class Memory:
             old[at], err[at] = buffer.data[i], buffer.err[i]
             if wanted is not None and wanted[at] != old[at]:
                 continue
-            buffer.data[i] = _updated(op, old[at], given[at])
+            new = _updated(op, old[at], given[at])
+            buffer.data[i] = dtypes.rounded(dtype, new) if dtypes.is_float(dtype) else new
             if maybe[at] or unsure[at] or (err[at] and op != "xchg"):
                 buffer.err[i] = np.inf
         return val(dtype, old, err)

@@ -82,6 +82,7 @@ def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.n
     near = rounded(dtype, value)
     if spread is None or not np.any(spread):
         return val(dtype, near, None, slack)
+    spread = np.where(np.isnan(spread), np.inf, spread)  # infinity times zero
     largest = dtypes.FORMAT[dtype][2]
     unsure = ~np.isfinite(near) | (np.abs(near) + spread > largest)
     err = np.where(spread > 0, np.where(unsure, np.inf, spread + ulp(dtype, near)), 0.0)

@@ -123,7 +123,10 @@ def reduce(options: Options, found: Findings, number: int, worker: Worker) -> No
             return death.outcome
 
     if outcome_of(kernel).key == outcome.key:
-        kernel = shrink(pruned(kernel), lambda k: outcome_of(k).key == outcome.key, outcome.launch, options.patience)
+        on_gpu = options.setup.device != "cpu"
+        kernel = shrink(
+            pruned(kernel), lambda k: outcome_of(k).key == outcome.key, outcome.launch, options.patience, on_gpu
+        )
         outcome = outcome_of(kernel)
     try:
         blamed = worker.ask("blame", kernel, outcome)

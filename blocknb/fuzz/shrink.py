@@ -199,8 +199,19 @@ def _smaller_argument(a: Any) -> Iterator[Any]:
                 yield replace(a, values=(value,) * len(a.values))
 
 
-def shrink(kernel: t.Kernel, fails: Callable[[t.Kernel], bool], launch: int = 0, seconds: float = 60.0) -> t.Kernel:
-    """The smallest kernel found in that time for which `fails` still holds."""
+def barriers(kernel: t.Kernel) -> int:
+    return sum(isinstance(s, t.Barrier) for s in t.statements(kernel.body))
+
+
+def shrink(
+    kernel: t.Kernel,
+    fails: Callable[[t.Kernel], bool],
+    launch: int = 0,
+    seconds: float = 60.0,
+    keep_barriers: bool = False,
+) -> t.Kernel:
+    """The smallest kernel found in that time for which `fails` still holds. `keep_barriers`: as many as before, without which lanes of a
+    GPU would race."""
     end = time.monotonic() + seconds
     improved = True
     while improved and time.monotonic() < end:
@@ -209,6 +220,8 @@ def shrink(kernel: t.Kernel, fails: Callable[[t.Kernel], bool], launch: int = 0,
             if time.monotonic() > end:
                 break
             candidate = pruned(candidate)
+            if keep_barriers and barriers(candidate) < barriers(kernel):
+                continue
             if not well_formed(candidate) or not candidate.body:
                 continue
             if fails(candidate):

@@ -79,7 +79,7 @@ def _lines(s: Any, depth: int, target: str) -> list[str]:
         case t.Return(values):
             return [f"{pad}return {', '.join(map(text, values))}".rstrip()]
         case t.Barrier(always):
-            return [f"{pad}tl.debug_barrier()"] if always or target == "cuda" else []
+            return [f"{pad}tl.debug_barrier()"] if always or target != "cpu" else []
     raise TypeError(f"no statement {s}")
 
 

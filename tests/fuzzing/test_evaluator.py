@@ -92,6 +92,10 @@ def test_nothing_certain_comes_of_a_number_of_which_nothing_is_known() -> None:
     unknown = val("f32", [1.0, np.nan, 0.0], [np.inf] * 3)
     for dtype in ("i8", "u8", "i1", "f16", "i64"):
         assert (numbers.cast(unknown, dtype).bound == np.inf).all(), dtype
+    zeros = val("f32", [0.0, 1.0, 0.0])
+    for sym in "+-*/":
+        assert (numbers.arithmetic(sym, "f32", unknown, zeros).bound == np.inf).all(), sym
+        assert (numbers.arithmetic(sym, "f32", zeros, unknown).bound == np.inf).all(), sym
 
 
 def test_an_element_is_wrong_beyond_its_bound_only() -> None:
