@@ -98,13 +98,12 @@ def fuzz(options: argparse.Namespace) -> int:
     from blocknb.fuzz.run import Options, run
     from blocknb.fuzz.worker import Setup
 
-    cpu = options.target == "cpu"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     features = "" if options.features == "native" else options.features
-    setup = Setup(options.target, features, threads=2 if cpu else min(cores, 16))
+    setup = Setup(options.target, features, threads=8 if options.target == "cuda" else 2)
     seconds = options.seconds or (0.0 if options.count else 60.0)
-    jobs = options.jobs or (cores if cpu else 1)
+    jobs = options.jobs or (2 if options.target == "cuda" else cores)
     return run(Options(seed, setup, seconds, options.count, options.first, jobs, options.out))
 
 
@@ -114,7 +113,12 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
     add("--count", type=int, default=0, metavar="N", help="how many kernels to run, instead")
     add("--seed", type=int, default=None, metavar="S", help="which kernels; the same seed gives the same ones")
     add("--first", type=int, default=0, metavar="I", help="the number of the first kernel of the seed")
-    add("--target", choices=("cpu", "cuda"), default="cpu", help="where kernels run; cuda takes CuPy")
+    add(
+        "--target",
+        default="cpu",
+        choices=("cpu", "cuda", "sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a"),
+        help="where kernels run: cuda takes CuPy; sm_90a and others need no GPU: their last IR is interpreted",
+    )
     add(
         "--features",
         choices=("native", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
@@ -122,10 +126,17 @@ def _fuzz_arguments(command: argparse.ArgumentParser) -> None:
         help="the CPU features that code may use (all of this machine)",
     )
     add("--out", default="fuzz-findings", metavar="DIR", help="where scripts of findings are written")
-    add("--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; one for a GPU)")
+    add(
+        "--jobs", type=int, default=0, metavar="N", help="processes that run kernels (one for each core; two for a GPU)"
+    )
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"doctor": doctor, "bench": bench, "reference": reference, "fuzz": fuzz}
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "doctor": doctor,
+    "bench": bench,
+    "reference": reference,
+    "fuzz": fuzz,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

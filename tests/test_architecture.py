@@ -28,6 +28,7 @@ ROWS = (
     ("runtime", "blocknb"),
     ("kernels",),
     ("profile", "testing"),
+    ("fuzz",),
     ("tune",),
     ("compat",),
     ("notebook",),

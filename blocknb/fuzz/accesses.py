@@ -12,7 +12,7 @@ from blocknb.fuzz.state import Axis, State, pointer
 from blocknb.fuzz.tree import Node, Type, literal, number, var
 
 Shape = tuple[int, ...]
-FILLS = {"small": 6, "wide": 2, "special": 1}
+FILLS = {"small": 6.0, "wide": 2.0, "special": 1.0}
 
 
 def iota(g: State, shape: Shape) -> Node:
@@ -57,12 +57,18 @@ def permuted(g: State, shape: Shape) -> Node:
     """Each place of a tile once, in some order, as int32."""
     i, size = iota(g, shape), math.prod(shape)
     kind = g.weighted({"plain": 5, "reversed": 1, "xor": 1, "odd": 1}) if size > 1 else "plain"
+    if kind == "reversed" and g.chance(0.3):  # a stride of -1 that is known at run time only
+        return binary("+", binary("*", i, g.scalar("i32", [-1] * g.launches, "t")), literal(size - 1))
     if kind == "reversed":
         return binary("-", literal(size - 1), i)
     if kind == "xor":
         return binary("^", i, literal(g.r.randrange(size)))
     if kind == "odd":
-        return binary("&", binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))), literal(size - 1))
+        return binary(
+            "&",
+            binary("+", binary("*", i, literal(g.pick((3, 5, 7)))), literal(g.r.randrange(size))),
+            literal(size - 1),
+        )
     return i
 
 
@@ -83,7 +89,11 @@ def inside(g: State, shape: Shape, limit: int) -> Node:
         step = g.r.randrange(2, limit // size + 1) if limit // size > 2 else 2
         return binary("*", permuted(g, shape), literal(step))
     if kind == "modulo":
-        return binary("%", binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)), literal(limit))
+        return binary(
+            "%",
+            binary("+", binary("*", iota(g, shape), literal(g.pick((1, 1, 3, 8)))), linear_program(g)),
+            literal(limit),
+        )
     if kind == "clamped":
         i = binary("-", binary("+", iota(g, shape), linear_program(g)), literal(g.r.randrange(5)))
         low = Node("maximum", i.type, (i, literal(0)), {"ct": "i32"})
@@ -121,8 +131,12 @@ def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[N
     """What a masked load gives elsewhere: nothing, a number, or a tile."""
     if mask is None or g.chance(0.45):
         return []
+    if dtype == "i1":
+        return []
     if dtype in dtypes.FLOAT8:
         return [literal(0.0)]
+    if dtypes.is_float(dtype) and g.chance(0.2):
+        return [literal(g.pick((-math.inf, math.inf)))]
     kind = g.weighted({"weak": 4, "tile": 1, "scalar": 1})
     if kind == "weak":
         return [weak(g, dtype)]
@@ -139,7 +153,9 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
     array = input_array(g, dtype, g.pick((size, size * g.programs)))
     index = inside(g, shape, array.size)
     base = pointer(array)
-    if g.chance(0.15) and not dtypes.is_unsigned(index.type.dtype):  # a negative step back from a pointer that moved ahead
+    if g.chance(0.15) and not dtypes.is_unsigned(
+        index.type.dtype
+    ):  # a negative step back from a pointer that moved ahead
         shift = g.r.randrange(1, 9)
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
@@ -149,7 +165,12 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
 
 def hints(g: State) -> dict[str, Any]:
     """Keywords of a load that do not change what it gives."""
-    options = ({"cache_modifier": ".ca"}, {"cache_modifier": ".cg"}, {"eviction_policy": "evict_last"}, {"volatile": True})
+    options = (
+        {"cache_modifier": ".ca"},
+        {"cache_modifier": ".cg"},
+        {"eviction_policy": "evict_last"},
+        {"volatile": True},
+    )
     return {"hints": g.pick(options)} if g.chance(0.06) else {}
 
 
@@ -165,9 +186,13 @@ def structured_shape(g: State) -> Shape:
 def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None]:
     """The index of a tile along all axes, and the mask of what is inside."""
     shape = structured_shape(g)
-    tiles = [a for a in axes if not a.row]
+    tiles = [a for a in g.axes if not a.row]
     total, mask = None, None
-    step = g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3)) if len(axes) > 1 and stride != 1 and g.chance(0.3) else literal(stride)
+    step = (
+        g.scalar("i32", [stride] * g.launches, "t", g.chance(0.3))
+        if len(axes) > 1 and stride != 1 and g.chance(0.3)
+        else literal(stride)
+    )
     for axis in axes:
         i = var(axis.index, Type("i32", () if axis.row else (axis.block,)))
         m = None if axis.row else var(axis.mask, Type("i1", (axis.block,)))
@@ -180,7 +205,9 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
         part = i if last else binary("*", i, step)
         total = part if total is None else binary("+", total, part)
         if m is not None:
-            mask = m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+            mask = (
+                m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+            )
     assert total is not None
     return total, mask
 
@@ -189,20 +216,21 @@ def _wide(a: Node, b: Node) -> Shape:
     return tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
 
 
-def extent(g: State, stride: int) -> int:
-    """How many elements an array has that the axes walk, rows `stride` apart."""
-    if len(g.axes) == 1:
-        return g.axes[0].extent
-    return (g.axes[0].extent - 1) * stride + g.axes[1].extent
+def extent(axes: list[Axis], stride: int) -> int:
+    """How many elements an array has that axes walk, rows `stride` apart."""
+    if len(axes) == 1:
+        return axes[0].extent
+    return (axes[0].extent - 1) * stride + axes[1].extent
 
 
 def structured_load(g: State, dtype: str, shape: Shape) -> Node | None:
     """A load of the tile that the axes describe, masked at their ends."""
     if shape != structured_shape(g) or not g.axes or g.chance(0.3):
         return None
-    stride = g.axes[-1].extent + g.pick((0, 0, 3, 8))
-    array = input_array(g, dtype, extent(g, stride))
-    index, mask = position(g, g.axes, stride)
+    axes = g.axes[::-1] if len(g.axes) > 1 and not g.axes[0].row and g.chance(0.25) else g.axes
+    stride = axes[-1].extent + g.pick((0, 0, 3, 8))
+    array = input_array(g, dtype, extent(axes, stride))
+    index, mask = position(g, axes, stride)
     parts = [_offset(pointer(array), index)]
     if mask is not None:
         if g.chance(0.15):
@@ -222,11 +250,15 @@ def store(g: State, value: Node) -> None:
         value = cast(value, dtype)
     if shape and shape == structured_shape(g) and g.chance(0.6):
         stride = g.axes[-1].extent + g.pick((0, 0, 1, 8))
-        array = g.array(dtype, extent(g, stride), "poison", True, "o")
+        array = g.array(dtype, extent(g.axes, stride), "poison", True, "o")
         index, mask = position(g, g.axes, stride)
     else:
         array = g.array(dtype, math.prod(shape) * g.programs, "poison", True, "o")
-        index = binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape)) if shape else linear_program(g)
+        index = (
+            binary("+", binary("*", linear_program(g), literal(math.prod(shape))), permuted(g, shape))
+            if shape
+            else linear_program(g)
+        )
         mask = None
     if g.chance(0.25):
         extra = condition(g, shape, 1)

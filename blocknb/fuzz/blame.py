@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from blocknb.errors import KernelError
 from blocknb.fuzz import compare, execute
 from blocknb.fuzz import tree as t
@@ -50,26 +48,21 @@ def _cured(kernel: t.Kernel, device: str) -> Iterator[str]:
 
 
 def _first_wrong_stage(kernel: t.Kernel, number: int, device: str) -> str:
-    from blocknb.ir import interp
     from blocknb.runtime.plan import target_of
 
     case = Case(kernel, "cpu")
     launch = case.launches[number]
     function = execute.load(execute.source.module([kernel], device))[kernel.name]
-    target = target_of(0) if device == "cuda" else "cpu"
+    target = target_of(0) if device == "cuda" else device
     compiled = function.compile(**launch.arguments, target=target, **case.options())
     for stage in compiled.trace.stages:
-        arrays = {name: guarded.array.copy() for name, guarded in launch.arrays.items()}
-        views = {a.name: arrays[a.base][a.offset : a.offset + a.size] for a in kernel.arrays if a.base}
-        given = {**launch.arguments, **arrays, **views}
-        order = [h.name for h in stage.after.hints] if stage.after.hints else [p.name for p in stage.after.params]
-        memory_level = stage.after.level == "memory"
+        fresh = Case(kernel, "cpu").launches[number]
+        finished = stage.after.level == "memory" and stage.name in ("barriers", "pack")
         try:
-            with np.errstate(all="ignore"):
-                interp.run(stage.after, [given[name] for name in order], kernel.grid, check_races=memory_level and stage.name in ("barriers", "pack"))
+            execute.interpret(kernel, fresh, stage.after, finished)
         except Exception as error:
             return f"{_named(stage.name)} (the interpreter says {type(error).__name__}: {str(error)[:200]})"
-        if compare.differences(kernel, launch.memory, arrays):
+        if compare.differences(kernel, fresh.memory, {name: g.array for name, g in fresh.arrays.items()}):
             return _named(stage.name)
     return "codegen"
 

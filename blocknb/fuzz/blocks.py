@@ -20,6 +20,15 @@ SHAPES: dict[str, Callable[[Val, dict[str, Any]], Val]] = {
 }
 
 
+#: By sign and whether floats are compared: NaN loses against numbers.
+EXTREMES: dict[tuple[int, bool], Any] = {
+    (1, True): np.fmax,
+    (-1, True): np.fmin,
+    (1, False): np.maximum,
+    (-1, False): np.minimum,
+}
+
+
 def broadcast(v: Val, shape: tuple[int, ...]) -> Val:
     return v.moved(lambda x: np.broadcast_to(x, shape))
 
@@ -53,7 +62,7 @@ def total(v: Val, axis: int, keep: bool, running: bool = False, reverse: bool = 
     """The sum along an axis, or the running sums; floats may be added in any order."""
     x = v.data
     if not is_float(v.dtype):
-        found, err = _integer_total(v, axis, keep, running, reverse, np.add)
+        found, err = integer_total(v, axis, keep, running, reverse, np.add)
         return val(v.dtype, found, err)
 
     def along(f: Any, y: np.ndarray) -> np.ndarray:
@@ -84,7 +93,7 @@ def finish_total(dtype: str, found: np.ndarray, spread: np.ndarray) -> Val:
     return val(dtype, near, np.where(unsure, np.inf, spread))
 
 
-def _integer_total(v: Val, axis: int, keep: bool, running: bool, reverse: bool, f: Any) -> tuple[np.ndarray, Any]:
+def integer_total(v: Val, axis: int, keep: bool, running: bool, reverse: bool, f: Any) -> tuple[np.ndarray, Any]:
     taint = numbers.tainted(v)
     if not running:
         err = None if taint is None else taint.max(axis=axis, keepdims=keep)
@@ -96,7 +105,7 @@ def _integer_total(v: Val, axis: int, keep: bool, running: bool, reverse: bool, 
 
 def running_product(v: Val, axis: int, reverse: bool) -> Val:
     if not is_float(v.dtype):
-        return val(v.dtype, *_integer_total(v, axis, True, True, reverse, np.multiply))
+        return val(v.dtype, *integer_total(v, axis, True, True, reverse, np.multiply))
     turn: Callable = (lambda y: np.flip(y, axis)) if reverse else (lambda y: y)
     found = turn(np.multiply.accumulate(turn(v.data), axis=axis))
     near = rounded(v.dtype, found)
@@ -109,8 +118,7 @@ def running_product(v: Val, axis: int, reverse: bool) -> Val:
 
 def extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
     """max (sign 1) or min (-1): NaN loses against numbers."""
-    f = (np.fmax if sign > 0 else np.fmin) if is_float(v.dtype) else (np.maximum if sign > 0 else np.minimum)
-    found = f.reduce(v.data, axis=axis, keepdims=keep)
+    found = EXTREMES[sign, is_float(v.dtype)].reduce(v.data, axis=axis, keepdims=keep)
     if v.err is None:
         return val(v.dtype, found)
     err = v.err.max(axis=axis, keepdims=keep)
@@ -119,8 +127,7 @@ def extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
 
 def where_extreme(v: Val, axis: int, keep: bool, sign: int) -> Val:
     """argmax or argmin, int32: the lowest index of equal ones; NaN loses, and of a row of NaNs nothing is promised."""
-    f = (np.fmax if sign > 0 else np.fmin) if is_float(v.dtype) else (np.maximum if sign > 0 else np.minimum)
-    best = f.reduce(v.data, axis=axis, keepdims=True)
+    best = EXTREMES[sign, is_float(v.dtype)].reduce(v.data, axis=axis, keepdims=True)
     found = np.argmax(v.data == best, axis=axis, keepdims=keep)
     rows = np.isnan(best) if is_float(v.dtype) else np.zeros(best.shape, bool)
     rows = rows if keep else np.squeeze(rows, axis)
@@ -161,7 +168,10 @@ def dot(a: Val, b: Val, acc: Val | None, dtype: str, precision: str) -> Val:
         found = found + (0 if acc is None else acc.data)
         err = None
         if not all(p is None or p.err is None for p in (a, b, acc)):
-            rows, columns = (a.bound > 0).any(-1)[..., None], (b.bound > 0).any(-2)[..., None, :]
+            rows, columns = (
+                np.asarray((a.bound > 0).any(-1))[..., None],
+                np.asarray((b.bound > 0).any(-2))[..., None, :],
+            )
             err = np.where(rows | columns | (0 if acc is None else acc.bound > 0), np.inf, 0.0)
         return val("i32", found.astype(np.int32), err)
     x, y = a.data, b.data

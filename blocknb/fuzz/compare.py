@@ -23,7 +23,10 @@ class Wrong:
     examples: tuple[tuple[int, float, float, float], ...]
 
     def __str__(self) -> str:
-        parts = [f"[{i}] is {got!r}, expected {want!r}" + (f" within {err:.2g}" if err else "") for i, got, want, err in self.examples]
+        parts = [
+            f"[{i}] is {got!r}, expected {want!r}" + (f" within {err:.2g}" if err else "")
+            for i, got, want, err in self.examples
+        ]
         return f"{self.array} ({self.dtype}): {self.count} of {self.size} elements are wrong; " + "; ".join(parts)
 
 

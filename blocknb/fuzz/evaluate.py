@@ -7,6 +7,7 @@ every element (see `numbers`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,7 +45,9 @@ class BlockPointer:
     def access(self, offsets: tuple[int, ...], checked: tuple[int, ...]) -> tuple[Val, Val | None]:
         """The addresses of the block, and the mask of what lies inside along the axes that are checked."""
         address, mask = np.full(self.block, self.base, np.int64), np.ones(self.block, bool)
-        for axis, (n, stride, offset, count) in enumerate(zip(self.shape, self.strides, offsets, self.block, strict=True)):
+        for axis, (n, stride, offset, count) in enumerate(
+            zip(self.shape, self.strides, offsets, self.block, strict=True)
+        ):
             at = (offset + np.arange(count)).reshape([-1 if a == axis else 1 for a in range(len(self.block))])
             address = address + at * stride
             if axis in checked:
@@ -69,17 +72,23 @@ def evaluate(kernel: t.Kernel, arrays: Mapping[str, np.ndarray], launch: int) ->
     with np.errstate(all="ignore"):
         for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
             program = Program(memory, values, helpers, (x, y, z), grid, budget)
-            try:
+            with contextlib.suppress(_Returned):
                 program.run(kernel.body)
-            except _Returned:
-                pass
     return memory
 
 
 class Program:
     """One program: the names it has assigned, and memory."""
 
-    def __init__(self, memory: Memory, arguments: Mapping[str, Any], helpers: Mapping[str, t.Helper], pid: Any, grid: Any, budget: list[int]):
+    def __init__(
+        self,
+        memory: Memory,
+        arguments: Mapping[str, Any],
+        helpers: Mapping[str, t.Helper],
+        pid: Any,
+        grid: Any,
+        budget: list[int],
+    ):
         self.memory, self.arguments, self.helpers = memory, arguments, helpers
         self.pid, self.grid, self.budget = pid, grid, budget
         self.env: dict[str, Any] = {}
@@ -121,7 +130,9 @@ class Program:
         pointer, mask = self.eval(s.pointer), None if s.mask is None else self.eval(s.mask)
         dtype = s.pointer.type.dtype
         if isinstance(pointer, BlockPointer):
-            offsets = tuple(int(self.scalar(n)) for n in s.attrs["offsets"]) if "offsets" in s.attrs else pointer.offsets
+            offsets = (
+                tuple(int(self.scalar(n)) for n in s.attrs["offsets"]) if "offsets" in s.attrs else pointer.offsets
+            )
             pointer, mask = pointer.access(offsets, s.attrs["check"])
         self.memory.store(dtype, pointer, self.eval(s.value), mask)
 
@@ -146,7 +157,11 @@ class Program:
     def call(self, helper: t.Helper, args: list[Val]) -> Any:
         """A helper's results: one Val, or a tuple."""
         inner = Program(self.memory, self.arguments, self.helpers, self.pid, self.grid, self.budget)
-        given = [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]] if len(args) < len(helper.params) else args
+        given = (
+            [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]]
+            if len(args) < len(helper.params)
+            else args
+        )
         for (name, type), value in zip(helper.params, given, strict=True):
             inner.env[name] = value if isinstance(value, Val) else val(type.dtype, value)
         try:
@@ -159,7 +174,9 @@ class Program:
 
 def _operands(p: Program, n: t.Node) -> list[Val]:
     """The operands of an elementwise op in the dtype that it computes in, broadcast."""
-    values = [val(n.attrs["ct"], a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), n.attrs["ct"]) for a in n.args]
+    values = [
+        val(n.attrs["ct"], a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), n.attrs["ct"]) for a in n.args
+    ]
     shape = np.broadcast_shapes(*(v.shape for v in values))
     return [v if v.shape == shape else blocks.broadcast(v, shape) for v in values]
 
@@ -176,7 +193,10 @@ def _offset(p: Program, n: t.Node) -> Val:
 
 def _argument(p: Program, n: t.Node) -> Any:
     value = p.arguments[n.attrs["name"]]
-    return val("i64" if n.type.pointer else n.type.dtype, numbers.rounded(n.type.dtype, value) if dtypes.is_float(n.type.dtype) and not n.type.pointer else value)
+    return val(
+        "i64" if n.type.pointer else n.type.dtype,
+        numbers.rounded(n.type.dtype, value) if dtypes.is_float(n.type.dtype) and not n.type.pointer else value,
+    )
 
 
 def _load(p: Program, n: t.Node) -> Val:
@@ -221,7 +241,7 @@ def _reduce(p: Program, n: t.Node) -> Val:
             found = blocks.where_extreme(v, axis, keep, 1 if at["name"] == "argmax" else -1)
         case name:
             f = {"xor_sum": np.bitwise_xor, "reduce_or": np.bitwise_or}[name]
-            found = val(v.dtype, *blocks._integer_total(v, axis, keep, False, False, f))
+            found = val(v.dtype, *blocks.integer_total(v, axis, keep, False, False, f))
     return found.moved(lambda x: np.reshape(x, n.type.shape))
 
 
@@ -312,7 +332,13 @@ def _invert(v: Val) -> Val:
 OPS: dict[str, Callable[[Program, t.Node], Any]] = {
     "var": lambda p, n: p.env[n.attrs["name"]],
     "arg": _argument,
-    "full": lambda p, n: val(n.type.dtype, np.full(n.type.shape, numbers.rounded(n.type.dtype, n.attrs["value"]) if dtypes.is_float(n.type.dtype) else n.attrs["value"])),
+    "full": lambda p, n: val(
+        n.type.dtype,
+        np.full(
+            n.type.shape,
+            numbers.rounded(n.type.dtype, n.attrs["value"]) if dtypes.is_float(n.type.dtype) else n.attrs["value"],
+        ),
+    ),
     "literal": lambda p, n: val("f64" if isinstance(n.attrs["value"], float) else "i64", n.attrs["value"]),
     "splat": lambda p, n: blocks.broadcast(p.eval(n.args[0]), n.type.shape),
     "pid": lambda p, n: val("i32", p.pid[n.attrs["axis"]]),
@@ -320,9 +346,9 @@ OPS: dict[str, Callable[[Program, t.Node], Any]] = {
     "arange": lambda p, n: val("i32", np.arange(n.attrs["start"], n.attrs["end"])),
     "binary": lambda p, n: numbers.arithmetic(n.attrs["sym"], n.attrs["ct"], *_operands(p, n)),
     "compare": lambda p, n: numbers.compare(n.attrs["sym"], *_operands(p, n)),
-    "maximum": lambda p, n: numbers.larger(*_operands(p, n), 1),
-    "minimum": lambda p, n: numbers.larger(*_operands(p, n), -1),
-    "clamp": lambda p, n: (lambda x, low, high: numbers.larger(numbers.larger(x, low, 1), high, -1))(*_operands(p, n)),
+    "maximum": lambda p, n: numbers.maximum(*_operands(p, n)),
+    "minimum": lambda p, n: numbers.minimum(*_operands(p, n)),
+    "clamp": lambda p, n: numbers.clamp(*_operands(p, n)),
     "fma": lambda p, n: numbers.fma(*_operands(p, n)),
     "negative": _unary(numbers.negate),
     "invert": _unary(_invert),
@@ -349,7 +375,11 @@ OPS: dict[str, Callable[[Program, t.Node], Any]] = {
     "histogram": lambda p, n: blocks.histogram(p.eval(n.args[0]), n.attrs["bins"]),
     "dot": _dot,
     "umulhi": lambda p, n: numbers.upper_half(*_operands(p, n)),
-    "topk": lambda p, n: blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(lambda x: x[..., : n.attrs["k"]]),
+    "cdiv": lambda p, n: numbers.rounded_up(*_operands(p, n)),
+    "randint": lambda p, n: numbers.philox(p.eval(n.args[0]), p.eval(n.args[1])),
+    "topk": lambda p, n: blocks.ordered(p.eval(n.args[0]), n.attrs["axis"], True).moved(
+        lambda x: x[..., : n.attrs["k"]]
+    ),
     "not_none": lambda p, n: p.arguments.get(n.attrs["name"]) is not None,
     "is_set": lambda p, n: bool(p.arguments[n.attrs["name"]]),
     "promise": lambda p, n: p.eval(n.args[0]),

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from blocknb.errors import KernelError
 from blocknb.fuzz import compare, data, dtypes, source
 from blocknb.fuzz import tree as t
@@ -60,7 +62,7 @@ def poisoned_scratch() -> Iterator[None]:
     wrong, and is wrong every time."""
     from blocknb.runtime import host
 
-    kind = type(host._memory)
+    kind: Any = type(host._memory)
     plain, patterns = kind.at_least, itertools.cycle((0xFF, 0x7B))
 
     def at_least(memory: Any, size: int) -> int:
@@ -68,11 +70,11 @@ def poisoned_scratch() -> Iterator[None]:
         ctypes.memset(address, next(patterns), size)
         return address
 
-    kind.at_least = at_least  # type: ignore[method-assign]
+    kind.at_least = at_least
     try:
         yield
     finally:
-        kind.at_least = plain  # type: ignore[method-assign]
+        kind.at_least = plain
 
 
 @dataclass
@@ -87,12 +89,14 @@ class Launch:
 
 
 class Case:
-    """A kernel, ready to be launched on a device ("cpu" or "cuda"). Raises Ambiguous where the evaluator cannot tell."""
+    """A kernel, ready to be launched on a device: "cpu", "cuda", or a GPU's architecture ("sm_90a"), for which it is compiled and its
+    last IR interpreted. Raises Ambiguous where the evaluator cannot tell."""
 
     def __init__(self, kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()):
         self.kernel, self.device, self.without = kernel, device, tuple(without)
         self.launches = [self._launch(number) for number in range(kernel.launches)]
         self.function: Any = None
+        self.compiled: list[Any] = []  # of an architecture, by launch
 
     def _launch(self, number: int) -> Launch:
         kernel = self.kernel
@@ -111,7 +115,7 @@ class Case:
     def _array(self, argument: t.Array, launch: Launch) -> Any:
         owner = launch.arrays[argument.base or argument.name]
         start = argument.offset if argument.base else 0
-        if self.device == "cpu":
+        if self.device != "cuda":
             return owner.array[start : start + argument.size]
         import cupy
 
@@ -134,6 +138,10 @@ class Case:
 
     def compile(self) -> None:
         """Compiles for every launch, and launches nothing."""
+        if self.device not in ("cpu", "cuda"):
+            options = self.options()
+            self.compiled = [self.function.compile(**x.arguments, target=self.device, **options) for x in self.launches]
+            return
         for launch in self.launches:
             self.function.warmup(**launch.arguments, grid=self.kernel.grid, **self.options())
 
@@ -141,9 +149,7 @@ class Case:
         """Launches, and compares."""
         for launch in self.launches:
             try:
-                with poisoned_scratch() if self.device == "cpu" else contextlib.nullcontext():
-                    self.function[self.kernel.grid](**launch.arguments, **self.options())
-                self._fetch(launch)
+                self._start(launch)
             except KernelError as error:
                 return Outcome("refused", f"{type(error).__name__}: {error}", launch.number)
             wrong = compare.differences(self.kernel, launch.memory, {n: g.array for n, g in launch.arrays.items()})
@@ -153,9 +159,29 @@ class Case:
                 return Outcome("outside", f"memory beside {', '.join(broken)} has changed", launch.number)
         return Outcome("right")
 
-    def _fetch(self, launch: Launch) -> None:
+    def _start(self, launch: Launch) -> None:
+        """Launches, and waits until the arrays hold the results."""
+        if self.compiled:
+            interpret(self.kernel, launch, self.compiled[launch.number].trace.stages[-1].after, True)
+            return
+        with poisoned_scratch() if self.device == "cpu" else contextlib.nullcontext():
+            self.function[self.kernel.grid](**launch.arguments, **self.options())
         for name, array in launch.on_device.items():
             launch.arrays[name].raw[:] = array.get()
+
+
+def interpret(kernel: t.Kernel, launch: Launch, func: Any, finished: bool) -> None:
+    """Runs IR of any level on the arrays of a launch; what is not `finished` may lack its barriers. Raises what the interpreter raises."""
+    from blocknb.ir import interp
+
+    arrays = {name: guarded.array for name, guarded in launch.arrays.items()}
+    views = {a.name: arrays[a.base][a.offset : a.offset + a.size] for a in kernel.arrays if a.base}
+    given = {**launch.arguments, **arrays, **views}
+    names = [hint.name for hint in func.hints] if func.hints else [p.name for p in func.params]
+    with np.errstate(all="ignore"):
+        interp.run(
+            func, [given[name] for name in names], kernel.grid, check_races=finished, implicit_barriers=not finished
+        )
 
 
 def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:
@@ -163,7 +189,9 @@ def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) 
     return next(iter(attempts([kernel], device, 1, without)))
 
 
-def attempts(kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()) -> Iterable[Outcome]:
+def attempts(
+    kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()
+) -> Iterable[Outcome]:
     """What becomes of kernels, in order, which share a module and are compiled by several threads."""
     names = load(source.module(list(kernels), device))
 
@@ -199,4 +227,3 @@ def describe(kernel: t.Kernel) -> str:
     values = ", ".join(f"{a.name}={list(a.values)}" for a in kernel.scalars)
     arrays = ", ".join(f"{a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays)
     return f"{source.one(kernel)}\n# grid {kernel.grid}; {values}; {arrays}; {kernel.options}\n"
-

@@ -10,6 +10,31 @@ from blocknb.fuzz.state import State
 from blocknb.fuzz.tree import Node, Type, literal, number
 
 Shape = tuple[int, ...]
+#: How often each op is drawn.
+EITHER = {"+": 4, "-": 3, "weak": 3, "minmax": 2, "where": 3, "cast": 3, "ternary": 0.5, "call": 0.6}
+FLOAT_OPS = EITHER | {
+    "*": 4,
+    "/": 1,
+    "%": 0.3,
+    "negative": 1,
+    "abs": 1,
+    "function": 2.5,
+    "fma": 1,
+    "clamp": 0.6,
+    "condition": 0.4,
+    "float8": 0.4,
+}
+INTEGER_OPS = EITHER | {
+    "*": 3,
+    "bits": 3,
+    "shift": 2,
+    "divide": 1.5,
+    "negative": 0.7,
+    "invert": 0.7,
+    "abs": 0.6,
+    "condition": 1.5,
+    "bitcast": 0.4,
+}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
@@ -20,7 +45,7 @@ def expression(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     g.budget -= 1
     if depth <= 0 or g.budget <= 0:
         return leaf(g, dtype, shape)
-    if shape and g.chance(0.3):
+    if shape and g.chance(0.36):
         found = tiles.tile_op(g, dtype, shape, depth)
         if found is not None:
             return maybe_named(g, convert(g, found, dtype))
@@ -46,8 +71,8 @@ def leaf(g: State, dtype: str, shape: Shape) -> Node:
         return g.pick(same)
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
-    if shape and not g.closed and g.loads > 0 and g.chance(0.7):
-        found = accesses.load(g, dtype if dtype not in ("i1",) else g.dtype(), shape)
+    if not g.closed and g.loads > 0 and g.chance(0.7 if shape else 0.25):
+        found = accesses.load(g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
         return convert(g, found, dtype)
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)
@@ -66,7 +91,9 @@ def _visible(g: State) -> list[Node]:
 
 
 def _broadcasts(shape: Shape, wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and shape != wanted and all(a in (1, b) for a, b in zip(shape, wanted, strict=True))
+    return (
+        len(shape) == len(wanted) and shape != wanted and all(a in (1, b) for a, b in zip(shape, wanted, strict=True))
+    )
 
 
 def broadcast(node: Node, shape: Shape) -> Node:
@@ -85,7 +112,9 @@ def scalar_leaf(g: State) -> Node:
         return Node("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
     if kind == "old" and old:
         chosen = g.pick(old)
-        return typed_argument(Node("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr}))
+        return typed_argument(
+            Node("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr})
+        )
     dtype = g.pick(("i32", "i32", "f32", "i64", "i1"))
     if dtype == "f32":
         return g.scalar(dtype, [g.r.randrange(-40, 40) / 8 for _ in range(g.launches)])
@@ -94,7 +123,9 @@ def scalar_leaf(g: State) -> Node:
     if dtype == "i64":
         return g.scalar(dtype, [g.r.randrange(2**31, 2**40) * g.pick((-2, 2)) for _ in range(g.launches)])
     constexpr = g.chance(0.25)
-    return typed_argument(g.scalar(dtype, [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)], constexpr=constexpr))
+    return typed_argument(
+        g.scalar(dtype, [g.pick((-7, -3, 2, 3, 5, 16, 100, 64)) for _ in range(g.launches)], constexpr=constexpr)
+    )
 
 
 def typed_argument(node: Node) -> Node:
@@ -138,7 +169,13 @@ def convert(g: State, node: Node, dtype: str) -> Node:
         return compare(g.pick(COMPARISONS), node, weak(g, node.type.dtype))
     if have in dtypes.FLOAT8 and not is_float(dtype):
         node = cast(node, "f32")
-    if have not in (*dtypes.FLOAT8, "i1") and bits(have) == bits(dtype) and not is_float(have) and not is_float(dtype) and g.chance(0.2):
+    if (
+        have not in (*dtypes.FLOAT8, "i1")
+        and bits(have) == bits(dtype)
+        and not is_float(have)
+        and not is_float(dtype)
+        and g.chance(0.2)
+    ):
         return Node("bitcast", Type(dtype, node.type.shape), (node,))
     if dtype in dtypes.FLOAT8 and not is_float(have):
         node = cast(node, "f32")
@@ -148,7 +185,11 @@ def convert(g: State, node: Node, dtype: str) -> Node:
 def compare(sym: str, a: Node, b: Node) -> Node:
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
     ct = promote(*kinds) if len(kinds) == 2 else kinds[0]
-    if len(kinds) == 1 and not is_float(ct) and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal"):
+    if (
+        len(kinds) == 1
+        and not is_float(ct)
+        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
+    ):
         ct = "f32"
     return Node("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
 
@@ -165,7 +206,11 @@ def binary(sym: str, a: Node, b: Node) -> Node:
     divides = sym in ("/", "%")
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
     ct = promote(kinds[0], kinds[-1], divides)
-    if len(kinds) == 1 and not is_float(ct) and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal"):
+    if (
+        len(kinds) == 1
+        and not is_float(ct)
+        and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
+    ):
         ct = "f32"
     if sym == "/" and not is_float(ct):
         ct = "f32"
@@ -207,10 +252,13 @@ def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> No
     if kind == "where":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        chosen = b if b.op == "full" and g.chance(0.3) else b
-        return Node("where", Type(ct, shape), (condition(g, shape, depth - 1), a, chosen), {"ct": ct})
+        return Node("where", Type(ct, shape), (condition(g, shape, depth - 1), a, b), {"ct": ct})
     if kind == "ternary":
-        return Node("ternary", Type(dtype, shape), (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)))
+        return Node(
+            "ternary",
+            Type(dtype, shape),
+            (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)),
+        )
     if kind == "negative":
         return Node("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
     if kind == "abs":
@@ -227,7 +275,7 @@ def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> No
 
 
 def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    kind = g.weighted({"+": 4, "-": 3, "*": 4, "/": 1, "weak": 3, "minmax": 2, "where": 3, "negative": 1, "abs": 1, "cast": 3, "function": 2.5, "fma": 1, "ternary": 0.5, "%": 0.3, "clamp": 0.6, "condition": 0.4, "call": 0.6, "float8": 0.4})  # fmt: skip
+    kind = g.weighted(FLOAT_OPS)
     if (found := _common_ops(g, kind, dtype, shape, depth)) is not None:
         return cast(found, dtype)
     if kind in ("+", "-", "*"):
@@ -246,16 +294,47 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         return cast(cast(expression(g, dtype, shape, depth - 1), g.pick(dtypes.FLOAT8)), dtype)
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
-        return settled(Node("clamp", Type(dtype, shape), (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))), {"ct": dtype}), dtype)
+        return settled(
+            Node(
+                "clamp",
+                Type(dtype, shape),
+                (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))),
+                {"ct": dtype},
+            ),
+            dtype,
+        )
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
-        return cast(Node("fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}), dtype)
+        return cast(
+            Node(
+                "fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}
+            ),
+            dtype,
+        )
     return _function(g, dtype, shape, depth)
 
 
 def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     wide = dtype if dtype in ("f32", "f64") else "f32"
-    name = g.pick(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil", "floor", "sigmoid", "tanh", "sqrt_rn"))
+    name = g.pick(
+        (
+            "exp",
+            "exp2",
+            "log",
+            "log2",
+            "sqrt",
+            "rsqrt",
+            "sin",
+            "cos",
+            "erf",
+            "floor",
+            "ceil",
+            "floor",
+            "sigmoid",
+            "tanh",
+            "sqrt_rn",
+        )
+    )
     x = expression(g, wide, shape, depth - 1)
     if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
         x = binary("+", Node("abs", x.type, (x,)), literal(0.125))
@@ -266,7 +345,7 @@ def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
 
 
 def _integer(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    kind = g.weighted({"+": 4, "-": 3, "*": 3, "weak": 3, "bits": 3, "shift": 2, "divide": 1.5, "minmax": 2, "where": 3, "negative": 0.7, "invert": 0.7, "abs": 0.6, "cast": 3, "condition": 1.5, "ternary": 0.5, "call": 0.6, "bitcast": 0.4})  # fmt: skip
+    kind = g.weighted(INTEGER_OPS)
     if kind == "negative" and dtypes.is_unsigned(dtype):
         kind = "invert"
     if (found := _common_ops(g, kind, dtype, shape, depth)) is not None:

@@ -17,14 +17,23 @@ def generate(seed: int, index: int) -> t.Kernel:
     """Kernel `index` of a seed."""
     g = State(random.Random(f"blocknb fuzz {seed} {index}"), tag=str(index))
     frame(g)
-    values(g, g.r.randrange(1, 3))
-    for _ in range(g.pick((0, 1, 1, 2, 2, 3))):
+    values(g, g.pick((1, 1, 2)))
+    for _ in range(g.pick((0, 1, 1, 1, 2, 2))):
         regions.region(g)
     values(g, g.r.randrange(0, 2))
     for value in outputs(g):
         accesses.store(g, value)
     options: dict[str, Any] = {"num_warps": g.pick((1, 2, 4, 4, 8))} if g.chance(0.5) else {}
-    return t.Kernel(f"kernel{index}", tuple(g.arguments), tuple(g.bodies[0]), g.grid, tuple(g.helpers), options, g.launches, g.r.getrandbits(32))
+    return t.Kernel(
+        f"kernel{index}",
+        tuple(g.arguments),
+        tuple(g.bodies[0]),
+        g.grid,
+        tuple(g.helpers),
+        options,
+        g.launches,
+        g.r.getrandbits(32),
+    )
 
 
 def frame(g: State) -> None:
@@ -38,6 +47,8 @@ def frame(g: State) -> None:
     sizes = blocks.get(kind, pair)
     assert max(sizes[-1], 1) <= MAX_ELEMENTS
     g.grid = tuple(g.pick((1, 2, 3)) if n else g.pick((1, 3, 4)) for n in sizes)
+    if g.chance(0.06):
+        g.grid = (g.pick((7, 16, 33)), *(1 for _ in sizes[1:]))
     if kind == "rows":
         g.grid = (g.grid[0], 1) if g.chance(0.8) else g.grid
     for number, (block, count) in enumerate(zip(sizes, g.grid, strict=True)):
@@ -91,4 +102,4 @@ def outputs(g: State) -> list[Node]:
     """The values to store: the newest, and some others."""
     names = [t.var(name, type) for name, type in g.visible() if not type.pointer and name not in g.fixed]
     last, rest = names[-1:], names[:-1]
-    return last + g.r.sample(rest, min(len(rest), g.r.randrange(0, 3)))
+    return last + g.r.sample(rest, min(len(rest), g.pick((0, 1, 1, 2))))

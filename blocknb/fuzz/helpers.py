@@ -14,7 +14,9 @@ def call(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         return expression(g, dtype, shape, depth - 1)
     kinds = [g.dtype() for _ in range(g.r.randrange(1, 3))]
     params = tuple((f"a{i}", Type(kind, shape)) for i, kind in enumerate(kinds))
-    inner = State(g.r, [list(params)], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag)
+    inner = State(
+        g.r, [list(params)], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag
+    )
     result = expression(inner, dtype, shape, 2)
     helper = t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,))
     g.helpers.append(helper)
@@ -47,7 +49,7 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
     a, i, b, j = (var(n, Type(d)) for n, d in (("a", dtype), ("i", other), ("b", dtype), ("j", other)))
     kind = g.pick(("index", "both") if commutes or dtype != other else ("index", "both", "affine"))
     if kind == "affine":
-        results = (cast(binary("*", a, b), dtype), cast(binary("+", binary("*", i, b), j), dtype))
+        results: tuple[Node, ...] = (cast(binary("*", a, b), dtype), cast(binary("+", binary("*", i, b), j), dtype))
     elif kind == "both":
         results = (_pick(g.pick(("+", "maximum", "^")), dtype, a, b), _pick(g.pick(("+", "minimum", "|")), other, i, j))
     else:
@@ -66,12 +68,23 @@ def _kept(g: State, helper: t.Helper) -> t.Helper:
 def several(g: State, first: str, second: str, shape: Shape) -> None:
     """Calls a helper that returns two values, or one early, with a default for its last parameter."""
     params = (("a", Type(first, shape)), ("b", Type(second, shape)), ("c", Type("i32")))
-    inner = State(g.r, [[(n, x) for n, x in params]], launches=g.launches, budget=8, closed=True, counter=g.counter, helpers=g.helpers, tag=g.tag)
+    inner = State(
+        g.r,
+        [[(n, x) for n, x in params]],
+        launches=g.launches,
+        budget=8,
+        closed=True,
+        counter=g.counter,
+        helpers=g.helpers,
+        tag=g.tag,
+    )
     types: tuple[Type, ...] = (Type(first, shape), Type(second, shape))
     if g.chance(0.5):
         with inner.block() as early:
             inner.emit(t.Return(tuple(expression(inner, x.dtype, shape, 1) for x in types)))
-        inner.emit(t.If(compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4))), tuple(early)))
+        inner.emit(
+            t.If(compare(g.pick(("<", ">", "==")), var("c", Type("i32")), literal(g.r.randrange(-3, 4))), tuple(early))
+        )
     results = tuple(expression(inner, x.dtype, shape, 2) for x in types)
     default = g.r.randrange(-3, 4)
     helper = _kept(g, t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), results, (default,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,11 @@ class Memory:
         address = pointer.exact()
         on, maybe = self._lanes(address.shape, mask)
         number, offset = self._places(address, on, maybe)
-        data = np.zeros(address.shape, dtypes.held(dtype)) if other is None else np.broadcast_to(other.data, address.shape).copy()
+        data = (
+            np.zeros(address.shape, dtypes.held(dtype))
+            if other is None
+            else np.broadcast_to(other.data, address.shape).copy()
+        )
         err = np.zeros(address.shape) if other is None else np.array(np.broadcast_to(other.bound, address.shape))
         for n in np.unique(number[on]) if on.any() else ():
             here, buffer = on & (number == n), self.buffers[n - 1]
@@ -96,13 +101,14 @@ class Memory:
             old[at], err[at] = buffer.data[i], buffer.err[i]
             if wanted is not None and wanted[at] != old[at]:
                 continue
-            buffer.data[i] = _updated(op, old[at], given[at])
+            new = _updated(op, old[at], given[at])
+            buffer.data[i] = dtypes.rounded(dtype, new) if dtypes.is_float(dtype) else new
             if maybe[at] or unsure[at] or (err[at] and op != "xchg"):
                 buffer.err[i] = np.inf
         return val(dtype, old, err)
 
 
-def _updated(op: str, old: np.generic, new: np.generic) -> np.generic:
+def _updated(op: str, old: Any, new: Any) -> Any:
     match op:
         case "add":
             return old + new

@@ -72,7 +72,9 @@ def tainted(*parts: Val) -> np.ndarray | None:
     """Infinity where an operand is not exact: the bound of what depends on all bits."""
     if all(p.err is None for p in parts):
         return None
-    return np.where(sum(np.broadcast_to(p.bound, np.broadcast_shapes(*(q.shape for q in parts))) for p in parts) > 0, np.inf, 0.0)
+    return np.where(
+        sum(np.broadcast_to(p.bound, np.broadcast_shapes(*(q.shape for q in parts))) for p in parts) > 0, np.inf, 0.0
+    )
 
 
 def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.ndarray | None = None) -> Val:
@@ -80,6 +82,7 @@ def finish(dtype: str, value: np.ndarray, spread: np.ndarray | None, slack: np.n
     near = rounded(dtype, value)
     if spread is None or not np.any(spread):
         return val(dtype, near, None, slack)
+    spread = np.where(np.isnan(spread), np.inf, spread)  # infinity times zero
     largest = dtypes.FORMAT[dtype][2]
     unsure = ~np.isfinite(near) | (np.abs(near) + spread > largest)
     err = np.where(spread > 0, np.where(unsure, np.inf, spread + ulp(dtype, near)), 0.0)
@@ -103,12 +106,13 @@ def cast(v: Val, dtype: str) -> Val:
             return Val(dtype, v.data, v.err, v.slack)
         return finish(dtype, v.data, v.err)
     if dtype == "i1":
-        unsure = v.bound >= np.abs(v.data)
+        unsure = ~(np.abs(v.data) > v.bound)
         return val(dtype, v.data != 0, np.where((v.bound > 0) & unsure, np.inf, 0.0) if v.err is not None else None)
     found = saturated(v.data, dtype)
     if v.err is None:
         return val(dtype, found)
     same = (saturated(v.data - v.err, dtype) == found) & (saturated(v.data + v.err, dtype) == found)
+    same &= v.err < np.inf
     return val(dtype, found, np.where((v.err > 0) & ~same, np.inf, 0.0))
 
 
@@ -126,7 +130,9 @@ def bitcast(v: Val, dtype: str) -> Val:
     data = raw.view(dtypes.storage(dtype)).reshape(v.shape)
     if not is_float(v.dtype):
         return val(dtype, data.astype(dtypes.held(dtype)), tainted(v))
-    unsure = np.isnan(v.data) | (v.data == 0) | (v.bound > 0)  # the sign of a zero and the bits of a NaN are not promised
+    unsure = (
+        np.isnan(v.data) | (v.data == 0) | (v.bound > 0)
+    )  # the sign of a zero and the bits of a NaN are not promised
     return val(dtype, data.astype(dtypes.held(dtype)), np.where(unsure, np.inf, 0.0))
 
 
@@ -163,31 +169,33 @@ def arithmetic(sym: str, dtype: str, a: Val, b: Val) -> Val:
     """`a sym b`, both of `dtype`."""
     if is_float(dtype):
         return _float_arithmetic(sym, dtype, a, b)
-    x, y = a.data, b.data
     if dtype == "i1" and sym in "&|":
         return _condition(sym, a, b)
+    with np.errstate(all="ignore"):
+        return val(dtype, _integers(sym, dtype, a.data, b.data), tainted(a, b))
+
+
+def _integers(sym: str, dtype: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     match sym:
         case "+":
-            found = x + y
+            return x + y
         case "-":
-            found = x - y
+            return x - y
         case "*":
-            found = x * y
+            return x * y
         case "//" | "%":
             safe = np.where(y == 0, np.ones_like(y), y)
             remainder = np.fmod(x, safe)
-            found = np.where(y == 0, np.zeros_like(x), remainder if sym == "%" else (x - remainder) // safe)
+            return np.where(y == 0, np.zeros_like(x), remainder if sym == "%" else (x - remainder) // safe)
         case "&" | "|" | "^":
-            found = {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[sym](x, y)
+            return {"&": np.bitwise_and, "|": np.bitwise_or, "^": np.bitwise_xor}[sym](x, y)
         case "<<" | ">>":
             width = dtypes.bits(dtype)
             beyond = (y < 0) | (y >= width)
             amount = np.where(beyond, np.zeros_like(y), y)
             lost = np.where(x < 0, -np.ones_like(x), np.zeros_like(x)) if sym == ">>" else np.zeros_like(x)
-            found = np.where(beyond, lost, np.left_shift(x, amount) if sym == "<<" else np.right_shift(x, amount))
-        case _:
-            raise KeyError(sym)
-    return val(dtype, found, tainted(a, b))
+            return np.where(beyond, lost, np.left_shift(x, amount) if sym == "<<" else np.right_shift(x, amount))
+    raise KeyError(sym)
 
 
 def _condition(sym: str, a: Val, b: Val) -> Val:
@@ -201,7 +209,14 @@ def _condition(sym: str, a: Val, b: Val) -> Val:
 
 
 def compare(sym: str, a: Val, b: Val) -> Val:
-    test = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal}
+    test = {
+        "<": np.less,
+        "<=": np.less_equal,
+        ">": np.greater,
+        ">=": np.greater_equal,
+        "==": np.equal,
+        "!=": np.not_equal,
+    }
     found = test[sym](a.data, b.data)
     if a.err is None and b.err is None:
         return val("i1", found)
@@ -222,14 +237,25 @@ def select(c: Val, a: Val, b: Val) -> Val:
     return val(a.dtype, data, err, slack)
 
 
-def larger(v: Val, w: Val, sign: int) -> Val:
-    """The maximum (sign 1) or minimum (-1); a NaN loses against a number."""
-    if not is_float(v.dtype):
-        return val(v.dtype, (np.maximum if sign > 0 else np.minimum)(v.data, w.data), tainted(v, w))
-    found = (np.fmax if sign > 0 else np.fmin)(v.data, w.data)
-    if v.err is None and w.err is None:
-        return val(v.dtype, found)
-    return val(v.dtype, found, np.maximum(v.bound, w.bound))
+def maximum(a: Val, b: Val) -> Val:
+    """The larger of two; a NaN loses against a number."""
+    return _extreme(np.fmax if is_float(a.dtype) else np.maximum, a, b)
+
+
+def minimum(a: Val, b: Val) -> Val:
+    """The smaller of two; a NaN loses against a number."""
+    return _extreme(np.fmin if is_float(a.dtype) else np.minimum, a, b)
+
+
+def clamp(x: Val, low: Val, high: Val) -> Val:
+    return minimum(maximum(x, low), high)
+
+
+def _extreme(f: Callable[..., np.ndarray], a: Val, b: Val) -> Val:
+    found = f(a.data, b.data)
+    if not is_float(a.dtype):
+        return val(a.dtype, found, tainted(a, b))
+    return val(a.dtype, found, None if a.err is None and b.err is None else np.maximum(a.bound, b.bound))
 
 
 def negate(v: Val) -> Val:
@@ -252,6 +278,26 @@ def fma(a: Val, b: Val, c: Val) -> Val:
     spread = np.where(exact & (a.dtype != "f64"), 0.0, ulp(a.dtype, near))
     spread = spread + np.abs(a.data) * b.bound + np.abs(b.data) * a.bound + a.bound * b.bound + c.loose
     return finish(a.dtype, total, np.where(np.isfinite(near), spread, spread * 0 if not spread.any() else spread))
+
+
+def rounded_up(a: Val, b: Val) -> Val:
+    """cdiv of positive integers."""
+    return val(a.dtype, -(-a.data.astype(np.int64) // b.data.astype(np.int64)), tainted(a, b))
+
+
+def philox(seed: Val, offset: Val) -> Val:
+    """The first word of Philox-4x32-10 for a seed, whose halves are the key, and a counter (offset, 0, 0, 0) (Salmon et al., 2011)."""
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    key = seed.exact().astype(np.int64).astype(np.uint64)
+    k0, k1 = key & low, key >> half
+    c0 = offset.exact().astype(np.int64).astype(np.uint64) & low
+    k0, k1, c0 = np.broadcast_arrays(k0, k1, c0)
+    c1 = c2 = c3 = np.zeros_like(c0)
+    for _ in range(10):
+        a, b = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (b >> half) ^ c1 ^ k0, b & low, (a >> half) ^ c3 ^ k1, a & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return val("u32", c0.astype(np.uint32))
 
 
 def upper_half(a: Val, b: Val) -> Val:
@@ -290,11 +336,11 @@ FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float, float]] = 
 def function(name: str, v: Val) -> Val:
     """A mathematical function of numbers that the generator keeps where it is tame."""
     if name in ("floor", "ceil"):
-        f = np.floor if name == "floor" else np.ceil
-        found = f(v.data)
+        whole: Callable[..., np.ndarray] = np.floor if name == "floor" else np.ceil
+        found = whole(v.data)
         if v.err is None:
             return val(v.dtype, found)
-        same = (f(v.data - v.err) == found) & (f(v.data + v.err) == found)
+        same = (whole(v.data - v.err) == found) & (whole(v.data + v.err) == found)
         return val(v.dtype, found, np.where((v.err > 0) & ~same, v.err + 1, 0.0))
     f, units, absolute_units = FUNCTIONS[name]
     found = f(v.data)

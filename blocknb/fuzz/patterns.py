@@ -33,7 +33,10 @@ def block_pointer(g: State) -> None:
     """Blocks of an array by a block pointer that moves along its last axis; perhaps stored by another one."""
     block, dtype, trips = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
     rank, count = len(block), g.programs
-    shape = [n * k - g.r.randrange(0, n) for n, k in zip(block, ([count] if rank == 2 else []) + [max(trips, 1)], strict=True)]
+    shape = [
+        n * k - g.r.randrange(0, n)
+        for n, k in zip(block, ([count] if rank == 2 else []) + [max(trips, 1)], strict=True)
+    ]
     strides = [shape[1] + g.pick((0, 1, 8)), 1] if rank == 2 else [1]
     if rank == 2 and g.chance(0.3):
         strides = [1, shape[0] + g.pick((0, 3))]
@@ -53,7 +56,15 @@ def block_pointer(g: State) -> None:
         g.emit(t.Let((total.attrs["name"],), cast(binary(g.pick("+-"), total, got), dtype)))
         step = tuple(_scalar(0 if i < rank - 1 else block[-1]) for i in range(rank))
         g.emit(t.Let((base.attrs["name"],), Node("advance", base.type, (base, *step))))
-    g.emit(t.For(g.name("j"), _scalar(0), g.scalar("i32", [trips] + [g.r.randrange(0, trips + 1) for _ in range(g.launches - 1)], "n"), _scalar(1), tuple(body)))
+    g.emit(
+        t.For(
+            g.name("j"),
+            _scalar(0),
+            g.scalar("i32", [trips] + [g.r.randrange(0, trips + 1) for _ in range(g.launches - 1)], "n"),
+            _scalar(1),
+            tuple(body),
+        )
+    )
     if g.chance(0.6):
         _store_block(g, total, block)
 
@@ -84,11 +95,19 @@ def descriptor(g: State) -> None:
     linear = accesses.linear_program(g)
     row = binary("*", linear, literal(block[0]))
     first = Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(0)))
-    value = g.let(cast(binary("+", first, Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))), dtype))
+    value = g.let(
+        cast(binary("+", first, Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))), dtype)
+    )
     if g.chance(0.6):
         kind = g.pick(("f32", "f16", "i32", "i8"))
-        target = _described(g, kind, shape, -(-shape[1] * dtypes.bits(kind) // 128) * 128 // dtypes.bits(kind), block, "o", "poison")
-        g.emit(t.Store(target, cast(value, kind), None, {"check": (0, 1), "offsets": (row, _scalar(g.pick((0, block[1]))))}))
+        target = _described(
+            g, kind, shape, -(-shape[1] * dtypes.bits(kind) // 128) * 128 // dtypes.bits(kind), block, "o", "poison"
+        )
+        g.emit(
+            t.Store(
+                target, cast(value, kind), None, {"check": (0, 1), "offsets": (row, _scalar(g.pick((0, block[1]))))}
+            )
+        )
 
 
 def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape, prefix: str, fill: str) -> Node:
@@ -105,7 +124,11 @@ def product(g: State) -> None:
     if kind in ("i8", "e4nv"):
         k = max(k, 32)
     out = "i32" if kind == "i8" else "f32"
-    rows, columns, most = m * g.programs - g.r.randrange(0, m), n - g.r.randrange(0, n), k * g.r.randrange(1, 4) - g.r.randrange(0, k)
+    rows, columns, most = (
+        m * g.programs - g.r.randrange(0, m),
+        n - g.r.randrange(0, n),
+        k * g.r.randrange(1, 4) - g.r.randrange(0, k),
+    )
     a, b = g.array(kind, rows * most), g.array(kind, most * columns)
     depth = g.scalar("i32", [most] + [g.r.randrange(0, most + 1) for _ in range(g.launches - 1)], "n")
     i = binary("+", binary("*", accesses.linear_program(g), literal(m)), _arange(m))
@@ -159,7 +182,7 @@ def _both(a: Node, b: Node) -> Node:
 def aliased(g: State) -> None:
     """Two arguments that view overlapping parts of one array: loads of one see stores to the other."""
     n, dtype = g.pick((16, 32, 64, 128)), g.dtype()
-    shift = g.pick((1, 3, 8, n // 2))
+    shift = g.pick((0, 1, 3, 8, n // 2))
     room = n + shift
     base = g.array(dtype, room * g.programs, "small", True, "u")
     view = t.Array(g.name("u"), dtype, room * g.programs - shift, "", shift, base.name, True)
@@ -244,7 +267,27 @@ def helper_calls(g: State) -> None:
 
 def high_half(g: State) -> None:
     dtype, shape = g.pick(("i32", "u32", "i64", "u64")), g.pick(((16,), (64,), ()))
-    g.let(Node("umulhi", Type(dtype, shape), (expression(g, dtype, shape, 1), expression(g, dtype, shape, 1)), {"ct": dtype}))
+    g.let(
+        Node(
+            "umulhi",
+            Type(dtype, shape),
+            (expression(g, dtype, shape, 1), expression(g, dtype, shape, 1)),
+            {"ct": dtype},
+        )
+    )
+
+
+def random_bits(g: State) -> None:
+    """Philox, whose bits are known."""
+    shape = g.pick(((16,), (64,), (8, 16)))
+    seed = g.scalar("i32", [g.r.randrange(2, 10**6) for _ in range(g.launches)], "t")
+    g.let(Node("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
+
+
+def quotient(g: State) -> None:
+    """cdiv of an argument and a constant, and a loop over that many."""
+    size = g.scalar("i32", [g.r.randrange(0, 100) for _ in range(g.launches)], "n")
+    g.let(Node("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
 
 
 def largest(g: State) -> None:
@@ -260,7 +303,12 @@ def promised(g: State) -> None:
     array = accesses.input_array(g, dtype, size * factor * 2)
     start = g.scalar("i32", [factor * g.r.randrange(0, size) for _ in range(g.launches)], "t")
     start = Node("promise", start.type, (start,), {"name": "multiple_of", "value": factor})
-    place = Node("promise", Type("i32", (size,)), (binary("+", start, _arange(size)),), {"name": "max_contiguous", "value": factor})
+    place = Node(
+        "promise",
+        Type("i32", (size,)),
+        (binary("+", start, _arange(size)),),
+        {"name": "max_contiguous", "value": factor},
+    )
     g.let(Node("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
 
 
@@ -276,5 +324,7 @@ REGIONS: dict[Callable[[State], None], float] = {
     helper_calls: 0.6,
     high_half: 0.2,
     largest: 0.2,
+    random_bits: 0.3,
+    quotient: 0.2,
     promised: 0.3,
 }

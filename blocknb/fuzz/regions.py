@@ -71,16 +71,25 @@ def carried(g: State) -> list[Node]:
 def bounds(g: State) -> tuple[Node, Node, Node, int]:
     """Low, high, step of a loop, and the most trips it takes."""
     trips = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
-    kind = g.weighted({"run time": 4, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
+    kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
     if kind == "constant":
         return number_literal(0), number_literal(trips[0]), number_literal(1), trips[0]
+    if kind == "loaded":
+        array = accesses.input_array(g, "i32", g.programs)
+        count = Node("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
+        return number_literal(0), binary("&", count, literal(3)), number_literal(1), 3
     if kind == "down":
         high = g.scalar("i32", trips, "n")
         return high, number_literal(0), number_literal(-1), max(trips)
     if kind == "stepped":
         step = g.pick((2, 3, 16))
         high = g.scalar("i32", [trip * step - (g.r.randrange(step) if trip else 0) for trip in trips], "n")
-        return number_literal(0), high, number_literal(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n"), max(trips)
+        return (
+            number_literal(0),
+            high,
+            number_literal(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n"),
+            max(trips),
+        )
     if kind == "offset":
         low = g.scalar("i32", [g.r.randrange(-4, 5) for _ in trips], "n")
         return low, binary("+", low, g.scalar("i32", trips, "n")), number_literal(1), max(trips)
@@ -177,7 +186,9 @@ def chunks(g: State) -> None:
     target = g.array(g.dtype(), array.size, "poison", True, "o") if g.chance(0.5) else None
     start = g.name("j")
     with g.block() as body:
-        at = binary("+", var(start, Type("i32")), Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block}))
+        at = binary(
+            "+", var(start, Type("i32")), Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
+        )
         at = g.let(at, "i", True)
         mask = g.let(compare("<", at, size), "m", True)
         index = binary("+", row, at)
@@ -212,7 +223,11 @@ def stored_and_loaded(g: State) -> None:
     dtype, size = g.dtype(), math.prod(shape)
     array = g.array(dtype, size * g.programs, "poison", True, "u")
     start = binary("*", accesses.linear_program(g), literal(size))
-    g.emit(t.Store(_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))), expression(g, dtype, shape, 2)))
+    g.emit(
+        t.Store(
+            _offset(pointer(array), binary("+", start, accesses.permuted(g, shape))), expression(g, dtype, shape, 2)
+        )
+    )
     g.emit(t.Barrier(g.chance(0.5)))
     g.let(Node("load", Type(dtype, shape), (_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))),)))
     g.emit(t.Barrier(False))

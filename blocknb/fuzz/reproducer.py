@@ -87,6 +87,8 @@ def main():
             return address
 
         type(host._memory).at_least = at_least
+    if TARGET not in ("cpu", "cuda"):
+        from blocknb.ir import interp
     failures = 0
     for byte in (0xFF, 0x7B):
         owners, given = arrays()
@@ -107,7 +109,11 @@ def main():
                     arguments[name] = reinterpret(bits, getattr(language, names[dtype]))
                 else:
                     arguments[name] = view.view(given[name].dtype)
-        {name}[{grid}](**arguments, **SCALARS, **{options})
+        if TARGET in ("cpu", "cuda"):
+            {name}[{grid}](**arguments, **SCALARS, **{options})
+        else:
+            func = {name}.compile(**arguments, **SCALARS, target=TARGET, **{options}).trace.stages[-1].after
+            interp.run(func, [{{**arguments, **SCALARS}}[hint.name] for hint in func.hints], {grid})
         if TARGET == "cuda":
             for name, (raw, _, _) in owners.items():
                 raw[:] = device[name].get()
@@ -147,7 +153,10 @@ def script(kernel: t.Kernel, outcome: Outcome, blamed: Any, command: str, device
     for name, (want, err) in expected(kernel, memory).items():
         bound = _packed(err) if err.any() else "None"
         lines.append(f"    {name!r}: ({_packed(want)}, {bound}),\n")
-    arrays = [(a.name, a.dtype, a.size, a.fill, a.offset, a.base, [kernel.seed, number, i]) for i, a in enumerate(kernel.arrays)]
+    arrays = [
+        (a.name, a.dtype, a.size, a.fill, a.offset, a.base, [kernel.seed, number, i])
+        for i, a in enumerate(kernel.arrays)
+    ]
     return _PROGRAM.format(
         title=f"{kernel.name}: {outcome.kind}",
         detail=outcome.detail.replace("\\", "\\\\").replace('"""', "'''")[:2000],
@@ -173,7 +182,12 @@ def _listed(rows: list[Any]) -> str:
 
 def _dtypes(names: set[str]) -> str:
     """dtype: its NumPy dtype, whether it is a float, and the limits of an integer."""
-    spelled = {"bf16": "ml_dtypes.bfloat16", "e4nv": "ml_dtypes.float8_e4m3fn", "e5": "ml_dtypes.float8_e5m2", "i1": "np.bool_"}
+    spelled = {
+        "bf16": "ml_dtypes.bfloat16",
+        "e4nv": "ml_dtypes.float8_e4m3fn",
+        "e5": "ml_dtypes.float8_e5m2",
+        "i1": "np.bool_",
+    }
     rows = []
     for name in sorted(names):
         kind = spelled.get(name) or f"np.{held(name).name}"

@@ -22,7 +22,7 @@ from blocknb.fuzz.generate import generate
 from blocknb.fuzz.shrink import pruned, shrink
 from blocknb.fuzz.worker import PATIENCE, Died, Setup, Worker
 
-BATCH = 16  # kernels of one module
+BATCH, GPU_BATCH = 16, 64  # kernels of one module
 KINDS = ("wrong", "outside", "refused", "crashed", "hung")
 
 
@@ -72,9 +72,12 @@ def collect(options: Options) -> Findings:
     try:
         while True:
             for worker in workers:
-                over = (options.count and following >= last) or (options.seconds and time.monotonic() - begin > options.seconds)
+                over = (options.count and following >= last) or (
+                    options.seconds and time.monotonic() - begin > options.seconds
+                )
                 if worker not in waiting and not over:
-                    size = min(BATCH, last - following) if options.count else BATCH
+                    batch = GPU_BATCH if options.setup.device == "cuda" else BATCH
+                    size = min(batch, last - following) if options.count else batch
                     waiting[worker] = list(range(following, following + size))
                     worker.post("run", options.seed, following, size)
                     following += size
@@ -93,18 +96,16 @@ def collect(options: Options) -> Findings:
 
 
 def _take(waiting: dict[Worker, list[int]], found: Findings) -> None:
-    """Answers of workers that have some; a kernel whose worker died is a finding, and the rest of its batch goes on."""
-    ready = {w.connection: w for w in waiting}
-    for connection in wait(list(ready), PATIENCE) or list(ready):
-        worker = ready[connection]  # type: ignore[index]
+    """Answers of workers that have some; a kernel whose worker died or is silent is a finding, and the rest of its batch goes on."""
+    ready = wait([worker.connection for worker in waiting], 1.0)
+    for worker in [w for w in waiting if w.connection in ready or w.silent > PATIENCE]:
         numbers = waiting[worker]
         try:
-            number, outcome = worker.take(PATIENCE if connection.poll(0) else 0.0)
+            number, outcome = worker.take(0.0)
         except Died as death:
             number, outcome = numbers[0], death.outcome
             if numbers[1:]:
-                seed = worker.last[0]
-                worker.post("run", seed, numbers[1], len(numbers) - 1)
+                worker.post("run", worker.last[0], numbers[1], len(numbers) - 1)
         found.outcomes[number] = outcome
         numbers.remove(number)
         if not numbers:
@@ -122,7 +123,10 @@ def reduce(options: Options, found: Findings, number: int, worker: Worker) -> No
             return death.outcome
 
     if outcome_of(kernel).key == outcome.key:
-        kernel = shrink(pruned(kernel), lambda k: outcome_of(k).key == outcome.key, outcome.launch, options.patience)
+        on_gpu = options.setup.device != "cpu"
+        kernel = shrink(
+            pruned(kernel), lambda k: outcome_of(k).key == outcome.key, outcome.launch, options.patience, on_gpu
+        )
         outcome = outcome_of(kernel)
     try:
         blamed = worker.ask("blame", kernel, outcome)
@@ -139,7 +143,10 @@ def reduce(options: Options, found: Findings, number: int, worker: Worker) -> No
 
 def run(options: Options) -> int:
     """The command: 0 if every kernel was right."""
-    print(f"seed {options.seed}, {options.setup.device} {options.setup.features or 'native'}, {options.jobs} processes", flush=True)
+    print(
+        f"seed {options.seed}, {options.setup.device} {options.setup.features or 'native'}, {options.jobs} processes",
+        flush=True,
+    )
     found = collect(options)
     print(found.summary())
     worker = Worker(options.setup)
@@ -150,7 +157,10 @@ def run(options: Options) -> int:
                 continue
             reduce(options, found, number, worker)
             _, kernel, outcome, blamed, path = found.reduced[-1]
-            print(f"\nkernel {number}: {outcome.kind}; went wrong: {blamed}; {path}\n{outcome.detail}\n{execute.describe(kernel)}", flush=True)
+            print(
+                f"\nkernel {number}: {outcome.kind}; went wrong: {blamed}; {path}\n{outcome.detail}\n{execute.describe(kernel)}",
+                flush=True,
+            )
     finally:
         worker.stop()
     return 1 if found.failed else 0

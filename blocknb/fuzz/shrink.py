@@ -20,12 +20,20 @@ def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
     return node if all(a is b for a, b in zip(args, node.args, strict=True)) else replace(node, args=args)
 
 
+def _exchange(old: Node, new: Node) -> Callable[[Node], Node | None]:
+    return lambda node: new if node is old else None
+
+
+def _inline(name: str, value: Node) -> Callable[[Node], Node | None]:
+    return lambda node: value if node.op == "var" and node.attrs["name"] == name else None
+
+
 def mapped_body(body: tuple[Any, ...], change: Callable[[Node], Node | None]) -> tuple[Any, ...]:
     return tuple(_mapped_statement(s, change) for s in body)
 
 
 def _mapped_statement(s: Any, change: Callable[[Node], Node | None]) -> Any:
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, value in vars(s).items():
         if isinstance(value, Node):
             fields[name] = mapped(value, change)
@@ -98,10 +106,10 @@ def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                 if isinstance(s, t.For):
                     low = s.low if s.low.op != "literal" else t.number(s.low.attrs["value"])
                     opened = (t.Let((s.name,), low), *inner)
-                yield body[:i] + opened + body[i + 1 :]
+                yield (*body[:i], *opened, *body[i + 1 :])
             for smaller in _bodies_without(inner):
                 if smaller or name == "other":
-                    yield body[:i] + (t.with_block(s, name, smaller),) + body[i + 1 :]
+                    yield (*body[:i], t.with_block(s, name, smaller), *body[i + 1 :])
 
 
 def _simpler(node: Node) -> Iterator[Node]:
@@ -123,14 +131,17 @@ def _simpler(node: Node) -> Iterator[Node]:
                 yield inner
     value: Any = 1.0 if is_float(node.type.dtype) else node.type.dtype != "i1" or True
     if node.type.dtype not in ("e4nv", "e5", "weak"):
-        yield t.number(value if is_float(node.type.dtype) or node.type.dtype == "i1" else 1, node.type.dtype, node.type.shape)
+        yield t.number(
+            value if is_float(node.type.dtype) or node.type.dtype == "i1" else 1, node.type.dtype, node.type.shape
+        )
 
 
 def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
     """Smaller kernels, the boldest first."""
     if kernel.launches > 1:
         arguments = tuple(
-            replace(a, values=(a.values[launch % len(a.values)],)) if isinstance(a, t.Scalar) else a for a in kernel.arguments
+            replace(a, values=(a.values[launch % len(a.values)],)) if isinstance(a, t.Scalar) else a
+            for a in kernel.arguments
         )
         yield replace(kernel, launches=1, arguments=arguments)
     for body in _bodies_without(kernel.body):
@@ -139,17 +150,14 @@ def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
         yield replace(kernel, grid=tuple(1 for _ in kernel.grid))
     if kernel.options:
         yield replace(kernel, options={})
-    seen: set[int] = set()
-    nodes = [n for n in all_nodes(kernel.body) if not (id(n) in seen or seen.add(id(n)))]
+    nodes = list({id(n): n for n in all_nodes(kernel.body)}.values())
     places = {id(n) for s in t.statements(kernel.body) if isinstance(s, t.Store | t.Atomic) for n in s.pointer.walk()}
     nodes = [n for n in nodes if id(n) not in places]  # two lanes must not come to store to one element
     for node in sorted(nodes, key=lambda n: -sum(1 for _ in n.walk())):
         for simple in _simpler(node):
-            yield replace(kernel, body=mapped_body(kernel.body, lambda n, node=node, simple=simple: simple if n is node else None))
-    names = _single_use(kernel)
-    for name, value in names.items():
-        body = _without_let(kernel.body, name)
-        yield replace(kernel, body=mapped_body(body, lambda n, name=name, value=value: value if n.op == "var" and n.attrs["name"] == name else None))
+            yield replace(kernel, body=mapped_body(kernel.body, _exchange(node, simple)))
+    for name, value in _single_use(kernel).items():
+        yield replace(kernel, body=mapped_body(_without_let(kernel.body, name), _inline(name, value)))
     for i, a in enumerate(kernel.arguments):
         for smaller in _smaller_argument(a):
             yield replace(kernel, arguments=(*kernel.arguments[:i], smaller, *kernel.arguments[i + 1 :]))
@@ -191,8 +199,19 @@ def _smaller_argument(a: Any) -> Iterator[Any]:
                 yield replace(a, values=(value,) * len(a.values))
 
 
-def shrink(kernel: t.Kernel, fails: Callable[[t.Kernel], bool], launch: int = 0, seconds: float = 60.0) -> t.Kernel:
-    """The smallest kernel found in that time for which `fails` still holds."""
+def barriers(kernel: t.Kernel) -> int:
+    return sum(isinstance(s, t.Barrier) for s in t.statements(kernel.body))
+
+
+def shrink(
+    kernel: t.Kernel,
+    fails: Callable[[t.Kernel], bool],
+    launch: int = 0,
+    seconds: float = 60.0,
+    keep_barriers: bool = False,
+) -> t.Kernel:
+    """The smallest kernel found in that time for which `fails` still holds. `keep_barriers`: as many as before, without which lanes of a
+    GPU would race."""
     end = time.monotonic() + seconds
     improved = True
     while improved and time.monotonic() < end:
@@ -201,6 +220,8 @@ def shrink(kernel: t.Kernel, fails: Callable[[t.Kernel], bool], launch: int = 0,
             if time.monotonic() > end:
                 break
             candidate = pruned(candidate)
+            if keep_barriers and barriers(candidate) < barriers(kernel):
+                continue
             if not well_formed(candidate) or not candidate.body:
                 continue
             if fails(candidate):

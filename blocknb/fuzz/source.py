@@ -35,7 +35,10 @@ def one(kernel: t.Kernel, target: str = "cpu") -> str:
 
 def _function(helper: t.Helper, target: str) -> str:
     plain = len(helper.params) - len(helper.defaults)
-    names = [name + ("" if i < plain else f"={spelled(helper.defaults[i - plain])}") for i, (name, _) in enumerate(helper.params)]
+    names = [
+        name + ("" if i < plain else f"={spelled(helper.defaults[i - plain])}")
+        for i, (name, _) in enumerate(helper.params)
+    ]
     body = _body(helper.body, 1, target) if helper.body else ""
     return f"@blocknb.kernel\ndef {helper.name}({', '.join(names)}):\n{body}    return {', '.join(map(text, helper.results))}\n"
 
@@ -76,7 +79,7 @@ def _lines(s: Any, depth: int, target: str) -> list[str]:
         case t.Return(values):
             return [f"{pad}return {', '.join(map(text, values))}".rstrip()]
         case t.Barrier(always):
-            return [f"{pad}tl.debug_barrier()"] if always or target == "cuda" else []
+            return [f"{pad}tl.debug_barrier()"] if always or target != "cpu" else []
     raise TypeError(f"no statement {s}")
 
 
@@ -158,13 +161,10 @@ def _flagged(name: str, flag: str, *keys: str) -> Callable[[t.Node, list[str]], 
     def print_call(n: t.Node, a: list[str]) -> str:
         helper = [n.attrs["helper"]] if "helper" in n.attrs else []
         fixed = [spelled(n.attrs[k]) for k in keys]
-        return f"tl.{n.attrs.get('name', name)}({', '.join([_tuple(a), *fixed, *helper])}{f', {flag}=True' if n.attrs.get(flag_key(flag)) else ''})"
+        flags = [f"{flag}=True"] if n.attrs.get("keep" if flag == "keep_dims" else flag) else []
+        return f"tl.{n.attrs.get('name', name)}({', '.join([_tuple(a), *fixed, *helper, *flags])})"
 
     return print_call
-
-
-def flag_key(flag: str) -> str:
-    return {"keep_dims": "keep"}.get(flag, flag)
 
 
 TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
@@ -200,7 +200,9 @@ TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
     "split": _call("split"),
     "join": _call("join"),
     "interleave": _call("interleave"),
-    "cat": lambda n, a: f"tl.cat({a[0]}, {a[1]}, can_reorder=True)" if n.attrs.get("reorder") else f"tl.cat({a[0]}, {a[1]})",
+    "cat": lambda n, a: (
+        f"tl.cat({a[0]}, {a[1]}, can_reorder=True)" if n.attrs.get("reorder") else f"tl.cat({a[0]}, {a[1]})"
+    ),
     "reduce": _reduce,
     "extreme": lambda n, a: f"tl.{_function_name(n)}({a[0]}, {n.attrs['axis']}, return_indices=True)",
     "scan": _flagged("cumsum", "reverse", "axis"),
@@ -211,6 +213,8 @@ TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
     "histogram": _call("histogram", "bins"),
     "dot": _dot,
     "umulhi": _call("umulhi"),
+    "cdiv": _call("cdiv"),
+    "randint": _call("randint"),
     "topk": lambda n, a: f"tl.topk({a[0]}, {n.attrs['k']}, {n.attrs['axis']})",
     "not_none": lambda n, a: f"{n.attrs['name']} is not None",
     "is_set": lambda n, a: n.attrs["name"],

@@ -14,7 +14,20 @@ from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.tree import Node, Type
 
 #: How often each dtype is drawn.
-WEIGHTS = {"f32": 8, "i32": 6, "f16": 3, "bf16": 2, "f64": 2, "i64": 3, "i8": 3, "u8": 2, "i16": 2, "u16": 1, "u32": 2, "u64": 1}
+WEIGHTS = {
+    "f32": 8,
+    "i32": 6,
+    "f16": 3,
+    "bf16": 2,
+    "f64": 2,
+    "i64": 3,
+    "i8": 3,
+    "u8": 2,
+    "i16": 2,
+    "u16": 1,
+    "u32": 2,
+    "u64": 1,
+}
 MAX_ELEMENTS = 1024
 
 

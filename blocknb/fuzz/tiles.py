@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -59,11 +60,13 @@ def factored(g: State, size: int) -> Shape:
     power, rank = size.bit_length() - 1, g.r.randrange(1, 4)
     cuts = sorted(g.r.randrange(power + 1) for _ in range(rank - 1))
     edges = [0, *cuts, power]
-    return tuple(1 << (b - a) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(1 << (b - a) for a, b in itertools.pairwise(edges))
 
 
 def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    return Node("reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape})
+    return Node(
+        "reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape}
+    )
 
 
 def _trans(g: State, dtype: str, shape: Shape, depth: int) -> Node:
@@ -72,7 +75,12 @@ def _trans(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     source = [0] * len(shape)
     for i, p in enumerate(perm):
         source[p] = shape[i]
-    return Node("trans", Type(dtype, shape), (_inner(g, dtype, tuple(source), depth),), {"perm": tuple(perm), "as": g.pick(("permute", "trans"))})
+    return Node(
+        "trans",
+        Type(dtype, shape),
+        (_inner(g, dtype, tuple(source), depth),),
+        {"perm": tuple(perm), "as": g.pick(("permute", "trans"))},
+    )
 
 
 def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> Node:
@@ -155,7 +163,11 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
     if axis is None:
         result: Shape = tuple(1 for _ in source) if keep else ()
     else:
-        result = tuple(1 if i == axis else n for i, n in enumerate(source)) if keep else (*source[:axis], *source[axis + 1 :])
+        result = (
+            tuple(1 if i == axis else n for i, n in enumerate(source))
+            if keep
+            else (*source[:axis], *source[axis + 1 :])
+        )
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
     found = Node("reduce", Type(out, result), (inner,), attrs)
@@ -173,7 +185,11 @@ def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     axis = 0 if len(source) == 1 and g.chance(0.5) else None
     found = reduction(g, dtype, source, axis, False, depth)
     if found.type.shape:  # argmax of more than one axis leaves some
-        found = Node("cast", Type(dtype, ()), (Node("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),))
+        found = Node(
+            "cast",
+            Type(dtype, ()),
+            (Node("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),),
+        )
     other = expression(g, dtype, shape, depth - 1)
     return cast(binary(g.pick("+-*"), *((other, found) if g.chance(0.7) else (found, other))), dtype)
 
@@ -192,7 +208,11 @@ def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     axis, source = _longer(g, shape)
     kind = g.dtype() if dtype == "i1" else dtype
     types = (Type(kind, shape), Type("i32", shape))
-    value, index = g.lets(Node("extreme", types, (expression(g, kind, source, depth - 1),), {"name": g.pick(("max", "min")), "axis": axis}))
+    value, index = g.lets(
+        Node(
+            "extreme", types, (expression(g, kind, source, depth - 1),), {"name": g.pick(("max", "min")), "axis": axis}
+        )
+    )
     if g.chance(0.5):
         return cast(index, kind)
     return Node("cast", value.type, (value,)) if bits(kind) < 32 else value
@@ -213,7 +233,12 @@ def _combine(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         first, second = g.lets(Node("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
         return g.pick((first, second))
     helper = helpers.combiner(g, kind, True)
-    return Node("combine", Type(kind, shape), (expression(g, kind, source, depth - 1),), {"helper": helper.name, "axis": axis, "keep": keep})
+    return Node(
+        "combine",
+        Type(kind, shape),
+        (expression(g, kind, source, depth - 1),),
+        {"helper": helper.name, "axis": axis, "keep": keep},
+    )
 
 
 def _scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
@@ -223,7 +248,8 @@ def _scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     attrs = {"name": name, "axis": axis_of(g, shape), "reverse": g.chance(0.3), "ct": ct}
     inner = _inner(g, kind, shape, depth)
     if name == "cumprod" and is_float(kind):
-        inner = Node("where", Type(kind, shape), (Node("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind}), literal(-1.0), literal(1.0)), {"ct": kind})  # fmt: skip
+        positive = Node("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind})
+        inner = Node("where", Type(kind, shape), (positive, literal(-1.0), literal(1.0)), {"ct": kind})
         inner = Node("cast", inner.type, (inner,))
     return Node("cast", Type(kind, shape), (Node("scan", Type(ct, shape), (inner,), attrs),))
 
@@ -243,7 +269,12 @@ def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
 
 def _sort(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     kind = dtype if dtype != "i1" else "i32"
-    return Node("sort", Type(kind, shape), (_inner(g, kind, shape, depth),), {"axis": len(shape) - 1, "descending": g.chance(0.4)})
+    return Node(
+        "sort",
+        Type(kind, shape),
+        (_inner(g, kind, shape, depth),),
+        {"axis": len(shape) - 1, "descending": g.chance(0.4)},
+    )
 
 
 def _gather(g: State, dtype: str, shape: Shape, depth: int) -> Node:

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,13 @@ class Setup:
     prepare: str = ""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """The last words of a worker: an exception that no kernel may cause, or a GPU whose context is lost."""
+
+    text: str
+
+
 class Died(Exception):
     """The worker crashed or hung; `outcome` says which."""
 
@@ -44,6 +53,7 @@ class Worker:
         self.connection: Any = None
         self.process: Any = None
         self.last: tuple[Any, ...] = ()  # the arguments of the newest request
+        self.heard = 0.0
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -55,7 +65,7 @@ class Worker:
     def post(self, name: str, *args: Any) -> None:
         if self.process is None:
             self.start()
-        self.last = args
+        self.last, self.heard = args, time.monotonic()
         self.connection.send((name, args))
 
     def take(self, seconds: float = PATIENCE) -> Any:
@@ -63,13 +73,23 @@ class Worker:
         try:
             if not self.connection.poll(seconds):
                 self.stop()
-                raise Died(Outcome("hung", f"no answer in {seconds:.0f} s"))
-            return self.connection.recv()
+                raise Died(Outcome("hung", f"no answer in {self.silent:.0f} s"))
+            found = self.connection.recv()
+            self.heard = time.monotonic()
+            if isinstance(found, Fault):
+                self.stop()
+                raise Died(Outcome("crashed", found.text))
+            return found
         except (EOFError, ConnectionResetError):
             self.process.join(5)
             code = self.process.exitcode
             self.stop()
             raise Died(Outcome("crashed", f"the process ended with {code}")) from None
+
+    @property
+    def silent(self) -> float:
+        """Seconds since the newest request or answer."""
+        return time.monotonic() - self.heard
 
     def ask(self, name: str, *args: Any, seconds: float = PATIENCE) -> Any:
         self.post(name, *args)
@@ -94,8 +114,12 @@ def serve(connection: Any, setup: Setup, path: list[str]) -> None:
                 name, args = connection.recv()
             except EOFError:
                 return
-            for answer in REQUESTS[name](setup, *args):
-                connection.send(answer)
+            try:
+                for answer in REQUESTS[name](setup, *args):
+                    connection.send(answer)
+            except Exception:
+                connection.send(Fault(traceback.format_exc(limit=-6)))
+                return
             for file in [file for file in linecache.cache if file.startswith("<fuzz ")]:
                 del linecache.cache[file]
 
@@ -114,7 +138,9 @@ def _run(setup: Setup, seed: int, start: int, count: int) -> Any:
     from blocknb.fuzz.execute import attempts
     from blocknb.fuzz.generate import generate
 
-    yield from zip(range(start, start + count), attempts([generate(seed, i) for i in range(start, start + count)], setup.device, setup.threads), strict=True)
+    kernels = [generate(seed, i) for i in range(start, start + count)]
+    outcomes = attempts(kernels, setup.device, setup.threads)
+    yield from zip(range(start, start + count), outcomes, strict=True)
 
 
 def _attempt(setup: Setup, kernel: t.Kernel) -> Any:

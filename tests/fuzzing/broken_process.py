@@ -1,0 +1,19 @@
+"""A compiler at whose third launch the process ends without a word."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from blocknb.runtime.host import HostKernel
+
+_right, _count = HostKernel.launch, itertools.count(1)
+
+
+def wrong(self, grid, arguments):
+    if next(_count) == 3:
+        os._exit(3)
+    return _right(self, grid, arguments)
+
+
+HostKernel.launch = wrong

@@ -1,0 +1,92 @@
+"""What `blocknb fuzz` does with a compiler that is wrong: it finds, makes small, names the stage, and writes a script that fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blocknb import cli
+from blocknb.fuzz import run, tree
+from blocknb.fuzz.run import Options
+from blocknb.fuzz.shrink import all_nodes
+from blocknb.fuzz.worker import Setup, Worker
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def exit_status(script: str, folder: Path, prepare: str = "") -> int:
+    """How a reproducer ends, in a process of its own with an empty cache, with a broken compiler or without."""
+    code = f"import runpy, sys; sys.argv = ['x']; {f'import {prepare}; ' if prepare else ''}runpy.run_path({script!r}, run_name='__main__')"
+    path = os.pathsep.join([str(ROOT), str(HERE)])
+    environment = {**os.environ, "PYTHONPATH": path, "BLOCKNB_CACHE_DIR": str(folder / f"cache {prepare}")}
+    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert "Traceback" not in found.stderr, found.stderr
+    return found.returncode
+
+
+def first_failure(prepare: str, tmp_path: Path, patience: float) -> tuple[run.Findings, Options]:
+    options = Options(9, Setup(prepare=prepare), count=8, out=str(tmp_path), patience=patience)
+    found = run.collect(options)
+    assert found.failed, found.summary()
+    worker = Worker(options.setup)
+    try:
+        run.reduce(options, found, next(iter(found.failed)), worker)
+    finally:
+        worker.stop()
+    return found, options
+
+
+@pytest.mark.parametrize(
+    ("prepare", "stage"),
+    [("broken_codegen", "codegen"), pytest.param("broken_pass", "pass simplify", marks=pytest.mark.full)],
+)
+def test_a_seeded_fault_is_found_made_small_blamed_and_reproduced(prepare: str, stage: str, tmp_path: Path) -> None:
+    found, _ = first_failure(prepare, tmp_path, 12.0)
+    ((_, kernel, outcome, blamed, path),) = found.reduced
+    assert outcome.kind == "wrong"
+    assert blamed.stage == stage
+    assert len(list(tree.statements(kernel.body))) <= 8
+    assert len(list(all_nodes(kernel.body))) <= 80
+    assert exit_status(path, tmp_path, prepare) == 1
+    assert exit_status(path, tmp_path) == 0
+
+
+def test_a_crash_is_a_finding_and_the_other_kernels_still_run() -> None:
+    found = run.collect(Options(9, Setup(prepare="broken_process"), count=4))
+    assert set(found.outcomes) == set(range(4))
+    kinds = [outcome.kind for outcome in found.outcomes.values()]
+    assert "crashed" in kinds
+    assert "right" in kinds
+
+
+def test_the_command_says_how_many_kernels_it_ran_and_that_all_were_right(capfd, tmp_path: Path) -> None:
+    status = cli.main(
+        [
+            "fuzz",
+            "--seed",
+            "1",
+            "--count",
+            "3",
+            "--jobs",
+            "1",
+            "--features",
+            "x86-64-v2",
+            "--out",
+            str(tmp_path / "out"),
+        ]
+    )
+    said = capfd.readouterr().out
+    assert status == 0
+    assert "3 kernels in" in said
+    assert "kernels/s" in said
+    assert not (tmp_path / "out").exists()
