@@ -4,10 +4,10 @@
     python scripts/mutate.py MODULE.py --list
 
 Each mutant is the module with one small change: a comparison, an operator or a condition turned round or left out, a number one
-larger or smaller, a call dropped, or an LLVM word such as `smax` in a string replaced. The tests run against a copy of the tree,
-one copy for each of `--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. Survivors are printed with their lines. A survivor that computes the same
-as the original is *equivalent*; it stands, with its reason, in tests/mutation/equivalent.json, and is neither run nor counted.
-The exit status is 1 if less than 90 % of the mutants are killed.
+larger or smaller, a call dropped, or an LLVM word such as `smax` in a string replaced. The tests run against a copy of the tree, one
+copy for each of `--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. Survivors
+are printed with their lines. A survivor that computes the same as the original is *equivalent*; it stands, with its reason, in
+tests/mutation/equivalent.json, and is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """
