@@ -18,6 +18,7 @@ import blocknb.language as tl
 from blocknb import passes
 from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_stream
 from blocknb.codegen.cpu_ahead import Ahead
+from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
 from blocknb.codegen.cpu_memory import Scratch
 from blocknb.target import Target
 
@@ -149,6 +150,13 @@ def uneven(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + BLOCK + i, w - tl.max(w, axis=0))
 
 
+def uneven_other(x, y, n, BLOCK: tl.constexpr):
+    """An `other` that differs from lane to lane: no scalar is what lies beyond the row."""
+    i = tl.arange(0, BLOCK)
+    w = tl.load(x + i, mask=i < n, other=i)
+    tl.store(y + i, w - tl.max(w, axis=0))
+
+
 def product(x, y, n, BLOCK: tl.constexpr):
     m, k = tl.arange(0, 32), tl.arange(0, 16)
     total = tl.zeros((32, 32), tl.float32)
@@ -190,6 +198,35 @@ def crosswise(x, y, n, SQUARE: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(y + tl.program_id(0) * 1024 + c[None, :] * 32 + r[:, None], e)
 
 
+def apart(x, y, z, n, BLOCK: tl.constexpr):
+    """Code for arrays that overlap fetches nothing ahead, ends no row early, and stores nothing past the cache."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * n + i, mask=i < n, other=-float("inf"))
+    e = tl.exp(v - tl.max(v, axis=0))
+    s = tl.sum(e, axis=0)
+    w = tl.load(z + tl.program_id(0) * n + s.to(tl.int32) + i, mask=i < n)
+    u = e / s + w
+    tl.store(y + tl.program_id(0) * n + i, u, mask=i < n)
+    tl.store(y + i, tl.exp(u - tl.max(u, axis=0)))
+
+
+def chosen(x, y, n, BLOCK: tl.constexpr):
+    """Masks as data: where a mask ends, its tile of bools does."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * n + i, mask=i < n)
+    e = tl.where(i < n, tl.exp(v), 0)
+    keep = (e > 1) & (i < n)
+    s = tl.sum(e, axis=0)
+    tl.store(y + tl.program_id(0) * n + i, e / s, mask=keep)
+
+
+def wrapped_rows(x, y, n, BLOCK: tl.constexpr):
+    """Rows that may wrap around are fetched ahead where they do not."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + (tl.program_id(0) * 3 + i) % n)
+    tl.store(y + tl.program_id(0) * BLOCK + i, tl.exp(v - tl.max(v, axis=0)))
+
+
 F32, I8 = {"x": "*f32", "y": "*f32", "n": "i32"}, {"x": "*i8", "y": "*i8", "n": "i32"}
 CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "softmax": (softmax, F32 | {"BLOCK": 512}),
@@ -205,6 +242,9 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "leisure": (leisure, F32 | {"z": "*f32", "BLOCK": 512}),
     "crosswise": (crosswise, F32 | {"y": "*f64", "SQUARE": False, "BLOCK": 32}),
     "crosswise_squares": (crosswise, F32 | {"y": "*f64", "SQUARE": True, "BLOCK": 32}),
+    "apart": (apart, F32 | {"z": "*f32", "BLOCK": 512}),
+    "chosen": (chosen, F32 | {"BLOCK": 512}),
+    "wrapped_rows": (wrapped_rows, F32 | {"BLOCK": 512}),
     "carried_pointer": (carried_pointer, F32 | {"BLOCK": 512}),
     "whole_grid": (whole_grid, F32 | {"BLOCK": 512}),
     "strided": (strided, F32 | {"BLOCK": 256}),
@@ -221,6 +261,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "ends": (ends, F32 | {"m": "i32", "BLOCK": 256}),
     "whole": (whole, F32 | {"BLOCK": 256}),
     "uneven": (uneven, F32 | {"BLOCK": 256}),
+    "uneven_other": (uneven_other, F32 | {"BLOCK": 256}),
     "product": (product, F32 | {"BLOCK": 256}),
     "twice": (twice, F32 | {"BLOCK": 256}),
     "twice_bytes": (twice, I8 | {"BLOCK": 256}),
@@ -281,3 +322,36 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
         module = cpu.generate(passes.run(func, target)[0], target)
         record.lines += [f"scratch in all: {module.scratch_bytes}", *(note.text for note in module.notes)]
     golden(f"cpu/{name}.txt", "\n".join(record.lines))
+
+
+#: What stands in the record of a kernel, or in its code, only with an optimization.
+TRACES = {
+    "row_prefetch": "fetched ahead",
+    "nontemporal_stores": "past the cache",
+    "mask_bounds": "ends early",
+    "loop_versioning": "straight.",
+    "fusion": "load reduce",
+}
+
+
+@pytest.mark.parametrize("name", [*TRACES, "unroll"])
+def test_an_optimization_that_is_off_leaves_no_trace(name, monkeypatch):
+    record, target = Record(monkeypatch), Target.parse(TARGETS[0])
+    for made, arguments in (CASES["softmax"], CASES["wrapped"]):
+        func = ir(made if isinstance(made, kernel) else kernel(made), **arguments)
+        with_all = len(record.lines)
+        record.lines.append(cpu.generate(func, target).text)
+        without = len(record.lines)
+        record.lines.append(cpu.generate(func, target, without=[name]).text)
+        if name == "unroll":
+            nests = [line for line in record.lines[without:] if line.startswith("nest")]
+            assert nests
+            assert all(" x 1:" in line for line in nests)
+        else:
+            assert TRACES[name] not in "\n".join(record.lines[without:])
+        record.lines[with_all:] = record.lines[with_all:without]
+    assert name == "unroll" or TRACES[name] in "\n".join(record.lines)
+
+
+def test_there_is_a_test_for_every_optimization():
+    assert {*TRACES, "unroll"} == set(OPTIMIZATIONS)

@@ -7,7 +7,8 @@ from native import TARGETS, compile_native, launch_native
 
 import blocknb.language as tl
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_stream
+from blocknb.codegen import cpu, cpu_stream, llvm
+from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
 rng = np.random.default_rng(3)
@@ -159,6 +160,41 @@ def test_a_row_kernel_fetches_ahead_and_stores_past_the_cache():
 def test_what_lies_elsewhere_each_time_by_no_known_step_is_not_fetched_ahead():
     x = np.zeros(1 << 12, np.float32)
     assert "@llvm.prefetch" not in text(unmasked, x=x, y=x.copy(), BLOCK=256)  # nothing to do meanwhile
+
+
+def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
+    """Whether a result of one row of n elements goes past the cache: these stores are taken out, so it is not written then."""
+    monkeypatch.setattr(cpu_stream, "LARGE", large)
+    target = Target.parse("cpu")
+    x, (_, y) = np.zeros(n, dtype), placed(n, dtype, y_start)
+    arguments = {"x": x, "y": y, "n": n, "BLOCK": 512}
+    func = parse(affine.source, {name: argument(affine, name, v) for name, v in arguments.items()}, {})
+    module = cpu.generate(passes.run(func, target, passes.OPTIONAL)[0], target)
+    text = "\n".join(line for line in module.text.splitlines() if "!nontemporal !1" not in line)
+    assert text.count("\n") < module.text.count("\n") - 1
+    parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
+    made = llvm.compile_cpu(text, target).result().object
+    native = HostKernel(made, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)
+    # The bounds of an array are those of the memory that it is a part of: here they are the array itself.
+    packed = [
+        (v.ctypes.data, v.ctypes.data, v.ctypes.data + v.nbytes) if isinstance(v, np.ndarray) else v for v in (x, y, n)
+    ]
+    native.launch((1, 1, 1), packed)
+    assert (y == 1).all() or (y == 77).all()
+    return bool((y == 77).all())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+def test_only_large_results_that_begin_and_end_with_whole_units_go_past_the_cache(dtype, monkeypatch):
+    size = 256 * np.dtype(dtype).itemsize
+    assert goes_past_the_cache(monkeypatch, size, 256, dtype=dtype)
+    assert not goes_past_the_cache(monkeypatch, size + 1, 256, dtype=dtype)
+    assert goes_past_the_cache(monkeypatch, 1, 512, dtype=dtype)
+    assert not goes_past_the_cache(monkeypatch, 1, 511, dtype=dtype)
+    assert not goes_past_the_cache(monkeypatch, 1, 257, dtype=dtype)
+    unit = 16 // np.dtype(dtype).itemsize
+    assert goes_past_the_cache(monkeypatch, 1, 256, y_start=unit, dtype=dtype)
+    assert not goes_past_the_cache(monkeypatch, 1, 256, y_start=unit // 2, dtype=dtype)
 
 
 # -- rows that end before their tile does -----------------------------------------------------------------------------------

@@ -219,3 +219,102 @@ def large(x, y, n, BLOCK: tl.constexpr):
 def large_meaning(x, y, n, block):
     size = (PROGRAMS - 1) * block + n
     y[:size] = x[:size] * 2 + 1
+
+
+def chosen(x, y, n, BLOCK: tl.constexpr):
+    """Masks as data, which end where a row does."""
+    i = tl.arange(0, BLOCK)
+    place = tl.program_id(0) * BLOCK + i
+    v = tl.load(x + place, mask=i < n)
+    e = tl.where(i < n, v + 1, 0)
+    keep = (e > 1) & (i < n)
+    tl.store(y + place, e + tl.sum(e, axis=0), mask=keep)
+
+
+@varied(chosen)
+def chosen_meaning(x, y, n, block):
+    for p in range(PROGRAMS):
+        v = x[p * block : p * block + n].astype(np.int64) + 1
+        y[p * block : p * block + n][v > 1] = (v + v.sum())[v > 1]
+
+
+def viewed(x, y, n, BLOCK: tl.constexpr):
+    """A row as the only row of a tile of two axes."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=1)
+    w = (v + 1)[None, :] * 3
+    s = tl.sum(w, axis=1)
+    u = w - tl.max(w, axis=1)[:, None]
+    tl.store(y + i[None, :], w + s[:, None], mask=(i < n)[None, :])
+    tl.store(y + BLOCK + i[None, :], u + tl.min(u, axis=1)[:, None])
+
+
+@varied(viewed)
+def viewed_meaning(x, y, n, block):
+    w = (np.where(np.arange(block) < n, x[:block], 1).astype(np.int64) + 1) * 3
+    y[:n] = (w + w.sum())[:n]
+    y[block : 2 * block] = w - w.max() + (w - w.max()).min()
+
+
+def scalars(x, y, n, BLOCK: tl.constexpr):
+    """Accesses of one element, with and without masks."""
+    p = tl.program_id(0)
+    a = tl.load(x + n - 1)
+    b = tl.load(x + n, mask=n < BLOCK, other=7)
+    tl.store(y + p, a + b)
+    tl.store(y + 8 + p, a - b, mask=n > 3)
+    tl.atomic_add(y + 20, a + 1, mask=n > 5)
+    tl.atomic_add(y + 21, 2)
+    if p == 2:
+        tl.store(y + 22, tl.atomic_cas(y + 23, 99, 5))
+        tl.store(y + 24, tl.atomic_cas(y + 25, 98, 5))
+
+
+@varied(scalars, dtypes=("int32", "int64"))
+def scalars_meaning(x, y, n, block):
+    a, b = x[n - 1], x[n] if n < block else 7
+    y[:PROGRAMS] = a + b
+    y[8 : 8 + PROGRAMS] = a - b if n > 3 else 99
+    y[20] += PROGRAMS * (a + 1) if n > 5 else 0
+    y[21] += PROGRAMS * 2
+    y[22:26] = 99, 5, 99, 99
+
+
+def columns(x, y, n, BLOCK: tl.constexpr):
+    """Neighbours lie along the rows' axis, so reductions of rows keep their sums in scratch."""
+    r, c = tl.arange(0, 8), tl.arange(0, BLOCK)
+    place = c[None, :] * 8 + r[:, None]
+    v = tl.load(x + place, mask=(c < n)[None, :], other=1)
+    w = v * 2 - tl.max(v, axis=1)[:, None]
+    u = w + tl.sum(w, axis=1)[:, None]
+    tl.store(y + place, u, mask=(c < n)[None, :])
+
+
+@varied(columns, lambda n, block: ROWS * block)
+def columns_meaning(x, y, n, block):
+    v = np.where(np.arange(block)[:, None] < n, x[: ROWS * block].reshape(block, ROWS), 1).astype(np.int64)
+    w = v * 2 - v.max(0)
+    y[: ROWS * n] = (w + w.sum(0))[:n].ravel()
+
+
+def swapping(x, y, n, BLOCK: tl.constexpr):
+    """A loop whose next tile is made while the last one is still needed."""
+    i = tl.arange(0, BLOCK)
+    a = tl.load(x + i, mask=i < n, other=1).to(tl.int32)
+    b = tl.load(x + BLOCK + i, mask=i < n, other=2).to(tl.int32)
+    for _ in range(3):
+        c = a * 2 + b
+        t = tl.sum(c, axis=0)
+        b = b + a % 3 + t % 2
+        a = c
+    tl.store(y + i, a - b)
+
+
+@varied(swapping)
+def swapping_meaning(x, y, n, block):
+    i = np.arange(block)
+    a, b = np.where(i < n, x[:block], 1).astype(np.int64), np.where(i < n, x[block : 2 * block], 2).astype(np.int64)
+    for _ in range(3):
+        c = a * 2 + b
+        a, b = c, b + a % 3 + c.sum() % 2
+    y[:block] = a - b
