@@ -1,15 +1,17 @@
 """Float to integer on a CPU: truncated, saturated, and 0 for NaN, as the op table says, in vectors and without a branch.
 
 LLVM's own `llvm.fptosi.sat` means the same, but its x86 back end takes vectors apart (61 instructions for eight fp32 with AVX2), so
-only scalars use it. A vector is clamped first: `maxps` and `minps` return their second operand where the first is NaN, which makes
-NaN the lower bound, and that is already 0 for unsigned integers. Where the largest integer is no float of that type, the clamp ends
-at the float below it, and what was beyond is chosen afterwards. x86's own conversion of fp32 to int32 gives the least integer for
-everything out of range (Intel SDM, CVTTPS2DQ), so there two masks suffice. No conversion here sees a number that is out of range,
-which LLVM would take for poison.
+only scalars use it. x86's own conversions of vectors have one result for everything out of range (Intel SDM, CVTTPS2DQ and the like):
+the least signed integer, or the largest unsigned one. So of signed ones two masks suffice, and of unsigned ones a maximum with zero.
+Where the machine has none that fits, a vector is clamped first: `maxps` and `minps` return their second operand where the first is
+NaN, which makes NaN the lower bound, and that is already 0 for unsigned integers. Where the largest integer is no float of that type,
+the clamp ends at the float below it, and what was beyond is chosen afterwards. LLVM's conversions see no number that is out of
+range, which it would take for poison.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blocknb.codegen.text import float_literal, vector_type
@@ -20,11 +22,43 @@ if TYPE_CHECKING:
 
 MANTISSA = {"float": 24, "double": 53}
 #: CVTTPS2DQ by the lanes of a register, with the operands that follow the vector.
-CONVERSIONS = {
+SINGLE = {
     4: ("llvm.x86.sse2.cvttps2dq", ""),
     8: ("llvm.x86.avx.cvtt.ps2dq.256", ""),
     16: ("llvm.x86.avx512.mask.cvttps2dq.512", ", <16 x i32> zeroinitializer, i16 -1, i32 4"),
 }
+#: The other conversions of AVX-512, by element, bits and sign.
+WIDE = {
+    ("float", 32, False): "ps2udq",
+    ("float", 64, True): "ps2qq",
+    ("float", 64, False): "ps2uqq",
+    ("double", 32, True): "pd2dq",
+    ("double", 32, False): "pd2udq",
+    ("double", 64, True): "pd2qq",
+    ("double", 64, False): "pd2uqq",
+}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """An instruction that converts so many lanes: the call, and what follows the vector among its operands."""
+
+    lanes: int
+    name: str
+    rest: str
+
+    @staticmethod
+    def of(code: Code, element: str, target: DType, width: int) -> Conversion | None:
+        """The instruction for vectors of this width, if the machine has one."""
+        if element == "float" and target.bits == 32 and target.is_signed:
+            lanes = max(4, min(width, code.machine.vector_bytes // 4))
+            return Conversion(lanes, *SINGLE[lanes])
+        lanes = 16 if element == "float" and target.bits == 32 else 8
+        name = WIDE.get((element, target.bits, target.is_signed))
+        if name is None or code.machine.vector_bytes < 64 or width < lanes:
+            return None
+        rest = f", <{lanes} x i{target.bits}> zeroinitializer, i{lanes} -1, i32 4"
+        return Conversion(lanes, f"llvm.x86.avx512.mask.cvtt{name}.512", rest)
 
 
 def to_integer(code: Code, x: str, element: str, target: DType, width: int) -> str:
@@ -33,8 +67,8 @@ def to_integer(code: Code, x: str, element: str, target: DType, width: int) -> s
     if width == 1:
         name = f"llvm.fpto{'s' if target.is_signed else 'u'}i.sat.{integer}.{'f64' if element == 'double' else 'f32'}"
         return code.w.value(f"call {integer} @{name}({element} {x})")
-    if element == "float" and integer == "i32" and target.is_signed:
-        return _single_to_int32(code, x, width)
+    if machine := Conversion.of(code, element, target, width):
+        return _converted(code, machine, x, element, target, width)
     return _clamped(code, x, element, target, width)
 
 
@@ -73,40 +107,41 @@ def _is_number(code: Code, x: str, ty: str) -> str:
     return code.w.value(f"fcmp ord {ty} {x}, zeroinitializer")
 
 
-def _single_to_int32(code: Code, x: str, width: int) -> str:
-    """The machine's conversion; from 2^31 on its result is inverted, for NaN it is set to 0."""
-    ty, lanes = vector_type("float", width), vector_type("i32", width)
-    made = _by_registers(code, x, width)
-    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(2.0**31, 'float', width)}")
-    flipped = code.w.value(f"sext <{width} x i1> {over} to {lanes}")
-    made = code.binary("xor", made, flipped, "i32", width)
-    return code.select(_is_number(code, x, ty), made, "zeroinitializer", "i32", width)
+def _converted(code: Code, machine: Conversion, x: str, element: str, target: DType, width: int) -> str:
+    """The machine's conversion: unsigned of what is not below zero, signed with what it has no result for."""
+    ty, integer = vector_type(element, width), f"i{target.bits}"
+    if not target.is_signed:
+        positive = code.w.value(f"fcmp ogt {ty} {x}, zeroinitializer")
+        return _by_registers(
+            code, machine, code.select(positive, x, "zeroinitializer", element, width), element, integer, width
+        )
+    made = _by_registers(code, machine, x, element, integer, width)
+    over = code.w.value(f"fcmp oge {ty} {x}, {_splat(2.0 ** (target.bits - 1), element, width)}")
+    made = code.select(over, f"splat ({integer} {(1 << target.bits - 1) - 1})", made, integer, width)
+    return code.select(_is_number(code, x, ty), made, "zeroinitializer", integer, width)
 
 
-def _by_registers(code: Code, x: str, width: int) -> str:
-    """CVTTPS2DQ of a vector of any power of two lanes, as many at a time as a register has."""
-    lanes = max(4, min(width, code.machine.vector_bytes // 4))
-    parts = []
+def _by_registers(code: Code, machine: Conversion, x: str, element: str, integer: str, width: int) -> str:
+    """A vector of any power of two lanes, as many at a time as the instruction takes."""
+    lanes, parts = machine.lanes, []
     for first in range(0, width, lanes):
         part = x
         if lanes != width:
             chosen = ", ".join(f"i32 {min(first + i, width)}" for i in range(lanes))  # beyond the last: a zero
-            ty = vector_type("float", width)
+            ty = vector_type(element, width)
             part = code.w.value(f"shufflevector {ty} {x}, {ty} zeroinitializer, <{lanes} x i32> <{chosen}>")
-        name, rest = CONVERSIONS[lanes]
-        parts.append(code.w.value(f"call <{lanes} x i32> @{name}(<{lanes} x float> {part}{rest})"))
+        parts.append(
+            code.w.value(f"call <{lanes} x {integer}> @{machine.name}(<{lanes} x {element}> {part}{machine.rest})")
+        )
     while len(parts) > 1:
-        size = lanes * 2
-        both = ", ".join(f"i32 {i}" for i in range(size))
-        parts = [
-            code.w.value(f"shufflevector <{lanes} x i32> {a}, <{lanes} x i32> {b}, <{size} x i32> <{both}>")
-            for a, b in zip(parts[::2], parts[1::2], strict=True)
-        ]
-        lanes = size
+        ty, lanes = vector_type(integer, lanes), lanes * 2
+        both = ", ".join(f"i32 {i}" for i in range(lanes))
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [code.w.value(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{both}>") for a, b in pairs]
     if lanes == width:
         return parts[0]
-    kept = ", ".join(f"i32 {i}" for i in range(width))
-    return code.w.value(f"shufflevector <{lanes} x i32> {parts[0]}, <{lanes} x i32> poison, <{width} x i32> <{kept}>")
+    kept, ty = ", ".join(f"i32 {i}" for i in range(width)), vector_type(integer, lanes)
+    return code.w.value(f"shufflevector {ty} {parts[0]}, {ty} poison, <{width} x i32> <{kept}>")
 
 
 def rounded_to_odd(code: Code, x: str, source: DType, low: int, width: int) -> str:

@@ -76,9 +76,9 @@ class Extremes:
         """The extreme of all lanes with the sign of a zero put right; a NaN where there was no number."""
         c, element = self.code, self.element
         number, winner = told
-        literals = [float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0))]
-        zero = c.select(winner, *literals, element, 1)
-        is_zero = c.w.value(f"fcmp oeq {element} {total}, {literals[0]}")
+        wins, loses = (float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0)))
+        zero = c.select(winner, wins, loses, element, 1)
+        is_zero = c.w.value(f"fcmp oeq {element} {total}, {wins}")
         return c.select(
             number, c.select(is_zero, zero, total, element, 1), float_literal(math.nan, element), element, 1
         )

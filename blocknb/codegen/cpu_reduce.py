@@ -109,9 +109,14 @@ class Reduction:
         self.start = identity_of(plain, self.dtypes[0]) if plain else None
         self.wide = plain is not None and plain.name == "add" and self.dtypes[0].name in NARROW
         self.places = identity_of_places(op)
-        signed = plain is not None and plain.name in ("max", "min") and self.dtypes[0].is_float
-        self.extremes = None
-        if signed and self.inner and not plain.attrs.get("nan"):
+        self.extremes: Extremes | None = None
+        if (
+            plain
+            and plain.name in ("max", "min")
+            and self.dtypes[0].is_float
+            and self.inner
+            and not plain.attrs.get("nan")
+        ):
             self.extremes = Extremes(self.code, plain.name, self.dtypes[0])
         self.slots: list[list[str]] = []
         self.rest: tuple[str, str] | None = (

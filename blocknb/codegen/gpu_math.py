@@ -122,7 +122,7 @@ def integer(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) ->
     raise NotImplementedError(op.name)
 
 
-def shift(g: Generator, left: bool, names: tuple[str, str], dtype: ElementType) -> str:
+def shift(g: Generator, left: bool, names: tuple[str, ...], dtype: ElementType) -> str:
     """By the width or more every bit is moved out: so does PTX, which takes counts of 32 bits without a sign, but not LLVM."""
     kind, signed, (x, count) = llvm_type(dtype), dtype.kind == "int", names
     plain = "shl" if left else "ashr" if signed else "lshr"
@@ -143,7 +143,7 @@ def shift(g: Generator, left: bool, names: tuple[str, str], dtype: ElementType) 
     return moved if wide == kind else g.emit(f"trunc {wide} {moved} to {kind}")
 
 
-def divided(g: Generator, name: str, names: tuple[str, str], dtype: ElementType) -> str:
+def divided(g: Generator, name: str, names: tuple[str, ...], dtype: ElementType) -> str:
     """Quotient or remainder, truncated; both are 0 by zero, and the least number by -1 is itself. LLVM defines neither, so 1 takes
     the divisor's place; a divided by b, if that is 0 or -1, is -(a & b)."""
     kind, signed, (a, b) = llvm_type(dtype), dtype.kind == "int", names
@@ -272,7 +272,9 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
             return name
         return g.emit(f"{'fpext' if result.bits > source.bits else 'fptrunc'} {a} {name} to {b}")
     if source.is_float:
-        return to_integer(g, cast(g, name, source, t.float32) if source.bits == 16 else name, source.bits == 64, result)
+        if source == t.bfloat16:
+            name, source = cast(g, name, source, t.float32), t.float32
+        return to_integer(g, name, source, result)
     if result.is_float:
         if result == t.bfloat16 and source.bits >= 32:  # rounded once, though there is another float on the way
             code = Code(Inline(g), gpu_trig.MACHINE, g.helpers)
@@ -291,23 +293,27 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
     return g.emit(f"{'sext' if source.kind == 'int' else 'zext'} {a} {name} to {b}")
 
 
-def to_integer(g: Generator, name: str, double: bool, result: ElementType) -> str:
-    """fp32 or fp64 as an integer: PTX's `cvt` truncates and saturates, to 8 and 16 bits, too.
+#: The name in PTX and the constraint of an operand of inline assembly.
+OPERANDS = {t.float16: ("f16", "h"), t.float32: ("f32", "f"), t.float64: ("f64", "d")}
+RESULTS = {8: ("r", "i32"), 16: ("h", "i16"), 32: ("r", "i32"), 64: ("l", "i64")}
+
+
+def to_integer(g: Generator, name: str, source: ElementType, result: ElementType) -> str:
+    """A float as an integer: PTX's `cvt` truncates and saturates, to 8 and 16 bits, too; LLVM's conversions have no value out of range.
 
     PTX ISA, cvt: a NaN gives 0, but 2^(bits - 1) where the source is fp64 or the result has 64 bits; so 0 is selected there.
     """
-    kind, element, bits = ("double" if double else "float"), ("f64" if double else "f32"), result.bits
-    sign, integer = ("s" if result.is_signed else "u"), f"i{bits}"
-    if bits < 32:  # as assembly: LLVM's conversions of these sizes have no value out of range
-        register, wide = ("r", "i32") if bits == 8 else ("h", "i16")
-        text = f"cvt.rzi.{sign}{bits}.{element} $0, $1;"
-        made = g.emit(f'call {wide} asm "{text}", "={register},{"d" if double else "f"}"({kind} {name})')
-        made = g.emit(f"trunc {wide} {made} to {integer}") if wide != integer else made
-    else:
+    kind, integer, bits = llvm_type(source), f"i{result.bits}", result.bits
+    if source.bits >= 32 and bits >= 32:  # LLVM folds its intrinsics
         unsigned = "" if result.is_signed else "u"
-        intrinsic = f"llvm.nvvm.{'d' if double else 'f'}2{unsigned}{'ll' if bits == 64 else 'i'}.rz"
+        intrinsic = f"llvm.nvvm.{'d' if source.bits == 64 else 'f'}2{unsigned}{'ll' if bits == 64 else 'i'}.rz"
         made = g.call(integer, intrinsic, (kind, name))
-    if not double and bits < 64:
+    else:
+        (element, operand), (register, wide) = OPERANDS[source], RESULTS[bits]
+        text = f"cvt.rzi.{'s' if result.is_signed else 'u'}{bits}.{element} $0, $1;"
+        made = g.emit(f'call {wide} asm "{text}", "={register},{operand}"({kind} {name})')
+        made = g.emit(f"trunc {wide} {made} to {integer}") if wide != integer else made
+    if source.bits < 64 and bits < 64:
         return made
     return g.emit(f"select i1 {g.emit(f'fcmp uno {kind} {name}, {name}')}, {integer} 0, {integer} {made}")
 

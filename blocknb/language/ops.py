@@ -259,7 +259,7 @@ row(
     "load",
     "memory",
     rules.load,
-    "Elements from memory; where the mask is off, `other` (zero when absent). `ahead`: this is for a later trip of the loop, and the last "
+    "Elements from memory; where the mask is off, `other` (zero when absent, which Triton leaves undefined). `ahead`: this is for a later trip of the loop, and the last "
     "such load, so that machine code issues it before what follows.",
     operands="pointer [mask [other]]",
     attrs=("cache", "evict", "volatile", "ahead", "layout", "vec"),

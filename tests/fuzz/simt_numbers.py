@@ -29,14 +29,12 @@ def intrinsic(env: Any, match: re.Match, x: np.ndarray) -> np.ndarray:
 
 
 def conversion(text: str, x: np.ndarray) -> np.ndarray:
-    """An asm of one cvt to 8 or 16 bits; 8 bits are extended into a register of 32."""
-    found = re.fullmatch(r"cvt\.rzi\.([su])(8|16)\.f(32|64) \$0, \$1;", text)
+    """An asm of one cvt; 8 bits are extended into a register of 32."""
+    found = re.fullmatch(r"cvt\.rzi\.([su])(8|16|32|64)\.f(16|32|64) \$0, \$1;", text)
     assert found, f"simt does not know {text}"
     assert x.dtype.itemsize * 8 == int(found[3]), text
     made = converted(x, found[1] == "s", int(found[2]))
-    if found[2] == "16":
-        return made
-    return (made if found[1] == "s" else made.view(np.uint8)).astype(np.int32)
+    return made if found[2] != "8" else (made if found[1] == "s" else made.view(np.uint8)).astype(np.int32)
 
 
 def extreme(env: Any, match: re.Match, a: np.ndarray, b: np.ndarray) -> np.ndarray:
