@@ -1,4 +1,4 @@
-"""A compiler whose CPU code has `or` in the place of `xor` for vectors of 32-bit integers."""
+"""A compiler whose CPU code subtracts floats where it should add them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ _right = Code.binary
 
 
 def wrong(self, instruction, a, b, element, width):
-    mixed = instruction == "xor" and width > 1 and element == "i32"
-    return _right(self, "or" if mixed else instruction, a, b, element, width)
+    return _right(self, instruction.replace("fadd", "fsub"), a, b, element, width)
 
 
 Code.binary = wrong

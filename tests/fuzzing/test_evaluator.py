@@ -9,6 +9,13 @@ from blocknb.fuzz import blocks, compare, data, dtypes, numbers
 from blocknb.fuzz.numbers import val
 
 
+@pytest.fixture(autouse=True)
+def _quiet():
+    """IEEE arithmetic has no warnings, here as where kernels are evaluated."""
+    with np.errstate(all="ignore"):
+        yield
+
+
 @pytest.mark.parametrize(
     ("a", "b", "found"),
     [
