@@ -189,7 +189,9 @@ class Padding:
             rest = Rest(self.end, self.value(value), group.width)
             if self.e.build.redzones:
                 fill(self.e, buffer, rest, str(group.size), poison=True)
-            copied = self.e.buffers.get(value) is not buffer  # into another op's buffer, whose readers are not known here
+            copied = (
+                self.e.buffers.get(value) is not buffer
+            )  # into another op's buffer, whose readers are not known here
             if copied or not _read_by_rows(self.e, value, group.shape):
                 fill(self.e, buffer, rest, str(group.size))
             else:
