@@ -7,6 +7,7 @@ padding is written, which stores go past the cache, and which rows are fetched a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,13 @@ from varied_kernels import KERNELS
 
 import blocknb.language as tl
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_stream
+from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_parts, cpu_stream
 from blocknb.codegen.cpu_ahead import Ahead
 from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
 from blocknb.codegen.cpu_memory import Scratch
+from blocknb.codegen.cpu_parts import Parts
+from blocknb.codegen.cpu_redzones import GuardedScratch
+from blocknb.ir.report import Overrun
 from blocknb.target import Target
 
 TARGETS = ("cpu:x86-64-v4", "cpu:x86-64-v2")
@@ -179,6 +183,16 @@ def twice(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + j[None, :] * 16 + i[:, None], u + w)
 
 
+def mirrored(x, y, n, BLOCK: tl.constexpr):
+    """A sum with the transposed tile may not be written where that tile is still read."""
+    i = tl.arange(0, 32)
+    v = tl.load(x + i[:, None] * 32 + i[None, :])
+    v = v * tl.sum(v, axis=1)[:, None]
+    w = v + tl.trans(v)
+    u = w * 2 - tl.max(w, axis=0)[None, :]
+    tl.store(y + i[:, None] * 32 + i[None, :], u + tl.max(u, axis=1)[:, None])
+
+
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
@@ -264,6 +278,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "uneven_other": (uneven_other, F32 | {"BLOCK": 256}),
     "product": (product, F32 | {"BLOCK": 256}),
     "twice": (twice, F32 | {"BLOCK": 256}),
+    "mirrored": (mirrored, F32 | {"BLOCK": 256}),
     "twice_bytes": (twice, I8 | {"BLOCK": 256}),
     **{name: (case.kernel, F32 | {"BLOCK": 128}) for name, case in KERNELS.items()},
 }
@@ -279,7 +294,9 @@ class Record:
         self._listen(monkeypatch, cpu_padding, "fill", fills)
         self._listen(monkeypatch, cpu_stream, "stores", stores)
         self._listen(monkeypatch, Ahead, "prepare", prefetch)
-        self._listen(monkeypatch, Scratch, "allocate", lambda at, scratch, size, maker: f"scratch {size} at {at}")
+        self._listen(monkeypatch, Scratch, "allocate", scratch)
+        self._listen(monkeypatch, GuardedScratch, "allocate", scratch)
+        self._listen(monkeypatch, Parts, "_define", part)
         self._listen(monkeypatch, Scratch, "free", lambda _, scratch, at: f"scratch free at {at}")
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
@@ -292,6 +309,14 @@ class Record:
             return result
 
         monkeypatch.setattr(place, name, staticmethod(listening) if name == "find" else listening)
+
+
+def scratch(at: int, _: Any, size: int, maker: Any) -> str:
+    return f"scratch {size} at {at} for {maker.name if maker else 'nothing'}"
+
+
+def part(name: str, _: Any, text: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+    return f"{name} from {' '.join(inputs.values())} to {' '.join(outputs.values())}"
 
 
 def nest(_: Any, group: Any) -> str:
@@ -326,6 +351,24 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
         module = cpu.generate(passes.run(func, target)[0], target)
         record.lines += [f"scratch in all: {module.scratch_bytes}", *(note.text for note in module.notes)]
     golden(f"cpu/{name}.txt", "\n".join(record.lines))
+
+
+@pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried"])
+def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
+    """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
+    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    made, arguments = CASES[name]
+    record, target = Record(monkeypatch), Target.parse(TARGETS[0])
+    func = passes.run(ir(made if isinstance(made, kernel) else kernel(made), **arguments), target)[0]
+    module = cpu.generate(func, target, redzones=True)
+    record.lines += [f"site {at}: {described(site)}" for at, site in enumerate(module.sites)]
+    record.lines += re.findall(r"%site = .*", module.text)
+    golden(f"cpu/guarded/{name}.txt", "\n".join(record.lines))
+
+
+def described(site: Any) -> str:
+    made = f" round {site.bytes} bytes of {site.maker}" if isinstance(site, Overrun) else ""
+    return f"{type(site).__name__}{made}"
 
 
 #: What stands in the record of a kernel, or in its code, only with an optimization.
