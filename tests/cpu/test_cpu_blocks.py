@@ -7,8 +7,9 @@ import itertools
 import front
 import numpy as np
 import pytest
-from front import kernel
+from front import ir, kernel
 from native import compile_native, launch_native
+from test_cpu_decisions import single_row, softmax
 
 import blocknb.language as tl
 from blocknb.codegen import cpu
@@ -73,6 +74,12 @@ def test_an_operation_that_is_for_another_target_is_refused_by_name():
         cpu.generate(func, CPU)
 
 
+def test_only_a_kernel_with_stores_past_the_cache_waits_for_them_at_its_end():
+    func = ir(kernel(softmax), x="*f32", y="*f32", n="i32", BLOCK=512)
+    assert "fence seq_cst" in cpu.generate(func, CPU).text
+    assert "fence seq_cst" not in cpu.generate(func, CPU, without=["nontemporal_stores"]).text
+
+
 @kernel
 def mirrored(x, y):
     """The sum is needed twice, and is written while the tile that it reads across is still read."""
@@ -94,3 +101,12 @@ def test_a_tile_that_is_read_across_keeps_its_buffer():
     w = v + v.T
     u = w * 2 - w.max(0)
     np.testing.assert_array_equal(y, u + u.max(1, keepdims=True))
+
+
+def test_a_reduction_along_an_axis_of_size_one_is_whole_beyond_the_mask():
+    x, y = np.arange(5, 261, dtype=np.float32), np.zeros(256, np.float32)
+    go = compiled(kernel(single_row), x=x, y=y, n=1, BLOCK=256)
+    for n in (0, 5, 130, 256):
+        y[:] = 99
+        go(n=n)
+        np.testing.assert_array_equal(y, np.where(np.arange(256) < n, x, 1) * 2, err_msg=f"n = {n}")
