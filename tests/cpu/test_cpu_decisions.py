@@ -240,6 +240,24 @@ def copied(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + i[:, None] * 32 + i[None, :], u + w + v)
 
 
+def exchanged(x, y, n, BLOCK: tl.constexpr):
+    """Two carried tiles change places: one of them is copied aside at the end of each iteration."""
+    i = tl.arange(0, BLOCK)
+    a, b = tl.load(x + i), tl.load(x + BLOCK + i)
+    for k in range(n):
+        a, b = b, a
+        tl.store(y + k * BLOCK + i, a * 2 + b)
+    tl.store(y + n * BLOCK + i, a - tl.sum(b, axis=0))
+
+
+def cube(x, y, n, BLOCK: tl.constexpr):
+    """Vectors run along the middle axis, and what is left of it by the reduction of the first is the first axis of the sum."""
+    i, j, k = tl.arange(0, 4)[:, None, None], tl.arange(0, 32)[None, :, None], tl.arange(0, 8)[None, None, :]
+    s = tl.sum(tl.load(x + i * 256 + j + k * 32), axis=0)
+    j, k = tl.arange(0, 32)[:, None], tl.arange(0, 8)[None, :]
+    tl.store(y + j + k * 32, s + tl.sum(s, axis=1)[:, None])
+
+
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
@@ -297,6 +315,8 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "wrapped_and_masked": (wrapped_and_masked, F32 | {"BLOCK": 512}),
     "partly_masked": (partly_masked, F32 | {"BLOCK": 256}),
     "read_inside": (read_inside, F32 | {"BLOCK": 256}),
+    "exchanged": (exchanged, F32 | {"BLOCK": 256}),
+    "cube": (cube, F32 | {"BLOCK": 256}),
     "copied": (copied, F32 | {"BLOCK": 256}),
     "one_element": (one_element, F32 | {"BLOCK": 256}),
     "streams": (streams, F32 | {"BLOCK": 256}),
@@ -407,7 +427,7 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
     golden(f"cpu/{name}.txt", "\n".join(record.lines))
 
 
-@pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried"])
+@pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
 def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
     """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
     monkeypatch.setattr(cpu_parts, "LINES", 1)
