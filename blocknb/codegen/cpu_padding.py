@@ -61,7 +61,7 @@ class Padding:
             return None
         if any(buffer.panel or not padding._is_uniform(v, identity(v.type.shape)) for v, buffer in group.outputs):
             return None
-        if not padding.counts or str(group.size) in padding.counts:
+        if not padding.counts:
             return None
         padding._finish()
         return padding
