@@ -197,7 +197,8 @@ def single_row(x, y, n, BLOCK: tl.constexpr):
     """A reduction along an axis of size one, whose result is a tile as long as the row."""
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i[None, :], mask=(i < n)[None, :], other=1)
-    tl.store(y + i, tl.sum(v * 2, axis=0))
+    s = tl.sum(v * 2, axis=0)
+    tl.store(y + i, s + tl.max(s, axis=0))
 
 
 def one_element(x, y, n, BLOCK: tl.constexpr):
@@ -257,6 +258,12 @@ def one_read(x, y, n, BLOCK: tl.constexpr):
     w = tl.exp(v * 2) + tl.sum(v, axis=0)
     total = tl.sum(v * tl.max(w, axis=0) + tl.load(y + i), axis=0)
     tl.store(y + i, w - total, mask=i < n)
+
+
+def places(x, y, n, BLOCK: tl.constexpr):
+    """The place of the largest element: a reduction of two operands, which needs the row to the end of its tile."""
+    i = tl.arange(0, BLOCK)
+    tl.store(y, tl.argmax(tl.load(x + i, mask=i < n, other=0), axis=0).to(tl.float32))
 
 
 def cube(x, y, n, BLOCK: tl.constexpr):
@@ -326,6 +333,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "read_inside": (read_inside, F32 | {"BLOCK": 256}),
     "exchanged": (exchanged, F32 | {"BLOCK": 256}),
     "one_read": (one_read, F32 | {"BLOCK": 256}),
+    "places": (places, F32 | {"BLOCK": 256}),
     "cube": (cube, F32 | {"BLOCK": 256}),
     "copied": (copied, F32 | {"BLOCK": 256}),
     "one_element": (one_element, F32 | {"BLOCK": 256}),
