@@ -112,7 +112,7 @@ def _generate(func: Func, build: Build) -> Module:
     program = Program(func, checks)
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
-    plain = _body(Emitter(program, build, helpers, debug, alias=False))
+    plain = _body(Emitter(program, build, helpers, debug, alias=False, first_site=0))
     entry, made = f"blocknb_{symbol(func.name)}", [plain]
     bodies = [*plain.parts.texts, _function("run", plain.code.w, debug)]
     if plain.assumptions:

@@ -80,9 +80,9 @@ class Build:
     (`off`), and whether with `redzones` (see `cpu_redzones`)."""
 
     machine: Machine
-    checked: bool = True
-    off: frozenset[str] = frozenset()
-    redzones: bool = False
+    checked: bool
+    off: frozenset[str]
+    redzones: bool
 
 
 class Emitter:
@@ -95,7 +95,7 @@ class Emitter:
         helpers: dict[str, str],
         debug: DebugInfo | None,
         alias: bool,
-        first_site: int = 0,
+        first_site: int,
     ):
         self.program, self.build, self.debug, self.alias = program, build, debug, alias
         self.machine, self.checked, self.off = build.machine, build.checked, build.off
@@ -299,6 +299,8 @@ class Emitter:
                     cpu_control.conditional(self, op)
                 case "dot":
                     microkernel.dot(self, op)
+                case "reshape" | "broadcast" | "splat" | "trans" if not any(a.type.shape for a in op.args):
+                    self.scalars[op.result] = self.scalar(*op.args)
                 case "reshape":
                     self._reshape(op)
                 case "scan" | "flip" | "gather":
@@ -325,17 +327,7 @@ class Emitter:
                 case name if OPS[name].kind == "elementwise":
                     self.scalars[op.result] = elementwise(self.code, op, [self.scalar(a) for a in op.args], 1)
                 case name:
-                    self._reinterpret_scalar(op, name)
-
-    def _reinterpret_scalar(self, op: Op, name: str) -> None:
-        if (
-            name in ("reshape", "broadcast", "splat", "trans")
-            and not op.result.type.shape
-            and not op.args[0].type.shape
-        ):
-            self.scalars[op.result] = self.scalar(op.args[0])
-        else:
-            raise Unsupported(f"the CPU backend does not know the operation {name}", op.loc)
+                    raise Unsupported(f"the CPU backend does not know the operation {name}", op.loc)
 
     def poll(self) -> None:
         """Leaves the kernel if somebody has raised the stop flag."""

@@ -61,8 +61,10 @@ class Padding:
             return None
         if any(buffer.panel or not padding._is_uniform(v, identity(v.type.shape)) for v, buffer in group.outputs):
             return None
+        if not padding.counts:
+            return None
         padding._finish()
-        return padding if padding.counts else None
+        return padding
 
     # -- whether ---------------------------------------------------------------------------------------------------------
 
@@ -123,12 +125,9 @@ class Padding:
         """Works out where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the rest at once."""
         c, group = self.code, self.group
         size = str(group.size)
-        end, *others = dict.fromkeys(count for count in self.counts if count != size) or [size]
+        end, *others = dict.fromkeys(self.counts)
         for other in others:
             end = c.intrinsic("smax", "i64", 1, end, other)
-        if size in self.counts or end == size:
-            self.counts = []
-            return
         end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
         end = c.binary("add", end, str(group.width - 1), "i64", 1)
         end = c.binary("and", end, str(-group.width), "i64", 1)

@@ -7,6 +7,7 @@ padding is written, which stores go past the cache, and which rows are fetched a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,13 @@ from varied_kernels import KERNELS
 
 import blocknb.language as tl
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_stream
+from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_parts, cpu_stream
 from blocknb.codegen.cpu_ahead import Ahead
 from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
 from blocknb.codegen.cpu_memory import Scratch
+from blocknb.codegen.cpu_parts import Parts
+from blocknb.codegen.cpu_redzones import GuardedScratch
+from blocknb.ir.report import Overrun
 from blocknb.target import Target
 
 TARGETS = ("cpu:x86-64-v4", "cpu:x86-64-v2")
@@ -179,6 +183,97 @@ def twice(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + j[None, :] * 16 + i[:, None], u + w)
 
 
+def mirrored(x, y, n, BLOCK: tl.constexpr):
+    """A sum with the transposed tile may not be written where that tile is still read."""
+    i = tl.arange(0, 32)
+    v = tl.load(x + i[:, None] * 32 + i[None, :])
+    v = v * tl.sum(v, axis=1)[:, None]
+    w = v + tl.trans(v)
+    u = w * 2 - tl.max(w, axis=0)[None, :]
+    tl.store(y + i[:, None] * 32 + i[None, :], u + tl.max(u, axis=1)[:, None])
+
+
+def single_row(x, y, n, BLOCK: tl.constexpr):
+    """A reduction along an axis of size one, whose result is a tile as long as the row."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i[None, :], mask=(i < n)[None, :], other=1)
+    s = tl.sum(v * 2, axis=0)
+    tl.store(y + i, s + tl.max(s, axis=0))
+
+
+def one_element(x, y, n, BLOCK: tl.constexpr):
+    """Each row loads one element for all of its columns."""
+    r, c = tl.arange(0, 4), tl.arange(0, BLOCK)
+    v = tl.load(x + r[:, None] * 7 + c[None, :] * 0)
+    tl.store(y + r[:, None] * BLOCK + c[None, :], v)
+
+
+def wrapped_and_masked(x, y, n, BLOCK: tl.constexpr):
+    """Rows in two forms, of which neither ends early."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + (tl.program_id(0) * 3 + i) % n, mask=i < n, other=0)
+    tl.store(y + tl.program_id(0) * BLOCK + i, tl.exp(v - tl.max(v, axis=0)))
+
+
+def partly_masked(x, y, n, BLOCK: tl.constexpr):
+    """One load of two is masked: the row is as long as its tile."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0) + tl.load(y + i)
+    tl.store(y + BLOCK, tl.sum(v, axis=0))
+
+
+def read_inside(x, y, n, BLOCK: tl.constexpr):
+    """A row that ends early is read inside of a branch."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0)
+    w = v * 2 + tl.sum(v, axis=0)
+    tl.store(y + i, w - tl.max(w, axis=0), mask=i < n)
+    if n > 20:
+        tl.store(y + BLOCK + i, w + 1)
+
+
+def copied(x, y, n, BLOCK: tl.constexpr):
+    """Scans and flips of views take a copy in row-major order, whose place is free afterwards."""
+    i = tl.arange(0, 32)
+    v = tl.load(x + i[:, None] * 32 + i[None, :])
+    u = tl.cumsum(tl.trans(v), axis=0)
+    w = tl.flip(tl.trans(u), 0)
+    tl.store(y + i[:, None] * 32 + i[None, :], u + w + v)
+
+
+def exchanged(x, y, n, BLOCK: tl.constexpr):
+    """Two carried tiles change places: one of them is copied aside at the end of each iteration."""
+    i = tl.arange(0, BLOCK)
+    a, b = tl.load(x + i), tl.load(x + BLOCK + i)
+    for k in range(n):
+        a, b = b, a
+        tl.store(y + k * BLOCK + i, a * 2 + b)
+    tl.store(y + n * BLOCK + i, a - tl.sum(b, axis=0))
+
+
+def one_read(x, y, n, BLOCK: tl.constexpr):
+    """Two rows end early, of which a row as long as its tile reads one: the padding of the other is not written."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0)
+    w = tl.exp(v * 2) + tl.sum(v, axis=0)
+    total = tl.sum(v * tl.max(w, axis=0) + tl.load(y + i), axis=0)
+    tl.store(y + i, w - total, mask=i < n)
+
+
+def places(x, y, n, BLOCK: tl.constexpr):
+    """The place of the largest element: a reduction of two operands, which needs the row to the end of its tile."""
+    i = tl.arange(0, BLOCK)
+    tl.store(y, tl.argmax(tl.load(x + i, mask=i < n, other=0), axis=0).to(tl.float32))
+
+
+def cube(x, y, n, BLOCK: tl.constexpr):
+    """Vectors run along the middle axis, and what is left of it by the reduction of the first is the first axis of the sum."""
+    i, j, k = tl.arange(0, 4)[:, None, None], tl.arange(0, 32)[None, :, None], tl.arange(0, 8)[None, None, :]
+    s = tl.sum(tl.load(x + i * 256 + j + k * 32), axis=0)
+    j, k = tl.arange(0, 32)[:, None], tl.arange(0, 8)[None, :]
+    tl.store(y + j + k * 32, s + tl.sum(s, axis=1)[:, None])
+
+
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
@@ -231,6 +326,17 @@ F32, I8 = {"x": "*f32", "y": "*f32", "n": "i32"}, {"x": "*i8", "y": "*i8", "n": 
 CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "softmax": (softmax, F32 | {"BLOCK": 512}),
     "softmax_short": (softmax, F32 | {"BLOCK": 64}),
+    "softmax_two_vectors": (softmax, F32 | {"BLOCK": 32}),
+    "single_row": (single_row, F32 | {"BLOCK": 256}),
+    "wrapped_and_masked": (wrapped_and_masked, F32 | {"BLOCK": 512}),
+    "partly_masked": (partly_masked, F32 | {"BLOCK": 256}),
+    "read_inside": (read_inside, F32 | {"BLOCK": 256}),
+    "exchanged": (exchanged, F32 | {"BLOCK": 256}),
+    "one_read": (one_read, F32 | {"BLOCK": 256}),
+    "places": (places, F32 | {"BLOCK": 256}),
+    "cube": (cube, F32 | {"BLOCK": 256}),
+    "copied": (copied, F32 | {"BLOCK": 256}),
+    "one_element": (one_element, F32 | {"BLOCK": 256}),
     "streams": (streams, F32 | {"BLOCK": 256}),
     "streams_4": (streams_4, dict.fromkeys("xabcd", "*f32") | {"n": "i32", "BLOCK": 256}),
     "streams_5": (streams_5, dict.fromkeys("xabcde", "*f32") | {"n": "i32", "BLOCK": 256}),
@@ -264,6 +370,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "uneven_other": (uneven_other, F32 | {"BLOCK": 256}),
     "product": (product, F32 | {"BLOCK": 256}),
     "twice": (twice, F32 | {"BLOCK": 256}),
+    "mirrored": (mirrored, F32 | {"BLOCK": 256}),
     "twice_bytes": (twice, I8 | {"BLOCK": 256}),
     **{name: (case.kernel, F32 | {"BLOCK": 128}) for name, case in KERNELS.items()},
 }
@@ -279,7 +386,9 @@ class Record:
         self._listen(monkeypatch, cpu_padding, "fill", fills)
         self._listen(monkeypatch, cpu_stream, "stores", stores)
         self._listen(monkeypatch, Ahead, "prepare", prefetch)
-        self._listen(monkeypatch, Scratch, "allocate", lambda at, scratch, size, maker: f"scratch {size} at {at}")
+        self._listen(monkeypatch, Scratch, "allocate", scratch)
+        self._listen(monkeypatch, GuardedScratch, "allocate", scratch)
+        self._listen(monkeypatch, Parts, "_define", part)
         self._listen(monkeypatch, Scratch, "free", lambda _, scratch, at: f"scratch free at {at}")
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
@@ -292,6 +401,14 @@ class Record:
             return result
 
         monkeypatch.setattr(place, name, staticmethod(listening) if name == "find" else listening)
+
+
+def scratch(at: int, _: Any, size: int, maker: Any) -> str:
+    return f"scratch {size} at {at} for {maker.name if maker else 'nothing'}"
+
+
+def part(name: str, _: Any, text: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+    return f"{name} from {' '.join(inputs.values())} to {' '.join(outputs.values())}"
 
 
 def nest(_: Any, group: Any) -> str:
@@ -326,6 +443,24 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
         module = cpu.generate(passes.run(func, target)[0], target)
         record.lines += [f"scratch in all: {module.scratch_bytes}", *(note.text for note in module.notes)]
     golden(f"cpu/{name}.txt", "\n".join(record.lines))
+
+
+@pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
+def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
+    """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
+    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    made, arguments = CASES[name]
+    record, target = Record(monkeypatch), Target.parse(TARGETS[0])
+    func = passes.run(ir(made if isinstance(made, kernel) else kernel(made), **arguments), target)[0]
+    module = cpu.generate(func, target, redzones=True)
+    record.lines += [f"site {at}: {described(site)}" for at, site in enumerate(module.sites)]
+    record.lines += re.findall(r"%site = .*", module.text)
+    golden(f"cpu/guarded/{name}.txt", "\n".join(record.lines))
+
+
+def described(site: Any) -> str:
+    made = f" round {site.bytes} bytes of {site.maker}" if isinstance(site, Overrun) else ""
+    return f"{type(site).__name__}{made}"
 
 
 #: What stands in the record of a kernel, or in its code, only with an optimization.

@@ -1,6 +1,7 @@
 """Rows that end before their tile does, where one loop nest writes a tile in scratch and a nest with wider vectors reads it."""
 
 import itertools
+import re
 
 import front
 import numpy as np
@@ -9,7 +10,10 @@ from native import compile_native, launch_native
 
 import blocknb
 import blocknb.language as tl
+from blocknb import passes
+from blocknb.codegen import cpu
 from blocknb.frontend.parse import parse
+from blocknb.target import Target
 
 
 @blocknb.kernel
@@ -77,6 +81,26 @@ def test_rows_with_two_masks_end_where_the_later_one_does(dtype):
         y[:] = 99
         launch_native(native, [{**values, "n": n, "m": m}[hint.name] for hint in func.hints], 1)
         np.testing.assert_array_equal(y, expected, err_msg=f"n = {n}, m = {m}")
+
+
+@pytest.mark.parametrize(("target", "width"), [("cpu:x86-64-v4", 16), ("cpu:x86-64-v2", 4)])
+def test_a_row_ends_after_the_last_vector_that_its_later_mask_reaches(target, width):
+    """In LLVM text: max(0, min(max(n, m), 128)), rounded up to whole vectors, tested against the size of the tile."""
+    parsed = Target.parse(target)
+    func = front.ir(two_ends, x="*f32", y="*f32", n="i32", m="i32", BLOCK=128)
+    text = cpu.generate(passes.run(func, parsed)[0], parsed).text
+    steps = (
+        r"(%\w+) = call i64 @llvm.smax.i64\(i64 %\w+, i64 %\w+\)",
+        r"(%\w+) = call i64 @llvm.smin.i64\(i64 {0}, i64 128\)",
+        r"(%\w+) = call i64 @llvm.smax.i64\(i64 {0}, i64 0\)",
+        rf"(%\w+) = add i64 {{0}}, {width - 1}",
+        rf"(%\w+) = and i64 {{0}}, -{width}",
+        r"(%\w+) = icmp slt i64 {0}, 128",
+    )
+    lines, found = iter(line.split(", !dbg")[0].strip() for line in text.splitlines()), [""]
+    for step in steps:
+        matches = (re.fullmatch(step.format(*found), line) for line in lines)
+        found = [next(match for match in matches if match)[1]]
 
 
 @front.kernel
