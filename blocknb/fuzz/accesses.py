@@ -159,6 +159,12 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
         shift = g.r.randrange(1, 9)
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
+    if mask is not None and mask.type.shape == shape and g.chance(0.15):  # addresses far outside, where the mask is off
+        mask = g.let(mask)
+        far = number(
+            g.pick((1 << 30, -(1 << 30))), index.type.dtype if index.type.dtype in ("i32", "i64") else "i64", shape
+        )
+        index = Node("where", Type(far.type.dtype, shape), (mask, index, far), {"ct": far.type.dtype})
     parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
     return Node("load", Type(dtype, shape), tuple(parts), hints(g))
 

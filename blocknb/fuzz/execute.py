@@ -56,6 +56,16 @@ def load(text: str) -> dict[str, Any]:
     return scope
 
 
+SMALL = 512  # bytes of an array whose results go past the cache, where kernels are tested
+
+
+def stress() -> None:
+    """From now on small arrays are treated as only large ones are: what stores results past the cache is tested, too."""
+    from blocknb.codegen import cpu_stream
+
+    cpu_stream.LARGE = SMALL
+
+
 @contextlib.contextmanager
 def poisoned_scratch() -> Iterator[None]:
     """Inside, the scratch of CPU kernels holds the same garbage at each launch, so that code which reads what it has not written is

@@ -134,7 +134,7 @@ def product(g: State) -> None:
     i = binary("+", binary("*", accesses.linear_program(g), literal(m)), _arange(m))
     i, j, q = g.let(i, "i", True), g.let(_arange(n), "i", True), _arange(k)
     total = g.let(_tile((m, n), out), "acc")
-    start = g.name("j")
+    start, turned = g.name("j"), g.chance(0.3)
     options = {"num_stages": g.pick((1, 2, 3, 4))} if g.chance(0.5) else {}
     with g.block() as body:
         at = g.let(binary("+", var(start, Type("i32")), q), "i", True)
@@ -144,7 +144,12 @@ def product(g: State) -> None:
         within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
         zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
         x = Node("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
-        y = Node("load", Type(kind, (k, n)), (_offset(pointer(b), right), within, *zero))
+        if turned:  # B lies along K
+            right = binary("+", binary("*", _column(j), literal(most)), _row(at))
+            within = _both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
+        y = Node("load", Type(kind, (n, k) if turned else (k, n)), (_offset(pointer(b), right), within, *zero))
+        if turned:
+            y = Node("trans", Type(kind, (k, n)), (y,), {"perm": (1, 0), "as": g.pick(("permute", "trans"))})
         x = g.let(x)
         if g.chance(0.3) and kind not in ("e4nv",):
             x = g.let(cast(binary("*", x, literal(2)), kind))

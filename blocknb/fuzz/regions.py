@@ -117,7 +117,8 @@ def loop(g: State, nested: bool = False) -> None:
         if moving is not None:
             name, array, size = moving
             here = var(name.attrs["name"], name.type)
-            got = Node("load", Type(array.dtype, (size,)), (_offset(here, accesses.iota(g, (size,))),))
+            place = here if here.type.shape else _offset(here, accesses.iota(g, (size,)))
+            got = Node("load", Type(array.dtype, (size,)), (place,))
             g.let(got)
             g.emit(t.Let((name.attrs["name"],), _offset(here, literal(size))))
         if g.chance(0.3):
@@ -135,7 +136,8 @@ def _moving_pointer(g: State, trips: int) -> tuple[Node, t.Array, int]:
     """A pointer that a loop carries along an array, a tile a trip."""
     size = g.pick((16, 32, 64))
     array = accesses.input_array(g, g.dtype(), size * max(trips, 1))
-    name = g.let(_offset(pointer(array), literal(0)), "p")
+    place = accesses.iota(g, (size,)) if g.chance(0.5) else literal(0)
+    name = g.let(_offset(pointer(array), place), "p")
     return name, array, size
 
 

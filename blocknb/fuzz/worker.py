@@ -129,6 +129,10 @@ def _prepare(setup: Setup) -> None:
         from blocknb import target
 
         target.assume_host(setup.features)
+    if setup.device == "cpu":
+        from blocknb.fuzz.execute import stress
+
+        stress()
     if setup.prepare:
         __import__(setup.prepare)
 
