@@ -56,14 +56,16 @@ def load(text: str) -> dict[str, Any]:
     return scope
 
 
-SMALL = 512  # bytes of an array whose results go past the cache, where kernels are tested
+LARGE = 512  # bytes of an array whose results go past the cache, where kernels are tested
+LINES = 150  # of LLVM text in a part
 
 
 def stress() -> None:
-    """From now on small arrays are treated as only large ones are: what stores results past the cache is tested, too."""
-    from blocknb.codegen import cpu_stream
+    """From now on small arrays and short kernels are treated as only large and long ones are: what stores results past the cache and
+    what cuts kernels in parts is tested, too."""
+    from blocknb.codegen import cpu_parts, cpu_stream
 
-    cpu_stream.LARGE = SMALL
+    cpu_stream.LARGE, cpu_parts.LINES = LARGE, LINES
 
 
 @contextlib.contextmanager

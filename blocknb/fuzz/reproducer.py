@@ -14,7 +14,7 @@ from blocknb.fuzz import tree as t
 from blocknb.fuzz.compare import expected
 from blocknb.fuzz.dtypes import held, is_float, limits
 from blocknb.fuzz.evaluate import evaluate
-from blocknb.fuzz.execute import SMALL, Outcome
+from blocknb.fuzz.execute import LARGE, LINES, Outcome
 
 _PROGRAM = '''"""{title}
 
@@ -79,11 +79,11 @@ def main():
         from blocknb import target
 
         target.assume_host(FEATURES)
-    if TARGET == "cpu":  # small arrays as large ones, scratch that holds garbage
-        from blocknb.codegen import cpu_stream
+    if TARGET == "cpu":  # small arrays as large ones, short kernels as long ones, scratch that holds garbage
+        from blocknb.codegen import cpu_parts, cpu_stream
         from blocknb.runtime import host
 
-        cpu_stream.LARGE = {small}
+        cpu_stream.LARGE, cpu_parts.LINES = {stress}
         plain = type(host._memory).at_least
         byte = 0xFF
 
@@ -172,7 +172,7 @@ def script(kernel: t.Kernel, outcome: Outcome, blamed: Any, command: str, device
         dtypes=_dtypes({a.dtype for a in kernel.arrays}),
         target=device,
         features=features,
-        small=SMALL,
+        stress=(LARGE, LINES),
         fill=_fill(),
         arrays=_listed(arrays),
         scalars=repr({a.name: a.values[number % len(a.values)] for a in kernel.scalars}),
