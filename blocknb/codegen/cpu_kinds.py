@@ -167,6 +167,8 @@ class Kinds:
     def _integers(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
         """A progression from `a name b` on; it wraps nowhere as far as constants tell."""
         if not (_is_number(a) and _is_number(b)):
+            if step and not dtype.is_signed:
+                return VARYING  # a seed may lie anywhere, and its successors wrap
             return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
         base = FOLD[name](int(a), int(b))
         low, high = sorted((base, base + step * (self.size - 1)))
