@@ -117,11 +117,20 @@ def input_array(g: State, dtype: str, least: int) -> t.Array:
 def masks(g: State, shape: Shape) -> Node | None:
     """A mask of a shape that smaller ones broadcast to, or None."""
     g.budget -= 3
-    kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "scalar": 0.4})
+    kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "prefix": 1.5, "range": 0.5, "scalar": 0.4})
     if kind == "none":
         return None
     if kind == "iota" and shape:
         return compare("<", iota(g, shape), literal(g.r.randrange(math.prod(shape) + 1)))
+    size = math.prod(shape)
+    if kind == "prefix" and shape:  # up to or from a number that may lie outside
+        end = g.scalar("i32", [g.r.randrange(-5, size + 6) for _ in range(g.launches)], "t")
+        return compare(g.pick(("<", "<", "<=", ">", ">=")), iota(g, shape), end)
+    if kind == "range" and shape:  # the test of a range by one comparison without sign
+        start = (
+            literal(g.r.randrange(size)) if g.chance(0.6) else g.scalar("i32", [g.pick((2, 7, -9))] * g.launches, "t")
+        )
+        return compare("<", binary("-", cast(iota(g, shape), "u32"), start), literal(g.r.randrange(1, size + 1)))
     if kind == "scalar":
         return condition(g, (), 1)
     return condition(g, shape, 0)

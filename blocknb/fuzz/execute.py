@@ -168,7 +168,7 @@ class Case:
             if wrong:
                 return Outcome("wrong", "\n".join(map(str, wrong)), launch.number)
             if broken := [name for name, guarded in launch.arrays.items() if guarded.broken()]:
-                return Outcome("outside", f"memory beside {', '.join(broken)} has changed", launch.number)
+                return Outcome("outside", f"memory next to {', '.join(broken)} has changed", launch.number)
         return Outcome("right")
 
     def _start(self, launch: Launch) -> None:

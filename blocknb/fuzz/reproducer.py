@@ -126,7 +126,7 @@ def main():
         for name, (raw, start, stop) in owners.items():
             if (raw[:start] != 0xA5).any() or (raw[stop:] != 0xA5).any():
                 failures += 1
-                print(f"memory beside {{name}} has changed")
+                print(f"memory next to {{name}} has changed")
             want, err = (None if part is None else unpacked(*part) for part in EXPECTED[name])
             got = given[name].astype(want.dtype)
             with np.errstate(all="ignore"):
