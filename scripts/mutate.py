@@ -1,13 +1,13 @@
 """Mutation testing of one module: how many small faults do the tests named for it find?
 
-    python scripts/mutate.py MODULE.py TEST ... [--count 60] [--seed 0] [--timeout 300] [--equivalent FILE]
+    python scripts/mutate.py MODULE.py TEST ... [--count 60] [--seed 0] [--jobs 1] [--timeout 300] [--equivalent FILE]
     python scripts/mutate.py MODULE.py --list
 
 Each mutant is the module with one small change: a comparison, an operator or a condition turned round or left out, a number one
-larger or smaller, a call dropped, or an LLVM word such as `smax` in a string replaced. The tests run against a copy of the tree,
-and stop at the first failure: the mutant is *killed*. Survivors are printed with their lines. A survivor that computes the same
-as the original is *equivalent*; it stands, with its reason, in tests/mutation/equivalent.json, and is neither run nor counted.
-The exit status is 1 if less than 90 % of the mutants are killed.
+larger or smaller, a call dropped, or an LLVM word such as `smax` in a string replaced. The tests run against a copy of the tree, one
+copy for each of `--jobs`, and stop at the first failure: the mutant is *killed*. The sample does not depend on `--jobs`. Survivors
+are printed with their lines. A survivor that computes the same as the original is *equivalent*; it stands, with its reason, in
+tests/mutation/equivalent.json, and is neither run nor counted. The exit status is 1 if less than 90 % of the mutants are killed.
 
 Source of the technique: DeMillo, Lipton, Sayward, "Hints on Test Data Selection" (IEEE Computer 1978).
 """
@@ -27,7 +27,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,14 +153,27 @@ def _code(node: Any) -> Iterator[Any]:
             yield from _code(child)
 
 
+#: What a copy of the tree does without: history, environments, caches and build outputs.
+LEFT_OUT = (
+    ".git",
+    ".venv",
+    "node_modules",
+    ".base",
+    ".site.txz",
+    ".*_cache",
+    ".hypothesis",
+    "__pycache__",
+    "build",
+    "dist",
+)
+
+
 class Tree:
     """A copy of the repository in which mutants are tried."""
 
-    def __init__(self, folder: str, module: Path):
-        self.root = Path(folder)
-        for name in ("blocknb", "tests", "scripts"):
-            shutil.copytree(ROOT / name, self.root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", self.root)
+    def __init__(self, root: Path, module: Path):
+        self.root, self.output = root, ""
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
         self.module = self.root / module
 
     def passes(self, text: str, tests: list[str], timeout: float) -> bool:
@@ -167,14 +182,18 @@ class Tree:
         for stale in self.module.parent.glob(f"__pycache__/{self.module.stem}.*.pyc"):
             stale.unlink()
         paths = [str(self.root), str(self.root / "tests")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "BLOCKNB_CACHE_DIR": str(self.root / "cache")}
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "BLOCKNB_CACHE_DIR": str(self.root / ".cache"),
+        }
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         try:
             done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, timeout=timeout)
         except subprocess.TimeoutExpired:
             return False
         finally:
-            shutil.rmtree(self.root / "cache", ignore_errors=True)
+            shutil.rmtree(self.root / ".cache", ignore_errors=True)
+        self.output = (done.stdout + done.stderr).decode(errors="replace")
         return done.returncode == 0
 
 
@@ -185,28 +204,46 @@ def equivalent(path: Path, module: Path) -> set[tuple[str, str]]:
     return {(row["line"], row["change"]) for row in json.loads(path.read_text()) if row["module"] == module.as_posix()}
 
 
-def run(module: Path, tests: list[str], chosen: list[Mutant], tree: ast.Module, source: str, timeout: float) -> int:
-    """Tries the mutants; returns how many survive."""
-    lines, survivors = source.splitlines(), 0
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        copy, begin = Tree(folder, module), time.monotonic()
-        if not copy.passes(ast.unparse(tree), tests, timeout):
-            raise SystemExit("the tests fail without any mutant")
-        limit = min(timeout, 30 + 4 * (time.monotonic() - begin))
-        for at, mutant in enumerate(chosen, 1):
-            undo = mutant.apply()
+def run(module: Path, tests: list[str], chosen: list[Mutant], tree: ast.Module, timeout: float, jobs: int) -> int:
+    """Tries mutants of a tree, `jobs` at a time; returns how many survive."""
+    lines = (ROOT / module).read_text().splitlines()
+    texts = [_text(tree, mutant) for mutant in chosen]
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+        trees: Queue[Tree] = Queue()
+        for made in pool.map(lambda job: Tree(Path(folder) / str(job), module), range(jobs)):
+            trees.put(made)
+
+        def passes(text: str, limit: float) -> bool:
+            copy = trees.get()
             try:
-                text = ast.unparse(ast.fix_missing_locations(tree))
+                return copy.passes(text, tests, limit)
             finally:
-                undo()
-            if copy.passes(text, tests, limit):
+                trees.put(copy)
+
+        begin = time.monotonic()
+        if not all(pool.map(lambda _: passes(ast.unparse(tree), timeout), range(jobs))):
+            raise SystemExit(f"the tests fail without any mutant:\n{trees.get().output[-3000:]}")
+        limit = min(timeout, 30 + 4 * (time.monotonic() - begin))  # of as many runs at a time as there will be
+        survivors = 0
+        for at, (mutant, survived) in enumerate(
+            zip(chosen, pool.map(lambda t: passes(t, limit), texts), strict=True), 1
+        ):
+            if survived:
                 survivors += 1
-                print(
-                    f"survived: {module}:{mutant.line}: {mutant.what}\n    {lines[mutant.line - 1].strip()}", flush=True
-                )
+                line = lines[mutant.line - 1].strip()
+                print(f"survived: {module}:{mutant.line}: {mutant.what}\n    {line}", flush=True)
             if at % 20 == 0:
                 print(f"... {at} of {len(chosen)}, {survivors} survived", flush=True)
     return survivors
+
+
+def _text(tree: ast.Module, mutant: Mutant) -> str:
+    """The module with a mutant of this tree."""
+    undo = mutant.apply()
+    try:
+        return ast.unparse(ast.fix_missing_locations(tree))
+    finally:
+        undo()
 
 
 def main() -> int:
@@ -215,6 +252,7 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="what pytest is to run")
     parser.add_argument("--count", type=int, default=0, help="a sample of so many mutants (default: all)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="mutants tried at a time, each in a copy of the tree")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the tests of one mutant")
     parser.add_argument("--equivalent", type=Path, default=EQUIVALENT)
     parser.add_argument("--lines", help="only these lines of the module, as in 120-180")
@@ -232,11 +270,12 @@ def main() -> int:
             print(f"{options.module}:{mutant.line}: {mutant.what}    {lines[mutant.line - 1].strip()}")
         return 0
     chosen = random.Random(options.seed).sample(found, min(options.count or len(found), len(found)))
-    survivors = run(options.module, options.tests, chosen, tree, source, options.timeout)
+    survivors = run(options.module, options.tests, chosen, tree, options.timeout, options.jobs)
     killed = len(chosen) - survivors
+    share = killed / max(1, len(chosen))
     print(
-        f"{options.module}: {killed} of {len(chosen)} killed ({killed / max(1, len(chosen)):.0%}; {len(found)} in all,"
-        f" {len(known)} known as equivalent, seed {options.seed})"
+        f"{options.module}: {killed} killed, {survivors} survived, {len(known)} known as equivalent, {share:.1%}"
+        f" (a sample of {len(chosen)} of {len(found)}, seed {options.seed})"
     )
     return int(killed < WANTED * len(chosen))
 

@@ -58,10 +58,9 @@ def check_on_gpu(kernel: Any, arguments: Mapping[str, Any], expected: Mapping[st
     import cupy
 
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
-    bits = {n: cupy.asarray(x if x.dtype.kind in "iuf" else x.view(f"u{x.dtype.itemsize}")) for n, x in arrays.items()}
-    seen = {
-        n: bits[n] if x.dtype.kind in "iuf" else reinterpret(bits[n], from_numpy(x.dtype)) for n, x in arrays.items()
-    }
+    known = {n for n, x in arrays.items() if x.dtype.isbuiltin == 1}
+    bits = {n: cupy.asarray(x if n in known else x.view(f"u{x.dtype.itemsize}")) for n, x in arrays.items()}
+    seen = {n: bits[n] if n in known else reinterpret(bits[n], from_numpy(x.dtype)) for n, x in arrays.items()}
     kernel[(1,)](**{**arguments, **seen})
     for name, array in expected.items():
         same_bits(cupy.asnumpy(bits[name]).view(array.dtype), array, f"{kernel.__name__}: {name}")

@@ -236,3 +236,58 @@ def one_array_under_two_names() -> Stray:
     expected = data + np.append(data[1:], 0).astype(np.int32)
     said = "program (0, 0, 0) loads element 32 of `y`, which has 32 elements"
     return Stray(twice, arrays, {"BLOCK": 32}, (1,), said, "tl.load(y + i + 1)", (0, 0, 0), 32, 1, {"out": expected})
+
+
+@blocknb.kernel
+def one_of_two(x, y, out, c, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    p = x if c > 1 else y
+    tl.store(out + i, tl.load(p + i))
+
+
+@stray
+def a_pointer_that_may_be_of_two_arrays() -> Stray:
+    x, y = numbers(64), numbers(60)
+    arrays = {"x": padded(x), "y": padded(y), "out": padded(np.zeros(64, np.float32))}
+    result = {"out": np.concatenate([y, np.zeros(4, np.float32)])}
+    said = "program (0, 0, 0) loads element 60 of `y`, which has 60 elements"
+    return Stray(one_of_two, arrays, {"c": 1, "BLOCK": 64}, (1,), said, "tl.load(p + i)", (0, 0, 0), 60, 4, result)
+
+
+@blocknb.kernel
+def interleaved(x, y, value, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(tl.where(i % 2 == 0, x, y) + i // 2, tl.load(value + i))
+
+
+@stray
+def lanes_of_two_arrays() -> Stray:
+    value = numbers(64, np.int16)
+    arrays = {
+        "x": padded(np.zeros(32, np.int16)),
+        "y": padded(np.zeros(30, np.int16)),
+        "value": padded(value),
+    }
+    said = "program (0, 0, 0) stores to element 30 of `y`, which has 30 elements"
+    result = {"x": value[::2], "y": value[1:60:2]}
+    return Stray(interleaved, arrays, {"BLOCK": 64}, (1,), said, "tl.store(tl.where(", (0, 0, 0), 30, 2, result)
+
+
+@blocknb.kernel
+def taking_turns(x, y, rounds, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    p, q = x, y
+    for k in range(rounds):
+        tl.atomic_add(p + i + k * BLOCK // 2, 1)
+        p, q = q, p
+
+
+@stray
+def pointers_that_a_loop_swaps() -> Stray:
+    arrays = {"x": padded(np.zeros(64, np.int32)), "y": padded(np.zeros(64, np.int32))}
+    x, y = np.zeros(64, np.int32), np.zeros(64, np.int32)
+    for k in range(4):
+        (x if k % 2 == 0 else y)[16 * k : 16 * k + 32] += 1
+    said = "program (0, 0, 0) updates element 64 of `y`, which has 64 elements"
+    rest, text = {"rounds": 4, "BLOCK": 32}, "tl.atomic_add(p + i"
+    return Stray(taking_turns, arrays, rest, (1,), said, text, (0, 0, 0), 64, 16, {"x": x, "y": y})

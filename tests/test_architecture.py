@@ -17,7 +17,7 @@ PACKAGE = ROOT / "blocknb"
 # Bottom to top: a module imports from its own room and from rooms in lower rows. "blocknb" is the public face, __init__.py, which
 # loads what it names when it is asked for, and so imports any room.
 ROWS = (
-    ("errors",),
+    ("errors", "forks"),
     ("target",),
     ("language", "layouts"),
     ("ir",),

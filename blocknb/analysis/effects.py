@@ -65,13 +65,11 @@ def mask_of(op: Op) -> Value | None:
     return args[position] if position is not None and len(args) > position else None
 
 
-def orders(op: Op, used: bool) -> tuple[bool, bool]:
-    """Whether an atomic keeps later accesses behind it (acquires), and earlier ones before it (releases).
-
-    Who does not look at the result (`used`) cannot know whom it met, and so acquires nothing.
-    """
+def orders(op: Op) -> tuple[bool, bool]:
+    """Whether an atomic acquires (later accesses stay after it) and releases (earlier accesses stay before it). The pass
+    `memory_order` has settled its `sem`."""
     sem = op.attrs["sem"]
-    return sem in ("acquire", "acq_rel") and used, sem in ("release", "acq_rel")
+    return sem in ("acquire", "acq_rel"), sem in ("release", "acq_rel")
 
 
 def looked_at(op: Op, users: Mapping[Value, object]) -> bool:

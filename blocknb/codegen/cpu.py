@@ -27,12 +27,13 @@ from blocknb.errors import no_assembly
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
+from blocknb.passes.carried_bounds import guards
 from blocknb.target import Target
-from blocknb.trace import Note, left_out
+from blocknb.trace import Note, Notes, left_out
 
-#: Words of the status block (i64): a stop flag, then what went wrong, the address of the report (see `report`) that prints go to, then,
-#: on a line of its own, the next program to run.
-STOP, SITE, OFFSET, PROGRAM, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 6, 8, 16
+#: Words of the status block (i64): a stop flag, then what went wrong, a bit for each argument that is read-only, the address of the
+#: report (see `report`) that prints go to, then, on a line of its own, the next program to run.
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 8, 16
 POINTER_WORDS = 3
 
 
@@ -106,7 +107,9 @@ def _generate_without_what_failed(func: Func, build: Build, error: Exception) ->
 
 
 def _generate(func: Func, build: Build) -> Module:
-    program = Program(prepared(func))
+    notes = Notes("codegen")
+    func, checks = guards(prepared(func), notes) if build.checked else (prepared(func), {})
+    program = Program(func, checks)
     helpers: dict[str, str] = {}
     debug = DebugInfo(func.name, func.loc, first=2) if func.loc else None
     plain = _body(Emitter(program, build, helpers, debug, alias=False))
@@ -117,15 +120,15 @@ def _generate(func: Func, build: Build) -> Module:
         made.append(_body(careful))
         bodies += [*careful.parts.texts, _function("run.overlapping", careful.code.w, None)]
     entry_text = _entry(program, entry, plain.assumptions)
-    guards = [e.guards() for e in made if build.redzones]
-    parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *guards, *bodies, entry_text]
+    redzones = [e.guards() for e in made if build.redzones]
+    parts = [f'source_filename = "{func.name}"', VIOLATION, *helpers.values(), *redzones, *bodies, entry_text]
     parts.append('!0 = !{!"branch_weights", i32 1, i32 1000000}')
     parts.append("!1 = !{i32 1}")  # !nontemporal
     parts.append(debug.text() if debug else "")
     loops = any(op.name in ("while", "for") for op in func.ops())
     scratch = max(LINE, *(e.scratch.bytes for e in made))
     sites = tuple(site for e in made for site in e.sites)
-    return Module("\n".join(parts), entry, scratch, sites, func.params, loops, tuple(plain.notes.list))
+    return Module("\n".join(parts), entry, scratch, sites, func.params, loops, (*notes.list, *plain.notes.list))
 
 
 def prepared(func: Func) -> Func:
@@ -201,6 +204,8 @@ def _load_arguments(e: Emitter) -> None:
         value = word if bits == "i64" else c.convert("trunc", word, "i64", bits, 1)
         e.scalars[param] = value if bits == element else c.convert("bitcast", value, bits, element, 1)
         at += 1
+    if any(guard.asks_readonly for guard in e.program.guards.values()):
+        e.checks.load_locked(_word(c, "%status", READONLY))
 
 
 def _start_programs(c: Code) -> None:

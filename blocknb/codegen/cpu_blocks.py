@@ -12,11 +12,12 @@ from typing import Any
 
 from blocknb.codegen import cpu_ahead, cpu_atomics, cpu_control, cpu_moves, cpu_redzones, cpu_report, microkernel
 from blocknb.codegen import cpu_memory as memory
+from blocknb.codegen.cpu_checks import Checks
 from blocknb.codegen.cpu_elementwise import elementwise
 from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
 from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.cpu_loops import Group
-from blocknb.codegen.cpu_memory import Buffer, Checks, Scratch, strides_along
+from blocknb.codegen.cpu_memory import Buffer, Scratch, strides_along
 from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
 from blocknb.codegen.cpu_padding import Rest
 from blocknb.codegen.cpu_parts import Parts, Scalars
@@ -102,7 +103,7 @@ class Emitter:
         self.scalars = Scalars()
         self.parts = Parts(self, "run.overlapping" if alias else "run")
         self.buffers: dict[Value, Buffer] = {}
-        self.bounds: dict[int, tuple[str, str, str]] = {}
+        self.bounds = self.code.bounds
         self.scratch = GuardedScratch() if build.redzones else Scratch()
         self.checks = Checks(self)
         self.sites: list[Site] = []

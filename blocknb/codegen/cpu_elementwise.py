@@ -15,6 +15,7 @@ from blocknb.codegen.text import float_literal, vector_type
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
+from blocknb.language.meaning import FARTHEST
 from blocknb.language.types import Pointer
 
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
@@ -71,6 +72,8 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
             return code.cast(args[0], source, op.attrs["dtype"], width)
         case "bitcast":
             return code.bitcast(args[0], source, op.attrs["dtype"], width)
+        case "inside":
+            return code.inside(args[0], op.attrs["argument"], op.args[0].type.dtype.element.bytes, width)
         case "ptradd":
             offset = code.cast(
                 args[1],
@@ -78,15 +81,19 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
                 t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype,
                 width,
             )
-            return move_pointer(code, args[0], offset, source, width)
+            return move_pointer(code, args[0], offset, source, width, bool(op.attrs.get("saturate")))
     if target.is_float:
         return _float(code, op, args, target, width)
     return _integer(code, op, args, target, width)
 
 
-def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: int) -> str:
-    """pointer + offset * size of an element; the offset is an i64."""
+def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: int, saturate: bool = False) -> str:
+    """pointer + offset * size of an element; the offset is an i64. `saturate`: as the op table has it."""
     size = type.element.bytes
+    if saturate:
+        farthest = FARTHEST // size
+        offset = code.intrinsic("smin", "i64", width, offset, constant(farthest, t.int64, width))
+        offset = code.intrinsic("smax", "i64", width, offset, constant(-farthest, t.int64, width))
     if size > 1:
         offset = code.binary("mul", offset, constant(size, t.int64, width), "i64", width)
     return code.binary("add", pointer, offset, "i64", width)

@@ -14,13 +14,15 @@ size one. Loops are numbered as the axes of the group's shape without those of s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from blocknb.codegen.cpu_elementwise import COSTS
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
+from blocknb.passes.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24
@@ -52,8 +54,8 @@ class Use(NamedTuple):
 class Program:
     """Facts about a whole Func that code generation asks for again and again."""
 
-    def __init__(self, func: Func):
-        self.func = func
+    def __init__(self, func: Func, guards: Mapping[int, Guard] = MappingProxyType({})):
+        self.func, self.guards = func, guards
         self.definition = definitions(func)
         self.argument = block_arguments(func)
         self._recomputed: dict[Value, float] = {}
@@ -152,12 +154,17 @@ class Program:
                 found.add((v, i))
         return found
 
+    def operands(self, op: Op) -> tuple[Value, ...]:
+        """The operands of an op, and the owner that a bounds check of an access asks for."""
+        guard = self.guards.get(op.id)
+        return op.args if guard is None or guard.carried is None else (*op.args, guard.carried)
+
     def needs(self, op: Op) -> list[tuple[Value, int, Index]]:
         """What an op reads: (leaf, operand, index), without what its blocks read. Recomputed ops and views read nothing."""
         if op.results and all(r.type.shape and not self.is_stored(r) for r in op.results):
             return []
         found = []
-        for operand, value in enumerate(op.args):
+        for operand, value in enumerate(self.operands(op)):
             found += [(leaf, operand, index) for leaf, index in self.leaves(value, identity(value.type.shape))]
         return found
 

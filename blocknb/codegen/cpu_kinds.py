@@ -2,10 +2,11 @@
 
 Index arithmetic is not computed in vectors. Along the innermost loop most offsets are a scalar plus the loop's counter and most
 masks are true up to some bound; they are kept in this form, worked out once a row, and that is where contiguous accesses and
-trip counts come from. Signed index arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
-`analysis.affine`. The remainder of a progression by `n` (the wrap-around of a matmul's offsets) stays a progression as long as the
-row does not wrap, and so does a progression as unsigned numbers as long as none is negative: these are assumptions (`conditions`)
-that the caller tests at run time, with a general loop for when one fails.
+trip counts come from. Signed 32- and 64-bit arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
+`analysis.affine`; narrow and unsigned arithmetic may wrap, and its results are not progressions. The remainder of a progression by
+`n` (the wrap-around of a matmul's offsets) stays a progression as long as the row does not wrap, and so does a progression in another
+type as long as that type has all of its numbers: these are assumptions (`conditions`) that the caller tests at run time, with a
+general loop for when one fails.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from blocknb.analysis.ranges import limits, within
 from blocknb.codegen.cpu_elementwise import elementwise, move_pointer
 from blocknb.codegen.cpu_graph import Index, Program
 from blocknb.codegen.cpu_memory import Buffer
@@ -25,6 +27,11 @@ from blocknb.language.types import Pointer
 
 MAX_STEP = 1 << 16
 FOLD = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+
+
+def may_wrap(dtype: Any) -> bool:
+    """Whether arithmetic in an integer dtype may wrap within a tile."""
+    return dtype.bits < 32 or not dtype.is_signed
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class Stored:
     buffer: Buffer
 
 
+def is_number(text: str) -> bool:
+    return text.removeprefix("-").isdigit()
+
+
 class Varying:
     """Anything else."""
 
@@ -67,10 +78,6 @@ class Varying:
 
 VARYING = Varying()
 Kind = Uniform | Progression | Prefix | Stored | Varying
-
-
-def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdigit()
 
 
 @dataclass
@@ -135,8 +142,8 @@ class Kinds:
         match op.name:
             case "add" | "sub" if dtype.is_integer:
                 return self._add(op.name, a, b, dtype)
-            case "neg" if isinstance(a, Progression) and dtype.is_signed:
-                return Progression(self.code.binary("sub", "0", a.base, register_type(dtype), 1), -a.step)
+            case "neg" if isinstance(a, Progression):
+                return self._arithmetic("sub", "0", a.base, -a.step, dtype)
             case "mul" if dtype.is_integer and dtype.bits > 1:
                 return self._multiply(a, b, dtype)
             case "cast":
@@ -160,20 +167,21 @@ class Kinds:
         p, q = self._parts(a), self._parts(b)
         if p is None or q is None:
             return VARYING
-        if name == "sub" and not dtype.is_signed and (p[1] or q[1]):
-            return VARYING  # a range test: what falls below zero is large
-        return self._integers(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
+        return self._arithmetic(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
 
-    def _integers(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
-        """A progression from `a name b` on; it wraps nowhere as far as constants tell."""
-        if not (_is_number(a) and _is_number(b)):
-            if step and not dtype.is_signed:
-                return VARYING  # a seed may lie anywhere, and its successors wrap
-            return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
-        base = FOLD[name](int(a), int(b))
+    def _arithmetic(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
+        """A progression from `a name b` on, unless it wraps within the tile: constants say so, or else the dtype."""
+        if step and is_number(a) and is_number(b):
+            base = FOLD[name](int(a), int(b))
+            return VARYING if self._wraps(base, step, dtype) else self._progression(str(base), step)
+        if step and may_wrap(dtype):
+            return VARYING
+        return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
+
+    def _wraps(self, base: int, step: int, dtype: Any) -> bool:
+        """Whether a progression from a known number on leaves the range of a dtype."""
         low, high = sorted((base, base + step * (self.size - 1)))
-        wraps = low < dtype.get_int_min_value() or high > dtype.get_int_max_value()
-        return VARYING if wraps else self._progression(str(base), step)
+        return not within((low, high), limits(dtype))
 
     def _progression(self, base: str, step: int) -> Kind:
         if abs(step) > MAX_STEP:
@@ -183,20 +191,37 @@ class Kinds:
     def _multiply(self, a: Kind, b: Kind, dtype: Any) -> Kind:
         if isinstance(b, Progression):
             a, b = b, a
-        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not _is_number(b.text):
+        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not is_number(b.text):
             return VARYING
-        return self._integers("mul", a.base, b.text, a.step * int(b.text), dtype)
+        return self._arithmetic("mul", a.base, b.text, a.step * int(b.text), dtype)
 
     def _cast(self, a: Kind, source: Any, target: Any) -> Kind:
         if not isinstance(a, Progression) or target.is_float or target.bits == 1:
             return VARYING
-        if target.bits < 32 or (target.bits > source.bits and not source.is_signed):
-            return VARYING  # a narrow integer wraps within a tile
-        if source.is_signed and not target.is_signed:  # the bounds test of block pointers: one step past -1 is 0
-            if not self.speculate or a.step < 0:
-                return VARYING
-            self.conditions.append(self.code.w.value(f"icmp sge {register_type(source)} {a.base}, 0"))
+        if target.bits > source.bits and not source.is_signed:
+            return VARYING
+        if is_number(a.base):
+            return VARYING if self._wraps(int(a.base), a.step, target) else a
+        tests = self._losing(a, source, target)
+        if tests and not self.speculate:
+            return VARYING
+        self.conditions += [self.code.w.value(test) for test in tests]
         return Progression(self.code.cast(a.base, source, target, 1), a.step)
+
+    def _losing(self, a: Progression, source: Any, target: Any) -> list[str]:
+        """Comparisons which say that the target has all numbers of a progression of the source's, where it lacks some of the source's:
+        for a cast to unsigned numbers (the bounds test of block pointers), or to fewer bits."""
+        (least, most), (lower, upper) = limits(source), limits(target)
+        if lower <= least and upper >= most:
+            return []
+        kind, sign = register_type(source), "s" if source.is_signed else "u"
+        distance = a.step * (self.size - 1)
+        if not least <= distance <= most:
+            return ["icmp ne i1 false, false"]
+        end = self.code.binary("add", a.base, str(distance), kind, 1)
+        first, last = (a.base, end) if a.step > 0 else (end, a.base)
+        tests = [f"icmp {sign}ge {kind} {first}, {lower}"] if lower > least else []
+        return tests + ([f"icmp {sign}le {kind} {last}, {upper}"] if upper < most else [])
 
     def _move(self, op: Op, a: Kind, b: Kind) -> Kind:
         p, q = self._parts(a), self._parts(b)
@@ -204,7 +229,8 @@ class Kinds:
         if p is None or q is None or (q[1] and not dtype.is_signed):
             return VARYING
         offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
-        return self._progression(move_pointer(self.code, p[0], offset, pointer, 1), p[1] + q[1] * pointer.element.bytes)
+        moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
+        return self._progression(moved, p[1] + q[1] * pointer.element.bytes)
 
     def _compare(self, predicate: str, a: Kind, b: Kind, dtype: Any) -> Kind:
         """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""
@@ -219,10 +245,14 @@ class Kinds:
             or predicate not in ("lt", "le")
             or p[1] - q[1] != 1
             or not (dtype.is_signed or q[1] == 0)
+            or (dtype.bits == 64 and not dtype.is_signed)
         ):
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
         x, y = (self.code.cast(v, dtype, wide, 1) for v in (p[0], q[0]))
+        if dtype.bits == 64:  # a limit like 2^63 - 1 is no overflow of the kernel's
+            count = self.code.intrinsic("ssub.sat", "i64", 1, y, x)
+            return Prefix(count if predicate == "lt" else self.code.intrinsic("sadd.sat", "i64", 1, count, "1"))
         count = self.code.binary("sub", y, x, "i64", 1)
         return Prefix(count if predicate == "lt" else self.code.binary("add", count, "1", "i64", 1))
 

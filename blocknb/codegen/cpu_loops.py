@@ -175,7 +175,7 @@ class Group:
         kinds = Kinds(self.program, self.code, self.axis, self.size, self.counters, self.e.scalar, self.leaf, speculate)
         for op in self.ops:
             with self.code.w.at(self.e.location(op)):
-                for a in op.args:
+                for a in self.program.operands(op):
                     kinds.of(a, identity(a.type.shape))
         for value, _ in self.outputs:
             kinds.of(value, identity(value.type.shape))
@@ -275,9 +275,15 @@ class Row:
         mask_at = 1 if op.name == "load" else 2
         mask = self.kind(op.args[mask_at]) if len(op.args) > mask_at else None
         pointers = self.kind(op.args[0])
+        uniform_owner = self._owner(op)
         if isinstance(mask, Uniform) and mask.text == "true":
             mask = None
-        if op.name == "load" and isinstance(pointers, Uniform) and (mask is None or isinstance(mask, Uniform)):
+        if (
+            op.name == "load"
+            and uniform_owner
+            and isinstance(pointers, Uniform)
+            and (mask is None or isinstance(mask, Uniform))
+        ):
             other = self.kind(op.args[2]) if len(op.args) > 2 else None
             if other is None or isinstance(other, Uniform):
                 value = memory.scalar_load(
@@ -293,13 +299,24 @@ class Row:
         count = str(self.group.size)
         if isinstance(mask, Prefix):
             count = self.code.intrinsic("smin", "i64", 1, mask.count, count)
-        if isinstance(pointers, Progression):
-            if isinstance(mask, (Varying, Stored)):
+        if isinstance(pointers, Progression) and uniform_owner:
+            if isinstance(mask, (Varying, Stored)) or self.e.checks.by_lane(op):
                 self.unsafe[op] = self.e.checks.row_outside(op, pointers.base, pointers.step, count)
             else:
                 self.e.checks.row(op, pointers.base, pointers.step, count)
         else:
             self.unsafe[op] = "true"
+
+    def _owner(self, op: Op) -> bool:
+        """Whether the bounds of an access are the same for the row; tells `checks` which."""
+        guard = self.e.checks.guard(op)
+        if guard is None or guard.carried is None:
+            return True
+        kind = self.kind(guard.carried)
+        if not isinstance(kind, Uniform):
+            return False
+        self.e.checks.owners[op] = kind.text, 1
+        return True
 
     def kind(self, value: Value) -> Kind:
         return self.kinds.of(value, identity(value.type.shape))

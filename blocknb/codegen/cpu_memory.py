@@ -1,9 +1,7 @@
-"""The memory of a program: tiles in scratch, and checked accesses to the user's arrays.
+"""The memory of a program: tiles in scratch, and accesses to the user's arrays, which `cpu_checks` checks.
 
 Scratch is one block of bytes a thread; buffers get their places at compile time, and a place is used again once its last reader
-has been emitted. An access to an array is checked against the bounds of the argument that its pointer comes from: a contiguous
-row by one comparison of its two ends, other rows lane by lane in vectors. What fails goes to a cold block that finds the first
-lane at fault, reports it and leaves the kernel.
+has been emitted.
 """
 
 from __future__ import annotations
@@ -15,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register_type, scratch_type
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
-from blocknb.ir.report import access
-from blocknb.language import types as t
 
 if TYPE_CHECKING:
     from blocknb.codegen.cpu_blocks import Emitter
-    from blocknb.codegen.report import Site
 
 LINE = 64  # bytes of a cache line, and of the widest vector
 PAGE = (
@@ -93,124 +88,6 @@ class Scratch:
 
     def free(self, offset: int) -> None:
         self._taken = [(a, b) for a, b in self._taken if a != offset]
-
-
-class Checks:
-    """Bounds checks of accesses to arguments."""
-
-    def __init__(self, emitter: Emitter):
-        self.e = emitter
-        self._numbers: dict[Op, int] = {}
-
-    def site(self, op: Op) -> tuple[int, str, str, str] | None:
-        """(site number, address, lower, upper) of an access that is to be checked, else None."""
-        root = self.e.program.root(op.args[0]) if self.e.checked else None
-        if root is None:
-            return None
-        argument = self.e.program.func.params.index(root)
-        if op not in self._numbers:
-            self._numbers[op] = self.e.first_site + len(self.e.sites)
-            self.e.sites.append(access(op, argument))
-        return (self._numbers[op], *self.e.bounds[argument])
-
-    def number(self, site: Site) -> int:
-        """A number for a site that is not an access."""
-        self.e.sites.append(site)
-        return self.e.first_site + len(self.e.sites) - 1
-
-    def fail(self, bad: str, number: int, index: str) -> None:
-        """Leaves the kernel if the i1 `bad` holds, which the site of that number tells of element `index` (an i64)."""
-        _, on = self._guard(bad)
-        self._leave(number, index, on)
-
-    def _guard(self, bad: str) -> tuple[str, str]:
-        w = self.e.code.w
-        cold, on = w.fresh("outside"), w.fresh("inside")
-        w.branch(bad, cold, on, ", !prof !0")
-        w.place(cold)
-        return cold, on
-
-    def _report(self, number: int, address: str, start: str, size: int, on: str) -> None:
-        """Ends the cold block: the address is outside."""
-        c = self.e.code
-        offset = c.binary("ashr", c.binary("sub", address, start, "i64", 1), str(size.bit_length() - 1), "i64", 1)
-        self._leave(number, offset, on)
-
-    def _leave(self, number: int, index: str, on: str) -> None:
-        w, ids = self.e.code.w, ", i32 ".join(self.e.program_ids())
-        w.do(f"call void @blocknb.violation(ptr %status, i64 {number + 1}, i64 {index}, i32 {ids})")
-        w.jump("leave")
-        w.place(on)
-
-    def scalar(self, op: Op, address: str, mask: str | None) -> None:
-        """Checks one element at an i64 address."""
-        if (found := self.site(op)) is None:
-            return
-        number, start, lower, upper = found
-        c, size = self.e.code, op.args[0].type.dtype.element.bytes
-        bad = self._outside(address, address, lower, upper, size)
-        if mask is not None:
-            bad = c.binary("and", bad, mask, "i1", 1)
-        _, on = self._guard(bad)
-        self._report(number, address, start, size, on)
-
-    def _outside(self, low: str, high: str, lower: str, upper: str, size: int) -> str:
-        c = self.e.code
-        below = c.w.value(f"icmp ult i64 {low}, {lower}")
-        above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(size), 'i64', 1)}, {upper}")
-        return c.binary("or", below, above, "i1", 1)
-
-    def row_outside(self, op: Op, base: str, step: int, count: str) -> str:
-        """Whether any of the elements at base, base + step, ... (bytes), `count` of them (an i64; none if negative), is outside."""
-        if (found := self.site(op)) is None:
-            return "false"
-        _, _, lower, upper = found
-        c, size = self.e.code, op.args[0].type.dtype.element.bytes
-        span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
-        last = c.binary("add", base, span, "i64", 1)
-        low, high = (base, last) if step > 0 else (last, base)
-        bad = self._outside(low, high, lower, upper, size)
-        if not count.isdigit():
-            bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
-        return bad
-
-    def row(self, op: Op, base: str, step: int, count: str) -> None:
-        """Checks those elements."""
-        if (found := self.site(op)) is None:
-            return
-        number, start, lower, upper = found
-        c, size = self.e.code, op.args[0].type.dtype.element.bytes
-        _, on = self._guard(self.row_outside(op, base, step, count))
-        # The first element may be outside itself; else so many steps remain inside.
-        top = c.binary("sub", upper, str(size), "i64", 1)
-        room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, lower, "i64", 1)
-        steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
-        outside = self._outside(base, base, lower, upper, size)
-        lane = c.select(outside, "0", steps, "i64", 1)
-        address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
-        self._report(number, address, start, size, on)
-
-    def lanes(self, op: Op, addresses: str, mask: str | None, width: int) -> None:
-        """Checks a vector of i64 addresses where the mask is on."""
-        if width == 1:
-            self.scalar(op, addresses, mask)
-            return
-        if (found := self.site(op)) is None:
-            return
-        number, start, lower, upper = found
-        c, size = self.e.code, op.args[0].type.dtype.element.bytes
-        ty = vector_type("i64", width)
-        below = c.w.value(f"icmp ult {ty} {addresses}, {c.splat(lower, 'i64', width)}")
-        end = c.binary("add", addresses, constant(size, t.int64, width), "i64", width)
-        above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(upper, 'i64', width)}")
-        bad = c.binary("or", below, above, "i1", width)
-        if mask is not None:
-            bad = c.binary("and", bad, mask, "i1", width)
-        _, on = self._guard(c.any(bad, width))
-        bits = c.w.value(f"bitcast <{width} x i1> {bad} to i{width}")
-        lane = c.w.value(f"call i{width} @llvm.cttz.i{width}(i{width} {bits}, i1 true)")
-        address = c.w.value(f"extractelement {ty} {addresses}, i{width} {lane}")
-        self._report(number, address, start, size, on)
 
 
 def pointer(c: Code, address: str) -> str:
@@ -333,7 +210,10 @@ def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str |
 
     def read() -> str:
         load = "load volatile" if op.attrs.get("volatile") else "load"
-        return c.from_memory(c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}"), dtype, 1)
+        raw = c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}")
+        if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
+            c.w.do("fence acquire")
+        return c.from_memory(raw, dtype, 1)
 
     if mask is None or mask == "true":
         return read()

@@ -8,7 +8,7 @@ on to the end of the tile. A tile in scratch is left unwritten beyond `end`, and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blocknb.codegen import cpu_memory as memory
 from blocknb.codegen import cpu_redzones
@@ -187,16 +187,16 @@ class Padding:
         types = self.e.scalars.types
         for value, buffer in group.outputs:
             rest = Rest(self.end, self.value(value), group.width)
-            types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
-            self.e.rests[value] = rest
-            named: dict[str, Any] = (
-                {} if value in self.e.buffers else {"buffer": buffer}
-            )  # made for another op, in that one's buffer
             if self.e.build.redzones:
-                fill(self.e, value, str(group.size), poison=True, **named)
-            if not _read_by_rows(self.e, value, group.shape):
-                fill(self.e, value, str(group.size), **named)
-                del self.e.rests[value]
+                fill(self.e, buffer, rest, str(group.size), poison=True)
+            copied = (
+                self.e.buffers.get(value) is not buffer
+            )  # into another op's buffer, whose readers are not known here
+            if copied or not _read_by_rows(self.e, value, group.shape):
+                fill(self.e, buffer, rest, str(group.size))
+            else:
+                types[rest.end], types[rest.value] = "i64", register_type(value.type.dtype)
+                self.e.rests[value] = rest
 
 
 def _leaf(e: Emitter, value: Value) -> Value:
@@ -207,24 +207,21 @@ def _leaf(e: Emitter, value: Value) -> Value:
 
 
 def _read_by_rows(e: Emitter, value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether only loop nests of this block read a tile, at the index at which it is written. A tile without known readers is written
-    for another op: what a branch or a loop yields, or what moves elements."""
+    """Whether only loop nests of this block read a tile, at the index at which it is written."""
     graph = e.scopes[-1].graph
     nodes = [(graph.node_of.get(use.op), use.at) for use in e.program.uses.get(value, ())]
-    return bool(nodes) and all(
-        node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes
-    )
+    return all(node is not None and node.shape == shape and at == identity(value.type.shape) for node, at in nodes)
 
 
-def fill(e: Emitter, value: Value, stop: str, poison: bool = False, buffer: memory.Buffer | None = None) -> None:
-    """Writes what a tile holds from its end up to `stop`, or a poison, in whole vectors.
+def fill(e: Emitter, buffer: memory.Buffer, rest: Rest, stop: str, poison: bool = False) -> None:
+    """Writes what a buffer holds from the end of its row up to `stop`, or a poison, in whole vectors.
 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
     position at which the loop starts, so no store reaches beyond the tile.
     """
     from blocknb.codegen.cpu_loops import counted
 
-    c, buffer, rest = e.code, buffer or e.buffers[value], e.rests[value]
+    c = e.code
     element, width = buffer.element, rest.width
     scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
     vector = c.splat(scalar, element, width)
@@ -241,4 +238,4 @@ def fill_read(row: Row, stop: str) -> None:
     read |= {leaf for v, _ in group.outputs for leaf, _ in e.program.leaves(v, identity(v.type.shape))}
     for value in [v for v in e.buffers if v in e.rests and v in read and v not in group.members]:
         if e.rests[value].end != stop:
-            fill(e, value, stop)
+            fill(e, e.buffers[value], e.rests[value], stop)

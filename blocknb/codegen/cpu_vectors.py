@@ -197,6 +197,7 @@ class Body:
     def _addresses(self, op: Op, mask: str | None) -> str | None:
         """Checks the lanes of an access if the row as a whole was not found safe; their addresses, None if they are neighbours."""
         c, unsafe = self.code, self.row.unsafe.get(op, "false")
+        self._owner(op)
         apart = self._contiguous(op) is None
         addresses = self.value(op.args[0]) if apart or unsafe != "false" else ""
         if unsafe == "true":
@@ -204,6 +205,15 @@ class Body:
         elif unsafe != "false":
             memory.when(c, unsafe, lambda: self.e.checks.lanes(op, addresses, mask, self.width))
         return addresses if apart else None
+
+    def _owner(self, op: Op) -> None:
+        """Tells `checks` the owners of the lanes, where the row has no single one."""
+        guard = self.e.checks.guard(op)
+        if guard is None or guard.carried is None:
+            return
+        kind = self.row.kind(guard.carried)
+        register = (kind.text, 1) if isinstance(kind, Uniform) else (self.value(guard.carried), self.width)
+        self.e.checks.owners[op] = register
 
     def _load(self, op: Op) -> str:
         c, dtype, mask, other = self.code, op.args[0].type.dtype.element, self._mask(op), None
@@ -217,6 +227,8 @@ class Body:
             )
         else:
             raw = memory.gather(c, addresses, memory_type(dtype), self.width, dtype.bytes, mask, other)
+        if op.attrs.get("volatile"):
+            c.w.do("fence acquire")  # keeps LLVM from merging the load with another one, or moving others across it
         return c.from_memory(raw, dtype, self.width)
 
     def _store(self, op: Op) -> None:
@@ -232,6 +244,7 @@ class Body:
     def _atomic(self, op: Op) -> str:
         """One element: groups with atomics have vectors of one."""
         count = 2 if op.name == "atomic" else 3
+        self._owner(op)
         address, *values = (self.value(a) for a in op.args[:count])
         mask = self.value(op.args[count]) if len(op.args) > count else None
         return cpu_atomics.update(self.e, op, address, values, mask)

@@ -30,12 +30,13 @@ def emit(g: Generator, op: Op) -> None:
     values = operands[: 1 if op.name == "atomic" else 2]
     layout = pointer.type.layout if pointer.type.shape else None
     used = not op.results or op.result in g.users
-    ordering = orders(op, used)
+    ordering = orders(op)
     # Registers that hold one element again make one step.
     element = layout.register_indices if layout is not None else (0,)
     own = {element.index(i) for i in element}
     steps = [registers for registers in accesses(g.facts, op) if own.issuperset(registers)]
-    fenced = any(ordering) and (len(steps) > 1 or not is_one_instruction(g, op))
+    vector = any(len(registers) > 1 for registers in steps)  # `red` on a vector does not acquire
+    fenced = any(ordering) and (len(steps) > 1 or not is_one_instruction(g, op) or (vector and ordering[0]))
     if fenced and ordering[1]:
         fence(g, op)
     mask, owner = mask_of(op), g.owner(layout)
@@ -121,9 +122,9 @@ def suffix(kind: str, dtype: t.DType) -> str:
 def instruction(
     g: Generator, op: Op, what: str, bits: int, address: str, words: Sequence[str], on: str, sem: str, used: bool
 ) -> str:
-    """`atom`, or `red` where the result is not used and nothing is acquired. Tied to zero, so that off means zero."""
+    """`atom`, or `red` where the result is unused and the op does not acquire. Tied to zero, so that off means zero."""
     letter, scope = LETTER[bits], op.attrs["scope"]
-    reduces = not used and not what.startswith(("exch", "cas"))
+    reduces = not used and sem in ("relaxed", "release") and not what.startswith(("exch", "cas"))
     first = 0 if reduces else 1
     inputs = [f"ptr addrspace(1) {address}", *(f"i{bits} {w}" for w in words)]
     constraints = ["l"] + [letter] * len(words)

@@ -15,6 +15,7 @@ from blocknb.codegen.cpu_ops import Code
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
 from blocknb.language import types as t
+from blocknb.language.meaning import FARTHEST
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def emit(g: Generator, op: Op, names: tuple[str, ...]) -> str:
         case "bitcast":
             return bitcast(g, names[0], dtype, result)
         case "ptradd":
+            if op.attrs.get("saturate"):
+                names = (names[0], _saturated(g, names[1], FARTHEST // result.element.bytes))
             return pointer_add(g, names, result.element, op.args[1].type.dtype)
         case "select":
             kind = llvm_type(result)
@@ -92,6 +95,11 @@ def pointer_add(g: Generator, names: tuple[str, ...], element: ElementType, offs
         index, kind = g.emit(f"zext {kind} {index} to i64"), "i64"
     element_type = "i8" if element == t.int1 else llvm_type(element)
     return g.emit(f"getelementptr {element_type}, ptr addrspace(1) {pointer}, {kind} {index}")
+
+
+def _saturated(g: Generator, index: str, farthest: int) -> str:
+    least = g.call("i64", "llvm.smin.i64", ("i64", index), ("i64", str(farthest)))
+    return g.call("i64", "llvm.smax.i64", ("i64", least), ("i64", str(-farthest)))
 
 
 # -- integers

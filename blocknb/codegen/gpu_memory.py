@@ -238,7 +238,7 @@ def read(g: Generator, op: Op, registers: tuple[int, ...]) -> dict[tuple[int, ..
     name, distance = address(g, op.args[0], registers[0])
     pieces = split(registers, memory_bits(dtype))
     predicate = g.reg(mask, registers[0] if mask.type.shape else 0) if mask is not None else ""
-    plain = predicate in ("", "true") and not op.attrs.get("cache") and not op.attrs.get("evict")
+    plain = predicate in ("", "true") and not any(op.attrs.get(x) for x in ("cache", "evict", "sem"))
     if plain and op.result not in g.streamed:
         got = plain_load(g, name, distance, pieces, memory_bits(dtype), bool(op.attrs.get("volatile")))
     else:  # streamed: LLVM would keep what two consumers load alike
@@ -271,13 +271,17 @@ def plain_load(
     loaded = g.emit(
         f"load {'volatile ' if volatile else ''}{kind}, ptr addrspace(1) {pointer}, align {bits * len(pieces) // 8}"
     )
+    if volatile:  # LLVM may move other loads across a volatile one
+        g.do('call void asm sideeffect "", "~{memory}"()')
     if len(pieces) == 1:
         return [loaded]
     return [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
 
 
 def modifiers(op: Op) -> str:
-    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store."""
+    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store. Volatile loads take neither."""
+    if op.attrs.get("volatile"):
+        return ""
     cache, evict = op.attrs.get("cache") or "", op.attrs.get("evict") or ""
     if evict in ("evict_first", "evict_last") and not cache:
         return f".L1::{evict}"
@@ -301,7 +305,7 @@ def predicated_load(
     outs = ", ".join(f"${i}" for i in range(n))
     target = f"{{{outs}}}" if n > 1 else outs
     guard = f"@${n + 1} " if predicate else ""
-    volatile = ".volatile" if op.attrs.get("volatile") else ""
+    volatile = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
     where = f"[${n}+{distance}]" if distance else f"[${n}]"
     text = f"{guard}ld{volatile}.global{modifiers(op)}{f'.v{n}' if n > 1 else ''}.b{bits} {target}, {where};"
     constraints = [f"={letter}"] * n + ["l"]
@@ -490,8 +494,6 @@ def shared_load(g: Generator, pointer: str, pieces: Sequence, element_bits: int)
     bits = element_bits * len(pieces[0])
     kind = f"i{bits}" if len(pieces) == 1 else f"<{len(pieces)} x i{bits}>"
     loaded = g.emit(f"load {kind}, ptr addrspace(3) {pointer}, align {bits * len(pieces) // 8}")
-    return (
-        [loaded]
-        if len(pieces) == 1
-        else [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]
-    )
+    if len(pieces) == 1:
+        return [loaded]
+    return [g.emit(f"extractelement {kind} {loaded}, i32 {i}") for i in range(len(pieces))]

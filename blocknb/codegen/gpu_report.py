@@ -15,7 +15,7 @@ from blocknb.codegen.gpu_math import llvm_type
 from blocknb.codegen.gpu_memory import as_integer, both
 from blocknb.codegen.report import RECORD, REGIONS, Site
 from blocknb.ir.core import Op, Value
-from blocknb.ir.report import Access, Assertion, prints
+from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -115,7 +115,7 @@ def payload(g: Generator, value: Value | None, register: int, argument: int | No
     name, dtype = g.reg(value, register if value.type.shape else 0), value.type.dtype
     if argument is not None:
         here = g.emit(f"ptrtoint {llvm_type(dtype)} {name} to i64")
-        start = g.emit(f"ptrtoint {llvm_type(dtype)} %p{argument} to i64")
+        start = "0" if argument == NO_ARGUMENT else g.emit(f"ptrtoint {llvm_type(dtype)} %p{argument} to i64")
         return g.emit(f"sdiv i64 {g.emit(f'sub i64 {here}, {start}')}, {dtype.element.bytes}")
     bits = as_integer(g, name, llvm_type(dtype), dtype.bits)
     return bits if dtype.bits == 64 else g.emit(f"zext i{dtype.bits} {bits} to i64")

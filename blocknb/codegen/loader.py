@@ -11,10 +11,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-import threading
 from collections.abc import Sequence
 from typing import Any
 
+from blocknb import forks
 from blocknb.codegen.llvm import LIBRARY
 from blocknb.codegen.worker import elf_symbols
 from blocknb.errors import CompilerBug
@@ -34,7 +34,6 @@ class Loaded:
 
 
 _numbers = itertools.count()
-_lock = threading.Lock()
 
 
 def load_object(data: bytes) -> Loaded:
@@ -42,17 +41,17 @@ def load_object(data: bytes) -> Loaded:
 
     The bytes must come from a worker or through the cache, which checks them: a damaged object may crash the linker.
     """
-    from llvmlite import binding
-
     defined, undefined = elf_symbols(data)
     if unknown := sorted(set(undefined) - set(LIBRARY)):
         raise CompilerBug("the code calls functions that nobody provides: " + ", ".join(unknown))
-    library = binding.JITLibraryBuilder().add_object_img(data)
-    for name in undefined:
-        library.import_symbol(name, _library_address(name))
-    for name in defined:
-        library.export_symbol(name)
-    with _lock:
+    with forks.guard:  # the locks of LLVM itself could not be made new in the child of a fork
+        from llvmlite import binding
+
+        library = binding.JITLibraryBuilder().add_object_img(data)
+        for name in undefined:
+            library.import_symbol(name, _library_address(name))
+        for name in defined:
+            library.export_symbol(name)
         try:
             tracker = library.link(_jit(), f"blocknb{next(_numbers)}")
         except RuntimeError as error:

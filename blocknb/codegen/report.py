@@ -103,8 +103,8 @@ def _error(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> KernelEr
     if isinstance(site, Assertion):
         return words_of.assertion_error(site, first.program, first.index, int(words[REGIONS["assert"].counter]))
     assert isinstance(site, Access), "only accesses and assertions fail"
-    name, address, lower, upper = arrays[site.argument]
-    reach = words_of.reach(address, lower, upper, site.bytes)
-    return words_of.access_error(
-        site, name, first.program, first.payload, reach, int(words[REGIONS["outside"].counter])
-    )
+    name, reach, total = "", (0, -1), int(words[REGIONS["outside"].counter])
+    if site.argument != words_of.NO_ARGUMENT:
+        name, address, lower, upper = arrays[site.argument]
+        reach = words_of.reach(address, lower, upper, site.bytes)
+    return words_of.access_error(site, name, first.program, first.payload, reach, total)

@@ -93,7 +93,7 @@ class EagerEmitter(Emitter):
         op = Op(name, args, made, MappingProxyType(attrs) if attrs else EMPTY, tuple(blocks), None, "interpret")
         if name != "barrier":
             for value, array in zip(made, self._compute(op), strict=True):
-                value.data = np.asarray(array)
+                value.data = np.asanyarray(array)  # pointers know their arrays
         if name == "print":
             interpreter.tell()
         return op

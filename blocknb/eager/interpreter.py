@@ -29,8 +29,8 @@ from blocknb.eager.rewrite import instantiate, rewritten
 from blocknb.eager.values import EagerValue, OneByOne
 from blocknb.errors import KernelError, Loc, TypeMismatch
 from blocknb.frontend import calls, expressions, loops, shapes
-from blocknb.frontend.dependencies import of_library
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
+from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import Disagreement, identical, leaf_type, leaves, rebuild, same_shape
 from blocknb.frontend.parse import Constant, passed
 from blocknb.frontend.scope import HANDLERS, Frame, as_constant, did_you_mean
@@ -125,7 +125,7 @@ class Interpreter:
             kind, numbers = given
             value, parts = passed(name, kind)
             made = {
-                part: EagerValue(part.type, self, np.asarray(x).astype(numpy_dtype(part.type.dtype)))
+                part: EagerValue(part.type, self, self._data(part.type, x))
                 for part, x in zip(parts, numbers, strict=True)
             }
             for part, x in made.items():
@@ -135,6 +135,11 @@ class Interpreter:
         if self.run.wants(program, name):
             self._keep(name, value, self.source.node.lineno, self.source.name)
         return value
+
+    def _data(self, type: Any, x: Any) -> np.ndarray:
+        if type.is_pointer:
+            return self.space.pointer(x)
+        return np.asarray(x).astype(numpy_dtype(type.dtype))
 
     def function(self, source: Source) -> types.FunctionType:
         """The Python of a kernel or helper, rewritten."""

@@ -25,10 +25,10 @@ from blocknb.frontend import (  # noqa: F401 (some only register their handlers)
     numeric,
     shapes,
 )
-from blocknb.frontend.dependencies import of_library
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, describe
 from blocknb.frontend.expressions import Method, Operator, printable
 from blocknb.frontend.hints import instead_of_function
+from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import leaves
 from blocknb.frontend.records import Record
 from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
@@ -247,7 +247,7 @@ def call_python(frame: Frame, function: Any, args: Sequence[Any], kwargs: dict[s
             f"`{name}` is a plain Python function, and this call gives it values known only at run time", hint
         )
     try:
-        result = function(*args, **kwargs)
+        result = frame.emit.host(function, args, kwargs)
     except KernelError:
         raise
     except Exception as error:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from blocknb.frontend import float8
 from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype, saturated
+from blocknb.frontend.dependencies import HostCall
+from blocknb.frontend.description import again
 from blocknb.frontend.records import Record
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
@@ -54,6 +56,7 @@ class Emitter(Builder):
         super().__init__("parse")
         self.target, self.options = target, dict(options or {})  # what the kernel may ask for
         self.known: dict[Value, Any] = {}
+        self.calls: list[HostCall] = []
         self.printed: list[str] = []
         self.elements = 0  # how many functions on elements (of a reduction, a scan, a map) are being visited
         self.promised: dict[Value, int] = {}  # parameters -> divisors that the kernel promises
@@ -63,6 +66,12 @@ class Emitter(Builder):
         self.counters: dict[Value, int] = {}  # indices of open loops -> divisors promised of them
         self.runs: Callable[..., Any] | None = None  # (frame, source, args, kwargs): helpers are run, and not visited
         self._places: dict[Value, tuple[list[Op], int]] = {}  # value -> the block it was made in, and where
+
+    def host(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Calls a function of Python's, and notes what it gives: a constant of the code."""
+        result = function(*args, **kwargs)
+        self.calls.append(HostCall(function, tuple(args), kwargs, again(result), self.loc))
+        return result
 
     @property
     def depth(self) -> int:

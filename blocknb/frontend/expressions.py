@@ -7,6 +7,7 @@ ternary look at their condition first, so that an arm that is not taken is never
 from __future__ import annotations
 
 import ast
+import operator
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -201,7 +202,11 @@ def one_answer(frame: Frame, test: Any) -> Any:
     if not isinstance(test, Value):
         if hasattr(test, "__array__"):
             raise Mismatch("an array cannot be a condition")
-        return bool(test)
+        return (
+            bool(test)
+            if isinstance(test, (*NUMBERS, str, tuple, types.NoneType))
+            else frame.emit.host(bool, (test,), {})
+        )
     test = frame.emit.truth(test)
     if test.type.size == 1:
         return shapes.to_scalar(frame.emit, test)
@@ -249,7 +254,9 @@ def visit_subscript(frame: Frame, node: ast.Subscript) -> Any:
         return index_tile(frame, base, node.slice)
     index = subscript_constant(frame, node.slice)
     try:
-        return as_constant("it", base[index])
+        if type(base) in (tuple, str):
+            return as_constant("it", base[index])
+        return as_constant("it", frame.emit.host(operator.getitem, (base, index), {}))
     except (IndexError, KeyError):
         what = f"a tuple of {len(base)} elements" if isinstance(base, tuple) else repr(base)
         hint = "pointers and scalars have the shape (); the sizes of an array are arguments of the kernel"

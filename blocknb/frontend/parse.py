@@ -14,6 +14,7 @@ from typing import Any
 
 from blocknb.errors import TypeMismatch
 from blocknb.frontend import loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter
 from blocknb.frontend.scope import Frame, as_constant
@@ -56,6 +57,7 @@ def parse(
     arguments: Mapping[str, Argument],
     options: Mapping[str, Any] | None = None,
     target: Target | None = None,
+    calls: list[HostCall] | None = None,
 ) -> Func:
     """Runs the kernel's Python on symbols: constants fold, the rest becomes tile IR
 
@@ -63,10 +65,12 @@ def parse(
     kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
     `arguments` has an ArgType, a Constant or a Group of them for each parameter (those with defaults may be missing); `options` become
-    the Func's attrs; `target` is what the kernel is told that it is compiled for. Raises SyntaxUnsupported or TypeMismatch, with the
+    the Func's attrs; `target` is what the kernel is told that it is compiled for; to `calls` each call of a
+    host function is added. Raises SyntaxUnsupported or TypeMismatch, with the
     place in the source and a hint.
     """
     emit = Emitter(target, options)
+    emit.calls = [] if calls is None else calls
     frame = Frame(source, emit)
     params: list[Value] = []
     for parameter in source.parameters:

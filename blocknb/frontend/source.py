@@ -12,6 +12,7 @@ import builtins
 import inspect
 import itertools
 import linecache
+import operator
 import threading
 import types
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from blocknb import forks
 from blocknb.errors import Loc, SyntaxUnsupported
 from blocknb.language.constants import constexpr, unwrap
 
@@ -55,15 +57,25 @@ class Source:
         self.file: str = function.__code__.co_filename
         self.first_line: int = function.__code__.co_firstlineno
         self.answer: Any = None  # the last answer of dependencies()
+        self._parameters: tuple[tuple[Any, ...], tuple[Parameter, ...]] | None = None
         self.survivors: dict[str, bool] = {}  # loop variables -> whether they are read after their loops
         self._lock = threading.Lock()
+        forks.renewed(self, _lock=threading.Lock)
 
     def __repr__(self) -> str:
         return f"<Source of {self.name}, {self.file}:{self.first_line}>"
 
-    @cached_property
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters in order. Raises SyntaxUnsupported for *args and **kwargs."""
+        """The parameters in order, with the defaults that the function has now. Raises SyntaxUnsupported for *args and **kwargs."""
+        function = self.function
+        given = tuple(map(unwrap, (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())))
+        known = self._parameters
+        if known is None or len(given) != len(known[0]) or any(map(operator.is_not, given, known[0])):
+            known = self._parameters = given, self._read_parameters()
+        return known[1]
+
+    def _read_parameters(self) -> tuple[Parameter, ...]:
         found = []
         for p in inspect.signature(self.function).parameters.values():
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):

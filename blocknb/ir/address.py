@@ -16,7 +16,8 @@ import numpy as np
 
 from blocknb.errors import AccessError
 from blocknb.ir.core import Op
-from blocknb.ir.report import Access, Printed, access_error, action_of, reach
+from blocknb.ir.provenance import UNOWNED, Owned, owners_of
+from blocknb.ir.report import Access, Printed, access_error, action_of, reach, readonly_error
 from blocknb.language.meaning import update
 
 WINDOW_BITS = 40
@@ -64,9 +65,9 @@ class AddressSpace:
         Raises AccessError when an address that is on lies outside its array.
         """
         result = np.zeros(addresses.shape, dtype) if other is None else np.array(other, dtype, copy=True)
-        flat, values = addresses.reshape(-1), result.reshape(-1)
-        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
-        for chosen, number, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+        values = result.reshape(-1)
+        on = np.arange(addresses.size) if mask is None else np.flatnonzero(mask)
+        for chosen, number, offsets in self._locate(op, program, addresses, on, dtype.itemsize):
             memory = self.bytes[number]
             if self.observer:
                 self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
@@ -79,14 +80,13 @@ class AddressSpace:
 
     def store(self, op: Op, program: tuple, addresses: np.ndarray, values: np.ndarray, mask: Any) -> None:
         """Writes the elements where `mask` is on. Raises AccessError like `load`, and for arrays that are read-only."""
-        flat = addresses.reshape(-1)
         data = np.ascontiguousarray(values).reshape(-1)
-        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
+        on = np.arange(addresses.size) if mask is None else np.flatnonzero(mask)
         size = data.dtype.itemsize
-        for chosen, number, offsets in self._locate(op, program, flat, on, size):
+        for chosen, number, offsets in self._locate(op, program, addresses, on, size):
             memory = self.bytes[number]
             if not memory.flags.writeable:
-                raise AccessError("stores to an array that is read-only", op.loc, program=program)
+                raise readonly_error(Access(op.loc, action_of(op), number, size), self.names[number], program)
             where, new = offsets[:, None] + np.arange(size), data[chosen].view(np.uint8).reshape(-1, size)
             if self.observer:
                 self.observer(number, where, new)
@@ -94,14 +94,15 @@ class AddressSpace:
 
     def update(self, op: Op, program: tuple, addresses: np.ndarray, values: list[np.ndarray], mask: Any) -> np.ndarray:
         """An atomic on each element where `mask` is on, one after another; what was there before, zero where it is off."""
-        flat, dtype = addresses.reshape(-1), values[-1].dtype
+        dtype = values[-1].dtype
         operands = [np.ascontiguousarray(v).reshape(-1) for v in values]
-        result = np.zeros(flat.size, dtype)
-        on = np.arange(flat.size) if mask is None else np.flatnonzero(mask)
-        for chosen, number, offsets in self._locate(op, program, flat, on, dtype.itemsize):
+        result = np.zeros(addresses.size, dtype)
+        on = np.arange(addresses.size) if mask is None else np.flatnonzero(mask)
+        for chosen, number, offsets in self._locate(op, program, addresses, on, dtype.itemsize):
             memory = self.bytes[number]
             if not memory.flags.writeable:
-                raise AccessError("an atomic on an array that is read-only", op.loc, program=program)
+                site = Access(op.loc, action_of(op), number, dtype.itemsize)
+                raise readonly_error(site, self.names[number], program)
             if self.observer:
                 self.observer(number, offsets[:, None] + np.arange(dtype.itemsize), None)
             for i, offset in zip(chosen, offsets, strict=True):
@@ -125,16 +126,38 @@ class AddressSpace:
 
     def holds(self, argument: int, addresses: np.ndarray, size: int) -> np.ndarray:
         """Whether elements of `size` bytes lie in the array of an argument."""
-        number = self.of_argument[argument]
-        offsets = self._known(addresses) - self._base(number)
-        return (offsets >= 0) & (offsets + size <= len(self.bytes[number]))
+        number, addresses = self.of_argument[argument], np.asarray(addresses)
+        return self._within(2 * number, addresses, size) | self._within(2 * number + 1, addresses, size)
+
+    def _within(self, owner: int, addresses: np.ndarray, size: int) -> np.ndarray:
+        offsets = addresses - self._origin(owner)
+        return (offsets >= 0) & (offsets <= len(self.bytes[owner // 2]) - size)
 
     def element(self, argument: int, address: int, size: int) -> tuple[int, tuple[int, int], str]:
         """The number of the element at an address, those of the first and last of an argument's array, and its name."""
         number = self.of_argument[argument]
         start, end = self.starts[number], len(self.bytes[number])
-        index = (address - self._base(number) - start) // size
+        raw = 0 < address < FIRST << WINDOW_BITS
+        index = (address - self._origin(2 * number + raw) - start) // size
         return index, reach(start, 0, end, size), self.names[number]
+
+    def pointer(self, address: int) -> Owned:
+        """The pointer to an array that was added, given what `add` returned."""
+        return Owned.of(np.asarray(address, np.int64), 2 * ((address >> WINDOW_BITS) - FIRST))
+
+    def owners(self, addresses: np.ndarray, size: int) -> np.ndarray:
+        """For each address the first array that holds an element of `size` bytes there: 2 * number, one more where the address is
+        that of this machine; else UNOWNED."""
+        addresses = np.asarray(addresses)
+        found = np.full(addresses.shape, UNOWNED)
+        for number in reversed(range(len(self.bytes))):
+            for owner in (2 * number, 2 * number + 1):
+                found = np.where(self._within(owner, addresses, size), owner, found)
+        return found
+
+    def _origin(self, owner: int) -> int:
+        """The address of the lowest byte of an owner's array."""
+        return self.lowest[owner // 2] if owner % 2 else self._base(owner // 2)
 
     def _known(self, addresses: np.ndarray) -> np.ndarray:
         """With addresses of this machine, which a kernel has found in a table of pointers, as addresses in here."""
@@ -145,18 +168,28 @@ class AddressSpace:
             addresses = np.where(inside, addresses - low + self._base(number), addresses)
         return addresses
 
+    def _guessed(self, addresses: np.ndarray) -> np.ndarray:
+        """Owners of pointers that carry none, by the windows that their addresses lie in."""
+        numbers = (self._known(addresses) >> WINDOW_BITS) - FIRST
+        raw = (addresses > 0) & (addresses < FIRST << WINDOW_BITS)
+        return np.where((numbers >= 0) & (numbers < len(self.bytes)), 2 * numbers + raw, UNOWNED)
+
     def _locate(
-        self, op: Op, program: tuple, flat: np.ndarray, on: np.ndarray, size: int
+        self, op: Op, program: tuple, addresses: np.ndarray, on: np.ndarray, size: int
     ) -> Iterator[tuple[np.ndarray, int, np.ndarray]]:
         """For each array touched: the positions that touch it, its number, the byte offsets; all checked."""
-        active = self._known(flat[on])
-        windows = (active >> WINDOW_BITS) - FIRST
-        for number in np.unique(windows).tolist():
-            if not 0 <= number < len(self.bytes):
+        owners, active = owners_of(addresses), np.asarray(addresses).reshape(-1)[on]
+        if owners is not None:
+            owners = np.broadcast_to(owners, addresses.shape).reshape(-1)[on]
+        if owners is None or (owners == UNOWNED).any():
+            guessed = self._guessed(active)
+            owners = guessed if owners is None else np.where(owners == UNOWNED, guessed, owners)
+        for owner in np.unique(owners).tolist():
+            if owner == UNOWNED:
                 raise AccessError(f"a {op.name} through a pointer that belongs to no array", op.loc, program=program)
-            mine = windows == number
-            offsets, memory = active[mine] - self._base(number), self.bytes[number]
-            outside = (offsets < 0) | (offsets + size > len(memory))
+            mine, number = owners == owner, owner // 2
+            offsets, memory = active[mine] - self._origin(owner), self.bytes[number]
+            outside = (offsets < 0) | (offsets > len(memory) - size)
             if outside.any():
                 start = self.starts[number]
                 index = (int(offsets[np.argmax(outside)]) - start) // size

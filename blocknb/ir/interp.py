@@ -21,7 +21,18 @@ import numpy as np
 from blocknb.errors import CompilerBug, KernelError, no_assembly
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.report import REPORTS, Access, Assertion, Printed, access_error, assertion_error, lines, prints
+from blocknb.ir.provenance import follow, moved
+from blocknb.ir.report import (
+    NO_ARGUMENT,
+    REPORTS,
+    Access,
+    Assertion,
+    Printed,
+    access_error,
+    assertion_error,
+    lines,
+    prints,
+)
 from blocknb.language import meaning
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
@@ -98,7 +109,7 @@ def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndar
         return meaning.constant(arg, param.type.dtype)
     if not isinstance(arg, np.ndarray):
         raise TypeError(f"the pointer `{name}` takes a NumPy array, not {type(arg).__name__}")
-    return np.asarray(space.add(name or "an argument", arg), np.int64)
+    return space.pointer(space.add(name or "an argument", arg))
 
 
 def _one(func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program) -> None:
@@ -122,8 +133,7 @@ def elementwise(op: Op, args: Sequence[np.ndarray]) -> np.ndarray:
     """The op table's meaning of an elementwise op, on arrays of any one shape."""
     dtype = op.results[0].type.dtype
     if op.name == "ptradd":
-        size = op.args[0].type.dtype.element.bytes
-        return np.asarray(args[0] + args[1].astype(np.int64) * size)
+        return moved(args[0], args[1], op.args[0].type.dtype.element.bytes)
     spec = OPS[op.name]
     assert spec.numpy is not None
     return spec.numpy(op.attrs, t.int64 if isinstance(dtype, Pointer) and op.name != "bitcast" else dtype, *args)
@@ -203,6 +213,11 @@ class Machine:
 
     def step(self, op: Op, args: list) -> tuple:
         """The results of an op without control flow."""
+        results = self.plain_step(op, args)
+        return follow(self.space, op, args, results, self.move) if self.func.level == "tile" else results
+
+    def plain_step(self, op: Op, args: list) -> tuple:
+        """The results, of which addresses do not know where they came from."""
         if op.name == "inside":
             return (self.space.holds(op.attrs["argument"], args[0], op.args[0].type.dtype.element.bytes),)
         if OPS[op.name].kind == "elementwise":
@@ -277,7 +292,10 @@ class Machine:
             raise assertion_error(failed, self.program, int(bad[0]), bad.size)
         if bad.size:
             size, argument = op.args[0].type.dtype.element.bytes, op.attrs["argument"]
-            index, reach, name = self.space.element(argument, int(tiles[0][0].reshape(-1)[bad[0]]), size)
+            address = int(tiles[0][0].reshape(-1)[bad[0]])
+            index, reach, name = address // size, (0, -1), ""
+            if argument != NO_ARGUMENT:
+                index, reach, name = self.space.element(argument, address, size)
             raise access_error(
                 Access(op.loc, op.attrs["action"], argument, size), name, self.program, index, reach, bad.size
             )

@@ -22,13 +22,14 @@ from blocknb.language.types import DType, Pointer
 REPORTS = ("print", "assert", "outside")  # the ops that speak
 SHOWN = 4096  # lines that one launch prints at most
 Program = tuple[int, int, int]
+NO_ARGUMENT = -1  # in place of an argument's number: an address that lies in no array that was passed
 VERBS = {"load": "loads", "store": "stores to"}
 
 
 @dataclass(frozen=True)
 class Access:
-    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter,
-    `bytes` the size of an element."""
+    """The site of an access: `action` is "load", "store" or the name of an atomic, `argument` the number of the pointer's parameter
+    (or NO_ARGUMENT), `bytes` the size of an element."""
 
     loc: Loc | None
     action: str
@@ -131,18 +132,39 @@ def access_error(
 ) -> AccessError:
     """The error for an access to element `index` of the array `name`, whose first and last elements are `reach` (counted from the
     pointer that was passed). `total`: so many accesses were outside and were skipped."""
+    if site.argument == NO_ARGUMENT:
+        return _astray(site, program, index, total)
     first, last = reach
     has = f"elements {first} to {last}" if first else f"{last + 1} element{'s' if last else ''}"
-    more = f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
-    message = (
-        f"program {program} {VERBS.get(site.action, 'updates')} element {index} of `{name}`, which has {has}{more}"
-    )
+    verb = VERBS.get(site.action, "updates")
+    message = f"program {program} {verb} element {index} of `{name}`, which has {has}{_others(total)}"
     keeps = "compare and swap only where the index is valid, under an `if`"
     if site.action != "atomic_cas":
         keeps = f"a mask keeps lanes inside: {site.action}(..., mask=offsets < n)"
         if site.action in ("load", "store"):
             keeps += ", or boundary_check=(0, 1) where it is a block pointer"
     return AccessError(message, site.loc, keeps, program=program, index=index)
+
+
+def readonly_error(site: Access, name: str, program: Program) -> AccessError:
+    """The error for a store to an array that is read-only, through a pointer of which only the address tells the array."""
+    verb = VERBS.get(site.action, "updates")
+    message = f"program {program} {verb} `{name}`, an array that is read-only"
+    return AccessError(message, site.loc, f"pass a copy: {name}.copy()", program=program)
+
+
+def _others(total: int) -> str:
+    return f"; {total} accesses were outside of arrays, and skipped" if total > 1 else ""
+
+
+def _astray(site: Access, program: Program, index: int, total: int) -> AccessError:
+    """The error for an access whose pointer is made of several arguments, and points to none of their arrays. `index` counts elements
+    from address 0."""
+    verb = {"load": "loads from", "store": "stores to"}.get(site.action, "updates")
+    place = index * site.bytes % 2**64
+    message = f"program {program} {verb} address {place:#x}, which lies in no array that was passed{_others(total)}"
+    hint = "move a pointer by `+`, so that the array it came from is known; integers made from pointers lose it"
+    return AccessError(message, site.loc, hint, program=program, index=index)
 
 
 def assertion_error(site: Assertion, program: Program, index: int, total: int = 1) -> DeviceAssertionFailed:
@@ -164,6 +186,8 @@ def overrun_error(site: Overrun, program: Program) -> CompilerBug:
 
 def reach(address: int, lower: int, upper: int, size: int) -> tuple[int, int]:
     """The first and last element of the bytes from `lower` to `upper`, counted from an address."""
+    if lower >= upper:  # an empty array, which may have no address
+        return 0, -1
     return (lower - address) // size, (upper - address) // size - 1
 
 

@@ -52,6 +52,11 @@ def like(x: tuple, elements: Iterable[Any]) -> tuple:
     return getattr(type(x), "_make", tuple)(elements)
 
 
+def classes(value: Any) -> Any:
+    """The class of a value, and of a tuple those of its elements, too. Two classes of one name are not the same."""
+    return (type(value), *map(classes, value)) if isinstance(value, tuple) else type(value)
+
+
 def _forward(name: str, swapped: bool = False) -> Callable:
     function = getattr(operator, name)
 

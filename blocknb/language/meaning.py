@@ -14,6 +14,7 @@ import numpy as np
 from blocknb.language.float8 import FORMATS
 from blocknb.language.types import Pointer
 
+FARTHEST = 1 << 62  # bytes that a pointer is moved at most, where it may not come back to where it was
 PREDICATES = ("eq", "ne", "lt", "le", "gt", "ge")
 
 

@@ -201,7 +201,14 @@ row(
     attrs=("multiple_of", "max_contiguous", "max_constancy"),
     numpy=lambda attrs, dtype, x: x,
 )
-row("ptradd", "elementwise", rules.ptradd, "A pointer moved by a number of elements.", operands="pointer offset")
+row(
+    "ptradd",
+    "elementwise",
+    rules.ptradd,
+    "A pointer moved by a number of elements. `saturate`: by at most 2^62 bytes either way, so that none comes back to where it was.",
+    operands="pointer offset",
+    attrs=("saturate",),
+)
 row(
     "fma",
     "elementwise",
@@ -259,10 +266,11 @@ row(
     "load",
     "memory",
     rules.load,
-    "Elements from memory; where the mask is off, `other` (zero when absent, which Triton leaves undefined). `ahead`: this is for a later trip of the loop, and the last "
-    "such load, so that machine code issues it before what follows.",
+    "Elements from memory; where the mask is off, `other` (zero when absent, which Triton leaves undefined). `ahead`: this is for a later "
+    'trip of the loop, and the last such load, so that machine code issues it before what follows. `sem`: "acquire" for a volatile '
+    "load that a loop waits for.",
     operands="pointer [mask [other]]",
-    attrs=("cache", "evict", "volatile", "ahead", "layout", "vec"),
+    attrs=("cache", "evict", "volatile", "sem", "ahead", "layout", "vec"),
     reads="global",
 )
 row(

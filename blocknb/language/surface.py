@@ -116,6 +116,7 @@ def _atomic(name: str, does: str) -> Callable:
     what was there before (zero where the mask is off). In which order elements take their turn is not said.
 
     `sem` ("relaxed", "acquire", "release", "acq_rel", the default): whether other accesses of the program stay before or after.
+    In a `while`, an atomic whose result is used acquires in any case, so that accesses after the loop see what it waited for.
     `scope` ("cta", "gpu", the default, "sys"): among whom.
     """
     return method(declaration)

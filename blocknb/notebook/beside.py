@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from blocknb import forks
+
 DEFAULT_VIEW = "sm_90a"  # the GPU whose code is shown after a run on the CPU
 #: What the first card needs.
 _MODULES = (
@@ -79,7 +81,8 @@ def _prepare() -> None:
     llvm.shared().warm()
     llvm.shared().warm(gpu)
     for name in _MODULES:
-        importlib.import_module(name)
+        with forks.guard:
+            importlib.import_module(name)
     for target in (gpu, Target.parse("cpu")):
         passes.pipeline(target)
     from blocknb.notebook import extension

@@ -99,6 +99,9 @@ class Card:
             elif text := numbers.resources(view.trace.resources):
                 held = numbers.occupied(view.trace.target, view.trace.resources)
                 found.append((view.label, f"{text}, {held}" if held else text))
+        for view in self.views:
+            if view.trace is not None and (text := numbers.checked(view.trace, made.arguments)):
+                found.append(("bounds" if len(self.views) == 1 else f"bounds, {view.label}", text))
         found += self.more_facts
         for view in self.views:
             if view.trace is not None:

@@ -19,7 +19,7 @@ from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import Observation, Record, Specialisation, apart
 from blocknb.runtime import arguments
 from blocknb.runtime import compile as compiler
-from blocknb.runtime.binding import OPTIONS
+from blocknb.runtime.binding import OPTIONS, check_options
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.kernel import Kernel
@@ -103,7 +103,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
             options[name] = None if wanted[name] is None else int(wanted[name])
     if "without" in wanted:
         options["without"] = tuple(sorted(wanted["without"]))
-    kernel._check_options(options)
+    check_options(kernel.source, options)
     target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
     given = made.again.arguments(made.compiled.stored) if run and not why_not(made) and made.again else None
     constants |= _derived(kernel, made, constants, given)

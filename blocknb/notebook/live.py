@@ -8,6 +8,7 @@ nothing is compiled or launched beside a running cell; a KeyboardInterrupt ends 
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from blocknb import forks
 from blocknb.errors import KernelError
 from blocknb.notebook import document, extension, history, knobs, numbers
 from blocknb.notebook.blobs import read
@@ -42,6 +44,7 @@ class LiveCard:
 
 _cards: OrderedDict[str, LiveCard] = OrderedDict()
 _lock = threading.RLock()
+forks.renewed(sys.modules[__name__], _lock=threading.RLock)
 
 
 def enrol(card: Card) -> LiveCard:

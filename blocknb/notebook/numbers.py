@@ -13,6 +13,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.frontend.descriptors import field_names
 from blocknb.notebook.observe import Specialisation
+from blocknb.passes.carried_bounds import COUNTED
 from blocknb.profile.counts import argument_bytes, dot_flops
 from blocknb.profile.occupancy import occupancy
 from blocknb.runtime.compile import Compiled
@@ -185,6 +186,16 @@ def compile_time(trace: Trace) -> str:
     parts = ", ".join(f"{group} {digits(ms)}" for group, ms in groups.items() if ms >= 0.05)
     origin = "from the cache; when it was made " if trace.from_cache else ""
     return f"{origin}{time(sum(groups.values()))}: {parts}"
+
+
+def checked(trace: Trace, arguments: Mapping[str, Mapping[str, Any]]) -> str:
+    """ "12 of 12 accesses checked", and the arguments of which no bounds are known; "" where no access is checked."""
+    counts = [note.text for note in trace.notes if note.op < 0 and note.text.endswith(COUNTED)]
+    if not counts:
+        return ""
+    unknown = [f"`{name}`" for name, found in arguments.items() if found.get("extent") == "unknown"]
+    doubt = f"; {' and '.join(unknown)} told only an address, and no bounds" if unknown else ""
+    return f"{counts[0].removesuffix(COUNTED)}checked{doubt}"
 
 
 def differing(rows: list[Specialisation]) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from blocknb import forks
 from blocknb.runtime import kernel as runtime
 from blocknb.runtime.again import Again
 from blocknb.runtime.compile import Compiled
@@ -101,7 +102,8 @@ class Observation:
 
     def __init__(self) -> None:
         self.records: dict[Kernel, Record] = {}
-        self._lock = threading.Lock()  # a cell may launch from several threads
+        self._lock = threading.Lock()
+        forks.renewed(self, _lock=threading.Lock)  # a cell may launch from several threads
 
     def start(self) -> None:
         runtime.observers.append(self._saw)

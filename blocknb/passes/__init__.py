@@ -42,6 +42,7 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         defer,
         epilogue,
         floats,
+        memory_order,
         narrow,
         order,
         outstanding,
@@ -68,6 +69,9 @@ def pipeline(target: Target) -> tuple[Pass, ...]:
         Pass(
             "pointers", pointers.pointers, optional=True
         ),  # scalar bases and invariant offsets: coalesce reads them best
+        Pass(
+            "memory_order", memory_order.memory_order, applies=memory_order.applies
+        ),  # after simplify: what is unused is known
         Pass("checks", checks.checks, applies=checks.applies),  # addresses are final, layouts can still take account
         Pass("narrow", narrow.narrow),  # before tensorcore: it says what a dot of 8-bit floats multiplies
     )

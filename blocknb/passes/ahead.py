@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from blocknb.analysis import affine, ranges
-from blocknb.analysis.effects import effects, global_operands, looked_at, mask_of, orders
+from blocknb.analysis.effects import effects, global_operands, mask_of, orders
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Func, Op, Value, uses, walk
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
@@ -40,7 +40,7 @@ class Obstacles:
                 return f"the `while`{at} may wait for other programs"
             if not op.blocks and effects(op).orders:
                 return f"the {op.name}{at} keeps later accesses behind it"
-            if op.name in ATOMICS and orders(op, looked_at(op, self.users))[0]:
+            if op.name in ATOMICS and orders(op)[0]:
                 return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
         return ""
 

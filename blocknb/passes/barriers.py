@@ -112,7 +112,6 @@ class Placement:
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
-        self.used = {value for op in func.ops() for value in op.args}
         self.before: dict[int, tuple[Access, Access]] = {}
         self.in_warp: set[int] = set()  # of the ops before which a barrier of each warp does
         self.builder = Builder("barriers", func.next_id)
@@ -148,8 +147,7 @@ class Placement:
                 return [self.array_access(op, op.args[0])]
             case "atomic" | "atomic_cas":
                 buffers = op.args[:1] if op.args[0] in self.offsets else ()
-                used = bool(buffers) or op.result in self.used
-                access = self.array_access(op, op.args[len(buffers)], *orders(op, used))
+                access = self.array_access(op, op.args[len(buffers)], *orders(op))
                 return [access, *(self.shared_access(op, x, True) for x in buffers)]
             case "asm":  # it may do anything through the pointers that it gets
                 return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]

@@ -204,7 +204,7 @@ class Finder:
 
     def tells(self, op: Op, other: Op) -> bool:
         """Whether an op releases what a program has done before, of which the other one may be a part."""
-        return op.name in ATOMICS and orders(op, True)[1] and not self.ahead(op, other)
+        return op.name in ATOMICS and orders(op)[1] and not self.ahead(op, other)
 
     def either(self, op: Op, other: Op) -> bool:
         """Whether a program does one of two ops at most: they stand in different arms of an `if`, and in no loop."""

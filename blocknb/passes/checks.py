@@ -1,20 +1,23 @@
 """Checked mode on a GPU, and assertions.
 
-Of every access whose pointer comes from an argument, `inside` tests where it lies in the argument's array; what lies outside is left
-out by the mask, and `outside` tells of it. Both are ordinary ops, so that layouts, replicas and the interpreter need not know. Nothing
-can be proved beforehand, since no kernel is compiled for the extent of its arrays. The CPU checks in its code generator, row by row.
+Of every access `inside` tests where it lies in the array that its pointer comes from; what lies outside is left out by the mask, and
+`outside` reports it. Both are ordinary ops, so that layouts, replicas and the interpreter need not know. Nothing can be proved
+beforehand, since no kernel is compiled for the extent of its arrays. The CPU checks in its code generator, row by row.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from blocknb.analysis import affine
 from blocknb.analysis.effects import mask_of
+from blocknb.analysis.provenance import Provenance
 from blocknb.ir.build import Rebuild, rebuild
-from blocknb.ir.core import Func, Op
+from blocknb.ir.core import Func, Op, Value
 from blocknb.ir.report import action_of
+from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES
+from blocknb.language.types import Tile
+from blocknb.passes.carried_bounds import UNOWNED, Guard, Owners, explain
 from blocknb.passes.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Note, Notes
@@ -43,43 +46,66 @@ def checks(func: Func, target: Target, notes: Notes) -> Func:
     """Tests every access against the extent of its array; keeps or drops assertions
 
     With `checked=True` an access outside of the array that its pointer comes from is not made (a load gives `other`, or zero), and the
-    launch ends with an error that names the line, the program and the element. A pointer that was loaded from memory, or that may
-    come from two arrays, is not tested. Accesses are one element wide, since each has a test of its own. Assertions are tested
-    with `debug=True` or `checked=True`, else they cost nothing.
+    launch ends with an error that names the line, the program and the element. A pointer that may come from several arrays carries the
+    number of its argument. A pointer that is loaded, or made from an integer, is tested against the array that holds its address; if no
+    argument does, the access is made untested, and a note says so. Accesses are one element wide, since each has a test of its own.
+    Assertions are tested with `debug=True` or `checked=True`, else they cost nothing.
     """
     bounds, assertions = tests_bounds(func, target), tests_assertions(func, target)
-    facts = affine.analyze(func)
-    originals = {op.id: op for op in func.ops()}
-    tested = 0
+    owners = Owners(func, Provenance(func))
+    found: list[tuple[Op, Guard]] = []
 
     def visit(op: Op, walk: Rebuild) -> Any:
-        nonlocal tested
         if op.name == "assert" and not assertions:
             text = "the assertion is not tested: debug=True or checked=True has it tested on a GPU"
             notes.list.append(Note(text, notes.origin, -1, op.loc, "missed"))
             return ()
-        if op.name not in ACCESSES or not bounds:
+        if not bounds:
             return NotImplemented
-        root = facts.root(originals[op.id].args[0])
-        if root is None:
-            notes(op, f"the {op.name} is not checked: its pointer was loaded, or may come from two arrays", "missed")
-            return NotImplemented
-        tested += 1
-        walk.builder.append(guarded(op, func.params.index(root), walk))
+        if op.name not in ACCESSES:
+            return owners.visit(op, walk)
+        guard = owners.guard(op)
+        found.append((op, guard))
+        walk.builder.append(guarded(op, guard, walk))
+        owners.follow(op, walk.builder)
         return op.results
 
     func = rebuild(func, "checks", visit)
-    if tested:
-        notes(None, f"{tested} access{'es' if tested > 1 else ''} tested against the extent of the array")
+    if bounds:
+        explain(found, notes)
     return tidy(func, "checks")
 
 
-def guarded(op: Op, argument: int, walk: Rebuild) -> Op:
-    """The access where it is allowed; the ops that find out, and tell of the rest, come before it."""
+def guarded(op: Op, guard: Guard, walk: Rebuild) -> Op:
+    """The access where it is allowed; the ops that find out, and report the rest, come before it."""
     emit, pointer, mask, at = walk.builder.value, op.args[0], mask_of(op), MASK_AT[op.name]
-    allowed = emit("inside", pointer, argument=argument)
+    allowed, cases = tested(pointer, guard, walk)
     bad = emit("not", allowed)
     if mask is not None:
         bad, allowed = emit("and", mask, bad), emit("and", mask, allowed)
-    walk.builder.op("outside", pointer, bad, argument=argument, action=action_of(op))
+    for argument, mine in cases:
+        case = bad if mine is None else emit("and", bad, mine)
+        walk.builder.op("outside", pointer, case, argument=argument, action=action_of(op))
     return op.replace(args=(*op.args[:at], allowed, *op.args[at + 1 :]), origin="checks")
+
+
+def tested(pointer: Value, guard: Guard, walk: Rebuild) -> tuple[Value, list[tuple[int, Value | None]]]:
+    """Whether each element is allowed; and of each owner that may be at fault, its number and where it is the owner (None: everywhere)."""
+    b, shape = walk.builder, pointer.type.shape
+    if guard.carried is None:
+        (argument,) = guard.possible
+        return b.value("inside", pointer, argument=argument), [(argument, None)]
+    owner = guard.carried
+    if shape and not owner.type.shape:
+        owner = b.value("splat", owner, shape=shape)
+    allowed = b.const(False, Tile(t.int1, shape))
+    cases: list[tuple[int, Value | None]] = []
+    for argument in guard.possible:
+        mine = b.value("cmp", owner, b.const(argument, Tile(t.int32, shape)), pred="eq")
+        if argument != UNOWNED:
+            allowed = b.value("select", mine, b.value("inside", pointer, argument=argument), allowed)
+        elif guard.foreign:
+            allowed = b.value("or", mine, allowed)
+            continue
+        cases.append((argument, mine))
+    return allowed, cases

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from blocknb.analysis import affine, boxes, ranges
 from blocknb.analysis.boxes import Box
-from blocknb.analysis.effects import effects, global_operands, looked_at, orders
+from blocknb.analysis.effects import effects, global_operands, orders
 from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
@@ -290,7 +290,7 @@ class Planner:
                 return f"the `while`{at} may wait for other programs"
             if not op.blocks and effects(op).orders:
                 return f"the {op.name}{at} keeps later accesses behind it"
-            if op.name in ATOMICS and orders(op, looked_at(op, self.users))[0]:
+            if op.name in ATOMICS and orders(op)[0]:
                 return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
         return ""
 

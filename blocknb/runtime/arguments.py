@@ -20,7 +20,7 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.language.constants import like
+from blocknb.language.constants import classes, like
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.interface import MockTensor, TensorWrapper
 
@@ -133,18 +133,18 @@ def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, rea
 
 
 @functools.cache
-def _constant(type_name: str, value: Any, text: str) -> Kind:
+def _constant(types: Any, value: Any, text: str) -> Kind:
     return Kind(None, constant=(value,))
 
 
 def constant_kind(value: Any) -> Kind:
     """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
     if type(value) is int:
-        return _constant("int", value, "")
+        return _constant(int, value, "")
     value = _frozen(value)
     try:
-        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: type and text keep them apart.
-        return _constant(type(value).__name__, value, repr(value) if isinstance(value, (float, tuple)) else "")
+        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
+        return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
     except TypeError:
         raise LaunchError(
             f"a value of type {type(value).__name__} cannot be a constant of a kernel",

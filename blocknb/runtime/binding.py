@@ -250,3 +250,16 @@ def _example(source: Source) -> str:
         f"{p.name}=..." if p.constexpr or p.keyword_only else p.name for p in source.parameters if p.default is MISSING
     ]
     return f"{source.name}[grid]({', '.join(shown)})"
+
+
+def check_options(source: Source, options: Mapping[str, Any]) -> None:
+    """Raises LaunchError for an option whose value means nothing."""
+    warps, stages = options["num_warps"], options["num_stages"]
+    if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
+        raise launch_error(source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
+    for name in ("checked", "debug"):
+        if options[name] not in (None, True, False):
+            hint = f"{name} is True or False; left out, it is as the device has it"
+            raise launch_error(source, None, f"{name} is {options[name]!r}", hint)
+    if stages is not None and (not isinstance(stages, int) or not 0 <= stages <= 16):
+        raise launch_error(source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import collections
 import importlib
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from blocknb import forks
 from blocknb.codegen import toolchain
-from blocknb.frontend.dependencies import Dependencies, constant_key, dependencies
+from blocknb.frontend.dependencies import Dependencies, HostCall, dependencies, of_constant
+from blocknb.frontend.description import MADE
 from blocknb.frontend.source import Source, source_of
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.arguments import Kind, Tuple, flat
@@ -30,8 +31,11 @@ from blocknb.trace import DeferredStages, Stage, Trace
 #: Compiled kernels of this process, the least recently used first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
 _MEMORY_LIMIT = 512
+#: One lock for each key, and one for these and `_memory`.
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
+_looking_around = threading.Lock()  # for versions and tools: once is enough
+forks.renewed(sys.modules[__name__], _locks=dict, _lock=threading.Lock, _looking_around=threading.Lock)
 _BINARY = ("cubin", "object")
 NOMINAL_WARPS = 4  # on a CPU, which has none
 
@@ -70,7 +74,8 @@ class Compiled:
 
     `trace` holds every stage and text; for wrappers that read what Triton's kernels carry there are `asm`, `metadata`, `n_regs` (on
     the CPU a nominal figure, see `readback`), `n_spills` (in 32-bit words), and `compiled[grid](*args)`, which launches as the kernel
-    does, with the constants and options this was compiled for. `kernel` is the Kernel that asked for it.
+    does, with the constants and options this was compiled for. `kernel` is the Kernel that asked for it. `reached` is what the code
+    depends on; `calls` are those made while compiling whose results may change without a trace in that.
     """
 
     source: Source
@@ -81,6 +86,7 @@ class Compiled:
     trace: Trace
     reached: tuple[Dependencies, ...]
     kernel: Any = None
+    calls: tuple[HostCall, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{self.name} compiled for {self.target}>"
@@ -156,11 +162,15 @@ class Compiled:
         """Triton's older wrappers call this before they read `n_regs`, which here is known already."""
 
     def stale(self) -> bool:
-        """Whether a helper or a captured value has been redefined since."""
-        for dependencies_ in self.reached:  # noqa: SIM110 (runs at every launch, and a generator costs more than the loop)
+        """Whether a helper or a captured value has been redefined since, or a call that cannot be described gives another result."""
+        for dependencies_ in self.reached:
             if not dependencies_.current():
                 return True
-        return False
+        return bool(self.calls) and not self.repeats()
+
+    def repeats(self) -> bool:
+        """Whether the calls give the same results once more."""
+        return all(call.repeats() for call in self.calls)
 
     def retarget(self, target: str | Target, without: Iterable[str] = ()) -> Compiled:
         """The same kernel, kinds and options for another target."""
@@ -187,8 +197,13 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
 def find(request: Request) -> Compiled | None:
     """What was compiled before, in this process or another; None if nothing was."""
     found = _memory.get(request.key)
-    if found is None and (found := request.from_disk()) is not None:
-        keep(request, found)
+    if found is None:
+        return (found := request.from_disk()) and keep(request, found)
+    if not found.repeats():
+        return None
+    if found.source is not request.source or list(map(id, found.reached)) != list(map(id, request.reached)):
+        # The same code for a kernel defined again, or with other objects that have the same text: its own are to be watched.
+        found = keep(request, replace(found, source=request.source, reached=request.reached))
     return found
 
 
@@ -203,7 +218,7 @@ def keep(request: Request, compiled: Compiled) -> Compiled:
 
 def load() -> ModuleType:
     """The module that compiles, `blocknb.runtime.job`."""
-    with _loading:
+    with forks.guard:
         from blocknb.codegen import llvm
 
         llvm.shared().start()  # a process that needs a while to load LLVM, and has it while the compiler is loaded here
@@ -211,8 +226,6 @@ def load() -> ModuleType:
     return job
 
 
-_loading = threading.Lock()
-_looking_around = threading.Lock()  # for versions and tools: once is enough
 _prepared = False
 _PATIENCE = 0.05  # seconds: who launches at once may find everything on disk, and is not disturbed
 #: What a first compile loads, in pieces: a launch does not wait for more than one.
@@ -240,26 +253,17 @@ def prepare() -> None:
         threading.Thread(target=_prepare, name="blocknb-warm", daemon=True).start()
 
 
-def _after_fork() -> None:
-    global _loading, _looking_around
-    _loading, _looking_around = threading.Lock(), threading.Lock()  # whoever held them is not there
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def _prepare() -> None:
     with _looking_around:
         cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
     time.sleep(_PATIENCE)
-    with _loading:
+    with forks.guard:
         from blocknb.codegen import llvm
 
         llvm.shared().start()
     if hasattr(sys, "ps1") or "IPython" in sys.modules:
         for name in _PIECES:
-            with _loading:
+            with forks.guard:
                 importlib.import_module(name)
 
 
@@ -276,19 +280,42 @@ def forget() -> None:
         _locks.clear()
 
 
+def _of_constant(value: Any) -> Dependencies:
+    source = source_of(value)
+    return dependencies(source) if source is not None else of_constant(value)
+
+
+#: What is in the class of a tuple without methods of its own.
+_PLAIN = MADE.union(vars(tuple), vars(collections.namedtuple("_PLAIN", "")))
+
+
+def _classes(kind: Kind) -> Iterator[type]:
+    """The classes of tuples of arguments that have methods of their own, which a kernel may call."""
+    if isinstance(kind.type, Tuple):
+        made_by = kind.type.made_by
+        if not set(vars(made_by)) <= _PLAIN.union(getattr(made_by, "_fields", ())):
+            yield made_by
+        for part in kind.type.parts:
+            yield from _classes(part)
+
+
 class Request:
     """What a compilation is asked for, its `digest` (the key on disk), and the ways to a Compiled that need no compiler."""
 
     def __init__(self, source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target):
         self.source, self.kinds, self.options, self.target = source, kinds, options, target
-        constants = [k.constant[0] for _, k in flat(kinds, kinds.values()) if k.constant]
-        functions = [f for x in constants if (f := source_of(x)) is not None]
-        self.reached = tuple(map(dependencies, (source, *functions)))
+        leaves = list(flat(kinds, kinds.values()))
+        constants = {n: _of_constant(k.constant[0]) for n, k in leaves if k.constant}
+        classes = [of_constant(made_by) for k in kinds.values() for made_by in _classes(k)]
+        watched = (d for d in (*constants.values(), *classes) if d.places or d.fields or d.checks)
+        self.reached = (dependencies(source), *watched)
+        everything = (self.reached[0], *constants.values(), *classes)
+        self.unknown = tuple(dict.fromkeys(name for d in everything for name in d.unknown))
         sources = [s for d in self.reached for s in d.sources]
         self.files = tuple(dict.fromkeys(s.file for s in sources))
         # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
         places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
-        parts = ([d.key for d in self.reached], places, self._kinds_key(), dict(options), target)
+        parts = ([d.key for d in self.reached], places, self._kinds_key(constants), dict(options), target)
         with _looking_around:
             self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
         self.key = self.digest, source.file  # in memory
@@ -296,10 +323,10 @@ class Request:
     def ptxas(self) -> toolchain.Tool | None:
         return toolchain.find_ptxas(self.target) if self.target.is_gpu else None
 
-    def _kinds_key(self) -> list[Any]:
+    def _kinds_key(self, constants: Mapping[str, Dependencies]) -> list[Any]:
         tuples = [(n, k.type.structure) for n, k in self.kinds.items() if isinstance(k.type, Tuple)]
         leaves = [
-            (n, str(k) if k.type else None, constant_key(k.constant[0]) if k.constant else None)
+            (n, str(k) if k.type else None, constants[n].key if k.constant else None)
             for n, k in flat(self.kinds, self.kinds.values())
         ]
         return [*leaves, *tuples]
@@ -334,15 +361,18 @@ class Request:
             return None
         return llvm.shared().wait(sass.disassemble(cubin, self.target))
 
-    def compiled(self, code: Code, trace: Trace) -> Compiled:
+    def compiled(self, code: Code, trace: Trace, calls: tuple[HostCall, ...] = ()) -> Compiled:
         if trace.options["num_warps"] is None:
             warps = code.warps if self.target.is_gpu else NOMINAL_WARPS
             trace.options = {**trace.options, "num_warps": warps}
-        return Compiled(self.source, self.kinds, self.options, self.target, code, trace, self.reached)
+        return Compiled(self.source, self.kinds, self.options, self.target, code, trace, self.reached, calls=calls)
 
     # ---- the disk cache ----
 
     def to_disk(self, code: Code, trace: Trace) -> None:
+        """Stores what another process may find; nothing where something cannot be described to it."""
+        if self.unknown:
+            return
         files = self.files
         meta = {
             "files": list(files),
@@ -356,7 +386,7 @@ class Request:
 
     def from_disk(self) -> Compiled | None:
         """What was stored for this; None if nothing was, or nothing that can be read."""
-        entry = cache.shared().get(self.digest)
+        entry = None if self.unknown else cache.shared().get(self.digest)
         if entry is None:
             return None
         try:

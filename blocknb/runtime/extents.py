@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from blocknb.runtime.interface import TensorWrapper
 
 UNBOUNDED = (0, 2**64 - 1)
+NOTHING = (2**64 - 1, 2**64 - 1)  # of an empty array without an address: what lies just below 0 is outside, too
 
 
 def extent(value: Any, address: int) -> tuple[int, int]:
@@ -25,9 +27,22 @@ def extent(value: Any, address: int) -> tuple[int, int]:
         return UNBOUNDED
     shape, strides, size = found
     if 0 in shape:
-        return address, address
+        return (address, address) if address else NOTHING
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     return address + sum(r for r in reach if r < 0), address + sum(r for r in reach if r > 0) + size
+
+
+def adopted(address: int, extents: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The extent of an object that tells nothing but its address: that of the largest array that holds it, else UNBOUNDED."""
+    holding = [(low, high) for low, high in extents if low <= address < high and (low, high) != UNBOUNDED]
+    return max(holding, key=lambda e: e[1] - e[0], default=UNBOUNDED)
+
+
+def readonly(value: Any) -> bool:
+    """Whether nothing may be stored to an array of the host."""
+    if isinstance(value, TensorWrapper):
+        return readonly(value.base)
+    return isinstance(value, np.ndarray) and not value.flags.writeable
 
 
 def _placed(value: Any) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:

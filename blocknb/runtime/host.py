@@ -25,7 +25,18 @@ import numpy as np
 from blocknb.codegen import report
 from blocknb.codegen.report import Site
 from blocknb.errors import KernelError, LaunchError
-from blocknb.ir.report import Access, Assertion, Overrun, Print, access_error, assertion_error, overrun_error, reach
+from blocknb.ir.report import (
+    NO_ARGUMENT,
+    Access,
+    Assertion,
+    Overrun,
+    Print,
+    access_error,
+    assertion_error,
+    overrun_error,
+    reach,
+    readonly_error,
+)
 from blocknb.language.types import Pointer
 from blocknb.runtime.reports import tell
 
@@ -36,7 +47,7 @@ Grid = tuple[int, int, int]
 Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 #: The status block of a launch, in words of 8 bytes (see codegen.cpu), in front of the grid and the arguments.
-STOP, SITE, OFFSET, PROGRAM, REPORT, NEXT, WORDS = 0, 1, 2, 3, 6, 8, 16
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, WORDS = 0, 1, 2, 3, 5, 6, 8, 16
 ALONE_NS = 60_000  # launches shorter than this run on the calling thread
 SHARE_NS = 20_000  # a thread takes ranges of about this length at least
 SLICE_NS = 20_000_000  # the calling thread returns to Python this often
@@ -115,7 +126,8 @@ class HostKernel:
 
     `parameters` are (name, DType or Pointer) in the order of the arguments; `may_loop`: a program may run for long, so the main
     thread must not run it. `launch(grid, arguments)` takes (address, lower, upper) for a pointer, the bounds in bytes being
-    those that may be touched, and numbers. Raises AccessError and DeviceAssertionFailed.
+    those that may be touched, and numbers; bit i of `readonly` says that nothing may be stored to argument i. Raises AccessError
+    and DeviceAssertionFailed.
     """
 
     def __init__(
@@ -146,9 +158,13 @@ class HostKernel:
         ]
         self._blocks: list[ctypes.Array] = []
         self.prints = any(isinstance(site, Print) for site in self.sites)
+        #: Whether it stores through pointers of which only the address tells the array, and so asks which arrays are read-only.
+        self.asks_readonly = any(
+            isinstance(site, Access) and site.argument == NO_ARGUMENT and site.action != "load" for site in self.sites
+        )
         self.program_ns = 0.0  # what a program took lately; 0: not known yet
 
-    def launch(self, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any], readonly: int = 0) -> None:
         total = grid[0] * grid[1] * grid[2]
         if total <= 0:
             return
@@ -160,7 +176,7 @@ class HostKernel:
         block = self._blocks.pop() if self._blocks else ctypes.create_string_buffer(self._layout.size + 128)
         # The counter that threads share lies in the second half of the status; neither may share a line with other data.
         at = -ctypes.addressof(block) % 64
-        self._pack(block, at, grid, arguments)
+        self._pack(block, at, grid, arguments, readonly)
         status = ctypes.addressof(block) + at
         places = (status + 8 * WORDS, status + 8 * (WORDS + 3))
         said = self._listen(status) if self.prints else None
@@ -177,7 +193,7 @@ class HostKernel:
                 tell(report.decode(said, self.sites, {}).text)
         words = struct.unpack_from("<3q3i", block, at)
         if words[SITE]:
-            raise self._violation(words, arguments)
+            raise self._violation(words, arguments, readonly)
         self._blocks.append(block)
 
     def _listen(self, status: int) -> np.ndarray:
@@ -186,8 +202,9 @@ class HostKernel:
         ctypes.c_int64.from_address(status + 8 * REPORT).value = said.ctypes.data
         return said
 
-    def _pack(self, block: ctypes.Array, at: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    def _pack(self, block: ctypes.Array, at: int, grid: Sequence[int], arguments: Sequence[Any], readonly: int) -> None:
         flat: list[Any] = [0] * WORDS
+        flat[READONLY] = readonly
         flat += grid
         for argument in arguments:
             if type(argument) is tuple:
@@ -239,7 +256,7 @@ class HostKernel:
                 step *= 2
             yield
 
-    def _violation(self, words: Sequence[int], arguments: Sequence[Any]) -> KernelError:
+    def _violation(self, words: Sequence[int], arguments: Sequence[Any], readonly: int) -> KernelError:
         site, index = self.sites[words[SITE] - 1], words[OFFSET]
         program = (words[PROGRAM], words[PROGRAM + 1], words[PROGRAM + 2])
         if isinstance(site, Assertion):
@@ -247,7 +264,11 @@ class HostKernel:
         if isinstance(site, Overrun):
             return overrun_error(site, program)
         assert isinstance(site, Access), "only accesses and assertions fail"
+        if site.argument == NO_ARGUMENT:
+            return access_error(site, "", program, index, (0, -1))
         name = self.parameters[site.argument][0]
+        if readonly >> site.argument & 1 and site.action != "load":
+            return readonly_error(site, name, program)
         address, lower, upper = arguments[site.argument]
         return access_error(site, name, program, index, reach(address, lower, upper, site.bytes))
 
@@ -296,7 +317,7 @@ def _rounder(kind: Any) -> Callable[[Any], float] | None:
 
 def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
     """A function `start(grid, raws, values)` that launches; `positions` says where in raws the kernel's parameters lie."""
-    from blocknb.runtime.extents import extent
+    from blocknb.runtime.extents import UNBOUNDED, adopted, extent, readonly
 
     code = compiled.code
     kernel = HostKernel(
@@ -305,15 +326,27 @@ def starter(compiled: Compiled, positions: Sequence[int]) -> Start:
     kinds = [kind for _, kind in compiled.parameters]
     plan = [(i, isinstance(kind, Pointer), _rounder(kind)) for i, kind in zip(positions, kinds, strict=True)]
 
+    pointers = [(n, i) for n, (i, is_pointer, _) in enumerate(plan) if is_pointer and n < 63]
+
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
         packed: list[Any] = []
+        unknown = False
         for i, is_pointer, rounded in plan:
             raw = raws[i]
             if is_pointer:
-                packed.append((raw, *extent(values[i], raw)))
+                bounds = extent(values[i], raw)
+                unknown |= bounds is UNBOUNDED
+                packed.append((raw, *bounds))
             else:
                 packed.append(raw if rounded is None else rounded(raw))
-        kernel.launch(grid, packed)
+        if unknown:
+            extents = [words[1:] for words in packed if type(words) is tuple]
+            packed = [
+                (words[0], *adopted(words[0], extents)) if type(words) is tuple and words[1:] == UNBOUNDED else words
+                for words in packed
+            ]
+        locked = sum(readonly(values[i]) << n for n, i in pointers) if kernel.asks_readonly else 0
+        kernel.launch(grid, packed, locked)
 
     start.kernel = kernel  # type: ignore[attr-defined]
     return start

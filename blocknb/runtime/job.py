@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import difflib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from blocknb import passes
+from blocknb import forks, passes
 from blocknb.codegen import llvm
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
+from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
@@ -44,6 +45,7 @@ class Job:
         self.stages: list[Stage] = []
         self.milliseconds: dict[str, float] = {}
         self.select = 1
+        self.calls: tuple[HostCall, ...] = ()
         self.func: Func
         self.code: Code
         self.text: str
@@ -83,7 +85,7 @@ class Job:
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
         failures.record(trace)
         self.request.to_disk(self.code, trace)
-        return self.request.compiled(self.code, trace)
+        return self.request.compiled(self.code, trace, self.calls)
 
     def abandon(self) -> None:
         """Stops the worker, if it is busy with this."""
@@ -111,10 +113,12 @@ class Job:
         """Front end and passes; fills `stages` and `milliseconds`."""
         begin = time.perf_counter()
         attributes = {name: value for name, value in self.options.items() if name != "without" and value is not None}
-        func = parse(self.source, self._front_arguments(), attributes, self.target)
+        made: list[HostCall] = []
+        func = parse(self.source, self._front_arguments(), attributes, self.target, made)
+        notes = self._ask_again(made)
         elapsed = (time.perf_counter() - begin) * 1e3
         doc = (parse.__doc__ or "").strip()
-        self._done(Stage("parse", doc.split("\n")[0], doc, func, func, (), elapsed))
+        self._done(Stage("parse", doc.split("\n")[0], doc, func, func, notes, elapsed))
         try:
             return passes.run(func, self.target, self.options["without"], self._done)[0]
         except ValueError as error:
@@ -124,6 +128,25 @@ class Job:
             near = difflib.get_close_matches(unknown[0], passes.OPTIONAL, 1)
             hint = f"did you mean {near[0]!r}?" if near else "name passes as the card's tab Passes does"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None
+
+    def _ask_again(self, made: Sequence[HostCall]) -> tuple[Note, ...]:
+        """Keeps the calls whose results may change unseen, and says so."""
+        if not (unknown := self.request.unknown):
+            return ()
+        names = ", ".join(f"`{name}`" for name in unknown[:3])
+        notes: dict[str, Loc | None] = {
+            f"not kept on disk: another process cannot tell whether {names} is the same": None
+        }
+        calls = []
+        for call in made:
+            if why := call.unknown():
+                calls.append(call)
+                name = getattr(call.function, "__name__", type(call.function).__name__)
+                notes[f"`{name}` is called again at each launch, since its result may change with `{why[0]}`"] = (
+                    call.loc
+                )
+        self.calls = tuple(calls)
+        return tuple(Note(text, "parse", loc=loc, kind="missed") for text, loc in notes.items())
 
     def _done(self, stage: Stage) -> None:
         self.stages.append(stage)
@@ -147,7 +170,8 @@ class Job:
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Writes LLVM text for one thread"""
-        from blocknb.codegen import gpu
+        with forks.guard:
+            from blocknb.codegen import gpu
 
         made = gpu.generate(func, self.target)
         if made.shared_bytes > self.target.max_shared:
@@ -162,7 +186,8 @@ class Job:
 
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
-        from blocknb.codegen import cpu, cpu_redzones
+        with forks.guard:
+            from blocknb.codegen import cpu, cpu_redzones
 
         checked = self.options["checked"] is not False
         made = cpu.generate(func, self.target, checked, redzones=cpu_redzones.wanted())

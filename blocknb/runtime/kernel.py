@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
@@ -34,6 +35,7 @@ from blocknb.runtime.binding import (
     Binding,
     bind,
     caller,
+    check_options,
     launch_error,
     normal_grid,
     place,
@@ -159,9 +161,11 @@ class Kernel(KernelInterface):
         self._do_not_specialize = options.get("do_not_specialize")
         self.rename: Callable[[Any], Any] | None = options.get("repr")
         self._bindings: dict[Any, Binding] = {}
+        self._bound: Any = None  # the parameters that they belong to
         #: What launches: a function that knows the launch it was made for, and leaves others to `_general`.
         self._launch: Callable[..., Compiled] = self._first
         self._lock = threading.RLock()
+        forks.renewed(self, _lock=threading.RLock)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__} ({', '.join(p.name for p in self.source.parameters)})>"
@@ -202,8 +206,7 @@ class Kernel(KernelInterface):
     def src(self, text: str) -> None:
         """Another text for the kernel, for libraries that write kernels; it sees what the old one saw."""
         self.source = Source(written(text, self.source.function))
-        self._bindings.clear()
-        self._launch = self._first
+        self._unbind()
 
     def _unsafe_update_src(self, text: str) -> None:
         """`kernel.src = text`, as newer Tritons have it."""
@@ -310,6 +313,8 @@ class Kernel(KernelInterface):
                 return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
         if enforced:
             kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
+        if self.source.parameters is not self._bound:  # somebody has changed the defaults of the function
+            self._unbind()
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
         if binding is not tried and not (observers or attended):
@@ -340,6 +345,12 @@ class Kernel(KernelInterface):
         return plan.compiled
 
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
+
+    def _unbind(self) -> None:
+        """Forgets ways of calling that belong to another source or to other defaults."""
+        self._bindings.clear()
+        self._launch = self._first
+        self._bound = self.source.parameters
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
@@ -397,7 +408,8 @@ class Kernel(KernelInterface):
             binding.ways[key] = None
             return
         if (way := binding.ways[key]) is None:
-            from blocknb.runtime.repeated import repeated
+            with forks.guard:
+                from blocknb.runtime.repeated import repeated
 
             binding.ways[key] = way = repeated(self, binding, plan, values) or _NEVER
         if way is not _NEVER:
@@ -435,21 +447,10 @@ class Kernel(KernelInterface):
             given[name] = arguments.plain(kind) if plain else kind
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
-        self._check_options(options)
+        check_options(self.source, options)
         if options["debug"] is None and target.is_gpu and asserting():
             options["debug"] = True
         return {p.name: given[p.name] for p in self.source.parameters}, options
-
-    def _check_options(self, options: dict[str, Any]) -> None:
-        warps, stages = options["num_warps"], options["num_stages"]
-        if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
-            raise launch_error(self.source, None, f"num_warps is {warps!r}", "a program has 1, 2, 4, 8, 16 or 32 warps")
-        for name in ("checked", "debug"):
-            if options[name] not in (None, True, False):
-                hint = f"{name} is True or False; left out, it is as the device has it"
-                raise launch_error(self.source, None, f"{name} is {options[name]!r}", hint)
-        if stages is not None and (not isinstance(stages, int) or not 0 <= stages <= 16):
-            raise launch_error(self.source, None, f"num_stages is {stages!r}", "a loop has at most 16 stages")
 
     def _observed(
         self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any

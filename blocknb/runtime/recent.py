@@ -27,16 +27,25 @@ class _Recent(threading.local):
 recent = _Recent()
 #: Not empty while some thread's launches are no usual ones, or are looked at: all launches then go the general way, which looks at
 #: `recent`, and notes their device there.
-attended: list[None] = []
+attended: list[int] = []  # the threads
 
 
 @contextlib.contextmanager
 def _attending() -> Iterator[None]:
-    attended.append(None)
+    thread = threading.get_ident()
+    attended.append(thread)
     try:
         yield
     finally:
-        attended.pop()
+        attended.remove(thread)
+
+
+def _after_fork() -> None:
+    attended[:] = [thread for thread in attended if thread == threading.get_ident()]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextlib.contextmanager

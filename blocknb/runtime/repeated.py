@@ -23,6 +23,7 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING
+from blocknb.language.constants import constexpr
 from blocknb.language.types import Descriptor, DType, Pointer
 from blocknb.runtime import arguments
 from blocknb.runtime.arguments import HOST, NONE, ONE, Kind, Tuple
@@ -72,6 +73,11 @@ def _compiled(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
     return space["make"]
 
 
+def _unchanging(value: Any) -> bool:
+    """Whether a constant is described as it is, and not by what it holds at the time."""
+    return all(map(_unchanging, value)) if isinstance(value, tuple) else not isinstance(value, (list, set, constexpr))
+
+
 class _Writer:
     """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
     of the call begins with."""
@@ -103,7 +109,7 @@ class _Writer:
             found = self.constant(name, value) if fixed else self.argument(name, value, kind, i in binding.moduli)
             if fixed:
                 self.flat.append("None")
-            if name in defaults and (fixed or type(value) in _IMMUTABLE):
+            if name in defaults and (_unchanging(value) if fixed else type(value) in _IMMUTABLE):
                 found = "", name  # nobody gave it, and nobody can have changed it
             if found is None:
                 self.recognised = False
@@ -234,8 +240,14 @@ class _Writer:
         reached = self.plan.compiled.reached
         tests = [f"{self.mark}kernel.source is {self.name(self.binding.source)}"]
         for where, name, found in {(id(p), n): (p, n, f) for each in reached for p, n, f in each.places}.values():
-            tests.append(f"{self.name(where.get)}({self.name(name)}, {self.name(MISSING)}) is {self.name(found)}")
-        if any(each.readers for each in reached):
+            if found is MISSING:
+                tests.append(f"{self.name(name)} not in {self.name(where)}")
+            else:  # where None may stand for a name that is gone
+                otherwise = f", {self.name(MISSING)}" if found is None else ""
+                tests.append(f"{self.name(where.get)}({self.name(name)}{otherwise}) is {self.name(found)}")
+        for owner, name, found in {(id(o), n): (o, n, f) for each in reached for o, n, f in each.fields}.values():
+            tests.append(f"{self.name(owner)}.{name} is {self.name(found)}")
+        if self.plan.compiled.calls or any(each.checks for each in reached):
             tests.append(f"not {self.name(self.plan.compiled.stale)}()")
         return tests
 

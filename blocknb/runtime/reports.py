@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from blocknb import forks
 from blocknb.codegen import report
 from blocknb.errors import KernelError, LaunchError
 
@@ -54,6 +55,7 @@ class Block:
 
         self.memory = cupy().cuda.alloc(8 * report.WORDS)
         self.lock = threading.Lock()
+        forks.renewed(self, lock=threading.Lock)
         self.words = np.zeros(report.WORDS, np.int64)
 
     def clear(self, stream: int) -> None:
@@ -80,6 +82,7 @@ class Block:
 
 _blocks: dict[tuple[int, int], Block] = {}
 _lock = threading.Lock()
+forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
 def block_of(device: int, stream: int) -> Block:

@@ -7,6 +7,7 @@ from typing import Any
 
 from blocknb.language import types as t
 from blocknb.runtime.arguments import ANYWHERE, Kind, pointer_kind
+from blocknb.runtime.extents import UNBOUNDED, extent
 
 
 def _strides(value: Any, size: int) -> tuple[int, ...]:
@@ -18,7 +19,7 @@ def _strides(value: Any, size: int) -> tuple[int, ...]:
 
 def summary(value: Any, kind: Kind) -> dict[str, Any]:
     """What may be kept of an argument after the launch: its dtype, shape, strides (in elements) and bytes, or its value; never
-    the array."""
+    the array. `extent` is "unknown" of an object that tells no more than its address."""
     if kind.type is None:
         return {"kind": "constant", "type": None, "value": kind.constant[0]}
     if isinstance(kind.type, t.Descriptor):
@@ -33,7 +34,7 @@ def summary(value: Any, kind: Kind) -> dict[str, Any]:
     strides = _strides(value, kind.type.element.bytes) or (1,) * len(shape)
     # A broadcast dimension (stride 0) repeats the same bytes.
     elements = math.prod(n for n, s in zip(shape, strides, strict=False) if s)
-    return {
+    found = {
         "kind": "array",
         "type": str(kind),
         "shape": shape,
@@ -41,3 +42,6 @@ def summary(value: Any, kind: Kind) -> dict[str, Any]:
         "bytes": elements * kind.type.element.bytes,
         "device": kind.device,
     }
+    if not hasattr(value, "shape") and extent(value, 1) == UNBOUNDED:
+        found["extent"] = "unknown"
+    return found

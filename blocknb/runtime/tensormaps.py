@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blocknb import forks
 from blocknb.codegen import maps
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import LaunchError
@@ -41,7 +42,7 @@ class Encoder:
     """The tensor maps of launches of a compiled kernel on a device. `reads` are the indices of the parameters that they depend on:
     `get(values of these)` gives the Structs of an earlier launch or None, `encode(*values)` makes them. Raises LaunchError."""
 
-    _lock = threading.Lock()  # of all, since they share what stands for empty arrays
+    _lock: threading.Lock  # of all, since they share what stands for empty arrays
 
     def __init__(self, compiled: Compiled, device: int):
         self.specs, names = compiled.code.maps, [name for name, _ in compiled.parameters]
@@ -65,6 +66,9 @@ class Encoder:
             found = [one.struct(told) for one, told in zip(self._maps, self._evaluate(*values), strict=True)]
             made = tuple([_place(struct) for struct in found]), found
             return _kept(self._launches, values, made)
+
+
+forks.renewed(Encoder, _lock=threading.Lock)
 
 
 def _written(expressions: Sequence[maps.Expression], names: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from blocknb import forks
 from blocknb.errors import KernelError
 from blocknb.runtime import machine, many
 from blocknb.runtime.arguments import HOST
@@ -98,6 +99,7 @@ class Autotuner(Wrapper):
         self._refused: KernelError | None = None
         self._begun: dict[tuple[Any, ...], Race] = {}
         self._tuning = threading.RLock()
+        forks.renewed(self, _tuning=threading.RLock)
 
     # ---- launching ----
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocknb.codegen import toolchain
-from blocknb.frontend.dependencies import ATOMS, Collector, dependencies
+from blocknb.frontend.dependencies import dependencies
+from blocknb.frontend.description import ATOMS, Collector
 from blocknb.runtime import cache, host, machine
 from blocknb.runtime.arguments import HOST, describer
 from blocknb.runtime.kernel import Kernel, enforced

@@ -276,7 +276,7 @@ class Record:
         self.lines: list[str] = []
         self._listen(monkeypatch, cpu_loops.Group, "emit", nest)
         self._listen(monkeypatch, cpu_loops.Padding, "find", padding)
-        self._listen(monkeypatch, cpu_padding, "fill", lambda _, e, value, stop: f"    fills {value.type} to the end")
+        self._listen(monkeypatch, cpu_padding, "fill", fills)
         self._listen(monkeypatch, cpu_stream, "stores", stores)
         self._listen(monkeypatch, Ahead, "prepare", prefetch)
         self._listen(monkeypatch, Scratch, "allocate", lambda at, scratch, size, maker: f"scratch {size} at {at}")
@@ -285,9 +285,9 @@ class Record:
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
         right = getattr(place, name)
 
-        def listening(*args: Any) -> Any:
-            result = right(*args)
-            if line := tell(result, *args):
+        def listening(*args: Any, **named: Any) -> Any:
+            result = right(*args, **named)
+            if line := tell(result, *args, **named):
                 self.lines.append(line)
             return result
 
@@ -302,6 +302,10 @@ def nest(_: Any, group: Any) -> str:
 
 def padding(found: Any, row: Any) -> str:
     return f"    ends early, masks: {len(set(found.counts))}" if found else ""
+
+
+def fills(_: Any, e: Any, buffer: Any, rest: Any, stop: str, poison: bool = False) -> str:
+    return f"    fills {buffer.dtype} {buffer.shape} to the end, {rest.width} at a time{' (poison)' if poison else ''}"
 
 
 def stores(found: Any, row: Any) -> str:

@@ -21,11 +21,8 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
     """The fault that once was: padding written from the writer's end on in steps of the reader's, wider vectors."""
     right = cpu_padding.fill
 
-    def wide(e, value, stop, poison=False):
-        rest = e.rests[value]
-        e.rests[value] = rest._replace(width=64)
-        right(e, value, stop, poison)
-        e.rests[value] = rest
+    def wide(e, buffer, rest, stop, poison=False):
+        right(e, buffer, rest._replace(width=64), stop, poison)
 
     monkeypatch.setattr(cpu_padding, "fill", wide)
     fresh = blocknb.kernel(above.source.function)
@@ -41,7 +38,7 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
 def test_whoever_reads_padding_that_was_not_written_gets_poison(own_cache, monkeypatch):
     right = cpu_padding.fill
     monkeypatch.setattr(
-        cpu_padding, "fill", lambda e, value, stop, poison=False: poison and right(e, value, stop, True)
+        cpu_padding, "fill", lambda e, buffer, rest, stop, poison=False: poison and right(e, buffer, rest, stop, True)
     )
     assert wrong_lengths("float32", 64, [1, 17, 40], blocknb.kernel(above.source.function)) == [1, 17, 40]
 

@@ -119,7 +119,7 @@ def launch_in_order(kernel: HostKernel, args: list[Any], order: list[int]) -> No
     buffer = (host.ctypes.c_char * block.nbytes).from_buffer(block)
     status = block.ctypes.data + at
     for program in order:
-        kernel._pack(buffer, at, (len(order), 1, 1), packed)
+        kernel._pack(buffer, at, (len(order), 1, 1), packed, 0)
         block[at // 8 + host.NEXT] = program
         places = (status + 8 * host.WORDS, status + 8 * (host.WORDS + 3))
         kernel._function(1, program + 1, len(order), *places, host._memory.at_least(kernel.scratch_bytes), status)

@@ -245,6 +245,15 @@ def as_float(x: np.ndarray) -> np.ndarray:
     return x.astype(np.longdouble if x.dtype.kind in "iuf" else np.float64)
 
 
+def as_integer(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Integers wrap and floats saturate. The floats of `castable` are small, though 127 is 128 in eight bits."""
+    if x.dtype.kind in "iub":
+        return x.astype(dtype)
+    return np.clip(
+        np.trunc(x.astype(np.float64)), max(np.iinfo(dtype).min, -128), min(np.iinfo(dtype).max, 128)
+    ).astype(dtype)
+
+
 def saturated(x: np.ndarray, dtype: Any) -> np.ndarray:
     """Floats of eight bits have no number beyond the largest."""
     most = limits(dtype)[0]
@@ -277,7 +286,7 @@ for _to in ANY:
             entry(
                 _label,
                 _code,
-                lambda a, d=_to: np.trunc(a).astype(int).astype(d.numpy) if a.dtype.kind == "f" else a.astype(d.numpy),
+                lambda a, d=_to: as_integer(a, d.numpy),
                 ANY,
                 gives=(_to,),
                 domain=positive_castable if _to.kind == "uint" else castable,

@@ -307,3 +307,12 @@ def test_a_card_tells_which_lab_extension_the_page_has_loaded(monkeypatch):
     assert extension.page() == "lab extension 0.1.0 loaded"
     extension.answers.append(extension.Announcement("0.0.9", 1))
     assert extension.page() == "lab extension 0.0.9 loaded; this environment has 0.1.0"
+
+
+def test_the_head_counts_the_accesses_that_are_checked(summed):
+    facts, trace = dict(summed.facts), summed.views[0].trace
+    accesses = sum(op.name in ("load", "store") for op in trace.stages[-1].after.ops())
+    assert facts["bounds, CPU"] == f"{accesses} of {accesses} accesses checked"
+    assert "bounds, sm_90a" not in facts  # a GPU checks where somebody asks for it
+    bare = {"x": {"kind": "array", "extent": "unknown"}, "n": {"kind": "scalar"}}
+    assert numbers.checked(trace, bare).endswith("accesses checked; `x` told only an address, and no bounds")

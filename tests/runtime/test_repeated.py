@@ -127,7 +127,7 @@ class Way:
     def __init__(self, value, kind, fixed, kernel=of_one):
         self.fixed, self.seen = fixed, []
         binding = bind(kernel.source, frozenset(), 0, ("FIXED", "x"))
-        compiled = SimpleNamespace(reached=())
+        compiled = SimpleNamespace(reached=(), calls=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
         self.way = repeated(kernel, binding, Plan(compiled, kinds, -1, start), self.values(value))

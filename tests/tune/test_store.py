@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,8 @@ def test_the_kernel_its_options_its_heuristics_and_the_machine_decide(monkeypatc
 
 
 def test_what_only_this_process_can_tell_has_no_place() -> None:
-    class Opaque:
-        pass
-
-    assert kept(key=(Opaque(),)) is None and kept(TWICE=Opaque()) is None
+    opaque = threading.Lock()
+    assert kept(key=(opaque,)) is None and kept(TWICE=opaque) is None
     assert kept(configs=[*CONFIGS, Config({"BLOCK": 32}, pre_hook=print)]) is None
     assert kept(TWICE=True) is not None
 

@@ -1,0 +1,293 @@
+"""Bounds checks of the CPU's code: an access that would leave its array is reported and leaves the kernel.
+
+The bounds are those of the argument that the pointer comes from. Where that is known at run time only, the owner that
+`passes.carried_bounds` carries beside the pointer selects them. A contiguous row takes one comparison of its two ends, other rows are
+compared lane by lane in vectors. What fails goes to a cold block that finds the first lane at fault.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from blocknb.codegen.cpu_ops import constant
+from blocknb.codegen.text import vector_type
+from blocknb.ir.core import Op
+from blocknb.ir.report import access
+from blocknb.language import types as t
+from blocknb.passes.carried_bounds import UNOWNED, Guard
+
+if TYPE_CHECKING:
+    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.report import Site
+
+EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes
+NOWHERE = ("0", "-1", "0")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an access is compared with: i64 operands, of `width` lanes (1: scalars that hold for all lanes)."""
+
+    number: str
+    start: str
+    lower: str
+    upper: str
+    size: int
+    width: int = 1
+
+
+class Checks:
+    """Emits bounds checks, and numbers the sites that may fail.
+
+    `owners` has the owner's register of an access in a loop nest and its width (1: the same for all lanes).
+    """
+
+    def __init__(self, emitter: Emitter):
+        self.e = emitter
+        self.owners: dict[Op, tuple[str, int]] = {}
+        self._numbers: dict[Op, int] = {}
+        self._locked: dict[
+            int, str
+        ] = {}  # of each pointer argument: the bytes of its array if that is read-only, else 0
+
+    def load_locked(self, readonly: str) -> None:
+        """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
+        c = self.e.code
+        for argument, (_, lower, upper) in self.e.bounds.items():
+            bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
+            size = c.select(bit, c.binary("sub", upper, lower, "i64", 1), "0", "i64", 1)
+            self.e.scalars.types[size] = "i64"
+            self._locked[argument] = size
+
+    # -- sites -----------------------------------------------------------------------------------------------------------
+
+    def guard(self, op: Op) -> Guard | None:
+        return self.e.program.guards.get(op.id)
+
+    def place(self, op: Op, lane: str | None = None) -> Place | None:
+        """What an access is compared with, None if it is not checked. `lane` (an i64) takes the owner of one lane."""
+        if (guard := self.guard(op)) is None:
+            return None
+        size = op.args[0].type.dtype.element.bytes
+        cases = self._cases(op, guard)
+        if guard.carried is None:
+            number, start, lower, upper = cases[0][1]
+            return Place(number, start, lower, upper, size)
+        c = self.e.code
+        owner, width = self.owners[op] if op in self.owners else (self.e.scalar(guard.carried), 1)
+        if lane is not None and width > 1:
+            owner, width = c.w.value(f"extractelement {vector_type('i32', width)} {owner}, i64 {lane}"), 1
+        *others, (_, chosen) = cases
+        values: list[str] = [c.splat(value, "i64", width) for value in chosen]
+        for argument, candidate in reversed(others):
+            is_owner = c.w.value(f"icmp eq {vector_type('i32', width)} {owner}, {constant(argument, t.int32, width)}")
+            splats = [c.splat(value, "i64", width) for value in candidate]
+            values = [c.select(is_owner, a, b, "i64", width) for a, b in zip(splats, values, strict=True)]
+        number, start, lower, upper = values
+        return Place(number, start, lower, upper, size, width)
+
+    def _cases(self, op: Op, guard: Guard) -> list[tuple[int, tuple[str, str, str, str]]]:
+        """Of each possible owner: its number, and (site number, address, lower, upper)."""
+        owners = guard.possible
+        if op not in self._numbers:
+            self._numbers[op] = self.e.first_site + len(self.e.sites)
+            self.e.sites += [access(op, owner) for owner in owners]
+        unowned = EVERYWHERE if guard.foreign else NOWHERE
+        bounds = [unowned if owner == UNOWNED else self._bounds(owner, guard) for owner in owners]
+        return [(owner, (str(self._numbers[op] + i), *bounds[i])) for i, owner in enumerate(owners)]
+
+    def _bounds(self, argument: int, guard: Guard) -> tuple[str, str, str]:
+        """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
+        start, lower, upper = self.e.bounds[argument]
+        if guard.asks_readonly:
+            upper = self.e.code.binary("sub", upper, self._locked[argument], "i64", 1)
+        return start, lower, upper
+
+    def _hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
+        """Of each argument: whether an address lies in its array and that is read-only. For pointers that may belong to no argument."""
+        if not (guard.foreign and guard.asks_readonly):
+            return []
+        c, found = self.e.code, []
+        for argument in self._locked:
+            lower, size = self.e.bounds[argument][1], self._locked[argument]
+            distance = c.binary("sub", addresses, c.splat(lower, "i64", width), "i64", width)
+            hit = c.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {c.splat(size, 'i64', width)}")
+            found.append((argument, hit))
+        return found
+
+    def number(self, site: Site) -> int:
+        """A number for a site that is not an access."""
+        self.e.sites.append(site)
+        return self.e.first_site + len(self.e.sites) - 1
+
+    # -- leaving the kernel ----------------------------------------------------------------------------------------------
+
+    def fail(self, bad: str, number: int, index: str) -> None:
+        """Leaves the kernel if the i1 `bad` holds; the site of that number says so of element `index` (an i64)."""
+        _, on = self._guard(bad)
+        self._leave(str(number), index, on)
+
+    def _guard(self, bad: str) -> tuple[str, str]:
+        w = self.e.code.w
+        cold, on = w.fresh("outside"), w.fresh("inside")
+        w.branch(bad, cold, on, ", !prof !0")
+        w.place(cold)
+        return cold, on
+
+    def _report(self, op: Op, place: Place, address: str, on: str) -> None:
+        """Ends the cold block: the address is outside."""
+        c, guard = self.e.code, self.guard(op)
+        assert guard is not None
+        for argument, hit in self._hits(guard, address, 1):
+            site = str(self._numbers[op] + guard.possible.index(argument))
+            place = replace(place, number=c.select(hit, site, place.number, "i64", 1))
+        offset = c.binary(
+            "ashr", c.binary("sub", address, place.start, "i64", 1), str(place.size.bit_length() - 1), "i64", 1
+        )
+        self._leave(place.number, offset, on)
+
+    def _leave(self, number: str, index: str, on: str) -> None:
+        w, ids = self.e.code.w, ", i32 ".join(self.e.program_ids())
+        site = str(int(number) + 1) if number.isdigit() else w.value(f"add i64 {number}, 1")
+        w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {ids})")
+        w.jump("leave")
+        w.place(on)
+
+    # -- comparisons -----------------------------------------------------------------------------------------------------
+
+    def _outside(self, op: Op, address: str, place: Place, width: int = 1) -> str:
+        """Whether an element at an address is not within the bounds."""
+        guard = self.guard(op)
+        assert guard is not None
+        if not guard.wraps:
+            return self._ends(address, address, place, width)
+        bad = self._beyond(address, place, width)
+        for _, hit in self._hits(guard, address, width):
+            bad = self.e.code.binary("or", bad, hit, "i1", width)
+        return bad
+
+    def _ends(self, low: str, high: str, place: Place, width: int = 1) -> str:
+        """The same of the ends of a row, which must not wrap around the address space (see `_row_outside`)."""
+        c, ty = self.e.code, vector_type("i64", width)
+        below = c.w.value(f"icmp ult {ty} {low}, {c.splat(place.lower, 'i64', width)}")
+        end = c.binary("add", high, constant(place.size, t.int64, width), "i64", width)
+        above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(place.upper, 'i64', width)}")
+        return c.binary("or", below, above, "i1", width)
+
+    def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
+        """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
+        from the lower bound is compared with the number of bytes where one may begin."""
+        c = self.e.code
+        room = c.binary("sub", place.upper, place.lower, "i64", place.width)
+        room = c.intrinsic("usub.sat", "i64", place.width, room, constant(place.size - 1, t.int64, place.width))
+        if reach != "0":
+            room = c.intrinsic("usub.sat", "i64", 1, room, reach)
+        lower = place.lower
+        if place.width != width:
+            room, lower = c.splat(room, "i64", width), c.splat(lower, "i64", width)
+        distance = c.binary("sub", address, lower, "i64", width)
+        return c.w.value(f"icmp uge {vector_type('i64', width)} {distance}, {room}")
+
+    # -- accesses --------------------------------------------------------------------------------------------------------
+
+    def scalar(self, op: Op, address: str, mask: str | None) -> None:
+        """Checks one element at an i64 address."""
+        if (place := self.place(op)) is None:
+            return
+        bad = self._outside(op, address, place)
+        if mask is not None:
+            bad = self.e.code.binary("and", bad, mask, "i1", 1)
+        _, on = self._guard(bad)
+        self._report(op, place, address, on)
+
+    def by_lane(self, op: Op) -> bool:
+        """Whether the ends of a row do not tell if all of it is allowed."""
+        guard = self.guard(op)
+        return guard is not None and bool(guard.foreign) and guard.asks_readonly
+
+    def row_outside(self, op: Op, base: str, step: int, count: str) -> str:
+        """Whether any of the elements at base, base + step, ... (bytes), `count` of them (an i64; none if negative), is outside."""
+        if self.by_lane(op):
+            return self._row_or_locked(op, base, step, count)
+        place = self.place(op)
+        return "false" if place is None else self._row_outside(op, place, base, step, count)
+
+    def _row_outside(self, op: Op, place: Place, base: str, step: int, count: str) -> str:
+        c, guard = self.e.code, self.guard(op)
+        assert guard is not None
+        if guard.carried is not None:
+            low, reach = self._reach(base, step, count)
+            bad = self._beyond(low, place, 1, reach)
+        else:
+            span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
+            last = c.binary("add", base, span, "i64", 1)
+            low, high = (base, last) if step > 0 else (last, base)
+            bad = self._ends(low, high, place)
+            if guard.wraps:  # the row may begin below 2^64 and end above 0
+                end = c.binary("add", high, str(place.size), "i64", 1)
+                bad = c.binary("or", bad, c.w.value(f"icmp ugt i64 {low}, {end}"), "i1", 1)
+        if not count.isdigit():
+            bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
+        return bad
+
+    def _reach(self, base: str, step: int, count: str) -> tuple[str, str]:
+        """The lowest address of a row, and how far the highest is from it."""
+        c = self.e.code
+        reach = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(abs(step)), "i64", 1)
+        return base if step > 0 else c.binary("sub", base, reach, "i64", 1), reach
+
+    def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
+        """Whether an element is outside, or the row may meet an array that is read-only."""
+        c, place = self.e.code, self.place(op)
+        assert place is not None
+        bad = self._row_outside(op, place, base, step, count)
+        low, reach = self._reach(base, step, count)
+        high = c.binary("add", low, reach, "i64", 1)
+        for argument, size in self._locked.items():
+            lower = self.e.bounds[argument][1]
+            end = c.binary("add", lower, size, "i64", 1)
+            below = c.w.value(f"icmp ult i64 {low}, {end}")
+            above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(place.size), 'i64', 1)}, {lower}")
+            some = c.w.value(f"icmp ne i64 {size}, 0")
+            meets = c.binary("and", c.binary("and", below, above, "i1", 1), some, "i1", 1)
+            bad = c.binary("or", bad, meets, "i1", 1)
+        return bad
+
+    def row(self, op: Op, base: str, step: int, count: str) -> None:
+        """Checks those elements."""
+        if (place := self.place(op)) is None:
+            return
+        c = self.e.code
+        _, on = self._guard(self._row_outside(op, place, base, step, count))
+        # The first element may be outside itself; else so many steps remain inside.
+        top = c.binary("sub", place.upper, str(place.size), "i64", 1)
+        room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, place.lower, "i64", 1)
+        steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
+        guard = self.guard(op)
+        selected = guard is not None and guard.carried is not None
+        outside = self._outside(op, base, place) if selected else self._ends(base, base, place)
+        lane = c.select(outside, "0", steps, "i64", 1)
+        address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
+        self._report(op, place, address, on)
+
+    def lanes(self, op: Op, addresses: str, mask: str | None, width: int) -> None:
+        """Checks a vector of i64 addresses where the mask is on."""
+        if width == 1:
+            self.scalar(op, addresses, mask)
+            return
+        if (place := self.place(op)) is None:
+            return
+        c, ty = self.e.code, vector_type("i64", width)
+        bad = self._outside(op, addresses, place, width)
+        if mask is not None:
+            bad = c.binary("and", bad, mask, "i1", width)
+        _, on = self._guard(c.any(bad, width))
+        bits = c.w.value(f"bitcast <{width} x i1> {bad} to i{width}")
+        lane = c.w.value(f"call i{width} @llvm.cttz.i{width}(i{width} {bits}, i1 true)")
+        address = c.w.value(f"extractelement {ty} {addresses}, i{width} {lane}")
+        if place.width > 1:
+            wide = c.convert("zext", lane, f"i{width}", "i64", 1) if width < 64 else lane
+            place = self.place(op, wide)
+            assert place is not None
+        self._report(op, place, address, on)

@@ -1,0 +1,86 @@
+"""Pointers of the interpreter that remember which array they came from.
+
+An address is only a number, and a large offset makes it one of another array. So arrays of addresses carry their owners: for each
+element the array it came from, or UNOWNED. The rules are those of `analysis.provenance`; where several addresses went into one number,
+and for pointers that were loaded or made from integers, the array that holds the address is the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from blocknb.ir.core import Op
+from blocknb.language.meaning import FARTHEST
+from blocknb.language.ops import OPS
+from blocknb.language.types import Tile
+
+if TYPE_CHECKING:
+    from blocknb.ir.address import AddressSpace
+
+UNOWNED = -1
+MIXED = -2  # of an integer that several addresses went into
+MOVES = ("broadcast", "expand_dims", "reshape", "trans", "flip", "gather")
+
+
+class Owned(np.ndarray):
+    """An int64 array of addresses; `owners` (of its shape, or one for all) as `AddressSpace.owners` makes them, None where unknown."""
+
+    owners: np.ndarray | None = None
+
+    @staticmethod
+    def of(addresses: Any, owners: Any) -> Owned:
+        made = np.asarray(addresses).view(Owned)
+        made.owners = None if owners is None else np.asarray(owners)
+        return made
+
+
+def owners_of(x: Any) -> np.ndarray | None:
+    return x.owners if isinstance(x, Owned) else None
+
+
+def moved(pointer: np.ndarray, offset: np.ndarray, size: int) -> np.ndarray:
+    """A pointer moved by elements of `size` bytes. One whose owner is known does not come back by wrapping around."""
+    steps = offset.astype(np.int64)
+    if owners_of(pointer) is not None:
+        steps = np.clip(steps, -(FARTHEST // size), FARTHEST // size)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.asarray(pointer) + steps * size)
+
+
+def follow(
+    space: AddressSpace, op: Op, args: Sequence[Any], results: tuple, move: Callable[[Op, list], tuple]
+) -> tuple:
+    """The results of an op at the tile level, with the owners of those that are addresses."""
+    if len(results) != 1 or not may_hold_address(op.result.type):
+        return results
+    owners = _owners(op, args, move)
+    if op.result.type.is_pointer and (owners is None or (owners == MIXED).any()):
+        held = space.owners(results[0], op.result.type.dtype.element.bytes)
+        owners = held if owners is None else np.where(owners == MIXED, held, owners)
+    return results if owners is None else (Owned.of(results[0], owners),)
+
+
+def may_hold_address(kind: Any) -> bool:
+    return isinstance(kind, Tile) and (kind.is_pointer or (kind.dtype.is_integer and kind.dtype.bits == 64))
+
+
+def _owners(op: Op, args: Sequence[Any], move: Callable[[Op, list], tuple]) -> np.ndarray | None:
+    """The owners of the result; None if no operand is an address, or the op is not one that keeps them."""
+    known = [owners for x in args if (owners := owners_of(x)) is not None]
+    if not known:
+        return None
+    match op.name:
+        case "select":
+            a, b = owners_of(args[1]), owners_of(args[2])
+            return known[0] if a is None or b is None else np.where(np.asarray(args[0]), a, b)
+        case "ptradd" | "promise" | "splat":
+            return owners_of(args[0])
+        case name if name in MOVES:
+            first = owners_of(args[0])
+            return first if first is None or first.ndim == 0 else move(op, [first, *args[1:]])[0]
+    if OPS[op.name].kind not in ("elementwise", "reduce"):
+        return None
+    return known[0] if len(known) == 1 and OPS[op.name].kind == "elementwise" else np.asarray(MIXED)

@@ -1,0 +1,140 @@
+"""Compares the speed of two checkouts of blocknb: `python scripts/paired.py BASE HEAD --device cpu`.
+
+Each checkout runs in a process of its own, on the same seeds. In every round both time the same case, in a random order, with cold caches.
+A row shows the median over rounds of BASE's time over HEAD's (above 1: HEAD is faster) and its 95 % interval. The interval comes from
+order statistics of the rounds (binomial with p = 1/2), so it assumes nothing about the noise. The exit status is 1 if the interval of
+any case does not exclude a loss larger than `--loss`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+CALLS = 3  # of one case in one round; the median counts
+
+
+def worker(device: str) -> None:
+    """Answers JSON lines: {"cases": names}, {"prepare": [name, index]}, {"time": calls}."""
+    from blocknb.profile.suite.catalogue import BENCHMARKS
+    from blocknb.profile.suite.measure import OURS, Bench, Session
+    from blocknb.profile.timing import clock_of
+
+    session, clock, call = Session(device, peers=()), clock_of(device == "gpu"), None
+    replies, sys.stdout = sys.stdout, sys.stderr
+    for line in sys.stdin:
+        ((verb, value),) = json.loads(line).items()
+        answer: Any = None
+        if verb == "cases":
+            wanted = value or list(BENCHMARKS)
+            answer = [(name, i, str(case)) for name in wanted for i, case in enumerate(BENCHMARKS[name].cases(device))]
+        elif verb == "prepare":
+            call = None
+            name, index = value
+            bench = Bench(session, BENCHMARKS[name], BENCHMARKS[name].cases(device)[index])
+            call = bench.candidate(OURS, None).call
+            for _ in range(3):
+                call()
+            session.wait()
+        elif verb == "time":
+            assert call is not None
+            answer = [clock(call) for _ in range(value)]
+        print(json.dumps(answer), file=replies, flush=True)
+
+
+class Checkout:
+    """A checkout's worker process, with a cache of compiled code of its own."""
+
+    def __init__(self, path: str, device: str) -> None:
+        root = Path(path).resolve()
+        self.cache = tempfile.TemporaryDirectory()
+        environment = {**os.environ, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+        environment["BLOCKNB_CACHE_DIR"] = self.cache.name
+        command = [sys.executable, __file__, "--worker", device]
+        self.process = subprocess.Popen(
+            command, cwd=root, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def ask(self, **request: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        if not (line := self.process.stdout.readline()):
+            raise RuntimeError(f"the worker ended while it was asked for {request}")
+        return json.loads(line)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.cache.cleanup()
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """The median of the ratios, and the ends of its 95 % interval: the order statistics whose binomial coverage is at least 95 %."""
+    ordered, n = sorted(ratios), len(ratios)
+    tail, rank = 0.0, 0
+    while rank < n // 2 and tail + math.comb(n, rank) / 2**n <= 0.025:
+        tail += math.comb(n, rank) / 2**n
+        rank += 1
+    rank = max(rank - 1, 0)
+    return statistics.median(ordered), ordered[rank], ordered[n - 1 - rank]
+
+
+def compare(base: Checkout, head: Checkout, case: tuple[str, int, str], rounds: int) -> tuple[float, float, float]:
+    for checkout in (base, head):
+        checkout.ask(prepare=case[:2])
+    ratios = []
+    for _ in range(rounds):
+        order = [base, head]
+        random.shuffle(order)
+        times = {checkout: statistics.median(checkout.ask(time=CALLS)) for checkout in order}
+        ratios.append(times[base] / times[head])
+    return interval(ratios)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("base")
+    parser.add_argument("head")
+    parser.add_argument("benchmarks", nargs="*", help="all benchmarks of kernels if none is named")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
+    parser.add_argument("--every", type=int, default=1, help="only every so many cases")
+    options = parser.parse_args()
+    base, head = Checkout(options.base, options.device), Checkout(options.head, options.device)
+    cases = head.ask(cases=options.benchmarks)[:: options.every]
+    known = {tuple(case) for case in base.ask(cases=options.benchmarks)}
+    lost, medians = [], []
+    for case in cases:
+        if tuple(case) not in known:
+            print(f"{case[2]:40} only in HEAD")
+            continue
+        found = compare(base, head, tuple(case), options.rounds)
+        if found[1] < 1 - options.loss:  # noise, or a loss: three times as many rounds decide
+            found = compare(base, head, tuple(case), 3 * options.rounds)
+        medians.append(found[0])
+        lost += [case[2]] if found[1] < 1 - options.loss else []
+        print(f"{case[2]:40} {found[0]:.3f} [{found[1]:.3f}, {found[2]:.3f}]", flush=True)
+    for checkout in (base, head):
+        checkout.close()
+    print(f"geometric mean of {len(medians)} cases: {statistics.geometric_mean(medians):.4f}")
+    print(f"intervals that do not exclude a loss of {options.loss:.0%}: {', '.join(lost) or 'none'}")
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(sys.argv[2])
+    else:
+        sys.exit(main())
