@@ -117,11 +117,20 @@ def input_array(g: State, dtype: str, least: int) -> t.Array:
 def masks(g: State, shape: Shape) -> Node | None:
     """A mask of a shape that smaller ones broadcast to, or None."""
     g.budget -= 3
-    kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "scalar": 0.4})
+    kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "prefix": 1.5, "range": 0.5, "scalar": 0.4})
     if kind == "none":
         return None
     if kind == "iota" and shape:
         return compare("<", iota(g, shape), literal(g.r.randrange(math.prod(shape) + 1)))
+    size = math.prod(shape)
+    if kind == "prefix" and shape:  # up to or from a number that may lie outside
+        end = g.scalar("i32", [g.r.randrange(-5, size + 6) for _ in range(g.launches)], "t")
+        return compare(g.pick(("<", "<", "<=", ">", ">=")), iota(g, shape), end)
+    if kind == "range" and shape:  # the test of a range by one comparison without sign
+        start = (
+            literal(g.r.randrange(size)) if g.chance(0.6) else g.scalar("i32", [g.pick((2, 7, -9))] * g.launches, "t")
+        )
+        return compare("<", binary("-", cast(iota(g, shape), "u32"), start), literal(g.r.randrange(1, size + 1)))
     if kind == "scalar":
         return condition(g, (), 1)
     return condition(g, shape, 0)
@@ -159,6 +168,12 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
         shift = g.r.randrange(1, 9)
         base, index = _offset(base, literal(shift)), binary("-", index, literal(shift))
     mask = masks(g, shape)
+    if mask is not None and mask.type.shape == shape and g.chance(0.15):  # addresses far outside, where the mask is off
+        mask = g.let(mask)
+        far = number(
+            g.pick((1 << 30, -(1 << 30))), index.type.dtype if index.type.dtype in ("i32", "i64") else "i64", shape
+        )
+        index = Node("where", Type(far.type.dtype, shape), (mask, index, far), {"ct": far.type.dtype})
     parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
     return Node("load", Type(dtype, shape), tuple(parts), hints(g))
 

@@ -56,6 +56,18 @@ def load(text: str) -> dict[str, Any]:
     return scope
 
 
+LARGE = 512  # bytes of an array whose results go past the cache, where kernels are tested
+LINES = 150  # of LLVM text in a part
+
+
+def stress() -> None:
+    """From now on small arrays and short kernels are treated as only large and long ones are: what stores results past the cache and
+    what cuts kernels in parts is tested, too."""
+    from blocknb.codegen import cpu_parts, cpu_stream
+
+    cpu_stream.LARGE, cpu_parts.LINES = LARGE, LINES
+
+
 @contextlib.contextmanager
 def poisoned_scratch() -> Iterator[None]:
     """Inside, the scratch of CPU kernels holds the same garbage at each launch, so that code which reads what it has not written is
@@ -156,7 +168,7 @@ class Case:
             if wrong:
                 return Outcome("wrong", "\n".join(map(str, wrong)), launch.number)
             if broken := [name for name, guarded in launch.arrays.items() if guarded.broken()]:
-                return Outcome("outside", f"memory beside {', '.join(broken)} has changed", launch.number)
+                return Outcome("outside", f"memory next to {', '.join(broken)} has changed", launch.number)
         return Outcome("right")
 
     def _start(self, launch: Launch) -> None:

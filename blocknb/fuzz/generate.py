@@ -9,16 +9,17 @@ from blocknb.fuzz import accesses, regions
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.expressions import binary, compare, expression
-from blocknb.fuzz.state import MAX_ELEMENTS, Axis, State
+from blocknb.fuzz.state import Axis, State
 from blocknb.fuzz.tree import Node, Type, literal
 
 
 def generate(seed: int, index: int) -> t.Kernel:
     """Kernel `index` of a seed."""
     g = State(random.Random(f"blocknb fuzz {seed} {index}"), tag=str(index))
-    frame(g)
+    large = g.chance(0.05)
+    frame(g, large)
     values(g, g.pick((1, 1, 2)))
-    for _ in range(g.pick((0, 1, 1, 1, 2, 2))):
+    for _ in range(0 if large else g.pick((0, 1, 1, 1, 2, 2))):
         regions.region(g)
     values(g, g.r.randrange(0, 2))
     for value in outputs(g):
@@ -36,16 +37,19 @@ def generate(seed: int, index: int) -> t.Kernel:
     )
 
 
-def frame(g: State) -> None:
+def frame(g: State, large: bool = False) -> None:
     """The grid and the axes that tiles lie along: positions and masks of ragged ends."""
     kind = g.weighted({"one": 4, "rows": 3, "two": 2, "none": 1})
+    if large:
+        kind = g.pick(("one", "rows"))
     if kind == "none":
         g.grid = g.pick(((1,), (3,), (2, 2), (1, 2, 2)))
         return
     blocks = {"one": (g.pick((16, 32, 64, 64, 128, 128, 256, 512)),), "rows": (0, g.pick((16, 32, 64, 128, 256, 512)))}
     pair = g.pick(((16, 16), (32, 16), (8, 64), (16, 64), (4, 128), (32, 32), (1, 64), (64, 2)))
     sizes = blocks.get(kind, pair)
-    assert max(sizes[-1], 1) <= MAX_ELEMENTS
+    if large:
+        sizes = (*sizes[:-1], g.pick((1024, 2048, 4096)))
     g.grid = tuple(g.pick((1, 2, 3)) if n else g.pick((1, 3, 4)) for n in sizes)
     if g.chance(0.06):
         g.grid = (g.pick((7, 16, 33)), *(1 for _ in sizes[1:]))

@@ -1,6 +1,6 @@
 """Tiles with error bounds: what the evaluator computes with.
 
-A Val holds the expected numbers and, beside them, how far a correct compiler may be from each: 0 where the meaning is exact (integers,
+A Val holds the expected numbers and, for each, how far a correct compiler may be off: 0 where the meaning is exact (integers,
 moves, one IEEE operation on exact operands), a bound where several roundings are allowed, infinity where nothing is promised (a
 comparison of two numbers that are closer than their bounds). `slack` is what the rounding of a product adds when a compiler contracts
 it with a following sum into one fma; it counts in sums only.

@@ -31,11 +31,11 @@ def _tile(shape: Shape, dtype: str) -> Node:
 
 def block_pointer(g: State) -> None:
     """Blocks of an array by a block pointer that moves along its last axis; perhaps stored by another one."""
-    block, dtype, trips = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
+    block, dtype, iterations = g.pick(BLOCKS), g.dtype(), g.r.randrange(0, 4)
     rank, count = len(block), g.programs
     shape = [
         n * k - g.r.randrange(0, n)
-        for n, k in zip(block, ([count] if rank == 2 else []) + [max(trips, 1)], strict=True)
+        for n, k in zip(block, ([count] if rank == 2 else []) + [max(iterations, 1)], strict=True)
     ]
     strides = [shape[1] + g.pick((0, 1, 8)), 1] if rank == 2 else [1]
     if rank == 2 and g.chance(0.3):
@@ -60,7 +60,7 @@ def block_pointer(g: State) -> None:
         t.For(
             g.name("j"),
             _scalar(0),
-            g.scalar("i32", [trips] + [g.r.randrange(0, trips + 1) for _ in range(g.launches - 1)], "n"),
+            g.scalar("i32", [iterations] + [g.r.randrange(0, iterations + 1) for _ in range(g.launches - 1)], "n"),
             _scalar(1),
             tuple(body),
         )
@@ -134,7 +134,7 @@ def product(g: State) -> None:
     i = binary("+", binary("*", accesses.linear_program(g), literal(m)), _arange(m))
     i, j, q = g.let(i, "i", True), g.let(_arange(n), "i", True), _arange(k)
     total = g.let(_tile((m, n), out), "acc")
-    start = g.name("j")
+    start, transposed = g.name("j"), g.chance(0.3)
     options = {"num_stages": g.pick((1, 2, 3, 4))} if g.chance(0.5) else {}
     with g.block() as body:
         at = g.let(binary("+", var(start, Type("i32")), q), "i", True)
@@ -144,7 +144,12 @@ def product(g: State) -> None:
         within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
         zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
         x = Node("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
-        y = Node("load", Type(kind, (k, n)), (_offset(pointer(b), right), within, *zero))
+        if transposed:  # B lies along K
+            right = binary("+", binary("*", _column(j), literal(most)), _row(at))
+            within = _both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
+        y = Node("load", Type(kind, (n, k) if transposed else (k, n)), (_offset(pointer(b), right), within, *zero))
+        if transposed:
+            y = Node("trans", Type(kind, (k, n)), (y,), {"perm": (1, 0), "as": g.pick(("permute", "trans"))})
         x = g.let(x)
         if g.chance(0.3) and kind not in ("e4nv",):
             x = g.let(cast(binary("*", x, literal(2)), kind))

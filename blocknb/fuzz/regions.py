@@ -69,31 +69,31 @@ def carried(g: State) -> list[Node]:
 
 
 def bounds(g: State) -> tuple[Node, Node, Node, int]:
-    """Low, high, step of a loop, and the most trips it takes."""
-    trips = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
+    """Low, high, step of a loop, and the most iterations it takes."""
+    iterations = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
     kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
     if kind == "constant":
-        return number_literal(0), number_literal(trips[0]), number_literal(1), trips[0]
+        return number_literal(0), number_literal(iterations[0]), number_literal(1), iterations[0]
     if kind == "loaded":
         array = accesses.input_array(g, "i32", g.programs)
         count = Node("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
         return number_literal(0), binary("&", count, literal(3)), number_literal(1), 3
     if kind == "down":
-        high = g.scalar("i32", trips, "n")
-        return high, number_literal(0), number_literal(-1), max(trips)
+        high = g.scalar("i32", iterations, "n")
+        return high, number_literal(0), number_literal(-1), max(iterations)
     if kind == "stepped":
         step = g.pick((2, 3, 16))
-        high = g.scalar("i32", [trip * step - (g.r.randrange(step) if trip else 0) for trip in trips], "n")
+        high = g.scalar("i32", [count * step - (g.r.randrange(step) if count else 0) for count in iterations], "n")
         return (
             number_literal(0),
             high,
             number_literal(step) if g.chance(0.5) else g.scalar("i32", [step] * g.launches, "n"),
-            max(trips),
+            max(iterations),
         )
     if kind == "offset":
-        low = g.scalar("i32", [g.r.randrange(-4, 5) for _ in trips], "n")
-        return low, binary("+", low, g.scalar("i32", trips, "n")), number_literal(1), max(trips)
-    return number_literal(0), g.scalar("i32", trips, "n", constexpr=False), number_literal(1), max(trips)
+        low = g.scalar("i32", [g.r.randrange(-4, 5) for _ in iterations], "n")
+        return low, binary("+", low, g.scalar("i32", iterations, "n")), number_literal(1), max(iterations)
+    return number_literal(0), g.scalar("i32", iterations, "n", constexpr=False), number_literal(1), max(iterations)
 
 
 def number_literal(value: int) -> Node:
@@ -103,12 +103,12 @@ def number_literal(value: int) -> Node:
 def loop(g: State, nested: bool = False) -> None:
     """A loop over a few numbers that carries one or two names."""
     names = carried(g)
-    low, high, step, trips = bounds(g)
+    low, high, step, iterations = bounds(g)
     constant = low.op == high.op == step.op == "literal"
     flavour = g.weighted({"range": 4, "tl.range": 2, "tl.static_range": 2 if constant else 0})
     options = {"num_stages": g.pick((1, 2, 3, 4))} if flavour == "tl.range" and g.chance(0.7) else {}
     index = g.name("j")
-    moving = _moving_pointer(g, trips) if g.chance(0.25) else None
+    moving = _moving_pointer(g, iterations) if g.chance(0.25) else None
     with g.block() as body:
         if flavour == "tl.static_range":
             g.let(Node("splat", Type("i32"), (var(index, Type("i32")),)))
@@ -117,7 +117,8 @@ def loop(g: State, nested: bool = False) -> None:
         if moving is not None:
             name, array, size = moving
             here = var(name.attrs["name"], name.type)
-            got = Node("load", Type(array.dtype, (size,)), (_offset(here, accesses.iota(g, (size,))),))
+            place = here if here.type.shape else _offset(here, accesses.iota(g, (size,)))
+            got = Node("load", Type(array.dtype, (size,)), (place,))
             g.let(got)
             g.emit(t.Let((name.attrs["name"],), _offset(here, literal(size))))
         if g.chance(0.3):
@@ -131,11 +132,12 @@ def loop(g: State, nested: bool = False) -> None:
     g.emit(t.For(index, low, high, step, tuple(body), flavour, options))
 
 
-def _moving_pointer(g: State, trips: int) -> tuple[Node, t.Array, int]:
-    """A pointer that a loop carries along an array, a tile a trip."""
+def _moving_pointer(g: State, iterations: int) -> tuple[Node, t.Array, int]:
+    """A pointer that a loop carries along an array, a tile per iteration."""
     size = g.pick((16, 32, 64))
-    array = accesses.input_array(g, g.dtype(), size * max(trips, 1))
-    name = g.let(_offset(pointer(array), literal(0)), "p")
+    array = accesses.input_array(g, g.dtype(), size * max(iterations, 1))
+    place = accesses.iota(g, (size,)) if g.chance(0.5) else literal(0)
+    name = g.let(_offset(pointer(array), place), "p")
     return name, array, size
 
 

@@ -14,7 +14,7 @@ from blocknb.fuzz import tree as t
 from blocknb.fuzz.compare import expected
 from blocknb.fuzz.dtypes import held, is_float, limits
 from blocknb.fuzz.evaluate import evaluate
-from blocknb.fuzz.execute import Outcome
+from blocknb.fuzz.execute import LARGE, LINES, Outcome
 
 _PROGRAM = '''"""{title}
 
@@ -26,8 +26,12 @@ Exits 1 while the defect stands.
 
 import base64
 import ctypes
+import os
 import sys
+import tempfile
 import zlib
+
+os.environ["BLOCKNB_CACHE_DIR"] = tempfile.mkdtemp()  # the compiler of today, not what it made before
 
 import ml_dtypes
 import numpy as np
@@ -75,9 +79,11 @@ def main():
         from blocknb import target
 
         target.assume_host(FEATURES)
-    if TARGET == "cpu":  # scratch that holds garbage
+    if TARGET == "cpu":  # small arrays as large ones, short kernels as long ones, scratch that holds garbage
+        from blocknb.codegen import cpu_parts, cpu_stream
         from blocknb.runtime import host
 
+        cpu_stream.LARGE, cpu_parts.LINES = {stress}
         plain = type(host._memory).at_least
         byte = 0xFF
 
@@ -120,7 +126,7 @@ def main():
         for name, (raw, start, stop) in owners.items():
             if (raw[:start] != 0xA5).any() or (raw[stop:] != 0xA5).any():
                 failures += 1
-                print(f"memory beside {{name}} has changed")
+                print(f"memory next to {{name}} has changed")
             want, err = (None if part is None else unpacked(*part) for part in EXPECTED[name])
             got = given[name].astype(want.dtype)
             with np.errstate(all="ignore"):
@@ -166,6 +172,7 @@ def script(kernel: t.Kernel, outcome: Outcome, blamed: Any, command: str, device
         dtypes=_dtypes({a.dtype for a in kernel.arrays}),
         target=device,
         features=features,
+        stress=(LARGE, LINES),
         fill=_fill(),
         arrays=_listed(arrays),
         scalars=repr({a.name: a.values[number % len(a.values)] for a in kernel.scalars}),

@@ -68,7 +68,7 @@ def collect(options: Options) -> Findings:
     workers = [Worker(options.setup) for _ in range(options.jobs)]
     waiting: dict[Worker, list[int]] = {}
     following, last = options.first, options.first + options.count
-    told = begin
+    reported = begin
     try:
         while True:
             for worker in workers:
@@ -84,9 +84,9 @@ def collect(options: Options) -> Findings:
             if not waiting:
                 break
             _take(waiting, found)
-            if time.monotonic() - told > 15:
-                told = found.seconds = time.monotonic()
-                found.seconds = told - begin
+            if time.monotonic() - reported > 15:
+                reported = found.seconds = time.monotonic()
+                found.seconds = reported - begin
                 print(found.summary(), file=sys.stderr, flush=True)
     finally:
         for worker in workers:

@@ -107,7 +107,7 @@ def serve(connection: Any, setup: Setup, path: list[str]) -> None:
     """The child's end: answers requests until the connection closes."""
     sys.path[:] = path
     with tempfile.TemporaryDirectory(prefix="blocknb-fuzz-") as folder:
-        os.environ["BLOCKNB_CACHE_DIR"] = folder  # thousands of kernels that nobody will launch again
+        os.environ["BLOCKNB_CACHE_DIR"] = folder  # thousands of kernels that run once
         _prepare(setup)
         while True:
             try:
@@ -129,6 +129,10 @@ def _prepare(setup: Setup) -> None:
         from blocknb import target
 
         target.assume_host(setup.features)
+    if setup.device == "cpu":
+        from blocknb.fuzz.execute import stress
+
+        stress()
     if setup.prepare:
         __import__(setup.prepare)
 

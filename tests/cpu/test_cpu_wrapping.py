@@ -48,3 +48,18 @@ def test_a_sum_of_an_index_and_a_constant_wraps(base: int, step: int) -> None:
     far[(1,)](got, BASE=base, STEP=step, BLOCK=64)
     want = (np.arange(64) * step + base).astype(np.int32).astype(np.int64)
     np.testing.assert_array_equal(got, want)
+
+
+@kernel
+def hashed(x, o, seeds, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    key = i.to(tl.uint32) + tl.load(seeds)
+    tl.store(o + i, tl.load(x + i, mask=key < 100, other=-1))
+
+
+@pytest.mark.parametrize("seed", [0, 60, 2**31, 2**32 - 20])
+def test_an_unsigned_sum_wraps_before_it_is_compared(seed: int) -> None:
+    x, got = np.arange(64, dtype=np.int32), np.full(64, 77, np.int32)
+    hashed[(1,)](x, got, np.array([seed], np.uint32), BLOCK=64)
+    key = x.astype(np.uint32) + np.uint32(seed)
+    np.testing.assert_array_equal(got, np.where(key < 100, x, -1))

@@ -10,10 +10,10 @@ from blocknb.runtime.host import HostKernel
 _right, _count = HostKernel.launch, itertools.count(1)
 
 
-def wrong(self, grid, arguments):
+def wrong(self, *args):
     if next(_count) == 3:
         os._exit(3)
-    return _right(self, grid, arguments)
+    return _right(self, *args)
 
 
 HostKernel.launch = wrong
