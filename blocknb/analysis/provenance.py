@@ -47,8 +47,6 @@ class Provenance:
     found: dict[Value, Origins] = field(default_factory=dict)
     #: Pointers whose owner may differ from lane to lane.
     varying: set[Value] = field(default_factory=set)
-    #: Pointers that were moved by 64-bit offsets.
-    wide: set[Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for i, param in enumerate(self.func.params):
@@ -109,23 +107,16 @@ class Provenance:
         for target, sources in flows(op):
             if may_hold_address(target):
                 found = self._transfer(op, target, sources), self._varies(op, target, sources)
-                learnt |= self._join(target, *found, self._widens(op, sources))
+                learnt |= self._join(target, *found)
         return learnt
 
-    def _join(self, target: Value, origins: Origins, varies: bool, wide: bool) -> bool:
-        before = self.of(target), target in self.varying, target in self.wide
+    def _join(self, target: Value, origins: Origins, varies: bool) -> bool:
+        before = self.of(target), target in self.varying
         if origins:
             self.found[target] = before[0] | origins
         if varies:
             self.varying.add(target)
-        if wide:
-            self.wide.add(target)
-        return before != (self.of(target), target in self.varying, target in self.wide)
-
-    def _widens(self, op: Op, sources: list[Value]) -> bool:
-        if op.name == "ptradd" and op.args[1].type.dtype.bits == 64:
-            return True
-        return op.name in ("bitcast", "cast") or any(is_pointer(source) and source in self.wide for source in sources)
+        return before != (self.of(target), target in self.varying)
 
     def _transfer(self, op: Op, target: Value, sources: list[Value]) -> Origins:
         known = [self.of(source) for source in sources if self.of(source)]

@@ -160,20 +160,20 @@ class Checks:
         """Whether an element at an address is not within the bounds."""
         guard = self.guard(op)
         assert guard is not None
-        if not guard.wraps:
-            return self._ends(address, address, place, width)
         bad = self._beyond(address, place, width)
         for _, hit in self._hits(guard, address, width):
             bad = self.e.code.binary("or", bad, hit, "i1", width)
         return bad
 
-    def _ends(self, low: str, high: str, place: Place, width: int = 1) -> str:
-        """The same of the ends of a row, which must not wrap around the address space (see `_row_outside`)."""
-        c, ty = self.e.code, vector_type("i64", width)
-        below = c.w.value(f"icmp ult {ty} {low}, {c.splat(place.lower, 'i64', width)}")
-        end = c.binary("add", high, constant(place.size, t.int64, width), "i64", width)
-        above = c.w.value(f"icmp ugt {ty} {end}, {c.splat(place.upper, 'i64', width)}")
-        return c.binary("or", below, above, "i1", width)
+    def _ends(self, low: str, high: str, place: Place) -> str:
+        """The same of the ends of a row. One that wraps around the address space begins above its end: an offset of 32 bits reaches
+        there, too, from an array at a low address."""
+        c = self.e.code
+        below = c.w.value(f"icmp ult i64 {low}, {place.lower}")
+        end = c.binary("add", high, str(place.size), "i64", 1)
+        above = c.w.value(f"icmp ugt i64 {end}, {place.upper}")
+        wraps = c.w.value(f"icmp ugt i64 {low}, {end}")
+        return c.binary("or", c.binary("or", below, above, "i1", 1), wraps, "i1", 1)
 
     def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
         """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
@@ -224,9 +224,6 @@ class Checks:
             last = c.binary("add", base, span, "i64", 1)
             low, high = (base, last) if step > 0 else (last, base)
             bad = self._ends(low, high, place)
-            if guard.wraps:  # the row may begin below 2^64 and end above 0
-                end = c.binary("add", high, str(place.size), "i64", 1)
-                bad = c.binary("or", bad, c.w.value(f"icmp ugt i64 {low}, {end}"), "i1", 1)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
         return bad
@@ -264,10 +261,7 @@ class Checks:
         top = c.binary("sub", place.upper, str(place.size), "i64", 1)
         room = c.binary("sub", top, base, "i64", 1) if step > 0 else c.binary("sub", base, place.lower, "i64", 1)
         steps = c.binary("add", c.binary("sdiv", room, str(abs(step)), "i64", 1), "1", "i64", 1)
-        guard = self.guard(op)
-        selected = guard is not None and guard.carried is not None
-        outside = self._outside(op, base, place) if selected else self._ends(base, base, place)
-        lane = c.select(outside, "0", steps, "i64", 1)
+        lane = c.select(self._outside(op, base, place), "0", steps, "i64", 1)
         address = c.binary("add", base, c.binary("mul", lane, str(step), "i64", 1), "i64", 1)
         self._report(op, place, address, on)
 

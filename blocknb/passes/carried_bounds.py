@@ -28,13 +28,11 @@ COUNTED = "checked against the bounds of the arrays"  # how the note ends that c
 class Guard:
     """What a check of an access compares with: the bounds of the argument `owner`, one of `possible`, of which UNOWNED is the last.
 
-    `foreign` says why the owner may be UNOWNED in a right program; empty if that is an error. `wraps`: a 64-bit offset may have moved the
-    pointer past the end of the address space. `writes`: it is no load."""
+    `foreign` says why the owner may be UNOWNED in a right program; empty if that is an error. `writes`: it is no load."""
 
     owner: Owner
     possible: tuple[int, ...]
     foreign: tuple[str, ...] = ()
-    wraps: bool = False
     writes: bool = False
 
     @property
@@ -90,14 +88,13 @@ class Owners:
     def guard(self, op: Op) -> Guard:
         """The guard of an access."""
         pointer, writes = op.args[0], bool(OPS[op.name].writes)
-        origins, carried = self.provenance.of(pointer), self.provenance.carried(pointer)
+        origins = self.provenance.of(pointer)
         possible = sorted(origin for origin in origins if isinstance(origin, int))
         if len(possible) < len(origins):  # it was resolved by its address
             possible = [*self.pointers, UNOWNED]
         elif not possible:  # no pointer reaches it
             possible = [UNOWNED]
-        wraps = carried or pointer in self.provenance.wide
-        return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), wraps, writes)
+        return Guard(self.of(pointer), tuple(possible), tuple(self.provenance.foreign(pointer)), writes)
 
     def visit(self, op: Op, walk: Rebuild) -> Any:
         carried = self.provenance.carried
