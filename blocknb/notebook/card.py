@@ -18,6 +18,7 @@ from blocknb.notebook import document, extension, history, html, numbers, plots,
 from blocknb.notebook.beside import DEFAULT_VIEW
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
+from blocknb.passes.carried_bounds import COUNTED
 from blocknb.profile.spans import Timeline
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
@@ -188,7 +189,7 @@ class Card:
         found, number = [], 0
         for line in self.sections[0].lines:
             number = line.line or number
-            if line.note:
+            if line.note and not line.text.endswith(COUNTED):  # the facts have that number
                 found.append(f"    {f'line {number}' if number else 'kernel'}: {line.text.strip()}")
         return found
 
