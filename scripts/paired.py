@@ -1,9 +1,10 @@
 """Compares the speed of two checkouts of blocknb: `python scripts/paired.py BASE HEAD --device cpu`.
 
 Each checkout runs in a process of its own, on the same seeds. In every round both time the same case, in a random order, with cold caches.
-A row shows the median over rounds of BASE's time over HEAD's (above 1: HEAD is faster) and its 95 % interval. The interval comes from
-order statistics of the rounds (binomial with p = 1/2), so it assumes nothing about the noise. The exit status is 1 if the interval of
-any case does not exclude a loss larger than `--loss`.
+Where arrays happen to lie in memory stays the same for the life of a process, so both processes are started anew `--restarts` times, and
+each restart gives one ratio: the median over its rounds of BASE's time over HEAD's (above 1: HEAD is faster). A row shows the median of
+these ratios and its 95 % interval. The interval comes from order statistics (binomial with p = 1/2), so it assumes nothing about the
+noise; with fewer than 6 restarts it is the range. The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     return statistics.median(ordered), ordered[rank], ordered[n - 1 - rank]
 
 
-def compare(base: Checkout, head: Checkout, case: tuple[str, int, str], rounds: int) -> tuple[float, float, float]:
+def compare(base: Checkout, head: Checkout, case: tuple[str, int, str], rounds: int) -> float:
+    """The median over the rounds of BASE's time over HEAD's."""
     for checkout in (base, head):
         checkout.ask(prepare=case[:2])
     ratios = []
@@ -99,7 +101,22 @@ def compare(base: Checkout, head: Checkout, case: tuple[str, int, str], rounds: 
         random.shuffle(order)
         times = {checkout: statistics.median(checkout.ask(time=CALLS)) for checkout in order}
         ratios.append(times[base] / times[head])
-    return interval(ratios)
+    return statistics.median(ratios)
+
+
+def measured(options: argparse.Namespace) -> dict[str, list[float]]:
+    """By case: the ratio that each restart gave."""
+    found: dict[str, list[float]] = {}
+    for restart in range(options.restarts):
+        base, head = Checkout(options.base, options.device), Checkout(options.head, options.device)
+        known = {tuple(case) for case in base.ask(cases=options.benchmarks)}
+        for case in head.ask(cases=options.benchmarks)[:: options.every]:
+            if tuple(case) in known:
+                found.setdefault(case[2], []).append(compare(base, head, tuple(case), options.rounds))
+        for checkout in (base, head):
+            checkout.close()
+        print(f"restart {restart + 1} of {options.restarts}", file=sys.stderr, flush=True)
+    return found
 
 
 def main() -> int:
@@ -108,26 +125,17 @@ def main() -> int:
     parser.add_argument("head")
     parser.add_argument("benchmarks", nargs="*", help="all benchmarks of kernels if none is named")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--restarts", type=int, default=9)
     parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
     parser.add_argument("--every", type=int, default=1, help="only every so many cases")
     options = parser.parse_args()
-    base, head = Checkout(options.base, options.device), Checkout(options.head, options.device)
-    cases = head.ask(cases=options.benchmarks)[:: options.every]
-    known = {tuple(case) for case in base.ask(cases=options.benchmarks)}
     lost, medians = [], []
-    for case in cases:
-        if tuple(case) not in known:
-            print(f"{case[2]:40} only in HEAD")
-            continue
-        found = compare(base, head, tuple(case), options.rounds)
-        if found[1] < 1 - options.loss:  # noise, or a loss: three times as many rounds decide
-            found = compare(base, head, tuple(case), 3 * options.rounds)
-        medians.append(found[0])
-        lost += [case[2]] if found[1] < 1 - options.loss else []
-        print(f"{case[2]:40} {found[0]:.3f} [{found[1]:.3f}, {found[2]:.3f}]", flush=True)
-    for checkout in (base, head):
-        checkout.close()
+    for case, ratios in measured(options).items():
+        middle, low, high = interval(ratios)
+        medians.append(middle)
+        lost += [case] if low < 1 - options.loss else []
+        print(f"{case:40} {middle:.3f} [{low:.3f}, {high:.3f}]", flush=True)
     print(f"geometric mean of {len(medians)} cases: {statistics.geometric_mean(medians):.4f}")
     print(f"intervals that do not exclude a loss of {options.loss:.0%}: {', '.join(lost) or 'none'}")
     return 1 if lost else 0
