@@ -165,16 +165,6 @@ class Checks:
             bad = self.e.code.binary("or", bad, hit, "i1", width)
         return bad
 
-    def _ends(self, low: str, high: str, place: Place) -> str:
-        """The same of the ends of a row. One that wraps around the address space begins above its end: an offset of 32 bits reaches
-        there, too, from an array at a low address."""
-        c = self.e.code
-        below = c.w.value(f"icmp ult i64 {low}, {place.lower}")
-        end = c.binary("add", high, str(place.size), "i64", 1)
-        above = c.w.value(f"icmp ugt i64 {end}, {place.upper}")
-        wraps = c.w.value(f"icmp ugt i64 {low}, {end}")
-        return c.binary("or", c.binary("or", below, above, "i1", 1), wraps, "i1", 1)
-
     def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
         """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
         from the lower bound is compared with the number of bytes where one may begin."""
@@ -214,16 +204,9 @@ class Checks:
         return "false" if place is None else self._row_outside(op, place, base, step, count)
 
     def _row_outside(self, op: Op, place: Place, base: str, step: int, count: str) -> str:
-        c, guard = self.e.code, self.guard(op)
-        assert guard is not None
-        if guard.carried is not None:
-            low, reach = self._reach(base, step, count)
-            bad = self._beyond(low, place, 1, reach)
-        else:
-            span = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(step), "i64", 1)
-            last = c.binary("add", base, span, "i64", 1)
-            low, high = (base, last) if step > 0 else (last, base)
-            bad = self._ends(low, high, place)
+        c = self.e.code
+        low, reach = self._reach(base, step, count)
+        bad = self._beyond(low, place, 1, reach)
         if not count.isdigit():
             bad = c.binary("and", bad, c.w.value(f"icmp sgt i64 {count}, 0"), "i1", 1)
         return bad
