@@ -1,8 +1,8 @@
 """Bounds checks of the CPU's code: an access that would leave its array is reported and leaves the kernel.
 
-The bounds are those of the argument that the pointer comes from. Where that is known at run time only, the owner that
-`passes.carried_bounds` carries beside the pointer selects them. A contiguous row takes one comparison of its two ends, other rows are
-compared lane by lane in vectors. What fails goes to a cold block that finds the first lane at fault.
+The bounds are those of the argument that the pointer comes from. Where only the launch decides that, `passes.carried_bounds` carries the
+owner with the pointer, and the owner selects the bounds. One comparison checks a contiguous row. Vector comparisons check other rows
+lane by lane. If a check fails, a cold block finds the first lane at fault.
 """
 
 from __future__ import annotations
