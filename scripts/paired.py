@@ -1,10 +1,11 @@
 """Compares the speed of two checkouts of blocknb: `python scripts/paired.py BASE HEAD --device cpu`.
 
 Each checkout runs in a process of its own, on the same seeds. In every round both time the same case, in a random order, with cold caches.
-Where arrays happen to lie in memory stays the same for the life of a process, so both processes are started anew `--restarts` times, and
-each restart gives one ratio: the median over its rounds of BASE's time over HEAD's (above 1: HEAD is faster). A row shows the median of
-these ratios and its 95 % interval. The interval comes from order statistics (binomial with p = 1/2), so it assumes nothing about the
-noise; with fewer than 6 restarts it is the range. The exit status is 1 if an interval does not exclude a loss larger than `--loss`.
+Where arrays lie in memory stays the same for the life of a process, so both processes are started anew `--restarts` times. Each restart
+gives one ratio: the median over its rounds of BASE's time over HEAD's (above 1: HEAD is faster). `--jobs` runs several pairs of processes
+at a time, each pair on its own share of the cores. A row shows the median of these ratios and its 95 % interval. The interval comes from
+order statistics (binomial with p = 1/2), so it assumes nothing about the noise; with fewer than 6 restarts it is the range. The exit
+status is 1 if an interval does not exclude a loss larger than `--loss`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 CALLS = 3  # of one case in one round; the median counts
@@ -55,7 +58,7 @@ def worker(device: str) -> None:
 class Checkout:
     """A checkout's worker process, with a cache of compiled code of its own."""
 
-    def __init__(self, path: str, device: str) -> None:
+    def __init__(self, path: str, device: str, cores: set[int]) -> None:
         root = Path(path).resolve()
         self.cache = tempfile.TemporaryDirectory()
         environment = {**os.environ, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
@@ -64,6 +67,7 @@ class Checkout:
         self.process = subprocess.Popen(
             command, cwd=root, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        os.sched_setaffinity(self.process.pid, cores)
 
     def ask(self, **request: Any) -> Any:
         assert self.process.stdin is not None
@@ -104,18 +108,38 @@ def compare(base: Checkout, head: Checkout, case: tuple[str, int, str], rounds: 
     return statistics.median(ratios)
 
 
+def restarted(options: argparse.Namespace, cores: set[int]) -> dict[str, float]:
+    """By case: the ratio that one pair of fresh processes gives on these cores."""
+    base, head = (Checkout(path, options.device, cores) for path in (options.base, options.head))
+    try:
+        known = {tuple(case) for case in base.ask(cases=options.benchmarks)}
+        wanted = [tuple(case) for case in head.ask(cases=options.benchmarks)[:: options.every]]
+        return {case[2]: compare(base, head, case, options.rounds) for case in wanted if case in known}
+    finally:
+        for checkout in (base, head):
+            checkout.close()
+
+
 def measured(options: argparse.Namespace) -> dict[str, list[float]]:
     """By case: the ratio that each restart gave."""
     found: dict[str, list[float]] = {}
-    for restart in range(options.restarts):
-        base, head = Checkout(options.base, options.device), Checkout(options.head, options.device)
-        known = {tuple(case) for case in base.ask(cases=options.benchmarks)}
-        for case in head.ask(cases=options.benchmarks)[:: options.every]:
-            if tuple(case) in known:
-                found.setdefault(case[2], []).append(compare(base, head, tuple(case), options.rounds))
-        for checkout in (base, head):
-            checkout.close()
-        print(f"restart {restart + 1} of {options.restarts}", file=sys.stderr, flush=True)
+    every = sorted(os.sched_getaffinity(0))
+    shares: Queue[set[int]] = Queue()
+    for job in range(options.jobs):
+        shares.put(set(every[job * len(every) // options.jobs : (job + 1) * len(every) // options.jobs]))
+
+    def restart(_: int) -> dict[str, float]:
+        cores = shares.get()
+        try:
+            return restarted(options, cores)
+        finally:
+            shares.put(cores)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for at, ratios in enumerate(pool.map(restart, range(options.restarts)), 1):
+            for case, ratio in ratios.items():
+                found.setdefault(case, []).append(ratio)
+            print(f"restart {at} of {options.restarts}", file=sys.stderr, flush=True)
     return found
 
 
@@ -127,6 +151,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--restarts", type=int, default=9)
+    parser.add_argument("--jobs", type=int, default=1, help="pairs at a time, each on its own share of the cores")
     parser.add_argument("--loss", type=float, default=0.03, help="the loss that each interval must exclude")
     parser.add_argument("--every", type=int, default=1, help="only every so many cases")
     options = parser.parse_args()
