@@ -35,13 +35,14 @@ export PATH := $(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-scripts test-browser lab lint lint-python lint-scripts format lock torch install clean
+.PHONY: help same-code demo test test-full test-scripts test-browser lab lint lint-python lint-scripts format lock torch install clean
 
 help:
 	@echo "make demo       install, run the notebooks on this machine's device, print a table of their results"
 	@echo "make lab        JupyterLab on the notebooks (ARGS=... is passed on)"
 	@echo "make test       install, lint, all quick tests       make test-full   the slow ones and PyTorch too"
 	@echo "make lint       ruff, mypy, eslint, prettier          make format      what these can mend themselves"
+	@echo "make same-code BASE=<commit>   compare the code generated for the kernels of the tests with a commit's"
 	@echo "make lock       resolve requirements/*.lock and yarn.lock anew"
 	@echo "make clean      remove what was built; .venv and node_modules stay"
 
@@ -74,6 +75,12 @@ test-scripts: install
 
 test-browser: install
 	$(BIN)/python -m pytest -q tests/browser $(EVERY)
+
+# LLVM text of the kernels of the tests at a commit against the working tree; TESTS narrows it, as in TESTS=tests/zoo/test_zoo.py.
+same-code: install
+	@test -n "$(BASE)" || { echo "name the commit to compare with: make same-code BASE=<commit>"; exit 2; }
+	rm -rf build/base && mkdir -p build/base && git archive $(BASE) | tar -x -C build/base
+	$(BIN)/python scripts/same_code.py build/base . $(if $(TESTS),--tests $(TESTS)) $(if $(SASS),--sass $(SASS))
 
 format: install
 	$(BIN)/ruff check --fix .
