@@ -166,18 +166,19 @@ class Checks:
         return bad
 
     def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
-        """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
-        from the lower bound is compared with the number of bytes where one may begin."""
-        c = self.e.code
-        room = c.binary("sub", place.upper, place.lower, "i64", place.width)
-        room = c.intrinsic("usub.sat", "i64", place.width, room, constant(place.size - 1, t.int64, place.width))
-        if reach != "0":
-            room = c.intrinsic("usub.sat", "i64", 1, room, reach)
-        lower = place.lower
+        """Whether an element at an address is outside of the bounds, or one that lies `reach` bytes further on.
+
+        The lower bound is compared as a signed number. Arrays lie below 2^63, so an address from 2^63 on, such as one that wrapped around,
+        is less than it. The sum that is compared with the upper bound then stays below 2^64.
+        """
+        c, ty = self.e.code, vector_type("i64", width)
+        lower, upper = place.lower, place.upper
         if place.width != width:
-            room, lower = c.splat(room, "i64", width), c.splat(lower, "i64", width)
-        distance = c.binary("sub", address, lower, "i64", width)
-        return c.w.value(f"icmp uge {vector_type('i64', width)} {distance}, {room}")
+            lower, upper = c.splat(lower, "i64", width), c.splat(upper, "i64", width)
+        below = c.w.value(f"icmp slt {ty} {address}, {lower}")
+        end = address if reach == "0" else c.binary("add", address, reach, "i64", 1)
+        end = c.binary("add", end, constant(place.size, t.int64, width), "i64", width)
+        return c.binary("or", below, c.w.value(f"icmp ugt {ty} {end}, {upper}"), "i1", width)
 
     # -- accesses --------------------------------------------------------------------------------------------------------
 
