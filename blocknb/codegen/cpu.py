@@ -246,7 +246,7 @@ def _next_program(c: Code) -> None:
 
 def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
     """The exported function: takes ranges of programs from the counter."""
-    c = Code(Writer(), Machine(16, False, False, False, False), {})
+    c = Code(Writer(), Machine(16, 16, False, False, False, False), {})
     w = c.w
     counter = w.value(f"getelementptr inbounds i64, ptr %status, i64 {NEXT}")
     apart = _apart(c, program, assumptions)

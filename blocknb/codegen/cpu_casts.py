@@ -50,12 +50,13 @@ class Conversion:
     @staticmethod
     def of(code: Code, element: str, target: DType, width: int) -> Conversion | None:
         """The instruction for vectors of this width, if the machine has one."""
+        register = min(code.machine.vector_bytes, code.machine.register_bytes)
         if element == "float" and target.bits == 32 and target.is_signed:
-            lanes = max(4, min(width, code.machine.vector_bytes // 4))
+            lanes = max(4, min(width, register // 4))
             return Conversion(lanes, *SINGLE[lanes])
         lanes = 16 if element == "float" and target.bits == 32 else 8
         name = WIDE.get((element, target.bits, target.is_signed))
-        if name is None or code.machine.vector_bytes < 64 or width < lanes:
+        if name is None or register < 64 or width < lanes:
             return None
         rest = f", <{lanes} x i{target.bits}> zeroinitializer, i{lanes} -1, i32 4"
         return Conversion(lanes, f"llvm.x86.avx512.mask.cvtt{name}.512", rest)

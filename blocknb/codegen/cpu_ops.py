@@ -25,9 +25,11 @@ Define = Callable[[str, str, int], str]  # (name, element, width) -> the definit
 
 @dataclass(frozen=True)
 class Machine:
-    """What code generation asks of a CPU: vector width in bytes, fused multiply-add, conversion of fp16, rounding, mask registers."""
+    """What code generation asks of a CPU: the bytes of a vector that it writes and of the CPU's widest vector register, fused
+    multiply-add, conversion of fp16, rounding, mask registers."""
 
     vector_bytes: int
+    register_bytes: int
     fma: bool
     f16c: bool
     sse41: bool
@@ -39,7 +41,7 @@ class Machine:
         bits = target.vector_bits
         if bits == 512 and (not avx512 or target.has("prefer-256-bit")):
             bits = 256
-        return Machine(bits // 8, target.has("fma"), target.has("f16c"), target.has("sse4.1"), avx512)
+        return Machine(bits // 8, bits // 8, target.has("fma"), target.has("f16c"), target.has("sse4.1"), avx512)
 
 
 def register_type(dtype: DType | Pointer) -> str:

@@ -13,7 +13,7 @@ from blocknb.codegen.cpu_math import Function, Lanes
 from blocknb.codegen.cpu_ops import Code, Machine
 from blocknb.codegen.text import Writer
 
-MACHINE = Machine(vector_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
+MACHINE = Machine(vector_bytes=8, register_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
 PARTS = {
     32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),  # pi/2 as three fp32 numbers
     64: cpu_exact.PI_2_PARTS,
