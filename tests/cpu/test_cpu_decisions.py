@@ -274,6 +274,24 @@ def cube(x, y, n, BLOCK: tl.constexpr):
     tl.store(y + j + k * 32, s + tl.sum(s, axis=1)[:, None])
 
 
+def cube_in_a_cube(x, y, n, BLOCK: tl.constexpr):
+    """The same with an axis of size one in front, which no loop runs along."""
+    i, j, k = (
+        tl.arange(0, 4)[None, :, None, None],
+        tl.arange(0, 32)[None, None, :, None],
+        tl.arange(0, 8)[None, None, None, :],
+    )
+    s = tl.sum(tl.load(x + i * 256 + j + k * 32), axis=1)
+    j, k = tl.arange(0, 32)[None, :, None], tl.arange(0, 8)[None, None, :]
+    tl.store(y + j + k * 32, s + tl.sum(s, axis=2)[:, :, None])
+
+
+def no_neighbours(x, y, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+    """Where no axis has neighbours, vectors run along the last one, however short it is."""
+    i, j = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    tl.store(y + i * 1000 + j * 3, tl.load(x + i * 1000 + j * 2))
+
+
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
@@ -335,6 +353,9 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "one_read": (one_read, F32 | {"BLOCK": 256}),
     "places": (places, F32 | {"BLOCK": 256}),
     "cube": (cube, F32 | {"BLOCK": 256}),
+    "cube_in_a_cube": (cube_in_a_cube, F32 | {"BLOCK": 256}),
+    "no_neighbours_tall": (no_neighbours, F32 | {"ROWS": 64, "COLUMNS": 4, "BLOCK": 256}),
+    "no_neighbours_wide": (no_neighbours, F32 | {"ROWS": 4, "COLUMNS": 64, "BLOCK": 256}),
     "copied": (copied, F32 | {"BLOCK": 256}),
     "one_element": (one_element, F32 | {"BLOCK": 256}),
     "streams": (streams, F32 | {"BLOCK": 256}),
