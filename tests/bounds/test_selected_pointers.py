@@ -290,27 +290,29 @@ def test_a_read_only_array_may_be_passed_back_to_front(name):
 
 
 @blocknb.kernel(do_not_specialize=["n"])
-def copied_by_address(x, y, table, n, BLOCK: tl.constexpr):
+def copied_by_address(x, y, table, n, LANES: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
-    source = tl.load(table).to(tl.pointer_type(tl.int32))
+    source = tl.load(table + i * 0 if LANES else table).to(tl.pointer_type(tl.int32))
     target = tl.load(table + 1).to(tl.pointer_type(tl.int32))
     tl.store(target + i, tl.load(source + i, mask=i < n), mask=i < n)
 
 
-def test_a_read_only_array_may_be_loaded_from_beside_stores_that_only_know_an_address():
+@pytest.mark.parametrize("lanes", [False, True])
+def test_a_read_only_array_may_be_loaded_from_beside_stores_that_only_know_an_address(lanes):
     memory = Memory(readonly="y")
     memory.table[:] = memory.views["y"].ctypes.data, memory.views["x"].ctypes.data
-    copied_by_address[(1,)](**memory.views, table=memory.table, n=SIZE, BLOCK=BLOCK)
+    copied_by_address[(1,)](**memory.views, table=memory.table, n=SIZE, LANES=lanes, BLOCK=BLOCK)
     np.testing.assert_array_equal(memory.views["x"], memory.views["y"])
     memory.unchanged(but="x")
 
 
-def test_a_read_only_view_of_an_array_does_not_lock_the_array():
+@pytest.mark.parametrize("name", [name for name in RESOLVED if name not in FOREIGN])
+def test_a_read_only_view_of_an_array_does_not_lock_the_array(name):
     """The owner of an address is the first argument whose array holds it, and that one may be written."""
     memory = Memory()
     memory.views["y"] = memory.views["x"][:]
     memory.views["y"].flags.writeable = False
-    launch(WAYS["summed_integers"], memory.arguments("x", 0, SIZE, "store"))
+    launch(WAYS[name], memory.arguments("x", 0, SIZE, "store"))
     np.testing.assert_array_equal(memory.views["x"], np.arange(SIZE) + 100)
 
 
