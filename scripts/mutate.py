@@ -190,6 +190,7 @@ class Tree:
         try:
             done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, timeout=timeout)
         except subprocess.TimeoutExpired:
+            self.output = f"they did not end within {timeout:.0f} seconds"
             return False
         finally:
             shutil.rmtree(self.root / ".cache", ignore_errors=True)

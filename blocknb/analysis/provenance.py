@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import OPS
-from blocknb.language.types import Tile
 
 LOADED = "its pointer was loaded from memory"
 NUMBER = "its pointer was made from an integer"
@@ -25,18 +24,17 @@ MIXED = "mixed"
 Origins = frozenset[int | str]
 NONE: Origins = frozenset()
 #: Ops that give elements another place or shape, and all whose result points where their first operand does.
-MOVES = ("broadcast", "expand_dims", "reshape", "trans", "convert", "flip", "gather", "part")
+MOVES = ("broadcast", "expand_dims", "reshape", "trans", "flip", "gather")
 KEEPS = ("ptradd", "promise", "splat", *MOVES)
 
 
 def is_pointer(value: Value) -> bool:
-    return isinstance(value.type, Tile) and value.type.is_pointer
+    return value.type.is_pointer
 
 
 def may_hold_address(value: Value) -> bool:
     """Whether a value is a pointer, or an integer as wide as one."""
-    kind = value.type
-    return isinstance(kind, Tile) and (kind.is_pointer or (kind.dtype.is_integer and kind.dtype.bits == 64))
+    return is_pointer(value) or (value.type.dtype.is_integer and value.type.dtype.bits == 64)
 
 
 @dataclass
@@ -64,12 +62,14 @@ class Provenance:
         (only,) = origins if len(origins) == 1 else (None,)
         return only if isinstance(only, int) else None
 
+    def owned(self, value: Value) -> bool:
+        """Whether a value has an owner: every pointer has one, and an integer that was made from one address."""
+        origins = self.of(value)
+        return bool(origins) and (is_pointer(value) or MIXED not in origins)
+
     def carried(self, value: Value) -> bool:
         """Whether the owner of a value has to be carried at run time."""
-        origins = self.of(value)
-        if not origins or self.argument(value) is not None:
-            return False
-        return is_pointer(value) or MIXED not in origins
+        return self.owned(value) and self.argument(value) is None
 
     def foreign(self, pointer: Value) -> list[str]:
         """Why a pointer may point to memory that belongs to no argument; empty if it may not."""
@@ -96,7 +96,7 @@ class Provenance:
         learnt = False
         for op in block.ops:
             learnt |= self._flow(op)  # before its blocks, so that they see what a loop begins with
-            if op.blocks and OPS[op.name].kind == "control":
+            if OPS[op.name].kind == "control":
                 for inner in op.blocks:
                     learnt |= self._grow(inner)
                 learnt |= self._flow(op)
@@ -121,7 +121,7 @@ class Provenance:
     def _transfer(self, op: Op, target: Value, sources: list[Value]) -> Origins:
         known = [self.of(source) for source in sources if self.of(source)]
         joined: Origins = frozenset().union(*known)
-        if op.blocks and OPS[op.name].kind == "control":
+        if OPS[op.name].kind == "control":
             return joined
         if OPS[op.name].reads:
             return frozenset([LOADED]) if is_pointer(target) else NONE
@@ -130,7 +130,7 @@ class Provenance:
                 return frozenset([ASSEMBLY]) if is_pointer(target) else NONE
             case "const":
                 return frozenset([NUMBER]) if is_pointer(target) else NONE
-            case "bitcast" | "cast":
+            case "bitcast":
                 return joined or (frozenset([NUMBER]) if is_pointer(target) else NONE)
             case "select":
                 return joined
@@ -141,15 +141,16 @@ class Provenance:
         return joined | {MIXED} if known and mixes else joined
 
     def _varies(self, op: Op, target: Value, sources: list[Value]) -> bool:
-        if not isinstance(target.type, Tile) or not target.type.shape:
+        if not target.type.shape:
             return False
         match op.name:
             case "load" | "asm" | "const":
                 return True
             case "select":
                 return self._differ(sources)
-            case "bitcast" | "cast" if is_pointer(target) and self._resolved(sources[0]):
+            case "bitcast" if is_pointer(target) and not self.of(sources[0]):
                 return True
+        # The owner of such a pointer is looked up by its address, lane by lane.
         if MIXED in self.of(target) and OPS[op.name].kind != "control" and op.name not in KEEPS:
             return True
         return any(source in self.varying for source in sources)
@@ -159,31 +160,23 @@ class Provenance:
         owners = [self.argument(source) for source in sources]
         return None in owners or len(set(owners)) > 1
 
-    def _resolved(self, source: Value) -> bool:
-        """Whether a cast to a pointer has to look for the owner by the address."""
-        return not self.of(source) or (not is_pointer(source) and MIXED in self.of(source))
-
 
 def flows(op: Op) -> list[tuple[Value, list[Value]]]:
     """Where each result and block argument of an op may get its value from."""
     match op.name:
         case "for":
-            carried, given = op.blocks[0].args[1:], op.blocks[0].terminator.args
-            return [(t, [i, g]) for t, i, g in zip(carried, op.args[3:], given, strict=True)] + [
-                (r, [i, g]) for r, i, g in zip(op.results, op.args[3:], given, strict=True)
-            ]
+            (body,) = op.blocks
+            places = zip(body.args[1:], op.results, op.args[3:], body.terminator.args, strict=True)
+            return [(target, [init, given]) for arg, result, init, given in places for target in (arg, result)]
         case "while":
             test, body = op.blocks
-            places = zip(op.args, test.terminator.args[1:], body.terminator.args, strict=True)
-            sources = [
-                list(place) for place in places
-            ]  # one set of origins for each place, wherever in the loop it is asked
-            targets = zip(test.args, body.args, op.results, strict=True)
-            return [(t, given) for three, given in zip(targets, sources, strict=True) for t in three]
+            sources = (op.args, test.terminator.args[1:], body.terminator.args)
+            rows = zip(test.args, body.args, op.results, *sources, strict=True)
+            # One set of origins for each place, wherever in the loop it is asked.
+            return [(target, given) for first, second, result, *given in rows for target in (first, second, result)]
         case "if":
-            return [
-                (r, list(pair)) for r, *pair in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True)
-            ]
+            arms = (block.terminator.args for block in op.blocks)
+            return [(result, given) for result, *given in zip(op.results, *arms, strict=True)]
         case "select":
-            return [(op.results[0], list(op.args[1:]))]
-    return [(r, list(op.args)) for r in op.results]
+            return [(op.result, list(op.args[1:]))]
+    return [(result, list(op.args)) for result in op.results]

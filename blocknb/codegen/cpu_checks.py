@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from blocknb.codegen.report import Site
 
 EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes
-NOWHERE = ("0", "-1", "0")
+NOWHERE = ("0", "0", "0")  # of memory without a byte
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,18 @@ class Checks:
         return self.e.program.guards.get(op.id)
 
     def place(self, op: Op, lane: str | None = None) -> Place | None:
-        """What an access is compared with, None if it is not checked. `lane` (an i64) takes the owner of one lane."""
+        """What an access is compared with, None if it is not checked. `lane` (an i64) takes the owner of one lane, where each has
+        its own."""
         if (guard := self.guard(op)) is None:
             return None
         size = op.args[0].type.dtype.element.bytes
         cases = self._cases(op, guard)
         if guard.carried is None:
-            number, start, lower, upper = cases[0][1]
-            return Place(number, start, lower, upper, size)
+            ((_, known),) = cases
+            return Place(*known, size)
         c = self.e.code
         owner, width = self.owners[op] if op in self.owners else (self.e.scalar(guard.carried), 1)
-        if lane is not None and width > 1:
+        if lane is not None:
             owner, width = c.w.value(f"extractelement {vector_type('i32', width)} {owner}, i64 {lane}"), 1
         *others, (_, chosen) = cases
         values: list[str] = [c.splat(value, "i64", width) for value in chosen]

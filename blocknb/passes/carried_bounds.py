@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.analysis.provenance import KEEPS, MIXED, MOVES, Provenance, is_pointer
+from blocknb.analysis.provenance import KEEPS, MOVES, Provenance, is_pointer
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
@@ -32,8 +32,8 @@ class Guard:
 
     owner: Owner
     possible: tuple[int, ...]
-    foreign: tuple[str, ...] = ()
-    writes: bool = False
+    foreign: tuple[str, ...]
+    writes: bool
 
     @property
     def carried(self) -> Value | None:
@@ -49,7 +49,7 @@ class Guard:
 def guards(func: Func, notes: Notes) -> tuple[Func, dict[int, Guard]]:
     """The function with owners beside the pointers that need them, and the guard of each access by the id of its op."""
     provenance = Provenance(func)
-    accesses = [op for op in func.ops() if op.name in ACCESSES and is_pointer(op.args[0])]
+    accesses = [op for op in func.ops() if op.name in ACCESSES]
     owners = Owners(func, provenance)
     if any(provenance.carried(op.args[0]) for op in accesses):
         func = rebuild(func, notes.origin, owners.visit)
@@ -99,14 +99,14 @@ class Owners:
     def visit(self, op: Op, walk: Rebuild) -> Any:
         carried = self.provenance.carried
         match op.name:
-            case "for" if any(map(carried, op.results)) or any(map(carried, op.blocks[0].args[1:])):
-                return self._for(op, walk)
-            case "while" if any(map(carried, (*op.results, *op.blocks[0].args, *op.blocks[1].args))):
-                return self._while(op, walk)
-            case "if" if any(map(carried, op.results)):
-                return self._if(op, walk)
-            case "for" | "while" | "if":
+            case "for" | "while" | "if" if not any(map(carried, op.results)):
                 return NotImplemented
+            case "for":
+                return self._for(op, walk)
+            case "while":
+                return self._while(op, walk)
+            case "if":
+                return self._if(op, walk)
         if op.name == "ptradd" and op.args[1].type.dtype.bits == 64 and op.result in self._selected:
             op = op.replace(attrs={**op.attrs, "saturate": True})
         elif not any(map(carried, op.results)):
@@ -124,31 +124,28 @@ class Owners:
     # -- ops -------------------------------------------------------------------------------------------------------------
 
     def _made(self, op: Op, result: Value, b: Builder) -> Value:
-        kept = self.provenance
-        if op.name == "select":
+        if op.name == "select":  # of tiles: each lane takes the owner of its pointer
             condition, first, second = op.args
-            shape = result.type.shape if result in kept.varying else ()
+            shape = result.type.shape
             return b.value("select", condition, self._as(first, shape, b), self._as(second, shape, b))
         if (source := self._source(op)) is None:
             return self._resolved(result, b)
-        owner = self._as(source, None, b)
+        owner = self._as(source, (), b)
         return b.value(op.name, owner, *op.args[1:], **op.attrs) if owner.type.shape and op.name in MOVES else owner
 
     def _source(self, op: Op) -> Value | None:
         """The operand whose owner the result of an op has, None where only the address tells."""
         if op.name in KEEPS:
             return op.args[0]
-        origins = self.provenance.of
-        owned = [x for x in op.args if origins(x)]
-        if len(owned) != 1 or OPS[op.name].kind != "elementwise":
+        if OPS[op.name].kind != "elementwise":
             return None
-        return owned[0] if is_pointer(owned[0]) or MIXED not in origins(owned[0]) else None
+        return next(filter(self.provenance.owned, op.args), None)
 
-    def _as(self, pointer: Value, shape: tuple[int, ...] | None, b: Builder) -> Value:
-        """The owner as a value of a shape (None: as it is)."""
+    def _as(self, pointer: Value, shape: tuple[int, ...], b: Builder) -> Value:
+        """The owner as a value, of that shape if it is not ()."""
         owner = self.of(pointer)
         if isinstance(owner, int):
-            return b.const(owner, Tile(t.int32, shape or ()))
+            return b.const(owner, Tile(t.int32, shape))
         if shape and not owner.type.shape:
             return b.value("splat", owner, shape=shape)
         return owner

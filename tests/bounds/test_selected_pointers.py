@@ -261,6 +261,90 @@ def test_such_memory_does_not_lead_into_a_read_only_array(name, action, n):
         launch(WAYS[name], memory.arguments("x", 3 * SIZE - n, n, action))  # in front of it
 
 
+@pytest.mark.parametrize("n", [2, 7, SIZE])
+@pytest.mark.parametrize("action", ["store", "atomic"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_row_in_such_memory_may_not_touch_a_read_only_array_with_one_element(name, action, n):
+    for off in (
+        3 * SIZE - n + 1,
+        4 * SIZE - 1,
+    ):  # its last element is the first of y, or its first element is the last of y
+        memory = Memory(readonly="y")
+        memory.table[0] = memory.whole.ctypes.data
+        error = failed(launch, name, memory.arguments("x", off, n, action))
+        assert error.message.endswith("`y`, an array that is read-only")
+        np.testing.assert_array_equal(memory.views["y"], memory.before[3 * SIZE : 4 * SIZE])
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_read_only_array_may_be_passed_back_to_front(name):
+    memory = Memory()
+    memory.table[0] = memory.whole.ctypes.data
+    memory.views["y"] = memory.views["y"][::-1]
+    memory.views["y"].flags.writeable = False
+    for off in (3 * SIZE, 4 * SIZE - 1):
+        error = failed(launch, name, memory.arguments("x", off, 1, "store"))
+        assert error.message.endswith("`y`, an array that is read-only")
+    for off in (3 * SIZE - 1, 4 * SIZE):
+        launch(WAYS[name], memory.arguments("x", off, 1, "store"))
+
+
+@blocknb.kernel(do_not_specialize=["n"])
+def copied_by_address(x, y, table, n, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    source = tl.load(table + i * 0 if LANES else table).to(tl.pointer_type(tl.int32))
+    target = tl.load(table + 1).to(tl.pointer_type(tl.int32))
+    tl.store(target + i, tl.load(source + i, mask=i < n), mask=i < n)
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_a_read_only_array_may_be_loaded_from_beside_stores_that_only_know_an_address(lanes):
+    memory = Memory(readonly="y")
+    memory.table[:] = memory.views["y"].ctypes.data, memory.views["x"].ctypes.data
+    copied_by_address[(1,)](**memory.views, table=memory.table, n=SIZE, LANES=lanes, BLOCK=BLOCK)
+    np.testing.assert_array_equal(memory.views["x"], memory.views["y"])
+    memory.unchanged(but="x")
+
+
+@pytest.mark.parametrize("name", [name for name in RESOLVED if name not in FOREIGN])
+def test_a_read_only_view_of_an_array_does_not_lock_the_array(name):
+    """The owner of an address is the first argument whose array holds it, and that one may be written."""
+    memory = Memory()
+    memory.views["y"] = memory.views["x"][:]
+    memory.views["y"].flags.writeable = False
+    launch(WAYS[name], memory.arguments("x", 0, SIZE, "store"))
+    np.testing.assert_array_equal(memory.views["x"], np.arange(SIZE) + 100)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_an_address_at_the_very_end_is_told_as_it_is(name):
+    """Unless an argument holds an address, an access is only refused if no element fits between it and the end of the address space."""
+    memory = Memory()
+    memory.table[0] = -4
+    error = failed(launch, name, memory.arguments("x", 0, 1, "load"))
+    assert "loads from address 0xfffffffffffffffc, which lies in no array that was passed" in error.message
+
+
+@blocknb.kernel(do_not_specialize=["off"])
+def distance(x, y, out, off, TILE: tl.constexpr):
+    p = (y.to(tl.int64) - x.to(tl.int64) + off).to(tl.pointer_type(tl.int8))
+    if TILE:
+        p += tl.arange(0, 4)
+        tl.store(out + tl.arange(0, 4), tl.load(p))
+    else:
+        tl.store(out, tl.load(p))
+
+
+@pytest.mark.parametrize("tile", [False, True])
+@pytest.mark.parametrize("off", [0, 1, -1, -4, 2**40])
+def test_no_byte_is_inside_of_no_array(off, tile):
+    """The distance of two addresses is no address: neither is 0, nor the last byte of the address space."""
+    x = np.zeros(4, np.int8)
+    for run in (launch, interpret):
+        with pytest.raises(AccessError):
+            run(distance, {"x": x, "y": x, "out": np.zeros(4, np.int8), "off": off, "TILE": tile})
+
+
 def test_an_address_made_of_two_arrays_that_lies_in_none_is_an_error():
     for run in (launch, interpret):
         memory = Memory()

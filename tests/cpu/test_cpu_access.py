@@ -136,6 +136,21 @@ def test_scalar_accesses_are_checked():
 
 
 @kernel
+def one_element_tiles(x, y, n):
+    i = n + tl.arange(0, 1)
+    tl.store(y + i, tl.load(x + i) + 1)
+
+
+def test_tiles_of_one_element_are_checked():
+    x, y = np.arange(8, dtype=np.float32), np.zeros(9, np.float32)
+    go(one_element_tiles, 1, x=x, y=y, n=7)
+    assert y[7] == 8
+    assert violation(one_element_tiles, 1, x=x, y=y, n=8).index == 8
+    error = violation(one_element_tiles, 1, x=x, y=y[:7], n=7)
+    assert "stores to element 7 of `y`" in error.message
+
+
+@kernel
 def rows(x, y, m, n, stride, M: tl.constexpr, N: tl.constexpr):
     i, j = tl.arange(0, M), tl.arange(0, N)
     v = tl.load(x + i[:, None] * stride + j[None, :], mask=(i[:, None] < m) & (j[None, :] < n))

@@ -7,9 +7,9 @@ import itertools
 import front
 import numpy as np
 import pytest
+from decision_kernels import single_row, softmax
 from front import ir, kernel
 from native import compile_native, launch_native
-from test_cpu_decisions import single_row, softmax
 
 import blocknb.language as tl
 from blocknb.codegen import cpu

@@ -74,3 +74,20 @@ def test_the_code_for_overlapping_arrays_has_the_same_checks():
             launch_native(native, values, 1)
     memory.views["x"][:] = memory.before[2 * SIZE : 3 * SIZE]
     memory.unchanged(but="y")
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "by_lane"),
+    [
+        ("loaded", "load", False),
+        ("loaded", "store", True),
+        ("conditional", "store", False),
+        ("summed_integers", "store", False),
+    ],
+)
+def test_only_stores_to_memory_of_no_argument_are_checked_lane_by_lane(name, action, by_lane):
+    """For those alone the ends of a row do not tell whether a read-only array lies between them."""
+    arguments = Memory().arguments("x", 0, SIZE, action)
+    func = parse(WAYS[name].source, {n: argument(WAYS[name], n, v) for n, v in arguments.items()}, {})
+    text = cpu.generate(passes.run(func, CPU, passes.OPTIONAL)[0], CPU).text
+    assert ("@llvm.cttz" in text) is by_lane
