@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blocknb.analysis.bounds import NOT_BOUNDS, Bounds
-from blocknb.analysis.forms import Form, Monomial
+from blocknb.analysis.linear_forms import Form, Monomial
 from blocknb.analysis.polynomials import known_before, nonnegative, quotient, without
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from kernels.base import Case, parameters
 
 from blocknb.analysis import affine
-from blocknb.analysis.boxes import Box, at_top, box_of, emit
+from blocknb.analysis.tma_boxes import Box, at_top, box_of, emit
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.build import Builder, Rebuild
@@ -39,7 +39,7 @@ class Boxer(Rebuild):
     """Every access that is a box gets the addresses and the mask that the box says it has. Dims and strides stand at the function's top."""
 
     def __init__(self, func: Func):
-        super().__init__(func, "boxed", lambda op, _: self.step(op))
+        super().__init__(func, lambda op, _: self.step(op), "boxed")
         facts, made = affine.analyze(func), {}
         self.count, self.found = 0, {op: box_of(facts, op) for op in accesses(func)}
         self.found = {op.id: box for op, box in self.found.items() if isinstance(box, Box)}
@@ -119,7 +119,7 @@ def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int
     func = after(kernel, arguments, **options)
     found = boxes(func)
     assert sum(isinstance(box, Box) for box in found) == count, found
-    below = boxes(after(kernel, arguments, "shared", **options))
+    below = boxes(after(kernel, arguments, "lower_conversions", **options))
     assert sum(isinstance(box, Box) for box in below) == count, below
     check_same(func, arguments, grid)
     return [box for box in found if isinstance(box, Box)]

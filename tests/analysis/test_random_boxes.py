@@ -11,7 +11,7 @@ from boxed import after, boxes, check_same
 
 import blocknb
 import blocknb.language as bl
-from blocknb.analysis.boxes import Box
+from blocknb.analysis.tma_boxes import Box
 
 ROWS = ("0", "pid", "pid + 16", "halves", "trips", "index", "backwards", "m", "wrapped")
 COLUMNS = ("0", "y", "trips", "index", "y + 16", "carried")

@@ -1,0 +1,64 @@
+"""Float arithmetic: where a proof about magnitudes allows fewer instructions for the same digits.
+
+The full-range forms of division and exp2 scale their operands, so that divisors near the ends of fp32 and results below 2^-126
+come out right; that is two and three instructions an element. Where `analysis.magnitudes` proves that no such number occurs, or that
+nobody could see it, they are not needed. What decides is in the note. (PTX ISA, div.full, rcp.approx and ex2.approx.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.analysis.float_ranges import Magnitudes
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Func, Op, uses
+from blocknb.language import types as t
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+TINY = 2.0**-126  # the least normal number of fp32
+SAFE = (2.0**-120, 2.0**120)  # divisors far from the ends, so that rounding on the way does not matter
+
+
+@gpu_pass(optional=True)
+def range_based_float_simplification(func: Func, target: Target, notes: Notes) -> Func:
+    """Leaves out the scaling of divisions and exponentials that cannot need it
+
+    A quotient whose divisor is proved to be neither huge nor tiny is a product with one reciprocal (that of zero is infinite, and
+    products with it are what quotients by zero are), and an exponential whose tiny results
+    (below 2^-126) cannot change anything that is stored is a single instruction. Softmax has both: the largest element is
+    taken off, so the sum of the exponentials is at least 1. exp2 is that instruction anyway, as it is in Triton: its results below
+    2^-126 are zero.
+    """
+    magnitudes = Magnitudes(affine.analyze(func), uses(func))
+    originals = {op.id: op for op in func.ops() if op.name in ("div", "exp", "exp2")}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name not in ("div", "exp", "exp2") or op.result.type.dtype != t.float32:
+            return NotImplemented
+        old = originals[op.id]
+        if op.name == "div":
+            if op.attrs.get("nearest"):
+                return NotImplemented
+            low, high = magnitudes.bounds(old.args[1])
+            apart = (SAFE[0] <= low and high <= SAFE[1]) or (-SAFE[1] <= low and high <= -SAFE[0])
+            if not apart and not magnitudes.is_whole(old.args[1]):
+                return NotImplemented
+            new = revised(op, attrs={**op.attrs, "normal": True})
+            what = f"lies between {low:g} and {high:g}" if apart else "is a whole number"
+            text = f"the divisor {what}: its reciprocal, and a product for each element"
+        else:
+            least = magnitudes.invisible(old.result)
+            if least < TINY and op.name == "exp":
+                return NotImplemented
+            new = revised(op, attrs={**op.attrs, "flush": True})
+            text = f"results below {least:.2g} change nothing that is stored: no scaling for those below 2^-126"
+            if least < TINY:
+                text = "exp2 is the GPU's own instruction, in which results below 2^-126 are zero"
+        rebuild.builder.append(new)
+        notes(new, text)
+        return new.results
+
+    return rebuild(func, visit) if originals else func
