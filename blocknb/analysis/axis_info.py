@@ -1,7 +1,7 @@
 """Contiguity, constancy and divisibility of the elements along an axis, in aligned groups of a power of two.
 
 For a value with a form they are read off its terms. A symbol in a form, and a value without one (a mask, a float), carries an
-`Info`, which comes from the op that made it: `x % m` counts on in groups as long as x does and both start at multiples of the
+`AxisInfo`, which comes from the op that made it: `x % m` counts on in groups as long as x does and both start at multiples of the
 group, a comparison holds one value over a group whose difference form cannot change its sign within it, and so on. These are
 the rules of Triton's AxisInfo, stated for forms; where they need numbers that are not negative, that is read off the form too.
 """
@@ -23,7 +23,7 @@ from blocknb.language.types import Tile
 PROMISES = ("multiple_of", "max_contiguous", "max_constancy")
 
 
-class Group(NamedTuple):
+class AxisRuns(NamedTuple):
     """On an axis: aligned groups of `contiguity` count on from an element that `divisor` divides; groups of `constancy` are equal."""
 
     contiguity: int = 1
@@ -31,10 +31,10 @@ class Group(NamedTuple):
     constancy: int = 1
 
 
-class Info(NamedTuple):
+class AxisInfo(NamedTuple):
     """One Group an axis, and a power of two that divides every element."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[AxisRuns, ...]
     every: int = 1
 
 
@@ -94,7 +94,7 @@ def _symbol_divisor(facts: FunctionFacts, symbol: Symbol, axis: int | None, grou
     return max(known.every, _at(known.groups[symbol.axes.index(axis)], group))
 
 
-def _at(group: Group, step: int) -> int:
+def _at(group: AxisRuns, step: int) -> int:
     """What divides the elements at multiples of `step`, given what divides the first of each group."""
     return group.divisor if step >= group.contiguity else min(group.divisor, step)
 
@@ -130,7 +130,7 @@ def sign_constancy(facts: FunctionFacts, form: Form, axis: int, size: int) -> in
 # -- from ops ------------------------------------------------------------------------------------------------------------
 
 
-def info(facts: FunctionFacts, value: Value) -> Info:
+def info(facts: FunctionFacts, value: Value) -> AxisInfo:
     """The Info of a value that stands for itself: an opaque symbol, a boolean, a float."""
     memo = facts.memo.infos
     if value not in memo:
@@ -141,7 +141,7 @@ def info(facts: FunctionFacts, value: Value) -> Info:
     return memo[value]
 
 
-def with_promises(known: Info, op: Op | None) -> Info:
+def with_promises(known: AxisInfo, op: Op | None) -> AxisInfo:
     """What is known, and what the author promised of an op's result by `multiple_of`, `max_contiguous` and `max_constancy`."""
     if op is None or not any(name in op.attrs for name in PROMISES):
         return known
@@ -153,76 +153,79 @@ def with_promises(known: Info, op: Op | None) -> Info:
             power_of_two((*op.attrs.get(name, ()), *(1,) * (axis + 1))[axis]) for name in PROMISES
         )
         size = op.result.type.shape[axis]
-        made = Group(max(group.contiguity, min(counting, size)), 1, max(group.constancy, min(steady, size)))
+        made = AxisRuns(max(group.contiguity, min(counting, size)), 1, max(group.constancy, min(steady, size)))
         found.append(made._replace(divisor=max(_at(group, made.contiguity), multiple)))
         every = max(every, multiple if made.contiguity == 1 else 1)
-    return Info(tuple(found), every)
+    return AxisInfo(tuple(found), every)
 
 
-def _info(facts: FunctionFacts, value: Value) -> Info:
-    nothing = Info((Group(),) * len(value.type.shape))
+def _info(facts: FunctionFacts, value: Value) -> AxisInfo:
+    nothing = AxisInfo((AxisRuns(),) * len(value.type.shape))
     if value in facts.argument:
         return _carried(facts, value, nothing)
     op = facts.definition.get(value)
     if op is None:
-        return Info((), facts.hints.get(value, 1) if not value.type.is_pointer else 1)
+        return AxisInfo((), facts.hints.get(value, 1) if not value.type.is_pointer else 1)
     match op.name:
-        case "const":
-            return Info(tuple(Group(1, 1, n) for n in value.type.shape))
-        case "splat":
-            return Info(tuple(Group(1, 1, n) for n in value.type.shape), snapshot(facts, op.args[0]).every)
+        case "const" | "splat":
+            every = snapshot(facts, op.args[0]).every if op.name == "splat" else 1
+            return AxisInfo(tuple(AxisRuns(1, 1, n) for n in value.type.shape), every)
         case "promise":
             return snapshot(facts, op.args[0])
         case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert" | "part":
             return _moved(op, snapshot(facts, op.args[0]))
         case "local_load":
             return nothing if (source := facts.stored(value)) is None else snapshot(facts, source)
-        case "if":
-            i = op.results.index(value)
-            return _meet(*(snapshot(facts, block.terminator.args[i]) for block in op.blocks))
-        case "for":
-            i = op.results.index(value)
-            return _meet(snapshot(facts, op.args[3 + i]), snapshot(facts, op.blocks[0].terminator.args[i]))
-        case "while":
-            return snapshot(facts, op.blocks[0].terminator.args[1 + op.results.index(value)])
+        case "if" | "for" | "while":
+            return _of_control(facts, op, op.results.index(value))
         case "reduce":
             kept = zip(*(constancies(facts, a) for a in op.args), strict=True)
             found = [min(c) for i, c in enumerate(kept) if i != op.attrs["axis"]]
-            return nothing if op.attrs.get("keep") else Info(tuple(Group(1, 1, k) for k in found))
+            return nothing if op.attrs.get("keep") else AxisInfo(tuple(AxisRuns(1, 1, k) for k in found))
         case "load" if not op.attrs.get("volatile"):
             return _pointwise(facts, op, nothing)
     return _elementwise(facts, op, nothing) if OPS[op.name].kind == "elementwise" else nothing
+
+
+def _of_control(facts: FunctionFacts, op: Op, i: int) -> AxisInfo:
+    """The AxisInfo of the i-th result of a branch or loop."""
+    match op.name:
+        case "if":
+            return _meet(*(snapshot(facts, block.terminator.args[i]) for block in op.blocks))
+        case "for":
+            return _meet(snapshot(facts, op.args[3 + i]), snapshot(facts, op.blocks[0].terminator.args[i]))
+    return snapshot(facts, op.blocks[0].terminator.args[1 + i])
 
 
 def constancies(facts: FunctionFacts, value: Value) -> list[int]:
     return [constancy(facts, value, axis) for axis in range(len(value.type.shape))]
 
 
-def snapshot(facts: FunctionFacts, value: Value) -> Info:
+def snapshot(facts: FunctionFacts, value: Value) -> AxisInfo:
     """The Info of any value, with a form or without."""
     found = []
     for axis in range(len(value.type.shape)):
         counting = contiguity(facts, value, axis)
-        found.append(Group(counting, divisor(facts, value, axis, counting), constancy(facts, value, axis)))
-    return Info(tuple(found), divisor(facts, value, None, 1))
+        found.append(AxisRuns(counting, divisor(facts, value, axis, counting), constancy(facts, value, axis)))
+    return AxisInfo(tuple(found), divisor(facts, value, None, 1))
 
 
-def _meet(a: Info, b: Info) -> Info:
+def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
     """What holds for both."""
     found = []
     for x, y in zip(a.groups, b.groups, strict=True):
         counting = min(x.contiguity, y.contiguity)
         found.append(
-            Group(
+            AxisRuns(
                 counting,
                 min(max(_at(x, counting), a.every), max(_at(y, counting), b.every)),
                 min(x.constancy, y.constancy),
             )
         )
-    return Info(tuple(found), min(a.every, b.every))
+    return AxisInfo(tuple(found), min(a.every, b.every))
 
 
-def _carried(facts: FunctionFacts, value: Value, nothing: Info) -> Info:
+def _carried(facts: FunctionFacts, value: Value, nothing: AxisInfo) -> AxisInfo:
     """By induction over the trips: a guess that holds at first and, if it holds now, holds next."""
     op, block, i = facts.argument[value]
     if op.name == "while" and block == 1:
@@ -242,7 +245,7 @@ def _carried(facts: FunctionFacts, value: Value, nothing: Info) -> Info:
     return nothing
 
 
-def _moved(op: Op, x: Info) -> Info:
+def _moved(op: Op, x: AxisInfo) -> AxisInfo:
     """The Info after a shape op."""
     old, new = op.args[0].type.shape, op.result.type.shape
     match op.name:
@@ -252,13 +255,13 @@ def _moved(op: Op, x: Info) -> Info:
             return x._replace(groups=tuple(_part(g, 1, n) for g, n in zip(x.groups, new, strict=True)))
         case "broadcast":
             return x._replace(
-                groups=tuple(g if n == m else Group(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
+                groups=tuple(g if n == m else AxisRuns(1, 1, m) for g, n, m in zip(x.groups, old, new, strict=True))
             )
         case "trans":
             return x._replace(groups=tuple(x.groups[axis] for axis in op.attrs["perm"]))
         case "expand_dims":
             axis = op.attrs["axis"]
-            return x._replace(groups=(*x.groups[:axis], Group(), *x.groups[axis:]))
+            return x._replace(groups=(*x.groups[:axis], AxisRuns(), *x.groups[axis:]))
     found = []
     cut = pieces(old, new)
     for axis in range(len(new)):
@@ -266,32 +269,32 @@ def _moved(op: Op, x: Info) -> Info:
         for piece in (p for p in cut if p.new == axis):
             part = _part(x.groups[piece.old], piece.old_weight, piece.size)
             group = part if group is None else _joined(group, part, piece.new_weight)
-        found.append(group or Group())
+        found.append(group or AxisRuns())
     return x._replace(groups=tuple(found))
 
 
-def _part(group: Group, weight: int, size: int) -> Group:
+def _part(group: AxisRuns, weight: int, size: int) -> AxisRuns:
     """Of an axis with these groups, the piece whose steps are `weight` long."""
     if weight > 1:
-        return Group(1, 1, min(max(group.constancy // weight, 1), size))
+        return AxisRuns(1, 1, min(max(group.constancy // weight, 1), size))
     counting = min(group.contiguity, size)
-    return Group(counting, _at(group, counting), min(group.constancy, size))
+    return AxisRuns(counting, _at(group, counting), min(group.constancy, size))
 
 
-def _joined(inner: Group, outer: Group, weight: int) -> Group:
+def _joined(inner: AxisRuns, outer: AxisRuns, weight: int) -> AxisRuns:
     """An axis whose inner part (of size `weight`) and outer part are these; counting does not go on over the seam."""
     return inner._replace(constancy=inner.constancy if inner.constancy < weight else weight * outer.constancy)
 
 
-def _pointwise(facts: FunctionFacts, op: Op, nothing: Info) -> Info:
+def _pointwise(facts: FunctionFacts, op: Op, nothing: AxisInfo) -> AxisInfo:
     """Equal operands give equal results."""
     if not nothing.groups:
         return nothing
     kept = zip(*(constancies(facts, a) for a in op.args), strict=True)
-    return Info(tuple(Group(1, 1, min(k)) for k in kept))
+    return AxisInfo(tuple(AxisRuns(1, 1, min(k)) for k in kept))
 
 
-def _elementwise(facts: FunctionFacts, op: Op, nothing: Info) -> Info:
+def _elementwise(facts: FunctionFacts, op: Op, nothing: AxisInfo) -> AxisInfo:
     plain, dtype = _pointwise(facts, op, nothing), op.result.type.dtype
     if op.name == "cmp":
         return _compared(facts, op, plain)
@@ -313,7 +316,7 @@ def _elementwise(facts: FunctionFacts, op: Op, nothing: Info) -> Info:
     return plain
 
 
-def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, plain: Info) -> Info:
+def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, plain: AxisInfo) -> AxisInfo:
     """A number that is kept modulo 2^bits: groups that start at multiples of their size do not straddle a seam."""
     if form is None:
         return plain
@@ -324,16 +327,16 @@ def _wrapped(facts: FunctionFacts, form: Form | None, type: Tile, bits: int, pla
             counting //= 2
         steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
         found.append(
-            Group(
+            AxisRuns(
                 counting,
                 min(form_divisor(facts, form, axis, counting), most),
                 max(steady, plain.groups[axis].constancy),
             )
         )
-    return Info(tuple(found), min(form_divisor(facts, form, None, 1), most))
+    return AxisInfo(tuple(found), min(form_divisor(facts, form, None, 1), most))
 
 
-def _compared(facts: FunctionFacts, op: Op, plain: Info) -> Info:
+def _compared(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
     """`a < b` is the sign of a - b, or the opposite of that of b - a - 1; the other orders are these, turned around."""
     a, b = op.args
     x, y = facts.form(a), facts.form(b)
@@ -348,15 +351,15 @@ def _compared(facts: FunctionFacts, op: Op, plain: Info) -> Info:
         size = op.result.type.shape[axis]
         steady = max(sign_constancy(facts, f, axis, size) for f in (below, opposite))
         found.append(group._replace(constancy=max(group.constancy, steady)))
-    return Info(tuple(found))
+    return AxisInfo(tuple(found))
 
 
-def _selected(facts: FunctionFacts, op: Op, plain: Info) -> Info:
+def _selected(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
     condition, a, b = op.args
     return _chosen(plain, constancies(facts, condition), snapshot(facts, a), snapshot(facts, b))
 
 
-def _bounded(facts: FunctionFacts, op: Op, plain: Info) -> Info:
+def _bounded(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
     """min and max choose by the sign of the difference."""
     a, b = op.args
     x, y = facts.form(a), facts.form(b)
@@ -369,17 +372,17 @@ def _bounded(facts: FunctionFacts, op: Op, plain: Info) -> Info:
     return _chosen(plain, steady, snapshot(facts, a), snapshot(facts, b))
 
 
-def _chosen(plain: Info, steady: list[int], a: Info, b: Info) -> Info:
+def _chosen(plain: AxisInfo, steady: list[int], a: AxisInfo, b: AxisInfo) -> AxisInfo:
     """One of two values, the same one throughout groups of `steady`."""
     either = _meet(a, b)
     found = []
     for axis, (group, both) in enumerate(zip(plain.groups, either.groups, strict=True)):
         counting = min(steady[axis], both.contiguity)
-        found.append(Group(counting, _at(both, counting), max(group.constancy, min(steady[axis], both.constancy))))
-    return Info(tuple(found), either.every)
+        found.append(AxisRuns(counting, _at(both, counting), max(group.constancy, min(steady[axis], both.constancy))))
+    return AxisInfo(tuple(found), either.every)
 
 
-def _grouped(facts: FunctionFacts, op: Op, plain: Info) -> Info:
+def _grouped(facts: FunctionFacts, op: Op, plain: AxisInfo) -> AxisInfo:
     """Division and remainder, by an aligned divisor, of something that counts from aligned starts; the bit forms of both likewise."""
     a, b = op.args
     constant = facts.integer(b).constant
@@ -399,13 +402,13 @@ def _grouped(facts: FunctionFacts, op: Op, plain: Info) -> Info:
             step //= 2
         if not keeps:
             low = divisor(facts, b, axis, 1) if op.name == "and" else 1
-            found.append(Group(1, low, max(step, group.constancy)))
+            found.append(AxisRuns(1, low, max(step, group.constancy)))
             continue
         first = divisor(facts, a, axis, step)
         found.append(
-            Group(step, first if op.name == "and" else min(first, divisor(facts, b, axis, step)), group.constancy)
+            AxisRuns(step, first if op.name == "and" else min(first, divisor(facts, b, axis, step)), group.constancy)
         )
-    return Info(tuple(found), _every(facts, op))
+    return AxisInfo(tuple(found), _every(facts, op))
 
 
 def _single(form: Form) -> Symbol | None:
@@ -461,6 +464,6 @@ def promised(facts: FunctionFacts, op: Op, form: Form) -> bool:
     for axis, size in enumerate(op.result.type.shape):
         counting = _form_contiguity(facts, form, axis, size)
         steady = min((_steady(facts, s, axis, size) for s in form.symbols()), default=size)
-        found.append(Group(counting, form_divisor(facts, form, axis, counting), steady))
-    known = Info(tuple(found), form_divisor(facts, form, None, 1))
+        found.append(AxisRuns(counting, form_divisor(facts, form, axis, counting), steady))
+    known = AxisInfo(tuple(found), form_divisor(facts, form, None, 1))
     return with_promises(known, op) != known

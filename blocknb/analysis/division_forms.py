@@ -27,24 +27,30 @@ def polynomial(facts: FunctionFacts, op: Op) -> Form | None:
     b = facts.widened(op.args[1])
     if b is None:
         return None
-    constant = b.constant
     match op.name:
-        case "shl" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
-            return facts.integer(op.args[0]).scaled(1 << constant)
-        case "shr" if constant is not None and 0 <= constant < op.result.type.dtype.bits:
-            return _divided(facts, a, 1 << constant, shape, floor=True)[0]
-        case "div" if constant is not None and constant > 0:
-            return _divided(facts, a, constant, shape)[0]
-        case "rem" if constant is not None and constant > 0:
-            return _divided(facts, a, constant, shape)[1]
-        case "and" if constant is not None and constant > 0 and constant & (constant + 1) == 0:
-            return _divided(facts, a, constant + 1, shape, floor=True)[1]
         case "or" | "xor":
             return a + b if _disjoint(facts, a, b, shape) or _disjoint(facts, b, a, shape) else None
         case "min" | "max":
             low, high = ranges.interval(facts, a - b, shape)
             smaller, larger = (a, b) if high <= 0 else (b, a)
             return (smaller if op.name == "min" else larger) if high <= 0 or low >= 0 else None
+    return None if b.constant is None else _by_constant(facts, op, a, b.constant)
+
+
+def _by_constant(facts: FunctionFacts, op: Op, a: Form, constant: int) -> Form | None:
+    """The form of a shift, division, remainder or mask whose second operand is a constant."""
+    shape, bits = op.result.type.shape, op.result.type.dtype.bits
+    match op.name:
+        case "shl" if 0 <= constant < bits:
+            return facts.integer(op.args[0]).scaled(1 << constant)
+        case "shr" if 0 <= constant < bits:
+            return _divided(facts, a, 1 << constant, shape, floor=True)[0]
+        case "div" if constant > 0:
+            return _divided(facts, a, constant, shape)[0]
+        case "rem" if constant > 0:
+            return _divided(facts, a, constant, shape)[1]
+        case "and" if constant > 0 and constant & (constant + 1) == 0:
+            return _divided(facts, a, constant + 1, shape, floor=True)[1]
     return None
 
 

@@ -9,6 +9,7 @@ that is rounded to fp16, or added to one that is at least one, may as well be ze
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 from blocknb.analysis import online_softmax, ranges
 from blocknb.analysis.facts import FunctionFacts
@@ -27,7 +28,7 @@ DEPTH = 32  # how many ops a question follows in a row
 HIDDEN = 2.0**-64
 
 
-class Magnitudes:
+class FloatRanges:
     """Answers about the floats of one Func, found when asked for."""
 
     def __init__(self, facts: FunctionFacts, users: Users):
@@ -53,24 +54,18 @@ class Magnitudes:
         op = self.facts.definition.get(value)
         if op is None or (op.blocks and op.name != "reduce"):
             return EVERYTHING
-        found = [self._bounds.get(a, EVERYTHING) for a in op.args]
+        return self._of_op(op, [self._bounds.get(a, EVERYTHING) for a in op.args])
+
+    def _of_op(self, op: Op, found: Sequence[Interval]) -> Interval:
+        """The range of a float op's result from those of its operands."""
         match op.name:
             case "const":
                 number = float(op.attrs["value"])
                 return EVERYTHING if math.isnan(number) else (number, number)
             case "cast":
                 return found[0] if op.args[0].type.dtype.kind != "bool" else (0.0, 1.0)
-            case "exp":
-                return tuple(map(_exp, found[0]))  # type: ignore[return-value]
-            case "exp2":
-                return tuple(_exp(x * math.log(2)) for x in found[0])  # type: ignore[return-value]
-            case "neg":
-                return -found[0][1], -found[0][0]
-            case "abs":
-                ends = sorted(map(abs, found[0]))
-                return (0.0 if found[0][0] <= 0 <= found[0][1] else ends[0]), ends[1]
-            case "sqrt":
-                return (math.sqrt(max(found[0][0], 0.0)), math.sqrt(found[0][1]) if found[0][1] > 0 else 0.0)
+            case name if name in UNARY:
+                return UNARY[name](found[0])
             case "add":
                 return _sum(found[0], found[1])
             case "sub":
@@ -80,12 +75,8 @@ class Magnitudes:
             case "mul":
                 corners = [_product(x, y) for x in found[0] for y in found[1]]
                 return min(corners), max(corners)
-            case "min" | "max":  # a NaN gives way to the other operand: only those that are none limit the result
-                low, high = min(a for a, _ in found), max(b for _, b in found)
-                for (least, most), operand in zip(found, op.args, strict=True):
-                    if op.attrs.get("nan") or self.is_number(operand):
-                        low, high = (low, min(high, most)) if op.name == "min" else (max(low, least), high)
-                return low, high
+            case "min" | "max":
+                return self._extreme(op, found)
             case "select":
                 return min(a for a, _ in found[1:]), max(b for _, b in found[1:])
             case "reduce":
@@ -93,6 +84,14 @@ class Magnitudes:
             case name if name in SAME:
                 return found[0]
         return EVERYTHING
+
+    def _extreme(self, op: Op, found: Sequence[Interval]) -> Interval:
+        """The range of a minimum or maximum. A NaN gives way to the other operand: only operands that are no NaN limit the result."""
+        low, high = min(a for a, _ in found), max(b for _, b in found)
+        for (least, most), operand in zip(found, op.args, strict=True):
+            if op.attrs.get("nan") or self.is_number(operand):
+                low, high = (low, min(high, most)) if op.name == "min" else (max(low, least), high)
+        return low, high
 
     def is_number(self, value: Value) -> bool:
         """Whether a value is surely no NaN."""
@@ -208,6 +207,33 @@ def _overflowing(bounds: Interval, value: Value) -> Interval:
 
 def _exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf
+
+
+def _exp_range(x: Interval) -> Interval:
+    return _exp(x[0]), _exp(x[1])
+
+
+def _exp2_range(x: Interval) -> Interval:
+    return _exp(x[0] * math.log(2)), _exp(x[1] * math.log(2))
+
+
+def _abs_range(x: Interval) -> Interval:
+    ends = sorted(map(abs, x))
+    return (0.0 if x[0] <= 0 <= x[1] else ends[0]), ends[1]
+
+
+def _sqrt_range(x: Interval) -> Interval:
+    return math.sqrt(max(x[0], 0.0)), math.sqrt(x[1]) if x[1] > 0 else 0.0
+
+
+#: The ranges of functions of one operand.
+UNARY: dict[str, Callable[[Interval], Interval]] = {
+    "exp": _exp_range,
+    "exp2": _exp2_range,
+    "neg": lambda x: (-x[1], -x[0]),
+    "abs": _abs_range,
+    "sqrt": _sqrt_range,
+}
 
 
 def _sum(a: Interval, b: Interval) -> Interval:

@@ -154,23 +154,38 @@ def _rule(facts: FunctionFacts, op: Op) -> Interval | None:
             return min(a[0], b[0]), max(a[1], b[1])
         case "abs", [a]:
             return (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), max(abs(a[0]), abs(a[1]))
-        case "div", [a, b] if b[0] > 0 or b[1] < 0:
-            corners = [_truncated(x, y) for x in a for y in b]
-            return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
-        case "div", [a, b] if a[0] >= 0 and b[0] == 0:  # by zero it is zero or a, as code generators have it
-            return 0, a[1]
-        case "rem", [a, b]:
-            most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
-            return max(min(a[0], 0), -most), min(max(a[1], 0), most)
-        case "and", [a, b] if a[0] >= 0 or b[0] >= 0:
-            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
-        case (("or" | "xor"), [a, b]) if a[0] >= 0 and b[0] >= 0:
-            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
-        case "shr", [a, b] if b[0] >= 0 and b[1] < op.args[1].type.dtype.bits:
-            corners = [x >> y for x in a for y in b]
-            return min(corners), max(corners)
+        case (("div" | "rem"), [a, b]):
+            return _division(op.name, a, b)
+        case (("and" | "or" | "xor" | "shr"), [a, b]):
+            return _bitwise(op.name, a, b, op.args[1].type.dtype.bits)
         case (("add" | "sub" | "mul"), [a, b]):
             return _arithmetic(op.name, a, b)
+    return None
+
+
+def _division(name: str, a: Interval, b: Interval) -> Interval | None:
+    """Bounds of a quotient or remainder."""
+    if name == "rem":
+        most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
+        return max(min(a[0], 0), -most), min(max(a[1], 0), most)
+    if b[0] > 0 or b[1] < 0:
+        corners = [_truncated(x, y) for x in a for y in b]
+        return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
+    if a[0] >= 0 and b[0] == 0:  # a division by zero gives zero or a, as in the code generators
+        return 0, a[1]
+    return None
+
+
+def _bitwise(name: str, a: Interval, b: Interval, bits: int) -> Interval | None:
+    """Bounds of bit operations on numbers that are not negative, and of right shifts."""
+    match name:
+        case "and" if a[0] >= 0 or b[0] >= 0:
+            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
+        case "or" | "xor" if a[0] >= 0 and b[0] >= 0:
+            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
+        case "shr" if b[0] >= 0 and b[1] < bits:
+            corners = [x >> y for x in a for y in b]
+            return min(corners), max(corners)
     return None
 
 
@@ -235,7 +250,12 @@ def _compared(facts: FunctionFacts, op: Op) -> bool | None:
     low, high = x[0] - y[1], x[1] - y[0]
     if a.type.dtype.kind != "bool" and all(_faithful(facts, v) for v in (a, b)):
         low, high = interval(facts, facts.integer(a) - facts.integer(b), a.type.shape)
-    match op.attrs["pred"]:
+    return _decided(op.attrs["pred"], low, high)
+
+
+def _decided(pred: str, low: int, high: int) -> bool | None:
+    """A comparison with zero of a difference between `low` and `high`; None where it may be both."""
+    match pred:
         case "lt":
             return True if high < 0 else False if low >= 0 else None
         case "le":
@@ -246,7 +266,7 @@ def _compared(facts: FunctionFacts, op: Op) -> bool | None:
             return True if low >= 0 else False if high < 0 else None
     differ = low > 0 or high < 0
     same = low == high == 0
-    return (differ if op.attrs["pred"] == "ne" else same) if differ or same else None
+    return (differ if pred == "ne" else same) if differ or same else None
 
 
 def _faithful(facts: FunctionFacts, value: Value) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from blocknb.analysis import axis_info
 from blocknb.analysis.bounds import bounds_of
-from blocknb.analysis.coordinates import Deal, Refused
+from blocknb.analysis.coordinates import CoordinateAssignment, NotABox
 from blocknb.analysis.linear_forms import VALUE, Form
 from blocknb.analysis.polynomials import (
     Poly,
@@ -36,14 +36,14 @@ from blocknb.language.bulk import MOST_RANK, UNBOUNDED
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
-__all__ = ["Box", "Poly", "Scalar", "at_top", "box_of", "emit"]
+__all__ = ["Poly", "Scalar", "TmaBox", "at_top", "box_of", "emit"]
 
 ALIGNMENT = 16  # bytes, of the array, of its strides, and of the rows of a box
 SIDES = ("rows", "columns")
 
 
 @dataclass(frozen=True)
-class Box:
+class TmaBox:
     """A box of an array: `root` the pointer parameter, and outer to inner by axis of the array `dims` (elements), `strides` (elements; of
     all axes but the innermost, whose stride is 1) and `start`, the coordinates of the first element. Dims and strides are numbers or
     polynomials of the launch (see `at_top`), starts polynomials of the program (see `emit`). `axes`: the array's axis of each of the two
@@ -61,17 +61,17 @@ class Box:
         return len(self.dims)
 
 
-def box_of(facts: Facts, op: Op, at: Op | None = None) -> Box | str:
+def box_of(facts: Facts, op: Op, at: Op | None = None) -> TmaBox | str:
     """The box that a load or store of a tile moves; if it moves none, why, as a phrase for a note. Without a box are also accesses that
     would have to be zero-filled with something else than zero, that are volatile, or of elements that are not of 8, 16 or 32 bits.
     An access that is not in the function stands for one that is, `at`."""
     try:
-        return _Reader(facts, op, at or op).box()
-    except Refused as refused:
+        return _BoxReader(facts, op, at or op).box()
+    except NotABox as refused:
         return str(refused)
 
 
-class _Reader:
+class _BoxReader:
     """One access. `coordinates` and `strides` are by axis of the tile, `outer` by the product of parameters that is the stride."""
 
     def __init__(self, facts: Facts, op: Op, at: Op):
@@ -82,23 +82,23 @@ class _Reader:
         shape = self.pointer.type.shape
         self.axes = tuple(i for i, n in enumerate(shape) if n > 1)
         if len(self.axes) != 2:
-            raise Refused("its tile has not two axes")
+            raise NotABox("its tile has not two axes")
         self.names = dict(zip(self.axes, SIDES, strict=True))
 
-    def box(self) -> Box:
+    def box(self) -> TmaBox:
         self.suits()
         root, form = self.address()
         strides = {axis: self.stride(form, axis) for axis in self.axes}
         unit = next((axis for axis in reversed(self.axes) if strides[axis].constant == 1), None)
         if unit is None:
-            raise Refused("neither its rows nor its columns lie side by side")
+            raise NotABox("neither its rows nor its columns lie side by side")
         (other,) = (axis for axis in self.axes if axis != unit)
         self.check_rows(unit, strides[other], self.names[other])
         bounds = bounds_of(self.facts, self.mask)
         if isinstance(bounds, str):
-            raise Refused(bounds)
+            raise NotABox(bounds)
         rest = form.only(lambda m: all(s.is_uniform for s in m))
-        deal = Deal(self.facts, strides, unit, bounds)
+        deal = CoordinateAssignment(self.facts, strides, unit, bounds)
         deal.out(rest)
         return self.finished(root, deal, other, unit)
 
@@ -107,11 +107,11 @@ class _Reader:
     def suits(self) -> None:
         op, dtype = self.op, self.pointer.type.dtype.element
         if op.attrs.get("volatile"):
-            raise Refused("it is volatile")
+            raise NotABox("it is volatile")
         if op.name == "load" and len(op.args) > 2 and not self.is_zero(op.args[2]):
-            raise Refused("where its mask is off it is not zero")
+            raise NotABox("where its mask is off it is not zero")
         if dtype.bits not in (8, 16, 32):
-            raise Refused(f"its elements are {dtype}")
+            raise NotABox(f"its elements are {dtype}")
 
     def is_zero(self, value: Value) -> bool:
         op = self.facts.definition.get(value)
@@ -132,9 +132,9 @@ class _Reader:
             base, before = facts.base(op.args[0]), facts.form(op.args[0])
             form = None if before is None else form + before
         if base is None or form is None or base not in facts.func.params:
-            raise Refused("its array is no argument of the kernel")
+            raise NotABox("its array is no argument of the kernel")
         if facts.hints.get(base, 1) % ALIGNMENT:
-            raise Refused(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
+            raise NotABox(f"its array is not known to begin at a multiple of {ALIGNMENT} bytes")
         return base, form
 
     def stride(self, form: Form, axis: int) -> Form:
@@ -142,12 +142,12 @@ class _Reader:
         name = self.names[axis]
         cut = form.split(axis)
         if cut is None:
-            raise Refused(self.irregular(form, axis))
+            raise NotABox(self.irregular(form, axis))
         stride = cut[0]
         if len(stride.terms) != 1 or not all(known_before(self.facts, s) for s in stride.symbols()):
-            raise Refused(f"its {name} are not one stride apart that the launch knows")
+            raise NotABox(f"its {name} are not one stride apart that the launch knows")
         if next(iter(stride.terms.values())) < 0:
-            raise Refused(f"its {name} run backwards")
+            raise NotABox(f"its {name} run backwards")
         return stride
 
     def irregular(self, form: Form, axis: int) -> str:
@@ -180,44 +180,47 @@ class _Reader:
         size = self.pointer.type.dtype.element.bytes
         length = self.pointer.type.shape[unit] * size
         if length % ALIGNMENT:
-            raise Refused(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
+            raise NotABox(f"a row of it has {length} bytes, which is no multiple of {ALIGNMENT}")
         if axis_info.form_divisor(self.facts, stride, None, 1) * size % ALIGNMENT:
-            raise Refused(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
+            raise NotABox(f"its {name} are not known to be a multiple of {ALIGNMENT} bytes apart")
 
     # -- what comes of it ----------------------------------------------------------------------------------------------------
 
-    def finished(self, root: Value, deal: Deal, other: int, unit: int) -> Box:
+    def extent(self, deal: CoordinateAssignment, side: int) -> Scalar:
+        """The dim of the array along an axis of the tile, by the bounds in the mask."""
+        at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
+        if side not in deal.bounds.lower:
+            moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
+            if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
+                raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+            self.check_start(at, f"its {self.names[side]}")
+        found = Form.of(UNBOUNDED) if upper is None else at - upper
+        if not all(known_before(self.facts, s) for s in found.symbols()):
+            raise NotABox(f"the bound of its {self.names[side]} is not known to the launch")
+        return scalar(found)
+
+    def finished(self, root: Value, deal: CoordinateAssignment, other: int, unit: int) -> TmaBox:
         outer, size = deal.outer, self.pointer.type.dtype.element.bytes
         if len(outer) + 2 > MOST_RANK:
-            raise Refused(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
+            raise NotABox(f"its array would have {len(outer) + 2} axes, and {MOST_RANK} are the most")
         dims: list[Scalar] = [UNBOUNDED if axis.extent is None else scalar(axis.extent) for axis in outer]
-        for side in (other, unit):
-            at, upper = deal.coordinates[side], deal.bounds.upper.get(side)
-            if side not in deal.bounds.lower:
-                moving = (c for m, c in at.terms.items() if m and not all(known_before(self.facts, s) for s in m))
-                if upper is not None and min(moving, default=0) < 0 and not self.nonnegative(at):
-                    raise Refused(f"the bound of its {self.names[side]} is not known to the launch")
-                self.check_start(at, f"its {self.names[side]}")
-            extent = Form.of(UNBOUNDED) if upper is None else at - upper
-            if not all(known_before(self.facts, s) for s in extent.symbols()):
-                raise Refused(f"the bound of its {self.names[side]} is not known to the launch")
-            dims.append(scalar(extent))
+        dims += [self.extent(deal, side) for side in (other, unit)]
         for axis in outer:
             if axis_info.form_divisor(self.facts, axis.stride, None, 1) * size % ALIGNMENT:
-                raise Refused(f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})")
+                raise NotABox(f"it does not start a known multiple of {ALIGNMENT} bytes from its array ({axis.stride})")
             if not axis.checked:
                 self.check_start(axis.at, "it")
         start = [axis.at for axis in outer] + [deal.coordinates[other], deal.coordinates[unit]]
         found = tuple(by_index(self.facts, at) for at in start)
         if not all(emittable(self.facts, at) for at in found):
-            raise Refused("where it lies depends on a loop without an index")
+            raise NotABox("where it lies depends on a loop without an index")
         strides = (*(scalar(axis.stride) for axis in outer), scalar(deal.strides[other]))
         place = {other: len(outer), unit: len(outer) + 1}
-        return Box(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
+        return TmaBox(root, tuple(dims), strides, found, (place[self.axes[0]], place[self.axes[1]]))
 
     def nonnegative(self, at: Form) -> bool:
         return nonnegative(self.facts, at, self.positive)
 
     def check_start(self, at: Form, name: str) -> None:
         if not self.nonnegative(at):
-            raise Refused(f"{name} may begin before the array, and its mask does not say so")
+            raise NotABox(f"{name} may begin before the array, and its mask does not say so")

@@ -9,7 +9,7 @@ from front import ir, kernel
 
 import blocknb.language as bl
 from blocknb.analysis import affine
-from blocknb.analysis.float_ranges import Magnitudes
+from blocknb.analysis.float_ranges import FloatRanges
 from blocknb.ir.core import uses
 from blocknb.passes.tile.range_based_float_simplification import range_based_float_simplification
 from blocknb.target import Target
@@ -28,7 +28,7 @@ def changed(k, **arguments) -> dict[str, int]:
 def bounds(k, name: str, **arguments) -> tuple[float, float]:
     func = ir(k, **arguments)
     (value,) = (r for op in func.ops() for r in op.results if r.name == name)
-    return Magnitudes(affine.analyze(func), uses(func)).bounds(value)
+    return FloatRanges(affine.analyze(func), uses(func)).bounds(value)
 
 
 @kernel

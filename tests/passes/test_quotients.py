@@ -11,7 +11,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func
 from blocknb.ir.verify import verify
-from blocknb.passes.support.division_by_invariant import Quotients, along_axes
+from blocknb.passes.support.division_by_invariant import InvariantDivisions, along_axes
 
 MOST = (1 << 31) - 1
 TEXT = """
@@ -44,8 +44,8 @@ func @quotients(%out: ptr<i32> div 16, %mix: i32 div 1, %d: i32 div 1, %x: i32 d
 """
 
 
-def rewritten(func: Func) -> tuple[Func, Quotients]:
-    quotients = Quotients(func, affine.analyze(func))
+def rewritten(func: Func) -> tuple[Func, InvariantDivisions]:
+    quotients = InvariantDivisions(func, affine.analyze(func))
 
     def visit(op, rebuild):
         found = quotients.emit(rebuild.builder, rebuild.get, op)

@@ -92,10 +92,10 @@ def may_come_first(op: Op) -> bool:
     return op.name == "trans"
 
 
-def find(func: Func) -> dict[int, Store]:
+def find(func: Func) -> dict[int, SubtiledStore]:
     """The stores of a distributed Func that are cut, by op id."""
     facts, users = affine.analyze(func), uses(func)
-    found: dict[int, Store] = {}
+    found: dict[int, SubtiledStore] = {}
     for op in func.ops():
         made = facts.definition.get(op.args[1]) if op.name == "store" else None
         if made is None or made.name != "convert" or len(users[made.result]) > 1:
@@ -103,11 +103,11 @@ def find(func: Func) -> dict[int, Store]:
         if (cut := parts(op, made)) is not None:
             home = facts.parent[op]
             block = func.body if home is None else next(b for b in home.blocks if op in b.ops)
-            found[op.id] = Store(op, made, *cut, block, facts, users)
+            found[op.id] = SubtiledStore(op, made, *cut, block, facts, users)
     return found
 
 
-class Store:
+class SubtiledStore:
     """A store that is cut into `count` parts along an axis. `made`, by op id and in order: what is made part by part for it alone. That is
     the conversion, and where other tiles are loaded for it (what a product is added to), all from there on."""
 

@@ -21,8 +21,8 @@ from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmat
 from blocknb.layouts.wgmma import ALIGNMENT
 from blocknb.passes.memory import software_pipelining
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.mma_operands import Operands, from_shared
-from blocknb.passes.support.share_transposed_buffers import share_turned
+from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
+from blocknb.passes.support.share_transposed_buffers import share_transposed
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -40,7 +40,7 @@ def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
     reduction across warps reduces in each warp first and exchanges only one value a warp.
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
-    return share_turned(Lowering(func, target, notes).run(), notes)
+    return share_transposed(ConversionLowering(func, target, notes).run(), notes)
 
 
 # -- reductions across warps
@@ -98,7 +98,7 @@ def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
 # -- conversions
 
 
-class Lowering(Rebuild):
+class ConversionLowering(Rebuild):
     """Makes cross-warp conversions and the operands of plain dots explicit.
 
     A conversion is not lowered where it stands but at its first use in the same block (or at the block's end), together with
@@ -112,7 +112,7 @@ class Lowering(Rebuild):
         self.waiting: list[dict[Value, Op]] = [{}]
         self.ahead: dict[Value, tuple[Value, SharedLayout]] = {}  # of those that wait: what is stored already
         self.used = uses(func)
-        self.operands = Operands(self.builder, self.store)
+        self.operands = OperandBuffers(self.builder, self.store)
         self.early = software_pipelining.early_loads(func, target)
 
     def one(self, op: Op) -> None:

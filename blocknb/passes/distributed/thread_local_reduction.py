@@ -58,11 +58,11 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
             for plan in kept.values():
                 parts = prod(plan.kept)
                 notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, put together behind it")
-    return Deferring(func, plans).run() if plans else func
+    return ReductionRewriter(func, plans).run() if plans else func
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReductionPlan:
     """An accumulator of a loop: multiplied by `scaled`, if by anything, it becomes `update` with a `reduction`. The axis of this is split
     into runs of bits: `runs` of extents, those `kept` are shared by threads."""
 
@@ -76,7 +76,7 @@ class Plan:
         return tuple(extent for mine, extent in self.runs if not mine)
 
 
-def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> Plan | None:
+def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> ReductionPlan | None:
     """What to do about what a loop carries at a place; None if it is no sum that can wait."""
     total, after = body.args[1 + place], body.terminator.args[place]
     update = made.get(after)
@@ -93,7 +93,7 @@ def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> 
             continue
         alone = only(users, new, update) and only(users, before, update) and only(users, total, scaled or update)
         if alone and (runs := split(reduction)) is not None:
-            return Plan(update, reduction, scaled, runs)
+            return ReductionPlan(update, reduction, scaled, runs)
     return None
 
 
@@ -143,10 +143,10 @@ def split(reduction: Op) -> tuple[tuple[bool, int], ...] | None:
     return tuple((kind, 1 << len(list(run))) for kind, run in groupby(kinds))
 
 
-class Deferring(Rebuild):
+class ReductionRewriter(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, plans: dict[int, dict[int, Plan]]):
+    def __init__(self, func: Func, plans: dict[int, dict[int, ReductionPlan]]):
         super().__init__(func, lambda op, _: self.visit_loop(op))
         self.plans, self.made = plans, definitions(func)
         everything = [plan for found in plans.values() for plan in found.values()]
@@ -174,7 +174,7 @@ class Deferring(Rebuild):
             assert found[place].type == op.results[place].type
         return found
 
-    def inside(self, op: Op, plan: Plan) -> Sequence[Value]:
+    def inside(self, op: Op, plan: ReductionPlan) -> Sequence[Value]:
         """One of the ops of a trip, on parts."""
         b, kind = self.builder, self.kind(plan)
         if op.id == plan.reduction.id:
@@ -182,21 +182,21 @@ class Deferring(Rebuild):
         args = [self.spread(x, kind, plan) if x.type != kind else x for x in op.args]
         return (b.value(op.name, *args, **op.attrs),)
 
-    def kind(self, plan: Plan) -> Tile:
+    def kind(self, plan: ReductionPlan) -> Tile:
         """The type of what is carried: the reduced tile's, with one element of each thread along the axis."""
         source = plan.reduction.args[0].type
         shape, layout = arranged(source.shape, source.layout, plan)
         axis = plan.reduction.attrs["axis"]
         return Tile(source.dtype, (*shape[:axis], *shape[axis + 1 :]), layout.slice(axis))
 
-    def parts(self, op: Op, plan: Plan) -> Value:
+    def parts(self, op: Op, plan: ReductionPlan) -> Value:
         """What each thread has of a block: those bits of the axis that are a thread's own in front of the others, reduced."""
         b, x = self.builder, op.args[0]
         for name, attrs in steps(x.type.shape, plan):
             x = b.value(name, x, **attrs)
         return emit_copy(op.replace(args=(x,), results=(Value(self.kind(plan), op.result.name),)), b, {}).result
 
-    def first(self, value: Value, plan: Plan, kind: Tile) -> Value:
+    def first(self, value: Value, plan: ReductionPlan, kind: Tile) -> Value:
         """What parts begin with."""
         b = self.builder
         neutral = COMBINES[plan.update.name]
@@ -219,7 +219,7 @@ class Deferring(Rebuild):
         zero = b.const(0, number.type)
         return b.value("select", b.value("cmp", number, zero, pred="eq"), whole, nothing)
 
-    def spread(self, value: Value, kind: Tile, plan: Plan) -> Value:
+    def spread(self, value: Value, kind: Tile, plan: ReductionPlan) -> Value:
         """A number of a row for each of its parts."""
         b = self.builder
         if not value.type.shape:
@@ -228,7 +228,7 @@ class Deferring(Rebuild):
         return b.value("broadcast", line, shape=kind.shape, layout=kind.layout)
 
 
-def steps(shape: Sequence[int], plan: Plan) -> list[tuple[str, dict[str, Any]]]:
+def steps(shape: Sequence[int], plan: ReductionPlan) -> list[tuple[str, dict[str, Any]]]:
     """The ops that part a reduced axis in two, that which a thread has to itself first; none moves data."""
     axis, runs = plan.reduction.attrs["axis"], plan.runs
     before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
@@ -242,7 +242,7 @@ def steps(shape: Sequence[int], plan: Plan) -> list[tuple[str, dict[str, Any]]]:
     return [*found, ("reshape", {"shape": (*before, own, prod(extents) // own, *behind)})]
 
 
-def arranged(shape: Sequence[int], layout: Layout, plan: Plan) -> tuple[tuple[int, ...], Layout]:
+def arranged(shape: Sequence[int], layout: Layout, plan: ReductionPlan) -> tuple[tuple[int, ...], Layout]:
     """Shape and layout behind the `steps`."""
     for name, attrs in steps(shape, plan):
         layout = layout.reshape(attrs["shape"]) if name == "reshape" else layout.trans(attrs["perm"])

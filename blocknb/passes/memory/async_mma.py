@@ -9,7 +9,7 @@ needs the other (`mma_softmax_overlap`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, operands, within
@@ -43,10 +43,10 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
     Where three products or more stand together, as in the loops of attention's gradients, those that need none of the others begin
     first, and one runs while what another one has left is worked on.
     """
-    return Outstanding(func, notes).run()
+    return AsyncMmaScheduler(func, notes).run()
 
 
-class Outstanding(Rebuild):
+class AsyncMmaScheduler(Rebuild):
     """Walks each block with the products that are under way in it."""
 
     def __init__(self, func: Func, notes: Notes):
@@ -102,32 +102,41 @@ class Outstanding(Rebuild):
 
 def independent_first(ops: Sequence[Op]) -> list[Op]:
     """A block's ops with the products that need no other one's result at their head, and behind each other."""
+    if not all(map(may_move, ops)):
+        return list(ops)
     makers = {value: op for op in ops for value in op.results}
     stores: dict[Value, list[Op]] = {}
     for op in ops:
         for x in within(op):
             if x.name == "local_store":
                 stores.setdefault(x.args[0], []).append(op)
-        if not (
-            OPS[op.name].pure
-            or op.name in MOVABLE
-            or (op.name == "if" and all(x is op or harmless(x) for x in within(op)))
-        ):
-            return list(ops)
     made: dict[Op, None] = {}
     for product in filter(is_product, ops):
-        found, todo = {product}, [product]
-        while todo:
-            op = todo.pop()
-            needed = [makers[x] for x in operands(op) if x in makers]
-            needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
-            todo += [x for x in needed if x not in found]
-            found.update(needed)
+        found = leading_to(product, makers, stores)
         if any(is_product(op) for op in found if op is not product):
             continue
         made.update(dict.fromkeys(op for op in ops if op in found and op is not product))
         made[product] = None
     return [*made, *(op for op in ops if op not in made)]
+
+
+def may_move(op: Op) -> bool:
+    """Whether an op may change places with others of its block."""
+    if OPS[op.name].pure or op.name in MOVABLE:
+        return True
+    return op.name == "if" and all(x is op or harmless(x) for x in within(op))
+
+
+def leading_to(product: Op, makers: Mapping[Value, Op], stores: Mapping[Value, Sequence[Op]]) -> set[Op]:
+    """A product and the ops of its block that its operands are made of, by values and by stores to its buffers."""
+    found, todo = {product}, [product]
+    while todo:
+        op = todo.pop()
+        needed = [makers[x] for x in operands(op) if x in makers]
+        needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
+        todo += [x for x in needed if x not in found]
+        found.update(needed)
+    return found
 
 
 def harmless(op: Op) -> bool:

@@ -37,14 +37,14 @@ def barriers(func: Func, target: Target, notes: Notes) -> Func:
     Each note names the hazard that its barrier guards: a read after a write, a write after a read, or a second write, and the
     line of the access on the other side.
     """
-    return Placement(func, notes).run()
+    return BarrierPlacement(func, notes).run()
 
 
 ANYWHERE = Value(None, "behind a pointer of unknown origin")
 
 
 @dataclass(frozen=True)
-class Access:
+class MemoryAccess:
     """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument. `own` is the pointer tile, if
     each of its elements is a place of its own that one thread alone touches. `tile` is how a tile and a buffer lie between which all
     elements move, and `met` says that the lanes of each warp have met since. `store` is the store that it is a part of, in this trip."""
@@ -61,7 +61,7 @@ class Access:
     met: bool = False
     store: int | None = None
 
-    def conflicts(self, other: Access) -> bool:
+    def conflicts(self, other: MemoryAccess) -> bool:
         if self.op.name in ("wait", "dot_wait") or (other.op.name == "copy_async" and other.root is None):
             return (
                 False  # copy and product asked when they began; and until a copy is waited for nothing has been written
@@ -81,7 +81,7 @@ class Access:
             self.own is None or self.own is not other.own
         )
 
-    def within_warps(self, other: Access) -> bool:
+    def within_warps(self, other: MemoryAccess) -> bool:
         """Whether a warp meets in these bytes none but its own accesses."""
         if self.tile is None or other.tile is None or self.low != other.low:
             return False
@@ -95,10 +95,10 @@ def commute(a: Op, b: Op) -> bool:
     return a.name == b.name == "atomic" and a.attrs["kind"] == b.attrs["kind"] != "xchg"
 
 
-Pending = frozenset[Access]
+Pending = frozenset[MemoryAccess]
 
 
-class Placement:
+class BarrierPlacement:
     """Finds the ops that need a barrier before them, then rebuilds the function with the barriers in."""
 
     def __init__(self, func: Func, notes: Notes):
@@ -114,7 +114,7 @@ class Placement:
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
-        self.before: dict[int, tuple[Access, Access]] = {}
+        self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
         self.in_warp: set[int] = set()  # of the ops before which a barrier of each warp does
         self.builder = Builder(first_id=func.next_id)
 
@@ -128,7 +128,7 @@ class Placement:
             return self.func
         return self.func.replace(body=self.insert(self.func.body))
 
-    def accesses(self, op: Op) -> list[Access]:
+    def accesses(self, op: Op) -> list[MemoryAccess]:
         match op.name:
             case "local_store" | "local_load":
                 return [self.shared_access(op, op.args[0], op.name == "local_store")]
@@ -139,7 +139,7 @@ class Placement:
             case "dot_wait":
                 return [self.shared_access(op, x, False) for x in self.read_until(op)]
             case "store_bulk":
-                array = Access(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
+                array = MemoryAccess(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
                 return [array, self.shared_access(op, op.args[1], False)]
             case "store_wait":
                 return [self.shared_access(op, x, False) for x in self.bulk]
@@ -148,12 +148,16 @@ class Placement:
             case "load" | "store":
                 return [self.array_access(op, op.args[0])]
             case "atomic" | "atomic_cas":
-                buffers = op.args[:1] if op.args[0] in self.offsets else ()
-                access = self.array_access(op, op.args[len(buffers)], *orders(op))
-                return [access, *(self.shared_access(op, x, True) for x in buffers)]
+                return self.atomic_accesses(op)
             case "asm":  # it may do anything through the pointers that it gets
                 return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
         return []
+
+    def atomic_accesses(self, op: Op) -> list[MemoryAccess]:
+        """The array of an atomic, and the buffer in which it leaves old values, if it has one."""
+        buffers = op.args[:1] if op.args[0] in self.offsets else ()
+        access = self.array_access(op, op.args[len(buffers)], *orders(op))
+        return [access, *(self.shared_access(op, x, True) for x in buffers)]
 
     def read_until(self, wait: Op) -> Sequence[Value]:
         """The buffers that products read until a `dot_wait`: those of the products it names, of all where it names what loops carry."""
@@ -162,13 +166,13 @@ class Placement:
             return self.multiplied
         return [x for op in products if op is not None for x in op.args[:2] if x in self.offsets]
 
-    def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> Access:
+    def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> MemoryAccess:
         root = self.facts.root(pointer) or ANYWHERE
         while (made := self.facts.definition.get(pointer)) is not None and made.name == "part":
             pointer = made.args[0]  # each part has its own elements
         own = pointer if pointer.type.shape and self.apart(pointer) else None
         whole = op.attrs.get("part_of") if op.name == "store" else None
-        return Access(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
+        return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
 
     def apart(self, pointer: Value) -> bool:
         """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
@@ -185,14 +189,14 @@ class Placement:
             reach += stride * (extent - 1)
         return not pointer.type.layout.is_replicated
 
-    def shared_access(self, op: Op, buffer: Value, write: bool) -> Access:
+    def shared_access(self, op: Op, buffer: Value, write: bool) -> MemoryAccess:
         alloc = self.offsets[buffer]
         low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
         if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):  # in a ring, too: slots lie alike
             by = self.bulk[buffer] if op.name == "store_wait" else op
             layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
             tile = (kind.slot, layout) if layout is not None else None
-        return Access(write, low, low + kind.bytes, None, None, op, tile=tile)
+        return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
 
     def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:
         """What is pending after `ops`, given what is before; records the barriers that are missing."""
@@ -239,13 +243,13 @@ class Placement:
         makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
         return any(op is not None and op.name == "num_ctas" for op in makers)
 
-    def hazard(self, access: Access, pending: Pending) -> Access | None:
+    def hazard(self, access: MemoryAccess, pending: Pending) -> MemoryAccess | None:
         """An access that must be settled before this one, one of other warps if there is any."""
         found = [(access.within_warps(other), other) for other in pending if access.conflicts(other)]
         found = [(within, other) for within, other in found if not (within and other.met)]
         return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
 
-    def settled(self, hazard: Access, access: Access, pending: Pending) -> Pending:
+    def settled(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
         """What is pending once a barrier, of all warps or of each, stands before an access."""
         self.before[access.op.id] = (hazard, access)
         if access.within_warps(hazard):

@@ -16,7 +16,7 @@ it, the wait, the product and the arrival, move together. (Shah et al., FlashAtt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.operand_prefetch import read_ahead
+from blocknb.passes.support.operand_prefetch import prefetch_operands
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -51,11 +51,11 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
         if loop.name == "for" and (plan := planned(loop, facts, users)) is not None:
             plans[loop.id] = plan
             notes(plan.second, "dot: put off for one trip, it runs while the operand of the next one is computed")
-    return read_ahead(Rotation(func, plans).run() if plans else func, notes)
+    return prefetch_operands(OverlapRotation(func, plans).run() if plans else func, notes)
 
 
 @dataclass(frozen=True)
-class Plan:
+class OverlapPlan:
     """A loop's products, and the ops that are put off: `late` in order, the `second` product among them; `place` of its result among what
     is carried, and `states` those of its ring. `certain`: there is a trip for sure."""
 
@@ -73,7 +73,7 @@ class Plan:
         return sums >= scores
 
 
-def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int]]]) -> Plan | None:
+def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int]]]) -> OverlapPlan | None:
     """What to put off of a loop; None if nothing is."""
     (body,) = loop.blocks
     dots = [op for op in walk(body) if op.name == "dot"]
@@ -99,7 +99,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     behind = after(body, body.args[1 + _place(end, second.result)], ops)
     if first in behind or not all(OPS[op.name].pure for op in behind):
         return None  # what needs the second product comes last in a trip, whatever it does
-    return Plan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
+    return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
 
 
 def _place(end: Op, value: Value) -> int:
@@ -119,24 +119,13 @@ def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
 def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple[int, ...]] | None:
     """The ops on a ring's place, and which carried values that place is; None if other things hang on them."""
     made = {value: op for op in body.ops for value in op.results}
-    place = {slot}
-    for op in body.ops:
-        if op.name == "await" and op.args[1] is slot and op.args[2] in body.args:
-            place.add(op.args[2])
-    late: dict[Op, None] = {}
-    moved = set(place)
-    for op in body.ops[:-1]:
-        if op is second or any(value in moved for value in operands(op)):
-            if op.blocks:
-                return None
-            late[op] = None
-            moved.update(op.results)
-    for op in late:
-        own = op.args[1:2] if op is second else op.args
-        if any(value in made and made[value] not in late for value in own):
-            return None
-        if any(value in body.args and value not in place for value in own):
-            return None
+    place = places_of(body, slot)
+    late, moved = hanging_on(body, second, place)
+    if any(op.blocks for op in late):
+        return None
+    own = [value for op in late for value in (op.args[1:2] if op is second else op.args)]
+    if any(made[value] not in late if value in made else value in body.args and value not in place for value in own):
+        return None
     states = tuple(i for i, value in enumerate(body.args[1:]) if value in place)
     carried = {i for i, value in enumerate(body.terminator.args) if value in moved}
     if not carried <= {*states, _place(body.terminator, second.result)}:
@@ -144,7 +133,24 @@ def closure(body: Block, second: Op, slot: Value) -> tuple[tuple[Op, ...], tuple
     return tuple(late), states
 
 
-def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
+def places_of(body: Block, slot: Value) -> set[Value]:
+    """The carried values that say where a ring is: the slot, and the parity that the wait for it takes."""
+    awaits = [op for op in body.ops if op.name == "await" and op.args[1] is slot]
+    return {slot, *(op.args[2] for op in awaits if op.args[2] in body.args)}
+
+
+def hanging_on(body: Block, second: Op, place: set[Value]) -> tuple[dict[Op, None], set[Value]]:
+    """The second product and all ops that use a ring's place, directly or not; and the values that follow from that place."""
+    late: dict[Op, None] = {}
+    moved = set(place)
+    for op in body.ops[:-1]:
+        if op is second or any(value in moved for value in operands(op)):
+            late[op] = None
+            moved.update(op.results)
+    return late, moved
+
+
+def exponentials(plan: OverlapPlan, early: Sequence[Op]) -> list[Op]:
     """What is computed of whole tiles for the second product's operand behind the reductions that it needs, and what needs that. Empty
     where it needs none: then nothing small is there to wait for; and where any of it touches memory, which has an order."""
     made = {value: op for op in early for value in op.results}
@@ -162,6 +168,21 @@ def exponentials(plan: Plan, early: Sequence[Op]) -> list[Op]:
     return found if all(effects(op) == Effects() for op in found) else []
 
 
+def carried_tiles(plan: OverlapPlan, end: Op, weights: Value, moved: set[Value]) -> list[Value]:
+    """The weights and the other tiles that an iteration carries on, but for those that need the second product's result."""
+    found = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
+    return [x for x in found if x not in moved and x is not plan.second.result]
+
+
+def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> tuple[list[Op], list[Value]]:
+    """The ops to compute after the wait for the second product, and the values of `there` that are computed before it."""
+    shaded = exponentials(plan, early) if plan.waits_soon else []
+    known = [x for x in there if not any(x in op.results for op in shaded)]
+    if all(x.type.dtype.bits != 32 for x in known):  # a 32-bit value keeps the wait in its place
+        return [], there
+    return shaded, known
+
+
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
     """The ops of a trip that lead to values."""
     todo, found = list(values), set[Op]()
@@ -173,10 +194,10 @@ def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
     return found
 
 
-class Rotation(Rebuild):
+class OverlapRotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, plans: dict[int, Plan]):
+    def __init__(self, func: Func, plans: dict[int, OverlapPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans = plans
         self.users = {value: len(found) for value, found in uses(func).items()}
@@ -196,7 +217,7 @@ class Rotation(Rebuild):
         types = tuple(value.type for value in op.results)
         return b.op("if", some, blocks=(then.done, otherwise.done), types=types).results
 
-    def whole(self, op: Op, plan: Plan) -> list[Value]:
+    def whole(self, op: Op, plan: OverlapPlan) -> list[Value]:
         """First trip, loop and last product; the values that take the place of the loop's results."""
         b, body = self.builder, op.blocks[0]
         end, weights, sum = body.terminator, plan.second.args[0], plan.second.args[2]
@@ -228,7 +249,7 @@ class Rotation(Rebuild):
         used = {value for op in walk(body) for value in op.args}
         return {value for value in used if value in self.mapping}
 
-    def trip(self, body: Block, plan: Plan, early: Sequence[Op], put_off: Value, added: Value) -> None:
+    def trip(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
         """One trip: the first product, the second one of the trip before, what needs the first, and what needs the second."""
         b, end = self.builder, body.terminator
         before, behind = self.parted(plan)
@@ -238,12 +259,9 @@ class Rotation(Rebuild):
         moved = {total, *(value for x in needing for value in x.results)}
         later = [x for x in early if x in narrowed or x in needing]
         at = early.index(plan.first)
-        for x in early[:at]:
-            if x not in later:
-                self.one(x)
+        self.each(x for x in early[:at] if x not in later)
         self.one(plan.first.replace(attrs={**plan.first.attrs, "pending": 1}))
-        for late in before:
-            self.one(late)
+        self.each(before)
         with b.at(plan.second):
             args = (put_off, self.get(plan.second.args[1]), added)
             b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2}))
@@ -251,24 +269,20 @@ class Rotation(Rebuild):
             scores = b.op("dot_wait", plan.first.result, pending=1).result
         scores.name = plan.first.result.name
         self.mapping[plan.first.result] = scores
-        there = [weights, *(value for value in end.args if value.type.shape and value is not plan.second.args[0])]
-        there = [x for x in there if x not in moved and x is not plan.second.result]
-        shaded = exponentials(plan, early) if plan.waits_soon else []
-        known = [x for x in there if not any(x in op.results for op in shaded)]
-        if all(x.type.dtype.bits != 32 for x in known):  # by which the wait could be told where to stay
-            shaded, known = [], there
-        for x in early[at + 1 :]:
-            if x not in later and x not in shaded:
-                self.one(x)
+        shaded, known = in_the_shade(plan, early, carried_tiles(plan, end, weights, moved))
+        self.each(x for x in early[at + 1 :] if x not in later and x not in shaded)
         self.wait(plan, total, behind, [self.get(x) for x in known])
-        for x in early:
-            if x in later or x in shaded:
-                self.one(x)
+        self.each(x for x in early if x in later or x in shaded)
         values = [self.get(value) for value in end.args]
         values[plan.place] = self.get(plan.second.args[2])
         b.append(end.replace(args=(*values, self.get(plan.second.args[0]))))
 
-    def narrowed(self, plan: Plan, early: Sequence[Op]) -> tuple[list[Op], Value]:
+    def each(self, ops: Iterable[Op]) -> None:
+        """Rebuilds ops one after another."""
+        for op in ops:
+            self.one(op)
+
+    def narrowed(self, plan: OverlapPlan, early: Sequence[Op]) -> tuple[list[Op], Value]:
         """The conversions to the second product's operand, which go to the registers that it still reads; and what they convert."""
         found, value = [], plan.second.args[0]
         made = {x.result: x for x in early if len(x.results) == 1}
@@ -277,12 +291,12 @@ class Rotation(Rebuild):
             value = made[value].args[0]
         return found, value
 
-    def parted(self, plan: Plan) -> tuple[list[Op], list[Op]]:
+    def parted(self, plan: OverlapPlan) -> tuple[list[Op], list[Op]]:
         """What is put off, before and behind the product."""
         at = plan.late.index(plan.second)
         return list(plan.late[:at]), list(plan.late[at + 1 :])
 
-    def wait(self, plan: Plan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
+    def wait(self, plan: OverlapPlan, total: Value, behind: Sequence[Op], there: Sequence[Value]) -> None:
         """The product that was put off is done, and so is its slot. By then all that is `there` shall have been computed."""
         with self.builder.at(plan.second):
             done = self.builder.op("dot_wait", plan.second.result, *there).results[0]

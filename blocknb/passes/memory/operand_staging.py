@@ -42,10 +42,10 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     That is for loops with products whose operands are not what memory holds, such as weights of few bits: the tile is stored to a
     buffer as it was loaded and read from it into the same registers, which the copies of later trips then replace.
     """
-    kept, staged = Finder(func, target).loads(), func
+    kept, staged = StagedLoadFinder(func, target).loads(), func
     while kept:
         staged = through(func, kept)
-        planner = software_pipelining.Planner(staged, target, Notes(current_origin()))
+        planner = software_pipelining.PipelinePlanner(staged, target, Notes(current_origin()))
         planner.block(staged.body)
         copied = {copy.load.id for plan in planner.plans.values() for copy in plan.copies}
         if not copied.issuperset(op.id for op in kept):
@@ -61,12 +61,12 @@ def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
     return staged if kept else func
 
 
-class Finder:
+class StagedLoadFinder:
     """The loads in loops with products that operands are computed from."""
 
     def __init__(self, func: Func, target: Target):
         self.func, self.defs = func, definitions(func)
-        self.planner = software_pipelining.Planner(func, target, Notes(current_origin()))
+        self.planner = software_pipelining.PipelinePlanner(func, target, Notes(current_origin()))
 
     def loads(self) -> list[Op]:
         return [op for loop in self.planner.loops for op in self.of(loop)]

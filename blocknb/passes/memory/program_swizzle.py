@@ -60,7 +60,7 @@ def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
     groups of columns of the grid: those that run at a time then read fewer different tiles, and L2 serves the rest. The grid's own order (x
     first, then y) stays where tiles are placed in some other way, and where programs differ in length or may wait for each other.
     """
-    finder = Finder(func)
+    finder = ReuseFinder(func)
     found = finder.reuse()
     if isinstance(found, str):
         notes(finder.ids[0], KEPT + found)
@@ -100,7 +100,7 @@ class Reuse:
         )
 
 
-class Finder:
+class ReuseFinder:
     """Finds what programs share, or why their order is not touched. `split`: of a grid with one axis, the ops that make x (`rem`) and y
     (`div`) of a program's number."""
 
@@ -177,7 +177,7 @@ def at(op: Op) -> str:
     return f" at line {op.loc.line}" if op.loc else ""
 
 
-def turned(func: Func, finder: Finder, width: int) -> Func:
+def turned(func: Func, finder: ReuseFinder, width: int) -> Func:
     """A function whose grid has one axis, with the place of another program for each. A last row that is not full stays where it is."""
     found: dict[str, Value] = {}
 

@@ -57,7 +57,7 @@ def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
 
 
 @dataclass(eq=False)
-class Live:
+class LiveRange:
     """A buffer's live range, in positions of a walk over the function, and its place."""
 
     op: Op
@@ -68,20 +68,20 @@ class Live:
     offset: int = 0
 
 
-def place(func: Func) -> tuple[list[Live], int]:
+def place(func: Func) -> tuple[list[LiveRange], int]:
     """Every buffer with its place, and the bytes of all: large buffers first fit, largest first, among those whose live ranges meet.
     Behind them the small ones have places of their own as long as these are few, and share places in the order of the program from
     then on."""
-    large: list[Live] = []
-    small: list[Live] = []
-    placed: list[Live] = []
+    large: list[LiveRange] = []
+    small: list[LiveRange] = []
+    placed: list[LiveRange] = []
     for live in live_ranges(func):
         (small if live.size <= OWN_PLACE else large).append(live)
     for live in sorted(large, key=lambda x: (-x.size, x.first)):
         first_fit(live, 0, [other for other in placed if other.first <= live.last and live.first <= other.last])
         placed.append(live)
     end = max((live.offset + live.size for live in placed), default=0)
-    here: list[Live] = []
+    here: list[LiveRange] = []
     for live in sorted(small, key=lambda x: (-x.size, x.first)):
         if len(here) == OWN_PLACES:
             break
@@ -89,7 +89,7 @@ def place(func: Func) -> tuple[list[Live], int]:
         end = live.offset + live.size
         here.append(live)
     rest = sorted(set(small) - set(here), key=lambda x: x.first)
-    meeting: list[Live] = []
+    meeting: list[LiveRange] = []
     for live in rest:
         meeting = [other for other in meeting if live.first <= other.last]
         first_fit(live, end, meeting)
@@ -98,7 +98,7 @@ def place(func: Func) -> tuple[list[Live], int]:
     return placed, max((live.offset + live.size for live in placed), default=0)
 
 
-def too_big(live: Live, target: Target) -> str:
+def too_big(live: LiveRange, target: Target) -> str:
     """What the largest buffer takes, and how much of it would fit."""
     kind = live.op.attrs["type"]
     count = live.size // kind.dtype.bytes
@@ -107,7 +107,7 @@ def too_big(live: Live, target: Target) -> str:
     return f"{text}, and at most {fits} fit" if fits < count else text
 
 
-def first_fit(live: Live, start: int, others: Sequence[Live]) -> None:
+def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
     """The lowest offset from `start` at which a buffer does not touch the others."""
     live.offset = -(-start // live.align) * live.align
     for low, high in sorted((other.offset, other.offset + other.size) for other in others):
@@ -116,7 +116,7 @@ def first_fit(live: Live, start: int, others: Sequence[Live]) -> None:
         live.offset = max(live.offset, -(-high // live.align) * live.align)
 
 
-def live_ranges(func: Func) -> list[Live]:
+def live_ranges(func: Func) -> list[LiveRange]:
     """From each buffer's first store to its last use. A buffer made outside a loop and used inside lives through the loop."""
     position, at, loops = 0, {}, {}
 
@@ -137,25 +137,32 @@ def live_ranges(func: Func) -> list[Live]:
     users = uses(func)
     arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
     landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("pending")]
+
+    def waits_of(user: Op) -> list[int] | None:
+        """Where the asynchronous reads or writes of an op may be waited for; None of an op that is done at once."""
+        if user.name == "dot" and user.attrs.get("pending"):
+            return landed
+        return arrived if user.name == "copy_async" else None
+
     read = {store: at[wait] for block in blocks(func.body) for store, wait in waited_for(block)}
     found = []
     for op in func.ops():
         if op.name == "mbarriers":
-            found.append(Live(op, op.result.type.bytes, 0, position, op.result.type.EACH))
+            found.append(LiveRange(op, op.result.type.bytes, 0, position, op.result.type.EACH))
         elif op.name == "alloc":
             own_loops = loops[op.id][2]
             points = [at[op.id]]
             for user in users_of(op.result, users):
                 deeper = loops[user.id][2][len(own_loops) :]
                 end = loops[deeper[0]][1] if deeper else at[user.id]
-                if user.name == "dot" and user.attrs.get("pending"):
-                    end = min((place for place in landed if place > end), default=position)
-                if user.name == "copy_async":
-                    end = min((place for place in arrived if place > end), default=position)
+                if (waits := waits_of(user)) is not None:
+                    end = min((place for place in waits if place > end), default=position)
                 points += [at[user.id], end]
                 if user.name == "store_bulk":  # perhaps it is waited for in the next trip of a loop
                     points += [read[user.id]] if user.id in read else [0, position]
-            found.append(Live(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT)))
+            found.append(
+                LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))
+            )
     return found
 
 

@@ -16,7 +16,7 @@ writes zeros where it is off. That is also what happens where there is no such t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from blocknb.analysis import ranges
@@ -27,7 +27,7 @@ from blocknb.language import types as t
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared, lasting
-from blocknb.passes.support.pipelining_support import COPIES_FROM, Obstacles, Trips, counted
+from blocknb.passes.support.pipelining_support import COPIES_FROM, LaterIterations, PipeliningObstacles, counted
 from blocknb.passes.support.stages import VIEWS, multiplies, stages
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
@@ -72,11 +72,11 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     another dtype, when fewer than 4 bytes lie side by side, when `other` is not zero, or when its address was loaded in the loop or its
     array is written there (two arguments are taken to be two arrays).
     """
-    planner = Planner(func, target, notes)
+    planner = PipelinePlanner(func, target, notes)
     planner.block(func.body)
     plans = planner.plans
     while plans:
-        made = tidy(Rotation(func, planner).run())
+        made = tidy(PipelineRotation(func, planner).run())
         if place(made)[1] <= target.max_shared:
             planner.explain(plans)
             return made
@@ -88,14 +88,14 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
     return func
 
 
-def least(func: Func, planner: Planner) -> int:
+def least(func: Func, planner: PipelinePlanner) -> int:
     """The bytes of shared memory that a function takes with two slots in each of the rings that are planned."""
     planner.plans = {id: replace(plan, ahead=1) for id, plan in planner.plans.items()}
-    return place(tidy(Rotation(func, planner).run()))[1]
+    return place(tidy(PipelineRotation(func, planner).run()))[1]
 
 
 @dataclass(frozen=True)
-class Copy:
+class AsyncCopy:
     """A load that becomes a copy, the views between it and the buffer that it is stored to, and how many elements each copy moves."""
 
     load: Op
@@ -109,11 +109,11 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PipelinePlan:
     """A loop, what is copied in it, by how many trips ahead, and by how many it was to be; and the products that outlast a trip."""
 
     loop: Op
-    copies: tuple[Copy, ...]
+    copies: tuple[AsyncCopy, ...]
     ahead: int
     wanted: int
     lasting: tuple[Op, ...] = ()
@@ -123,13 +123,13 @@ class Plan:
         return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
 
 
-class Planner(Obstacles):
+class PipelinePlanner(PipeliningObstacles):
     """Decides and says so: `plans` by the id of the loop."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
         super().__init__(func)
         self.func, self.notes, self.defs = func, notes, definitions(func)
-        self.loops, self.plans = staged(func, target), dict[int, Plan]()
+        self.loops, self.plans = staged(func, target), dict[int, PipelinePlan]()
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -149,12 +149,12 @@ class Planner(Obstacles):
                 self.notes(load, f"not copied ahead: {found}", "missed")
                 continue
             views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
-            copies.append(Copy(load, views, store, vec))
+            copies.append(AsyncCopy(load, views, store, vec))
         wanted = stages(self.func, loop) - 1
         if copies:
             ahead = min(wanted, max(1, ranges.trips(self.facts, loop)[1] - 1))
             late = lasting(loop, [copy.buffer for copy in copies])
-            self.plans[loop.id] = Plan(loop, tuple(copies), ahead, wanted, late)
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, late)
 
     def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
         """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
@@ -221,11 +221,11 @@ class Planner(Obstacles):
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 
-    def refuse(self, copies: tuple[Copy, ...], why: str) -> None:
+    def refuse(self, copies: tuple[AsyncCopy, ...], why: str) -> None:
         for copy in copies:
             self.notes(copy.load, f"not copied ahead: {why}", "missed")
 
-    def explain(self, plans: dict[int, Plan]) -> None:
+    def explain(self, plans: dict[int, PipelinePlan]) -> None:
         for plan in plans.values():
             for copy in plan.copies:
                 kind = copy.buffer.type
@@ -248,10 +248,10 @@ class Planner(Obstacles):
 # -- the rotation ----------------------------------------------------------------------------------------------------------
 
 
-class Rotation(Rebuild):
+class PipelineRotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, planner: Planner):
+    def __init__(self, func: Func, planner: PipelinePlanner):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
 
@@ -262,7 +262,7 @@ class Rotation(Rebuild):
             return NotImplemented
         builder, body, ahead = self.builder, op.blocks[0], plan.ahead
         rings = [self.ring(copy, ahead + 1) for copy in plan.copies]
-        before = Trips(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
         least = ranges.trips(self.facts, plan.loop)[0]
         for trip in range(ahead):
             self.group(plan, rings, builder.const(trip, t.int32), before, trip, trip < least)
@@ -272,7 +272,7 @@ class Rotation(Rebuild):
             builder.op("wait", pending=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 builder.op("fence")  # before the barrier that follows
-            now = Trips(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
             if not plan.lasting:
                 self.group(plan, rings, write, now, ahead)
             gone: set[Op] = set()
@@ -280,9 +280,7 @@ class Rotation(Rebuild):
                 gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
                 self.mapping[copy.buffer] = slot = builder.value("slot", ring, read)
                 slot.name = copy.buffer.name
-            if not any(
-                x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in body.ops if x not in gone
-            ):
+            if not self.stores_operands(x for x in body.ops if x not in gone):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
                 if x in plan.lasting:  # behind them those of the trip before are done, whose slot is written next
@@ -302,7 +300,11 @@ class Rotation(Rebuild):
         builder.op("wait", pending=0)
         return [waited.get(value, value) for value in op.results]
 
-    def ring(self, copy: Copy, slots: int) -> Value:
+    def stores_operands(self, ops: Iterable[Op]) -> bool:
+        """Whether any of these ops stores an operand of a product."""
+        return any(x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in ops)
+
+    def ring(self, copy: AsyncCopy, slots: int) -> Value:
         made = self.defs[copy.buffer]
         with self.builder.at(made):
             attrs = {**made.attrs, "type": replace(copy.buffer.type, slots=slots)}
@@ -311,7 +313,13 @@ class Rotation(Rebuild):
         return ring
 
     def group(
-        self, plan: Plan, rings: list[Value], number: Value, trips: Trips, trip: int, exists: bool = False
+        self,
+        plan: PipelinePlan,
+        rings: list[Value],
+        number: Value,
+        trips: LaterIterations,
+        trip: int,
+        exists: bool = False,
     ) -> None:
         """The copies of one trip, to the slot of that number."""
         for copy, ring in zip(plan.copies, rings, strict=True):

@@ -19,7 +19,7 @@ from typing import Any
 from blocknb.analysis import affine, axis_info, tma_boxes
 from blocknb.analysis.effects import global_operands, orders
 from blocknb.analysis.linear_forms import Form
-from blocknb.analysis.tma_boxes import Box
+from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.language import types as t
@@ -59,10 +59,10 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     bank conflicts, and stored from there by the copy engine (TMA) while the warps go on. That needs a tensor descriptor, or pointers with
     a mask that is the array's bounds; other stores go through small buffers warp by warp.
     """
-    found = Finder(func, notes)
+    found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func
     while found.stores:
-        made = tidy(Lowering(func, found, notes).run())
+        made = tidy(TmaStoreLowering(func, found, notes).run())
         if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
             break
         adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
@@ -79,11 +79,11 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
 
 
 @dataclass(eq=False)
-class Store:
+class TmaStore:
     """A store that the copy engine can do: where it goes to, what is stored, and the ops that its way through shared memory has now."""
 
     op: Op
-    box: Box
+    box: TmaBox
     kind: TensorMap
     type: Buffer
     value: Value
@@ -107,14 +107,14 @@ class Store:
         return f"{what}: by the copy engine (TMA) from {where} of {size}{who}"
 
 
-class Finder:
+class TmaStoreFinder:
     """The stores of a function that the copy engine can do, by op id."""
 
     def __init__(self, func: Func, notes: Notes):
         self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
         self.num_warps = func.attrs["num_warps"]
         self.told: set[int] = set()
-        self.stores: dict[int, Store] = {}
+        self.stores: dict[int, TmaStore] = {}
         (roles,) = (op for op in func.body.ops if op.name == "roles")
         self.teams = roles.attrs.get("teams", 1)
         for block in blocks_of(roles.blocks[0]):
@@ -136,7 +136,7 @@ class Finder:
         plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu"
         return plain and op.args[0].type.dtype.element == t.float32
 
-    def store(self, op: Op, here: set[Op]) -> Store | None:
+    def store(self, op: Op, here: set[Op]) -> TmaStore | None:
         """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
         way = self.way(op, here)
         if way is None:
@@ -171,25 +171,16 @@ class Finder:
             start[to] = start[to] + Form.of(distance[axis])
         layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
         kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
-        return Store(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
+        return TmaStore(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
 
     # -- what else happens to the array
 
-    def met_again(self, store: Store) -> str:
+    def met_again(self, store: TmaStore) -> str:
         """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
         no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
         programs, which have no order, either."""
-        if store.op.name == "atomic":  # sums are the same in any order
-            for op in self.order:
-                if op is store.op or op.name not in ("load", "store", *ATOMICS):
-                    continue
-                if self.tells(op, store.op):
-                    return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
-                if self.facts.root(global_operands(op)[0]) in (None, store.box.root):
-                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
-            return ""
-        loops = self.loops(store.op)
-        for loop in loops:
+        added = store.op.name == "atomic"  # sums are the same in any order, so trips do not matter
+        for loop in () if added else self.loops(store.op):
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
                 return f"it may be to the same place in several trips of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
         for op in self.order:
@@ -199,12 +190,15 @@ class Finder:
                 return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
             if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
                 continue
-            if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
-                continue
-            if self.either(store.op, op):
-                continue
-            return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+            if added or not self.never_meets(store, op):
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
         return ""
+
+    def never_meets(self, store: TmaStore, op: Op) -> bool:
+        """Whether an access to the same array comes before a store, is to another place, or is in the other arm of an `if`."""
+        if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
+            return True
+        return self.either(store.op, op)
 
     def tells(self, op: Op, other: Op) -> bool:
         """Whether an op releases what a program has done before, of which the other one may be a part."""
@@ -229,7 +223,7 @@ class Finder:
         """Whether a program does something before it does the other, and never again."""
         return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
 
-    def moves(self, store: Store, other: Store, loop: Op) -> bool:
+    def moves(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
         """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more
         than they reach there."""
         for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
@@ -255,7 +249,7 @@ class Finder:
         step = self.facts.integer(loop.args[2]).constant
         return None if step is None else coefficient * step
 
-    def shares_out(self, store: Store, loop: Op) -> bool:
+    def shares_out(self, store: TmaStore, loop: Op) -> bool:
         """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
         two trips are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to be
         right on any grid.)"""
@@ -288,7 +282,7 @@ class Finder:
             parent = self.facts.parent[parent]
         return found[:-1] if self.persistent else found  # the last one is over programs
 
-    def apart(self, store: Store, op: Op) -> bool:
+    def apart(self, store: TmaStore, op: Op) -> bool:
         """Whether another store is to a place of its own, in other trips, too."""
         other = self.stores.get(op.id)
         if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
@@ -349,7 +343,7 @@ class Finder:
         distance[at["axis"]] = at["index"] * pointer.type.shape[at["axis"]]
         return op.replace(args=(part.args[0], value, *wholes)), distance
 
-    def refuse(self, op: Op, why: str) -> Store | None:
+    def refuse(self, op: Op, why: str) -> TmaStore | None:
         """Says it once of all parts of a store."""
         whole = op.attrs.get("part_of", op.id)
         if whole not in self.told:
@@ -365,16 +359,16 @@ def blocks_of(block: Block) -> Iterator[Block]:
             yield from op.blocks
 
 
-class Lowering(Rebuild):
+class TmaStoreLowering(Rebuild):
     """The function with its stores through the copy engine."""
 
-    def __init__(self, func: Func, found: Finder, notes: Notes):
+    def __init__(self, func: Func, found: TmaStoreFinder, notes: Notes):
         super().__init__(func, lambda op, _: self.visit_op(op))
         self.found, self.stores = found, found.stores
         self.gone = {op.id for store in found.stores.values() for op in store.gone}
         self.maps: dict[tuple, Value] = {}
         self.buffers: dict[tuple, list[Value]] = {}
-        self.run_of: list[list[Store]] = []  # for each open block the stores one after another in it so far
+        self.run_of: list[list[TmaStore]] = []  # for each open block the stores one after another in it so far
 
     def visit_op(self, op: Op) -> Any:
         if op.name == "roles":
@@ -406,7 +400,7 @@ class Lowering(Rebuild):
                     for buffer in two:
                         buffer.name = box.root.name
 
-    def key(self, store: Store) -> tuple:
+    def key(self, store: TmaStore) -> tuple:
         return store.box.root, store.box.dims, store.box.strides, store.kind
 
     def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
@@ -435,7 +429,7 @@ class Lowering(Rebuild):
         b.append(op.replace(blocks=(opened.done, producer)))
         return ()
 
-    def emit(self, store: Store) -> None:
+    def emit(self, store: TmaStore) -> None:
         b, run = self.builder, self.run_of[-1]
         if run and run[-1].each_warp is not store.each_warp:
             run.clear()  # threads count those that they began themselves

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from blocknb.analysis import affine, ranges, tma_boxes
 from blocknb.analysis.effects import effects, global_operands, orders
 from blocknb.analysis.polynomials import of_launch
-from blocknb.analysis.tma_boxes import Box
+from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
 from blocknb.language.bulk import MOST_EXTENT, TensorMap
 from blocknb.language.ops import ATOMICS
@@ -28,10 +28,10 @@ from blocknb.layouts import wgmma
 from blocknb.layouts.shared import swizzled
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.backward_slice import Needs, atoms
+from blocknb.passes.support.backward_slice import BackwardSlice, atoms
 from blocknb.passes.support.mma_operands import from_shared, lasting
 from blocknb.passes.support.stages import VIEWS
-from blocknb.passes.support.warp_partition import Roles
+from blocknb.passes.support.warp_partition import WarpPartition
 from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
@@ -70,7 +70,7 @@ def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
             plan = plan.smaller(notes)
         if plan is None:
             break
-        made = tidy(Roles(func, plan, planner.facts, planner.needs).run())
+        made = tidy(WarpPartition(func, plan, planner.facts, planner.needs).run())
         total = place(made)[1]
         if total <= plan.most(target):
             plan.explain(notes)
@@ -85,7 +85,7 @@ class WarpSpecializationPlanner:
     def __init__(self, func: Func, notes: Notes):
         self.func, self.notes = func, notes
         self.facts, self.users, self.defs = affine.analyze(func), uses(func), definitions(func)
-        self.needs = Needs(self.facts, self.writer)
+        self.needs = BackwardSlice(self.facts, self.writer)
         self.home: dict[Op, tuple[Block, Op | None]] = {}
         self.enter(func.body, None)
 
@@ -205,7 +205,7 @@ class WarpSpecializationPlanner:
         return self.fitted(load, views, store, box, axes, readers[0])
 
     def fitted(
-        self, load: Op, views: tuple[Op, ...], store: Op, box: Box, axes: tuple[int, ...], reader: Op
+        self, load: Op, views: tuple[Op, ...], store: Op, box: TmaBox, axes: tuple[int, ...], reader: Op
     ) -> TmaCopy | str:
         """The copy, if the engine lays out tiles as the buffer's layout says."""
         buffer: Buffer = store.args[0].type
@@ -244,7 +244,7 @@ class WarpSpecializationPlanner:
             for op, _ in self.users.get(value, ())
         )
 
-    def views(self, load: Op, store: Op, box: Box) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
+    def views(self, load: Op, store: Op, box: TmaBox) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
         """What makes the tile that is stored from the one that is loaded, in order; and the array's axis of each of its axes."""
         found, value = [], store.args[1]
         while value is not load.result:

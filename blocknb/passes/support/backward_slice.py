@@ -12,7 +12,7 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
 
 
-class Needs:
+class BackwardSlice:
     """The values that lead to some: `add` takes more, and says what cannot be followed."""
 
     def __init__(self, facts: Facts, writer: Callable[[Op], str]):

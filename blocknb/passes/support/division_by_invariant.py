@@ -23,7 +23,7 @@ FULL = (1 << 32) - 1
 Get = Callable[[Value], Value]
 
 
-class Quotients:
+class InvariantDivisions:
     """The quotients and remainders at the top of a function whose divisor is known at launch, or is likely to be a power of two."""
 
     def __init__(self, func: Func, facts: Facts):

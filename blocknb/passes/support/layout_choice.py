@@ -24,6 +24,20 @@ PRODUCT = 1e12  # the least weight of a product's proposal for one element
 SECTOR = 32  # bytes that memory moves at least
 
 
+def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
+    """The values of each group that a loop or branch carries in one place."""
+    match op.name:
+        case "for":
+            body = op.blocks[0]
+            yield from zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True)
+        case "while":
+            before, after = op.blocks
+            ends = before.terminator.args[1:], after.terminator.args
+            yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
+        case "if":
+            yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
+
+
 class LayoutChoice:
     """The groups of values that share a layout, and the layout of each group. `settle` chooses it."""
 
@@ -70,24 +84,8 @@ class LayoutChoice:
 
     def tie_op(self, op: Op, trips: float) -> None:
         match op.name:
-            case "for":
-                body = op.blocks[0]
-                for group in zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True):
-                    self.tie_all(group)
-            case "while":
-                before, after = op.blocks
-                for group in zip(
-                    op.args,
-                    before.args,
-                    before.terminator.args[1:],
-                    after.args,
-                    after.terminator.args,
-                    op.results,
-                    strict=True,
-                ):
-                    self.tie_all(group)
-            case "if":
-                for group in zip(op.results, *(b.terminator.args for b in op.blocks), strict=True):
+            case "for" | "while" | "if":
+                for group in carried_together(op):
                     self.tie_all(group)
             case "dot":
                 self.tie_all((op.result, op.args[2]))

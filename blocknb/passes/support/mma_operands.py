@@ -16,7 +16,7 @@ from blocknb.language.types import Tile
 from blocknb.layouts import wgmma
 from blocknb.layouts.shared import SharedLayout, vector_cost
 
-Store = Callable[..., Value]
+StoreToBuffer = Callable[..., Value]
 
 
 def from_shared(op: Op) -> list[int]:
@@ -26,13 +26,13 @@ def from_shared(op: Op) -> list[int]:
     return [1] if op.attrs["registers"] else [0, 1]
 
 
-class Operands:
+class OperandBuffers:
     """Stores operands, each once for all dots in the same or in an inner block that read it in the same layout.
 
     `store(value, layout, what, **attrs of alloc and local_store)` makes a buffer that holds a value.
     """
 
-    def __init__(self, builder: Builder, store: Store):
+    def __init__(self, builder: Builder, store: StoreToBuffer):
         self.builder, self.store = builder, store
         self.stored: list[dict[tuple[Value, SharedLayout], Value]] = [{}]
 

@@ -9,6 +9,7 @@ its product with what the trip before has made, and while that runs awaits the n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ ALONE = 8  # warps from which on a team has a multiprocessor to itself: of small
 READS = ("await", "slot", "local_load", "alloc", "local_store")  # what reading is made of, beside arithmetic
 
 
-def read_ahead(func: Func, notes: Notes) -> Func:
+def prefetch_operands(func: Func, notes: Notes) -> Func:
     """The function with such operands read ahead, in loops with one product, and whose index grows."""
     facts, users, alone = affine.analyze(func), uses(func), func.attrs["num_warps"] >= ALONE
     forwards = (op for op in func.ops() if op.name == "for" and ranges.bounds(facts, op.args[2])[0] > 0)
@@ -32,11 +33,11 @@ def read_ahead(func: Func, notes: Notes) -> Func:
         computed = any(op.name == "alloc" for op in plan.stored)
         how = "computed" if computed else "read into registers"
         notes(plan.dot, f"operand {'ab'[plan.side]}: {how} a trip ahead, while a product runs")
-    return Ahead(func, plans).run() if plans else func
+    return OperandPrefetchRotation(func, plans).run() if plans else func
 
 
 @dataclass(frozen=True)
-class Plan:
+class OperandPrefetchPlan:
     """The product of a loop, which of its operands is read ahead, and the ops by which that one is stored to its buffer, if it is.
     `reading`: in order the ops that make it, from the waits on; `made`: what of theirs is used by others; `carried`, by value of the loop
     on which they depend: the place among what the loop carries; `sliced`: what makes the next trip's of them."""
@@ -50,7 +51,7 @@ class Plan:
     sliced: tuple[Op, ...]
 
 
-def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> Plan | None:
+def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> OperandPrefetchPlan | None:
     (block,) = loop.blocks
     products = [op for op in walk(block) if op.name == "dot"]
     if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("pending"):
@@ -62,22 +63,17 @@ def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> 
     return None
 
 
-def of_operand(block: Block, dot: Op, side: int, value: Value, users: dict[Value, list[tuple[Op, int]]]) -> Plan | None:
+def of_operand(
+    block: Block, dot: Op, side: int, value: Value, users: dict[Value, list[tuple[Op, int]]]
+) -> OperandPrefetchPlan | None:
     """The plan for an operand of a block's product; None where it is not read into registers, or must not be read earlier."""
-    made, stored = {result: op for op in block.ops for result in op.results}, tuple[Op, ...]()
-    if isinstance(value.type, Buffer):
-        stores = [op for op in block.ops if op.name == "local_store" and op.args[0] is value]
-        if value not in made or made[value].name != "alloc" or len(stores) != 1:
-            return None
-        stored, value = (made[value], stores[0]), stores[0].args[1]
-    elif not dot.attrs.get("crossed"):
+    found = in_registers(block, dot, value)
+    if found is None:
         return None
+    stored, value = found
     reading = leading_to(block, value)
-    if reading is None or any(op in reading for op in stored):
+    if reading is None or any(op in reading for op in stored) or not from_rings(reading):
         return None
-    rings = [op.args[0].type for op in reading if op.name == "slot"]
-    if not rings or any(ring.slots < 2 for ring in rings):
-        return None  # a slot is let go of only behind the product that reads it
     inside = set(reading)
     carried = {x: i for i, x in enumerate(block.args[1:]) if any(x in op.args for op in reading)}
     if any(block.args[0] in op.args for op in reading) or inside & behind(block, dot):
@@ -86,7 +82,24 @@ def of_operand(block: Block, dot: Op, side: int, value: Value, users: dict[Value
     if not all(isinstance(x.type, Tile) for x in used):
         return None
     sliced = next_trips(block, dot, carried, inside)
-    return None if sliced is None else Plan(dot, side, stored, reading, tuple(used), carried, sliced)
+    return None if sliced is None else OperandPrefetchPlan(dot, side, stored, reading, tuple(used), carried, sliced)
+
+
+def in_registers(block: Block, dot: Op, value: Value) -> tuple[tuple[Op, ...], Value] | None:
+    """The ops that store an operand to its buffer (none if the product reads registers), and its tile; None for any other operand."""
+    if not isinstance(value.type, Buffer):
+        return ((), value) if dot.attrs.get("crossed") else None
+    made = {result: op for op in block.ops for result in op.results}
+    stores = [op for op in block.ops if op.name == "local_store" and op.args[0] is value]
+    if value not in made or made[value].name != "alloc" or len(stores) != 1:
+        return None
+    return (made[value], stores[0]), stores[0].args[1]
+
+
+def from_rings(reading: Sequence[Op]) -> bool:
+    """Whether ops read circular buffers of two slots at least: a slot is released only after the product that reads it."""
+    rings = [op.args[0].type for op in reading if op.name == "slot"]
+    return bool(rings) and all(ring.slots >= 2 for ring in rings)
 
 
 def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
@@ -101,19 +114,22 @@ def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
             return None
         found.add(op)
         todo += op.args
-        if op.name == "slot":
-            awaits = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
-            if len(awaits) != 1:
+        if op.name in ("slot", "alloc"):
+            filled = filling(block, op)
+            if filled is None:
                 return None
-            found.add(awaits[0])
-            todo += awaits[0].args
-        if op.name == "alloc":
-            stores = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
-            if len(stores) != 1:
-                return None
-            found.add(stores[0])
-            todo += stores[0].args
+            found.add(filled)
+            todo += filled.args
     return tuple(op for op in block.ops if op in found)
+
+
+def filling(block: Block, op: Op) -> Op | None:
+    """The one op that waits for a slot or stores to a buffer, None if there are several or none."""
+    if op.name == "slot":
+        found = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
+    else:
+        found = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
+    return found[0] if len(found) == 1 else None
 
 
 def behind(block: Block, dot: Op) -> set[Op]:
@@ -142,10 +158,10 @@ def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op
     return tuple(op for op in block.ops if op in found)
 
 
-class Ahead(Rebuild):
+class OperandPrefetchRotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, plans: dict[int, Plan]):
+    def __init__(self, func: Func, plans: dict[int, OperandPrefetchPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans = plans
         self.nothing: list[Value] = []  # what is read in trips that there are not
@@ -167,7 +183,7 @@ class Ahead(Rebuild):
         b.append(op.replace(args=(*op.args, *begun), results=results, blocks=(opened.done,)))
         return op.results
 
-    def read(self, plan: Plan, condition: Value, known: dict[Value, Value]) -> tuple[Value, ...]:
+    def read(self, plan: OperandPrefetchPlan, condition: Value, known: dict[Value, Value]) -> tuple[Value, ...]:
         """What is made of the slots of the trip whose places are known, if there is such a trip."""
         b, known = self.builder, dict(known)
         with b.block() as then:
@@ -182,7 +198,7 @@ class Ahead(Rebuild):
         types = tuple(value.type for value in self.nothing)
         return b.op("if", condition, blocks=(then.done, without.done), types=types).results
 
-    def trip(self, loop: Op, plan: Plan) -> None:
+    def trip(self, loop: Op, plan: OperandPrefetchPlan) -> None:
         b, body = self.builder, loop.blocks[0]
         end, following = body.terminator, tuple[Value, ...]()
         for x in body.ops[:-1]:

@@ -117,12 +117,7 @@ def _algebra(op: Op, rewriter: RewriteContext) -> Value | None:
         case "cmp":
             return _compare(op, constants, rewriter)
         case "not" | "neg":
-            inner = rewriter.definition.get(args[0])
-            if inner is not None and inner.name == op.name:
-                return inner.args[0]
-            if op.name == "not" and inner is not None and inner.name == "cmp" and not inner.args[0].type.dtype.is_float:
-                return rewriter.make("cmp", *inner.args, pred=OPPOSITE[inner.attrs["pred"]])
-            return None
+            return _inverted(op, rewriter)
     if len(args) != 2:
         return None
     if dtype.is_float:
@@ -130,6 +125,18 @@ def _algebra(op: Op, rewriter: RewriteContext) -> Value | None:
             _float(op, constants[0], rewriter, 1) if op.name == "mul" else _product_sum(op, rewriter)
         )
     return _integer(op, constants, rewriter) or (_product_sum(op, rewriter) if op.name == "add" else None)
+
+
+def _inverted(op: Op, rewriter: RewriteContext) -> Value | None:
+    """`not not x`, `--x`, and the opposite of a comparison of integers."""
+    inner = rewriter.definition.get(op.args[0])
+    if inner is None:
+        return None
+    if inner.name == op.name:
+        return inner.args[0]
+    if op.name == "not" and inner.name == "cmp" and not inner.args[0].type.dtype.is_float:
+        return rewriter.make("cmp", *inner.args, pred=OPPOSITE[inner.attrs["pred"]])
+    return None
 
 
 def _select(op: Op, condition: Any, rewriter: RewriteContext) -> Value | None:

@@ -13,7 +13,7 @@ from blocknb.passes.support.warp_plan import CopyGroup
 NUMBER = Tile(t.int32)
 
 
-class Places:
+class PipelineState:
     """The slot and the parity of each ring at the place where the builder stands."""
 
     def __init__(self, builder: Builder, rings: Sequence[CopyGroup]):

@@ -24,7 +24,7 @@ COPIES_FROM = 80  # the compute capability that has asynchronous copies
 ARITHMETIC = ("source", "shape", "elementwise", "distributed")  # kinds of ops that may be repeated for a later trip
 
 
-class Obstacles:
+class PipeliningObstacles:
     """What keeps loads of a loop from being done in an earlier trip."""
 
     def __init__(self, func: Func):
@@ -113,7 +113,7 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what}{'s' if n != 1 else ''}"
 
 
-class Trips:
+class LaterIterations:
     """Values of a loop's later trips, made where the builder stands: `index` and `carried` are those of the trip counted from."""
 
     def __init__(self, rebuild: Rebuild, facts: affine.Facts, loop: Op, index: Value, carried: Sequence[Value]):

@@ -13,12 +13,12 @@ from blocknb.layouts import wgmma
 from blocknb.trace import Notes
 
 
-def share_turned(func: Func, notes: Notes) -> Func:
+def share_transposed(func: Func, notes: Notes) -> Func:
     """Lets products read a buffer instead of another one that holds the same tile, or its transpose."""
-    return Sharing(func, notes).run()
+    return BufferSharing(func, notes).run()
 
 
-class Sharing:
+class BufferSharing:
     """`instead`: by a buffer that is not needed, the one that is read, and whether its tile is the transpose."""
 
     def __init__(self, func: Func, notes: Notes):

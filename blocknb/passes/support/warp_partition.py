@@ -22,18 +22,18 @@ from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, walk, within
 from blocknb.language import types as t
 from blocknb.passes.support import program_order
-from blocknb.passes.support.backward_slice import Needs
-from blocknb.passes.support.division_by_invariant import Quotients, along_axes
-from blocknb.passes.support.pipeline_state import NUMBER, Places, fresh
+from blocknb.passes.support.backward_slice import BackwardSlice
+from blocknb.passes.support.division_by_invariant import InvariantDivisions, along_axes
+from blocknb.passes.support.pipeline_state import NUMBER, PipelineState, fresh
 from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
 
 # -- the two parts
 
 
-class Roles:
+class WarpPartition:
     """The function with roles."""
 
-    def __init__(self, func: Func, plan: WarpSpecializationPlan, facts: Facts, needs: Needs):
+    def __init__(self, func: Func, plan: WarpSpecializationPlan, facts: Facts, needs: BackwardSlice):
         self.func, self.plan, self.facts, self.needed = func, plan, facts, needs.values
         self.builder = Builder(first_id=func.next_id)
         self.maps: dict[int, Value] = {}
@@ -44,7 +44,7 @@ class Roles:
         self.own: dict[int, Value] = {}  # of several teams: buffers of their own, by the id of the op that makes them
         self.counts: dict[int, Value] = {}  # and how many slots of each ring a program uses
         self.turns: Value | None = None
-        self.quotients: Quotients | None = None
+        self.quotients: InvariantDivisions | None = None
 
     def run(self) -> Func:
         b, num_warps = self.builder, self.func.attrs["num_warps"]
@@ -65,14 +65,14 @@ class Roles:
         if self.plan.teams > 1:
             self.several()
         if self.plan.persistent:
-            self.quotients = Quotients(self.func, self.facts)
+            self.quotients = InvariantDivisions(self.func, self.facts)
             self.quotients.prepare(b)
         b.op("barrier")
         if self.plan.persistent:
             x, y, z = (b.value("num_programs", axis=axis) for axis in range(3))
             self.programs = b.value("mul", b.value("mul", x, y), z)
         blocks = []
-        for role in (Team(self), Producer(self)):
+        for role in (ConsumerPart(self), ProducerPart(self)):
             with b.block() as opened:
                 role.all()
                 b.op("yield")
@@ -131,17 +131,17 @@ class Roles:
         return list(found.values())
 
 
-class Part:
+class RolePart:
     """What both parts share: the loop over programs."""
 
-    roles: Roles
+    roles: WarpPartition
     builder: Builder
-    places: Places
+    places: PipelineState
 
     def all(self) -> None:
         """The whole of the function's body, once or for one program after another."""
         roles, b, rings = self.roles, self.builder, self.roles.plan.rings
-        self.places = Places(b, rings)
+        self.places = PipelineState(b, rings)
         if roles.programs is None:
             self.body()
             return
@@ -199,10 +199,10 @@ def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = F
     return found
 
 
-class Team(Part, Rebuild):
+class ConsumerPart(RolePart, Rebuild):
     """Everything but the copies, which it awaits."""
 
-    def __init__(self, roles: Roles):
+    def __init__(self, roles: WarpPartition):
         Rebuild.__init__(self, roles.func, lambda op, _: self.visit_op(op))
         self.roles, self.builder = roles, roles.builder
         facts, groups = roles.facts, roles.plan.groups
@@ -374,10 +374,10 @@ class Team(Part, Rebuild):
         return op.results
 
 
-class Producer(Part):
+class ProducerPart(RolePart):
     """The copies, and what leads to them, made again."""
 
-    def __init__(self, roles: Roles):
+    def __init__(self, roles: WarpPartition):
         self.roles, self.builder, self.needed = roles, roles.builder, roles.needed
         self.mapping: dict[Value, Value] = {}
         self.ids: Sequence[Value] = ()

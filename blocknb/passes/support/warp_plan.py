@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blocknb.analysis.tma_boxes import Box
+from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language.bulk import TensorMap
 from blocknb.layouts import wgmma
@@ -25,7 +25,7 @@ class TmaCopy:
     load: Op
     views: tuple[Op, ...]
     store: Op
-    box: Box
+    box: TmaBox
     kind: TensorMap
     axes: tuple[int, ...]  # the array's axis of each of the buffer's
 

@@ -11,11 +11,11 @@ between them keeps a warp busy: four warps, which multiply together on Hopper, f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from blocknb.analysis import affine
-from blocknb.ir.core import Block, Func, Value
+from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.pipelining_support import counted
 from blocknb.passes.tile.coalesce import widest
@@ -67,10 +67,15 @@ def choice(func: Func) -> tuple[int, str]:
     loads = [op for op in func.ops() if op.name == "load" and op.result.type.shape]
     loaded = sum(op.result.type.size for op in loads)
     enough = min(largest // LARGE, MOST)
-    weighed = loaded > largest  # several loads of such rows: weights, say
     if "reduce" not in names or (others := OTHERS.keys() & names):
         why = f"as usual with {OTHERS[min(others)]}" if "reduce" in names else "as usual without a reduction"
         return (USUAL, why) if enough <= USUAL else (enough, f"{LARGE} elements of a tile each")
+    return for_rows(func, loads, largest, loaded, enough)
+
+
+def for_rows(func: Func, loads: Sequence[Op], largest: int, loaded: int, enough: int) -> tuple[int, str]:
+    """The number of warps of a kernel that reduces rows, and why. `enough` warps hold the largest tile."""
+    weighed = loaded > largest  # several loads of such rows: weights, say
     few = 1 << min(max(loaded // LOADED, 1), USUAL).bit_length() - 1
     rows = min(largest // LOADED, 2 * USUAL) if weighed else 0
     if weighed and max(op.result.type.dtype.bits for op in loads) >= 32:

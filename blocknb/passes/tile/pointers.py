@@ -39,7 +39,7 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
     remains is a tile of integer offsets, the same in every trip. A tile of pointers stays general when its increment differs
     among the elements, or when the pointers were loaded or chosen element by element.
     """
-    splitter = Splitter(func, notes)
+    splitter = AddressSplitter(func, notes)
     after = splitter.run()
     if after.body.ops != func.body.ops:
         func = tidy(after)
@@ -47,21 +47,21 @@ def pointers(func: Func, target: Target, notes: Notes) -> Func:
     return func
 
 
-class Parts(NamedTuple):
+class AddressParts(NamedTuple):
     """A tile as splat(uniform) + rest; None stands for nothing. The uniform part of pointers is a scalar pointer, always there."""
 
     uniform: Value | None
     rest: Value | None
 
 
-class Splitter(Rebuild):
+class AddressSplitter(Rebuild):
     """The rebuilding walk. `parts` knows the parts of new values that lead to addresses."""
 
     def __init__(self, func: Func, notes: Notes):
         super().__init__(func, lambda op, _: self.step(op))
         self.notes = notes
         self.original = definitions(func)
-        self.parts: dict[Value, Parts] = {}
+        self.parts: dict[Value, AddressParts] = {}
         self.wanted = self.slice()
 
     # -- which values lead to addresses ------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Splitter(Rebuild):
         self.builder.append(op.replace(args=(self.join(found, pointer.type), *op.args[1:])))
         return op.results
 
-    def joined_already(self, pointer: Value, parts: Parts) -> bool:
+    def joined_already(self, pointer: Value, parts: AddressParts) -> bool:
         op = self.original.get(pointer)
         if op is None:
             return False
@@ -154,18 +154,18 @@ class Splitter(Rebuild):
             and offset is parts.rest
         )
 
-    def of(self, value: Value) -> Parts | None:
+    def of(self, value: Value) -> AddressParts | None:
         """The parts of a new value: those found, or for integers all rest; None for pointers without a common base."""
         if (found := self.parts.get(value)) is not None:
             return found
         op = self.original.get(value)
         if op is not None and op.name == "splat":
-            return Parts(self.get(op.args[0]), None)
+            return AddressParts(self.get(op.args[0]), None)
         if op is not None and op.name == "const":
-            return Parts(self.builder.const(op.attrs["value"], value.type.dtype), None)
-        return None if value.type.is_pointer else Parts(None, value)
+            return AddressParts(self.builder.const(op.attrs["value"], value.type.dtype), None)
+        return None if value.type.is_pointer else AddressParts(None, value)
 
-    def split(self, op: Op) -> Parts | None:
+    def split(self, op: Op) -> AddressParts | None:
         """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
         emit, result = self.builder.value, op.result
         if promised(op):  # which would be lost
@@ -173,7 +173,7 @@ class Splitter(Rebuild):
         match op.name:
             case "arange" if op.attrs["start"]:
                 rest = emit("arange", start=0, end=op.attrs["end"] - op.attrs["start"])
-                return Parts(self.builder.const(op.attrs["start"], t.int32), rest)
+                return AddressParts(self.builder.const(op.attrs["start"], t.int32), rest)
             case "expand_dims" | "broadcast" | "trans" | "reshape" | "neg" | "cast" if has_parts(op.args[0]):
                 return self.moved(op, self.of(op.args[0]))
             case "add" | "sub" | "mul" | "ptradd":
@@ -181,23 +181,23 @@ class Splitter(Rebuild):
                 if a is None or b is None:
                     return None
                 if op.name == "ptradd":
-                    return Parts(
+                    return AddressParts(
                         self.plus("ptradd", a.uniform, b.uniform), self.plus("add", *self.widened(a.rest, b.rest))
                     )
                 return self.product(a, b, result.type) if op.name == "mul" else self.sum(op.name, a, b)
         return None
 
-    def moved(self, op: Op, x: Parts | None) -> Parts | None:
+    def moved(self, op: Op, x: AddressParts | None) -> AddressParts | None:
         """A shape op, negation or widening of both parts."""
         if x is None or x.uniform is None:
             return None
         uniform = x.uniform if op.name in MOVES else self.builder.value(op.name, x.uniform, **op.attrs)
-        return Parts(uniform, None if x.rest is None else self.builder.value(op.name, x.rest, **op.attrs))
+        return AddressParts(uniform, None if x.rest is None else self.builder.value(op.name, x.rest, **op.attrs))
 
-    def sum(self, name: str, a: Parts, b: Parts) -> Parts | None:
+    def sum(self, name: str, a: AddressParts, b: AddressParts) -> AddressParts | None:
         if a.uniform is None and b.uniform is None:
             return None
-        return Parts(self.plus(name, a.uniform, b.uniform), self.plus(name, a.rest, b.rest))
+        return AddressParts(self.plus(name, a.uniform, b.uniform), self.plus(name, a.rest, b.rest))
 
     def plus(self, name: str, a: Value | None, b: Value | None) -> Value | None:
         """a + b or a - b (`name` says which), where None is nothing."""
@@ -207,7 +207,7 @@ class Splitter(Rebuild):
             return self.builder.value("neg", b) if name == "sub" else b
         return self.builder.value(name, a, b)
 
-    def product(self, a: Parts, b: Parts, type: Tile) -> Parts | None:
+    def product(self, a: AddressParts, b: AddressParts, type: Tile) -> AddressParts | None:
         emit = self.builder.value
         if a.rest is None:
             a, b = b, a
@@ -215,7 +215,7 @@ class Splitter(Rebuild):
             return None
         uniform = emit("mul", a.uniform, b.uniform)
         factor = None if a.rest is None else emit("splat", b.uniform, shape=type.shape)
-        return Parts(uniform, None if a.rest is None or factor is None else emit("mul", a.rest, factor))
+        return AddressParts(uniform, None if a.rest is None or factor is None else emit("mul", a.rest, factor))
 
     def widened(self, a: Value | None, b: Value | None) -> tuple[Value | None, Value | None]:
         """Two tiles of offsets in one integer type that holds both."""
@@ -224,7 +224,7 @@ class Splitter(Rebuild):
         a, b = (x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
         return a, b
 
-    def join(self, parts: Parts, type: Tile) -> Value:
+    def join(self, parts: AddressParts, type: Tile) -> Value:
         """The tile again."""
         whole = None if parts.uniform is None else self.builder.value("splat", parts.uniform, shape=type.shape)
         made = self.plus("ptradd" if type.is_pointer else "add", whole, parts.rest)
@@ -244,14 +244,14 @@ class Splitter(Rebuild):
             args[1 + i] = Value(scalar.type, body.args[1 + i].name)
         with self.builder.block(args) as opened:
             for i in scalars:
-                self.known(body.args[1 + i], Parts(args[1 + i], rests[i]))
+                self.known(body.args[1 + i], AddressParts(args[1 + i], rests[i]))
             self.ops(body.ops[:-1])
             self.builder.append(self.yielding(body.terminator, rests))
         first = [scalars.get(i, a) for i, a in enumerate(op.args[3:])]
         results = [Value(scalars[i].type, r.name) if i in scalars else r for i, r in enumerate(op.results)]
         self.builder.append(op.replace(args=(*op.args[:3], *first), results=tuple(results), blocks=(opened.done,)))
         for i in scalars:
-            self.known(op.results[i], Parts(results[i], rests[i]))
+            self.known(op.results[i], AddressParts(results[i], rests[i]))
         names = ", ".join(body.args[1 + i].name or "a tile" for i in scalars)
         self.notes(op, f"carries a scalar instead of a tile: {names}")
         return [self.get(r) for r in op.results]
@@ -283,7 +283,7 @@ class Splitter(Rebuild):
             values[i] = found.uniform
         return op.replace(args=tuple(values))
 
-    def known(self, old: Value, parts: Parts) -> None:
+    def known(self, old: Value, parts: AddressParts) -> None:
         """The tile `old` of the original is now the join of these parts."""
         made = self.join(parts, old.type)
         self.mapping[old] = made

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.analysis import affine
-from blocknb.analysis.float_ranges import Magnitudes
+from blocknb.analysis.float_ranges import FloatRanges
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, uses
 from blocknb.language import types as t
@@ -32,7 +32,7 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
     taken off, so the sum of the exponentials is at least 1. exp2 is that instruction anyway, as it is in Triton: its results below
     2^-126 are zero.
     """
-    magnitudes = Magnitudes(affine.analyze(func), uses(func))
+    magnitudes = FloatRanges(affine.analyze(func), uses(func))
     originals = {op.id: op for op in func.ops() if op.name in ("div", "exp", "exp2")}
 
     def visit(op: Op, rebuild: Rebuild) -> Any:

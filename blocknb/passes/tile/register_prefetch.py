@@ -21,7 +21,14 @@ from blocknb.ir.build import Rebuild, emit_copy, revised
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language.ops import OPS
 from blocknb.passes.registry import gpu_pass
-from blocknb.passes.support.pipelining_support import ARITHMETIC, COPIES_FROM, Obstacles, Trips, counted, direction
+from blocknb.passes.support.pipelining_support import (
+    ARITHMETIC,
+    COPIES_FROM,
+    LaterIterations,
+    PipeliningObstacles,
+    counted,
+    direction,
+)
 from blocknb.passes.support.stages import stages
 from blocknb.passes.tile.simplify import tidy
 from blocknb.passes.tile.unroll import grouped
@@ -47,13 +54,13 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
     taken to be two arrays) or waits for other programs, or when what is carried would take too many registers. In a loop with one
     product numbers and lines, such as scales, are loaded one trip ahead; tiles are copied to shared memory (`software_pipelining`).
     """
-    planner = Planner(func, target, notes)
+    planner = PrefetchPlanner(func, target, notes)
     planner.reserved(func.body, None)
-    return tidy(Rotation(func, planner.plans).run()) if planner.plans else func
+    return tidy(PrefetchRotation(func, planner.plans).run()) if planner.plans else func
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrefetchPlan:
     """A loop, those of its loads that are issued early, and by how many trips."""
 
     loop: Op
@@ -64,7 +71,7 @@ class Plan:
 # -- which loads -----------------------------------------------------------------------------------------------------------
 
 
-class Planner(Obstacles):
+class PrefetchPlanner(PipeliningObstacles):
     """Decides and says so: `plans` by the id of the loop."""
 
     def __init__(self, func: Func, target: Target, notes: Notes):
@@ -73,7 +80,7 @@ class Planner(Obstacles):
         self.copies = target.capability >= COPIES_FROM
         self.threads = 32 * func.attrs["num_warps"]
         self.liveness = Liveness(func, self.threads)
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, PrefetchPlan] = {}
 
     def reserved(self, block: Block, inside: Op | None) -> int:
         """Plans the loops in a block; the most registers that any of them carries. `inside` is the loop around the block, if it is a
@@ -160,7 +167,7 @@ class Planner(Obstacles):
             taken += needs
             self.explain(load, loop, ahead, wanted, needs)
         if kept:
-            self.plans[loop.id] = Plan(loop, tuple(kept), ahead)
+            self.plans[loop.id] = PrefetchPlan(loop, tuple(kept), ahead)
         return taken
 
     def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
@@ -183,10 +190,10 @@ class Planner(Obstacles):
 # -- the rotation ----------------------------------------------------------------------------------------------------------
 
 
-class Rotation(Rebuild):
+class PrefetchRotation(Rebuild):
     """The rebuilding walk, which does as the plans say."""
 
-    def __init__(self, func: Func, plans: dict[int, Plan]):
+    def __init__(self, func: Func, plans: dict[int, PrefetchPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans, self.facts = plans, affine.analyze(func)
 
@@ -196,12 +203,12 @@ class Rotation(Rebuild):
         if plan is None:
             return NotImplemented
         body, ahead = op.blocks[0], range(plan.ahead)
-        before = Trips(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
         least = ranges.trips(self.facts, plan.loop)[0]
         first = [self.early(before, x, k, exists=k < least) for k in ahead for x in plan.loads]
         arrived = [Value(x.result.type, x.result.name) for _ in ahead for x in plan.loads]
         with self.builder.block((*body.args, *arrived)) as opened:
-            now = Trips(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
             last = [self.early(now, x, plan.ahead, itself=True, last=x is plan.loads[-1]) for x in plan.loads]
             self.mapping.update((x.result, value) for x, value in zip(plan.loads, arrived, strict=False))
             self.ops([x for x in body.ops[:-1] if x not in plan.loads])
@@ -217,7 +224,13 @@ class Rotation(Rebuild):
         return op.results
 
     def early(
-        self, trips: Trips, load: Op, trip: int, exists: bool = False, itself: bool = False, last: bool = False
+        self,
+        trips: LaterIterations,
+        load: Op,
+        trip: int,
+        exists: bool = False,
+        itself: bool = False,
+        last: bool = False,
     ) -> Value:
         """What the load brings so many trips later, if there is such a trip (which `exists` says is known). `itself`: this is the op
         that stands for the load, not a copy; `last` of those of its trip."""

@@ -42,12 +42,12 @@ def cut(num_warps: int, notes: Notes) -> Callable:
         if parts < 2:
             return NotImplemented
         notes(op, f"cut into {parts} parts of {shape[axis] // parts} elements")
-        return Parts(op, rebuild.builder, parts).write()
+        return SplitScan(op, rebuild.builder, parts).write()
 
     return visit
 
 
-class Parts:
+class SplitScan:
     """One scan written out: its axis becomes two, the number of the part and the place within it."""
 
     def __init__(self, op: Op, builder: Builder, parts: int):

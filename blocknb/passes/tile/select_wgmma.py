@@ -38,7 +38,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     their operands come from shared memory, or the first one from registers where it is made of another product, or is fp32 that lies
     along M (from shared memory fp32 is multiplied along K only). The dots that are left go to mma.sync or to multiply-adds.
     """
-    choice = Choice(func)
+    choice = WgmmaSelection(func)
 
     def visit(op: Op, rebuild: Rebuild) -> Any:
         if op.id in choice.turned:
@@ -61,7 +61,7 @@ def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
     return tidy(rebuild(func, visit))  # what 8-bit floats would have been converted to is not needed
 
 
-class Choice:
+class WgmmaSelection:
     """The choice of wgmma in one function."""
 
     def __init__(self, func: Func):

@@ -57,7 +57,7 @@ def rounds(func: Func, counts: dict[str, Counter], notes: Notes | None, only: st
     """Walks over a function until nothing changes that earlier ops may profit from, ROUNDS times at most."""
     told: set[tuple[int, str]] = set()
     for _ in range(ROUNDS):
-        rewriter = Rewriter(func, counts, notes, told, only)
+        rewriter = SimplifyRewriter(func, counts, notes, told, only)
         func = rewriter.run()
         if not rewriter.again:
             break
@@ -73,7 +73,7 @@ SUMMARIES = {
 }
 
 
-class Scope:
+class SimplifyScope:
     """A block under construction: its ops, and those that may be found again, by what they compute."""
 
     __slots__ = ("moved", "ops", "seen", "transparent")
@@ -85,7 +85,7 @@ class Scope:
         self.moved: Counter = Counter()
 
 
-class Rewriter:
+class SimplifyRewriter:
     """One round over a Func. `run` returns the Func itself when there was nothing to do."""
 
     def __init__(self, func: Func, counts: dict, notes: Notes | None, told: set, only: str | None = None):
@@ -94,7 +94,7 @@ class Rewriter:
         self.mapping: dict[Value, Value] = {}
         self.definition: dict[Value, Op] = {}
         self.level: dict[Value, int] = dict.fromkeys(func.params, 0)
-        self.scopes: list[Scope] = []
+        self.scopes: list[SimplifyScope] = []
         self.uses = Counter(a for op in func.ops() for a in op.args)
         self.at: Op | None = None
         self.moved: Counter[str] = Counter()  # out of the block rebuilt last
@@ -173,8 +173,8 @@ class Rewriter:
     def get(self, value: Value) -> Value:
         return self.mapping.get(value, value)
 
-    def block(self, ops: Sequence[Op], transparent: bool, args: Sequence[Value] = ()) -> Scope:
-        scope = Scope(transparent)
+    def block(self, ops: Sequence[Op], transparent: bool, args: Sequence[Value] = ()) -> SimplifyScope:
+        scope = SimplifyScope(transparent)
         self.scopes.append(scope)
         for value in args:
             self.level[value] = len(self.scopes) - 1

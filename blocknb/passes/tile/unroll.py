@@ -55,9 +55,8 @@ def once(func: Func, notes: Notes) -> Func:
             if asked:
                 notes(op, "not unrolled: the bounds of the loop are not constants", kind="missed")
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
-        inside = list(walk(op.blocks[0]))
-        size, products = len(inside), trips * sum(x.name == "dot" for x in inside)
-        if not asked and trips > 1 and (trips > FEW_TRIPS or size > FEW_OPS or products > FEW_PRODUCTS):
+        size = sum(1 for _ in walk(op.blocks[0]))
+        if not asked and trips > 1 and not is_short(op, trips):
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         if trips * size > MANY_OPS:
             notes(op, f"not unrolled: {trips} trips of {size} ops are too much code", kind="missed")
@@ -71,6 +70,13 @@ def once(func: Func, notes: Notes) -> Func:
 
     after = rebuild(func, visit)
     return func if after.body.ops == func.body.ops else after
+
+
+def is_short(loop: Op, trips: int) -> bool:
+    """Whether a loop is unrolled unasked: few iterations of a small body with few products."""
+    inside = list(walk(loop.blocks[0]))
+    products = trips * sum(x.name == "dot" for x in inside)
+    return trips <= FEW_TRIPS and len(inside) <= FEW_OPS and products <= FEW_PRODUCTS
 
 
 def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value, ...]:
