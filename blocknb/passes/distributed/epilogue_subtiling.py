@@ -32,11 +32,33 @@ SMALL = 32 * 1024  # bytes of a tile that goes at once, where warps have to wait
 
 @gpu_pass(optional=True)
 def epilogue_subtiling(func: Func, target: Target, notes: Notes) -> Func:
-    """Stores large tiles in parts.
+    """Stores large tiles in subtiles of 128 bytes per row
 
-    A tile that goes through shared memory on its way to a store, as a product's result does, is cut into parts of 128 bytes a row,
-    so that a small buffer serves them all one after another. Each thread has its piece of every part in registers of its own. What is
-    loaded only to be combined with the tile is loaded in such parts, too, each while the one before it is stored.
+    When: a tile goes through shared memory on its way to a store, as the result of a product does.
+
+    What: the tile is cut into subtiles that one small buffer serves one after another. Each thread has its part of each subtile in its
+    registers. A tile that is loaded only to be combined with the result is loaded in the same subtiles, each while the one before it is
+    stored.
+
+    Why: a buffer for the whole tile would take the shared memory that the operands of later iterations need.
+
+    Limits: each thread must hold a part of every subtile. Tiles up to 32 KB that warps can only store together are not cut.
+
+    Before:
+
+        %y = convert %c : tile<64x128xf16, #b>
+        store %p, %y
+
+    After:
+
+        %c0 = part %c {axis=1, index=0, count=2} : tile<64x64xf16, #c>
+        %y0 = convert %c0 : tile<64x64xf16, #d>
+        %p0 = part %p {axis=1, index=0, count=2} : tile<64x64xptr<f16>, #d>
+        store %p0, %y0
+        %c1 = part %c {axis=1, index=1, count=2} : tile<64x64xf16, #c>
+        %y1 = convert %c1 : tile<64x64xf16, #d>
+        %p1 = part %p {axis=1, index=1, count=2} : tile<64x64xptr<f16>, #d>
+        store %p1, %y1
     """
     func = converted_last(func)
     found = find(func)

@@ -34,10 +34,33 @@ LINE = 4096  # bytes at most of what is stored before it is wanted: its buffer a
 
 @gpu_pass()
 def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
-    """Puts what crosses warps through shared memory.
+    """Lowers conversions and reductions between warps to shared memory
 
-    Each conversion between warps becomes a store and a load of a buffer whose swizzle avoids bank conflicts on both sides; a
-    reduction across warps reduces in each warp first and exchanges only one value a warp.
+    When: always, on a GPU. From here on buffers are explicit.
+
+    What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
+    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp. Operands of wgmma are stored to
+    buffers that matrix descriptors can name.
+
+    Why: later passes can copy into these buffers ahead of time, share them and place barriers.
+
+    Limits: a conversion that shuffles can do stays a conversion.
+
+    Before:
+
+        %m = reduce %v {axis=0} max : f32
+        %w = convert %x : tile<64x64xf16, #b>
+
+    After:
+
+        %part = reduce %v {axis=0, keep=4, layout=#c} max : tile<4xf32, #c>
+        %b0 = alloc : buffer<4xf32, #d>
+        local_store %b0, %part
+        %all = local_load %b0 : tile<4xf32, #e>
+        %m = reduce %all {axis=0} max : f32
+        %b1 = alloc : buffer<64x64xf16, #f>
+        local_store %b1, %x
+        %w = local_load %b1 : tile<64x64xf16, #b>
     """
     func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
     return share_transposed(ConversionLowering(func, target, notes).run(), notes)

@@ -39,12 +39,35 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
-    """Adds up what threads have of a row behind the loop
+    """Reduces within each thread in a loop, and between threads after it
 
-    A sum that a loop adds to in each trip, and looks at no more than that, is kept in parts: each thread has that of its own elements, and
-    the exchange between threads, with its barriers, takes place once, behind the loop. Floats are then added in another order, which
-    sums in this language leave open. Where the sum so far is scaled, so is each part: by an infinite factor a part that is still zero
-    becomes no number.
+    When: a loop adds a reduction to an accumulator and uses the accumulator for nothing else. The accumulator may be scaled in each
+    iteration. Maxima, minima and bit operations count, too.
+
+    What: each thread keeps the partial result of its own elements. The exchange between threads runs once, after the loop.
+
+    Why: the exchange costs shuffles and, where warps share a row, shared memory and two barriers per iteration.
+
+    Limits: floats are added in another order, which this language leaves open. If an infinite factor scales the accumulator, a partial
+    sum that is still zero becomes NaN.
+
+    Before:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero) : tile<8xf32> {
+          %r = reduce %v {axis=1} add : tile<8xf32>
+          %next = add %s, %r : tile<8xf32>
+          yield %next
+        }
+
+    After:
+
+        %parts = for %k = 0 to %n step 64 iter(%s = %zeros) : tile<8x16xf32> {
+          %own = reshape %v {shape=(8, 4, 16)} : tile<8x4x16xf32>
+          %r = reduce %own {axis=1} add : tile<8x16xf32>
+          %next = add %s, %r : tile<8x16xf32>
+          yield %next
+        }
+        %sum = reduce %parts {axis=1} add : tile<8xf32>
     """
     users, made = uses(func), definitions(func)
     plans = {}

@@ -38,10 +38,30 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def async_mma(func: Func, target: Target, notes: Notes) -> Func:
-    """Begins several products at a time, and waits for each where its result is needed
+    """Starts independent wgmma together and waits for each where its result is needed
 
-    Where three products or more stand together, as in the loops of attention's gradients, those that need none of the others begin
-    first, and one runs while what another one has left is worked on.
+    When: a block holds three or more products by wgmma, as the loops of attention's gradients do.
+
+    What: the products that need no other one's result move to the start of the block. Each is waited for where its result is used.
+
+    Why: wgmma is asynchronous. One product runs while the warps work on the result of another.
+
+    Limits: nothing moves if an op of the block has effects that must keep their place, or if the results would take more than 160
+    registers per thread.
+
+    Before:
+
+        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
+        %p = exp %s : tile<64x64xf32>
+        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
+
+    After:
+
+        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16", pending=1} : tile<64x64xf32>
+        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16", pending=2} : tile<64x64xf32>
+        %t = dot_wait %s {pending=1} : tile<64x64xf32>
+        %p = exp %t : tile<64x64xf32>
+        %e = dot_wait %d {pending=0} : tile<64x64xf32>
     """
     return AsyncMmaScheduler(func, notes).run()
 

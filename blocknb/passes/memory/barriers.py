@@ -32,10 +32,31 @@ from blocknb.trace import Notes
 
 @gpu_pass()
 def barriers(func: Func, target: Target, notes: Notes) -> Func:
-    """Places the barriers that shared memory (and memory read back) needs, and no more.
+    """Places the barriers that shared memory and memory read back need, and no more
 
-    Each note names the hazard that its barrier guards: a read after a write, a write after a read, or a second write, and the
-    line of the access on the other side.
+    When: always, on a GPU.
+
+    What: a barrier stands before an access that touches the same bytes as an earlier one, if one of them writes and no barrier is between
+    them. Where only lanes of one warp meet, a `warp_barrier` suffices.
+
+    Why: without it a warp could read data too early or overwrite data that another warp still reads.
+
+    Limits: two arguments are assumed to be two arrays. The note names the hazard (read after write, write after read, write after write)
+    and the line of the other access.
+
+    Before:
+
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        local_store %a, %z
+
+    After:
+
+        local_store %a, %x
+        barrier
+        %y = local_load %a : tile<64x64xf16, #b>
+        barrier
+        local_store %a, %z
     """
     return BarrierPlacement(func, notes).run()
 

@@ -39,11 +39,36 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
-    """Runs a product while the next one's operand is computed
+    """Delays the second product of attention by one iteration to overlap the softmax
 
-    Where a loop has two products, one of them with what is computed from the other's result (attention), the second is put off for one
-    trip, so that it runs while the softmax of the next scores is computed. An operand that is read from shared memory into registers
-    is read while the product before it runs.
+    When: warps have roles, and a loop has two products by wgmma of which the second needs what is computed from the first one's result.
+
+    What: the loop is rotated. An iteration starts its first product, then the second product of the iteration before, and computes the
+    softmax while that one runs. An operand that is read from shared memory into registers is read while the product before it runs.
+
+    Why: otherwise the tensor cores wait for the softmax.
+
+    Limits: the second product's buffer must be used for nothing else, and its result may only be carried on. (Shah et al.,
+    FlashAttention-3, arXiv 2407.08608, section 3.2.)
+
+    Before:
+
+        for %j = 0 to %n step 1 iter(%o = %zero) {
+          %s = dot %q, %k, %nothing : tile<64x64xf32>
+          %p = exp %s : tile<64x64xf32>
+          %next = dot %p, %v, %o : tile<64x64xf32>
+        }
+
+    After:
+
+        for %j = 1 to %n step 1 iter(%o = %zero, %p = %first) {
+          %s = dot %q, %k, %nothing {pending=1} : tile<64x64xf32>
+          %d = dot %p, %v, %o {pending=2} : tile<64x64xf32>
+          %t = dot_wait %s {pending=1} : tile<64x64xf32>
+          %next_p = exp %t : tile<64x64xf32>
+          %next = dot_wait %d : tile<64x64xf32>
+        }
+        %result = dot %last, %v, %sum : tile<64x64xf32>
     """
     facts, users = affine.analyze(func), uses(func)
     plans = {}

@@ -37,10 +37,35 @@ def size(value: Value) -> int:
 
 @gpu_pass(optional=True, applies=applies)
 def operand_staging(func: Func, target: Target, notes: Notes) -> Func:
-    """Brings what operands of products are computed from through shared memory, so that it may be copied there ahead
+    """Stages tiles that operands are computed from in shared memory
 
-    That is for loops with products whose operands are not what memory holds, such as weights of few bits: the tile is stored to a
-    buffer as it was loaded and read from it into the same registers, which the copies of later trips then replace.
+    When: a loop with products loads a tile and computes an operand from it, such as weights of few bits or scaled rows.
+
+    What: the tile is stored to a buffer as it was loaded, and read back into the same registers. `warp_specialization` and
+    `software_pipelining` then turn the store into an asynchronous copy.
+
+    Why: a tile that is computed with cannot be copied to where the product reads it. Loaded in the iteration that needs it, the product
+    waits for memory; loaded ahead, it takes registers.
+
+    Limits: only for tiles of at least 1024 bytes that can be copied ahead. If shared memory has no room for two slots of everything that
+    the loop copies, the largest tiles stay in registers.
+
+    Before:
+
+        %w = load %p : tile<64x64xi8, #a>
+        %x = cast %w : tile<64x64xf16, #a>
+        local_store %operand, %x
+        %c = dot %y, %operand, %acc : tile<64x64xf32, #b>
+
+    After:
+
+        %w = load %p : tile<64x64xi8, #a>
+        %staged = alloc {align=1024} : buffer<64x64xi8, #c>
+        local_store %staged, %w
+        %v = local_load %staged : tile<64x64xi8, #a>
+        %x = cast %v : tile<64x64xf16, #a>
+        local_store %operand, %x
+        %c = dot %y, %operand, %acc : tile<64x64xf32, #b>
     """
     kept, staged = StagedLoadFinder(func, target).loads(), func
     while kept:

@@ -24,11 +24,31 @@ from blocknb.trace import Notes
 
 @gpu_pass(optional=True, applies=applies)
 def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
-    """Lets a CTA take one program after another
+    """Lets each CTA run one program after another
 
-    So that the copies of a next program begin before the last one is done. It takes effect if copying gets a warp of its own
-    (`warp_specialization`), where the loops with products have as many trips in all programs, and where the kernel is not written so
-    already; not where programs say something.
+    When: copying gets a warp of its own (`warp_specialization`), and the loops with products make as many iterations in all programs.
+
+    What: the function is marked as persistent. `warp_specialization` then writes a loop over programs, and the launch starts as many CTAs
+    as run at a time.
+
+    Why: the copies of the next program start while the results of the last one are stored, so tensor cores wait less between programs.
+
+    Limits: programs are shared out before they run, so programs of unequal length keep a CTA each. So do kernels that loop over programs
+    themselves, and kernels that print or check something.
+
+    Before:
+
+        func @matmul(%a: ptr<f16>, %b: ptr<f16>) memory {num_warps=8} {
+          %pid = program_id 0 : i32
+          %c = for %k = 0 to %n step 64 iter(%acc = %zero) : tile<128x256xf32>
+        }
+
+    After:
+
+        func @matmul(%a: ptr<f16>, %b: ptr<f16>) memory {num_warps=8, persist=True} {
+          %pid = program_id 0 : i32
+          %c = for %k = 0 to %n step 64 iter(%acc = %zero) : tile<128x256xf32>
+        }
     """
     facts = affine.analyze(func)
     if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:

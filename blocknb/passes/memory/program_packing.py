@@ -34,11 +34,30 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def program_packing(func: Func, target: Target, notes: Notes) -> Func:
-    """Lets small programs share a CTA: of an SM's CTAs there are few, and each takes a while to start.
+    """Packs several small programs into one CTA
 
-    Programs of one or two warps without shared memory, and without barriers that several warps meet at, stand side by side in CTAs of
-    up to eight warps. How many there are is decided by the launch: a power of two that divides the first axis of its grid, and fewer
-    where the GPU would not be filled.
+    When: a program has one or two warps, no shared memory, no barriers between warps, and no accesses in loops or branches.
+
+    What: programs stand side by side in CTAs of up to eight warps. The launch decides how many: a power of two that divides the first
+    axis of its grid, and fewer where the GPU would not be filled.
+
+    Why: a multiprocessor runs a limited number of CTAs, and each takes time to start.
+
+    Limits: programs that move more than 2 KB keep a CTA each, because they take longer than the start. A note says why.
+
+    Before:
+
+        func @add(%x: ptr<f16>, %y: ptr<f16>) memory {num_warps=1} {
+          %pid = program_id 0 : i32
+          %v = load %p : tile<256xf16, #a>
+        }
+
+    After:
+
+        func @add(%x: ptr<f16>, %y: ptr<f16>) memory {num_warps=1, programs=8} {
+          %pid = program_id 0 : i32
+          %v = load %p : tile<256xf16, #a>
+        }
     """
     alone = func.attrs["num_warps"] == 1  # then a barrier is its warp's
     reasons = [SHARED[op.name] for op in func.ops() if op.name in SHARED and not (alone and op.name == "barrier")]

@@ -54,11 +54,36 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
-    """Has programs that run at the same time share rows and columns
+    """Reorders programs so that those that run together share rows and columns in L2
 
-    Where loops read tiles that depend on x alone and others that depend on y alone, as those of matrix products do, programs begin in
-    groups of columns of the grid: those that run at a time then read fewer different tiles, and L2 serves the rest. The grid's own order (x
-    first, then y) stays where tiles are placed in some other way, and where programs differ in length or may wait for each other.
+    When: loops read some tiles whose place depends on x alone and others whose place depends on y alone, as in a matrix product.
+
+    What: programs start in groups of columns of the grid, as GROUP_SIZE_M does in Triton's tutorial. `program_id` still means the place
+    in the grid.
+
+    Why: 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration in the order of the grid, and 16 + 8 in groups of 16
+    columns. L2 serves the rest.
+
+    Limits: the grid's own order (x first, then y) stays if tiles are placed in another way, if programs differ in length, or if they may
+    wait for each other. A note says why.
+
+    Before:
+
+        %pid = program_id 0 : i32
+        %y = div %pid, %across : i32
+        %x = rem %pid, %across : i32
+
+    After:
+
+        %pid = program_id 0 : i32
+        %group = div %pid, %group_size : i32
+        %first = mul %group, %width : i32
+        %inside = rem %pid, %group_size : i32
+        %left = sub %across, %first : i32
+        %columns = min %left, %width : i32
+        %column = rem %inside, %columns : i32
+        %x = add %first, %column : i32
+        %y = div %inside, %columns : i32
     """
     finder = ReuseFinder(func)
     found = finder.reuse()

@@ -27,9 +27,32 @@ PLACED = ("alloc", "mbarriers")
 
 @gpu_pass()
 def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
-    """Gives every buffer its place in shared memory.
+    """Assigns every buffer its address in shared memory
 
-    Buffers that are never alive at the same time share addresses, but for small ones, which have places of their own.
+    When: always, on a GPU.
+
+    What: buffers whose live ranges do not overlap share memory. A buffer lives from its first store to its last use, through every loop
+    in which it is used but not made. An asynchronous copy or product extends the range to the wait for it.
+
+    Why: less shared memory per CTA lets more CTAs share a multiprocessor.
+
+    Limits: a kernel that needs more than the target has raises OutOfResources at the line of its largest buffer.
+
+    Before:
+
+        %a = alloc : buffer<64x64xf16, #a>
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        %b = alloc : buffer<64x64xf16, #a>
+        local_store %b, %z
+
+    After:
+
+        %a = alloc {offset=0} : buffer<64x64xf16, #a>
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        %b = alloc {offset=0} : buffer<64x64xf16, #a>
+        local_store %b, %z
     """
     placed, total = place(func)
     if total > target.max_shared:

@@ -64,13 +64,39 @@ def early_loads(func: Func, target: Target) -> set[Value]:
 
 @gpu_pass(optional=True, applies=applies)
 def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
-    """Copies the operands of products to shared memory before the trips that use them
+    """Copies operands to shared memory asynchronously, iterations ahead of their use
 
-    In loops with products, what is loaded and stored to shared memory is copied there asynchronously (cp.async), k - 1 trips ahead, into
-    a ring of k = `num_stages` buffers, of the launch or of `tl.range`; 0 and 1 switch that off, and where nobody names a number it is 3,
-    or what shared memory has room for. A load stays where it is when something is computed on its way to shared memory, such as
-    another dtype, when fewer than 4 bytes lie side by side, when `other` is not zero, or when its address was loaded in the loop or its
-    array is written there (two arguments are taken to be two arrays).
+    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 where nobody names it. The
+    target is sm_80 or later.
+
+    What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k slots, k - 1 iterations
+    ahead.
+
+    Why: tensor cores work while the operands of later iterations arrive.
+
+    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
+    `other` is not zero, if its address was loaded in the loop, or if the loop writes its array (two arguments are assumed to be two
+    arrays). A buffer gets fewer slots where shared memory has no room.
+
+    Before:
+
+        for %k = 0 to %n step 32 iter(%acc = %zero) {
+          %v = load %p, %mask : tile<64x32xf16, #a>
+          local_store %buffer, %v
+          %c = dot %buffer, %y, %acc : tile<64x64xf32, #b>
+        }
+
+    After:
+
+        copy_async %slot0, %p0, %mask0 {vec=8}
+        commit
+        for %k = 0 to %n step 32 iter(%acc = %zero, %read = %0, %write = %1) {
+          wait {pending=0}
+          copy_async %slot, %later, %mask1 {vec=8}
+          commit
+          %tile = slot %ring, %read : buffer<64x32xf16, #c>
+          %c = dot %tile, %y, %acc : tile<64x64xf32, #b>
+        }
     """
     planner = PipelinePlanner(func, target, notes)
     planner.block(func.body)

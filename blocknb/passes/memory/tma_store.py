@@ -53,11 +53,32 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def tma_store(func: Func, target: Target, notes: Notes) -> Func:
-    """Leaves stores of boxes to the copy engine
+    """Stores boxes of arrays by TMA while the warps go on
 
-    A tile that goes through shared memory on its way to a box of an array is written to one of two buffers, swizzled so that there are no
-    bank conflicts, and stored from there by the copy engine (TMA) while the warps go on. That needs a tensor descriptor, or pointers with
-    a mask that is the array's bounds; other stores go through small buffers warp by warp.
+    When: warps have roles, and a store is a box of an array: by a tensor descriptor, or by pointers with a mask that is the array's
+    bounds.
+
+    What: the tile is written to one of two swizzled buffers, and TMA stores it from there. Additions of fp32 that need no order go the
+    same way.
+
+    Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
+
+    Limits: stores by TMA have no order among each other. A store stays with the warps if the program may meet its data again, if its rows
+    are not a multiple of 16 bytes, or if shared memory has no room. Notes say why.
+
+    Before:
+
+        local_store %buffer, %tile
+        %y = local_load %buffer : tile<64x64xf16, #b>
+        store %p, %y, %mask
+
+    After:
+
+        %map = tensor_map %c, %rows, %columns, %stride : map<16x64xf16, 128>
+        store_wait {pending=0}
+        local_store %swizzled, %tile
+        fence
+        store_bulk %map, %swizzled, %row, %column {axes=(0, 1), layout=#e}
     """
     found = TmaStoreFinder(func, notes)
     before, made = place(func)[1], func

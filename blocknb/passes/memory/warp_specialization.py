@@ -56,12 +56,38 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
-    """Gives the copying to a warp of its own
+    """Splits warps into a producer that copies by TMA and consumers that multiply
 
-    Tiles that products read from shared memory are copied there by the copy engine (TMA), into rings of `num_stages` slots, by a further
-    warp that does nothing else and runs ahead of the others (warp specialisation). That needs loads of boxes of arrays: by a tensor
-    descriptor, or by pointers with a mask that is the array's bounds, and an array that the kernel does not write (two arguments are
-    taken to be two arrays). Other loads stay with the warps that multiply.
+    When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array: by a tensor descriptor, or by
+    pointers with a mask that is the array's bounds.
+
+    What: one more warp, the producer, copies tiles by TMA into circular buffers of `num_stages` slots. Two mbarriers per slot say when it
+    is full and when it is empty.
+
+    Why: the producer runs ahead as far as there are slots, so products seldom wait for memory, and the consumers spend no instructions on
+    copies.
+
+    Limits: an array that the kernel writes is not copied (two arguments are assumed to be two arrays). Other loads stay with the
+    consumers. Notes say why a load is not copied.
+
+    Before:
+
+        %v = load %p, %mask : tile<64x64xf16, #a>
+        local_store %buffer, %v
+        %c = dot %x, %buffer, %acc {instr="wgmma.m64n64k16"} : tile<64x64xf32, #b>
+
+    After:
+
+        roles {warps=(4, 1)} {
+          await %full, %slot, %parity
+          %tile = slot %ring, %slot : buffer<64x64xf16, #c>
+          %c = dot %x, %tile, %acc {instr="wgmma.m64n64k16"} : tile<64x64xf32, #b>
+          arrive %empty, %slot
+        } {
+          await %empty, %slot, %parity
+          expect %full, %slot {bytes=8192}
+          copy_bulk %to, %map, %full, %slot, %row, %column {axes=(0, 1)}
+        }
     """
     planner, others = WarpSpecializationPlanner(func, notes), 0
     plan = planner.plan()

@@ -45,13 +45,31 @@ def applies(func: Func, target: Target) -> bool:
 
 @tile_pass(applies=applies)
 def bounds_checks(func: Func, target: Target, notes: Notes) -> Func:
-    """Tests every access against the extent of its array; keeps or drops assertions
+    """Checks accesses against the extents of arrays, and keeps or drops assertions
 
-    With `checked=True` an access outside of the array that its pointer comes from is not made (a load gives `other`, or zero), and the
-    launch ends with an error that names the line, the program and the element. A pointer that may come from several arrays carries the
-    number of its argument. A pointer that is loaded, or made from an integer, is tested against the array that holds its address; if no
-    argument does, the access is made untested, and a note says so. Accesses are one element wide, since each has a test of its own.
-    Assertions are tested with `debug=True` or `checked=True`, else they cost nothing.
+    When: on a GPU with `checked=True`, or where a kernel has assertions that are not tested.
+
+    What: an access outside of the array that its pointer comes from is masked off (a load gives `other`, or zero). The launch ends with
+    an error that names the line, the program and the element. Assertions are tested with `debug=True` or `checked=True`, and are removed
+    otherwise.
+
+    Why: an access outside of an array corrupts other data, or fails later and elsewhere.
+
+    Limits: a pointer that is loaded, or made from an integer, is checked against the array that holds its address. If no argument does,
+    the access is not checked, and a note says so. Each access is one element wide, because each element has its own check.
+
+    Before:
+
+        %v = load %p, %mask : tile<256xf32>
+
+    After:
+
+        %inside = inside %p {argument=0} : tile<256xi1>
+        %outside = not %inside : tile<256xi1>
+        %bad = and %mask, %outside : tile<256xi1>
+        %allowed = and %mask, %inside : tile<256xi1>
+        outside %p, %bad {argument=0, action="load"}
+        %v = load %p, %allowed : tile<256xf32>
     """
     bounds, assertions = tests_bounds(func, target), tests_assertions(func, target)
     owners = Owners(func, Provenance(func))

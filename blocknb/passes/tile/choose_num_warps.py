@@ -44,12 +44,33 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(applies=applies)
 def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
-    """Chooses the number of warps where nobody names one (num_warps): by what is loaded, and by the largest tile.
+    """Chooses the number of warps where the launch and the decorator name none
 
-    Kernels that reduce rows get a warp for 512 elements that a program loads, up to four, if a load takes several at once; with several
-    loads of such rows up to eight for 512 of the row. Tiles of more than 8192 elements get a warp for 2048, up to sixteen, and with several
-    loads of 32-bit rows one for 1024. Products have four, as long as their results fit into the registers of so few and, where one is
-    multiplied again, has no more than 64 rows; else eight, or sixteen. All others have four.
+    When: nobody names `num_warps`.
+
+    What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
+    such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if
+    their results fit into the registers of four, otherwise eight or 16. Every other kernel gets four.
+
+    Why: few warps reduce a row cheaply and keep several loads in flight per thread. Many warps are needed where a tile would not fit into
+    registers.
+
+    Limits: the numbers were measured on an H200 with softmax and norms. Kernels of other kinds keep the four warps that they have in
+    Triton.
+
+    Before:
+
+        func @softmax(%x: ptr<f32>, %n: i32) tile {
+          %v = load %p, %mask : tile<1024xf32>
+          %m = reduce %v {axis=0} max : f32
+        }
+
+    After:
+
+        func @softmax(%x: ptr<f32>, %n: i32) tile {num_warps=2} {
+          %v = load %p, %mask : tile<1024xf32>
+          %m = reduce %v {axis=0} max : f32
+        }
     """
     count, why = choice(func)
     notes(None, f"num_warps: {count}, {why}; nobody named it")

@@ -28,12 +28,30 @@ VECTORS_FROM = 90  # the compute capability that adds vectors at once
 
 @gpu_pass(optional=True)
 def coalesce(func: Func, target: Target, notes: Notes) -> Func:
-    """Gives every load and store the layout the memory system likes.
+    """Proposes a layout for every load and store that the memory system serves best
 
-    Along the axis with the longest runs of consecutive addresses each thread takes a vector of up to 16 bytes, and
-    neighbouring threads take neighbouring vectors. What limits the vector is in the note: the pointers' contiguity, their
-    alignment, the mask, or simply too few elements for the threads there are. Warps are dealt along an axis that is not reduced
-    where there is one, so that a warp has whole lines and reduces them by itself.
+    When: a kernel loads or stores tiles.
+
+    What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses, and neighbouring
+    threads take neighbouring vectors. Warps are dealt along an axis that is not reduced, where there is one, so that each warp has whole
+    lines.
+
+    Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
+
+    Limits: the note names what limits the vector: the contiguity of the pointers, their alignment, the mask, or too few elements for the
+    threads. The pass only proposes; `layout_assignment` decides.
+
+    Before:
+
+        %v = load %p, %mask : tile<512xf16>
+        %y = add %v, %v : tile<512xf16>
+        store %q, %y, %mask
+
+    After:
+
+        %v = load %p, %mask {layout=#a, vec=8} : tile<512xf16>
+        %y = add %v, %v : tile<512xf16>
+        store %q, %y, %mask {layout=#a, vec=8}
     """
     facts = affine.analyze(func)
     num_warps = func.attrs["num_warps"]

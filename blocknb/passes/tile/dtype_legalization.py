@@ -30,12 +30,30 @@ NATIVE = (t.float8e4nv, t.float8e5)  # cvt.rn.satfinite.e4m3x2 and .e5m2x2, and 
 
 @tile_pass()
 def dtype_legalization(func: Func, target: Target, notes: Notes) -> Func:
-    """Writes out arithmetic that the target lacks, such as that of 8-bit floats
+    """Rewrites conversions and products in data types that the target lacks
 
-    A conversion that the machine has (fp8e4nv and fp8e5 from sm_89 on, to and from fp16, and from fp32) stays one; others become
-    integer arithmetic, with the same result to the bit. A dot of 8-bit floats multiplies in fp16, where every product's factors are
-    exact, on the tensor cores that fp16 has; on the CPU in fp32. On a GPU, tensor cores add up in fp32 what is asked for in fp16, and
-    what is asked for in tf32x3 is three products in tf32.
+    When: a kernel converts or multiplies 8-bit floats, accumulates a product in fp16, or asks for tf32x3.
+
+    What: a conversion that the machine has stays one (fp8e4nv and fp8e5 from sm_89 on); others become integer arithmetic with the same
+    result to the bit. A dot of 8-bit floats multiplies in fp16 on a GPU, in fp32 on a CPU. A sum in fp16 becomes one in fp32 that is
+    rounded, and tf32x3 becomes three products in tf32.
+
+    Why: no target computes in 8-bit floats, and tensor cores add up in fp32.
+
+    Limits: on sm_90a `select_wgmma` undoes the conversion where wgmma multiplies 8-bit floats itself.
+
+    Before:
+
+        %c = dot %a, %b, %zero : tile<32x16xf32>   // %a: f8e4nv, %b: f8e5
+
+    After:
+
+        %x = cast %a : tile<32x64xf16>
+        %bits = bitcast %b : tile<64x16xu8>
+        %wide = cast %bits : tile<64x16xu16>
+        %high = shl %wide, %eight : tile<64x16xu16>
+        %y = bitcast %high : tile<64x16xf16>
+        %c = dot %x, %y, %zero : tile<32x16xf32>
     """
     if not any(map(concerns, func.ops())):
         return func

@@ -29,11 +29,30 @@ from blocknb.trace import Notes
 
 @gpu_pass()
 def layout_assignment(func: Func, target: Target, notes: Notes) -> Func:
-    """Gives every tile a layout: which thread holds which element, in which register.
+    """Assigns every tile a layout: which thread holds which element in which register
 
-    Dots, loads, stores and reductions propose layouts; tiles that must agree form groups, and in each group the heaviest
-    proposal wins. Index arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays, and its
-    note says how it is done (register renaming, warp shuffles, shared memory) and about how many cycles that takes.
+    When: always, on a GPU.
+
+    What: dots, loads, stores and reductions propose layouts. Tiles that must agree form groups, and the heaviest proposal of a group
+    wins. Index and mask arithmetic is repeated in each layout that needs it. Where two groups meet, a conversion stays.
+
+    Why: a layout decides how wide accesses are, and whether data has to move between threads.
+
+    Limits: the choice is made once, by weights; it does not search. The note of a conversion says how it is done (renamed registers, warp
+    shuffles or shared memory) and about how many cycles it takes.
+
+    Before:
+
+        %v = load %p {layout=#a, vec=4} : tile<64x64xf32>
+        %c = dot %x, %y, %acc {instr="m16n8k16", layout=#b, warps=(2, 2)} : tile<64x64xf32>
+        %s = add %v, %c : tile<64x64xf32>
+
+    After:
+
+        %v = load %p {vec=4} : tile<64x64xf32, #a>
+        %w = convert %v : tile<64x64xf32, #b>
+        %c = dot %x, %y, %acc {instr="m16n8k16", warps=(2, 2)} : tile<64x64xf32, #b>
+        %s = add %w, %c : tile<64x64xf32, #b>
     """
     return LayoutAssignment(func, notes).run()
 

@@ -32,13 +32,29 @@ def applies(func: Func, target: Target) -> bool:
 def memory_order(func: Func, target: Target, notes: Notes) -> Func:
     """Settles the memory order of atomics and of loops that wait
 
-    When: a kernel has atomics or volatile loads. What: an atomic or a volatile load that a `while` reads acquires, whatever its `sem`
-    says. An atomic whose result is unused does not acquire, unless an atomic with a used result, a volatile load or inline assembly
-    runs after it. Why: after a wait, loads must see what the other program stored, and an L1 cache may hold older data. An acquire
-    that has no effect costs a fence. Limits: an atomic outside of a `while` with `sem="relaxed"` stays relaxed.
+    When: a kernel has atomics or volatile loads.
 
-        while { %1 = atomic_cas %lock, %0, %one {sem = "relaxed"} ... }   ->   {sem = "acquire"}
-        atomic %out, %sum {kind = "add", sem = "acq_rel"}                  ->   {sem = "release"}
+    What: an atomic or a volatile load that a `while` reads acquires, whatever its `sem` says. An atomic whose result is unused does not
+    acquire, unless an atomic with a used result, a volatile load or inline assembly runs after it.
+
+    Why: after a wait, loads must see what the other program stored, and an L1 cache may hold older data. An acquire that has no effect
+    costs a fence.
+
+    Limits: an atomic outside of a `while` with `sem="relaxed"` stays relaxed.
+
+    Before:
+
+        while (%1) {
+          %2 = atomic_cas %lock, %0, %one {sem="relaxed"} : i32
+        }
+        atomic %out, %sum {kind="add", sem="acq_rel"}
+
+    After:
+
+        while (%1) {
+          %2 = atomic_cas %lock, %0, %one {sem="acquire"} : i32
+        }
+        atomic %out, %sum {kind="add", sem="release"}
     """
     users = uses(func)
     loops = [op for op in func.ops() if op.name == "while"]

@@ -33,11 +33,35 @@ PARTED = (*MOVES, "add", "sub", "mul", "neg", "cast", "ptradd")
 
 @tile_pass(optional=True)
 def pointers(func: Func, target: Target, notes: Notes) -> Func:
-    """Makes every address a scalar base plus offsets that loops leave alone
+    """Splits every address into a scalar base and an invariant tile of offsets
 
-    What all elements of a tile of addresses share goes into one scalar pointer; loops carry that scalar instead of the tile. What
-    remains is a tile of integer offsets, the same in every trip. A tile of pointers stays general when its increment differs
-    among the elements, or when the pointers were loaded or chosen element by element.
+    When: a kernel computes tiles of pointers.
+
+    What: what all elements of a tile of addresses share moves to one scalar pointer. A loop carries that scalar instead of the tile, and
+    the rest is a tile of integer offsets that is the same in every iteration.
+
+    Why: a loop does one 64-bit addition per iteration instead of one per element, and `coalesce` can prove wider accesses.
+
+    Limits: a tile of pointers stays as it is if its increment differs among the elements, or if the pointers were loaded or selected
+    element by element. The offsets within a tile are assumed not to overflow their integer type.
+
+    Before:
+
+        %end = for %k = 0 to %n step 1 iter(%p = %pointers) : tile<64xptr<f32>> {
+          %v = load %p : tile<64xf32>
+          %next = ptradd %p, %steps : tile<64xptr<f32>>
+          yield %next
+        }
+
+    After:
+
+        %end = for %k = 0 to %n step 1 iter(%base = %x) : ptr<f32> {
+          %all = splat %base : tile<64xptr<f32>>
+          %p = ptradd %all, %offsets : tile<64xptr<f32>>
+          %v = load %p : tile<64xf32>
+          %next = ptradd %base, %step : ptr<f32>
+          yield %next
+        }
     """
     splitter = AddressSplitter(func, notes)
     after = splitter.run()

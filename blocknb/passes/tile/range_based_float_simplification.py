@@ -24,13 +24,32 @@ SAFE = (2.0**-120, 2.0**120)  # divisors far from the ends, so that rounding on 
 
 @gpu_pass(optional=True)
 def range_based_float_simplification(func: Func, target: Target, notes: Notes) -> Func:
-    """Leaves out the scaling of divisions and exponentials that cannot need it
+    """Removes the scaling of divisions and exponentials whose operands cannot need it
 
-    A quotient whose divisor is proved to be neither huge nor tiny is a product with one reciprocal (that of zero is infinite, and
-    products with it are what quotients by zero are), and an exponential whose tiny results
-    (below 2^-126) cannot change anything that is stored is a single instruction. Softmax has both: the largest element is
-    taken off, so the sum of the exponentials is at least 1. exp2 is that instruction anyway, as it is in Triton: its results below
-    2^-126 are zero.
+    When: an fp32 division has a divisor that is proved to be neither huge nor tiny, or an exponential's results below 2^-126 cannot
+    change anything that is stored.
+
+    What: such a quotient becomes a product with one reciprocal, and such an exponential a single instruction. exp2 always is that
+    instruction, as in Triton: its results below 2^-126 are zero.
+
+    Why: the full-range forms scale their operands, which takes two and three more instructions per element. Softmax has both: the largest
+    element is subtracted, so the sum of the exponentials is at least 1.
+
+    Limits: the proof uses ranges of values, not the data. Without one the full-range form stays.
+
+    Before:
+
+        %e = exp %shifted : tile<1024xf32>
+        %s = reduce %e {axis=0} add : f32
+        %all = splat %s : tile<1024xf32>
+        %y = div %e, %all : tile<1024xf32>
+
+    After:
+
+        %e = exp %shifted {flush=True} : tile<1024xf32>
+        %s = reduce %e {axis=0} add : f32
+        %all = splat %s : tile<1024xf32>
+        %y = div %e, %all {normal=True} : tile<1024xf32>
     """
     magnitudes = FloatRanges(affine.analyze(func), uses(func))
     originals = {op.id: op for op in func.ops() if op.name in ("div", "exp", "exp2")}

@@ -46,13 +46,35 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
-    """Issues the loads of a loop's next trips before the present one computes
+    """Issues the loads of a loop's later iterations before the current one computes
 
-    With `num_stages=k`, of the launch or of `tl.range`, a load is issued k - 1 trips ahead into registers, so that memory has something
-    to do while a trip computes; 0 and 1 switch that off. It is masked off where there is no such trip. A load stays where it is when its
-    address was loaded in the loop, when the same place is read in every trip, when the loop stores to its array (two arguments are
-    taken to be two arrays) or waits for other programs, or when what is carried would take too many registers. In a loop with one
-    product numbers and lines, such as scales, are loaded one trip ahead; tiles are copied to shared memory (`software_pipelining`).
+    When: a loop has `num_stages=k` above 1, from the launch or from `tl.range`. In a loop with one product only numbers and lines, such
+    as scales, are loaded ahead, by one iteration; `software_pipelining` copies the tiles.
+
+    What: a load is issued k - 1 iterations ahead into registers, and masked off where there is no such iteration.
+
+    Why: the memory system works while an iteration computes.
+
+    Limits: a load stays where it is if its address was loaded in the loop, if every iteration reads the same place, if the loop stores to
+    its array (two arguments are assumed to be two arrays) or waits for other programs, or if the carried values would take too many
+    registers.
+
+    Before:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero) {
+          %v = load %p, %mask : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          yield %next
+        }
+
+    After:
+
+        %first = load %p0, %mask0 : tile<64xf32>
+        %sum, %last = for %k = 0 to %n step 64 iter(%s = %zero, %v = %first) {
+          %later = load %p1, %mask1 {ahead=True} : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          yield %next, %later
+        }
     """
     planner = PrefetchPlanner(func, target, notes)
     planner.reserved(func.body, None)

@@ -24,10 +24,30 @@ LEAST = 64  # elements of a part: shorter ones are not worth the trouble
 
 @gpu_pass()
 def scans(func: Func, target: Target, notes: Notes) -> Func:
-    """Cuts the scans of long rows into a part for each warp
+    """Splits the scans of long rows into one part per warp
 
-    Only where there are fewer rows than warps. Each warp then scans its part by itself, and the totals of the parts before it,
-    which are few, are put in front.
+    When: a scan has fewer rows than the program has warps.
+
+    What: each warp scans its part. The totals of the parts are scanned, and each part is combined with the total of the parts before it.
+
+    Why: a scan wants a row within one warp. With fewer rows than warps, warps would repeat each other's work and hold too many registers.
+
+    Limits: a part has at least 64 elements, and the combine function has no nested blocks.
+
+    Before:
+
+        %y = scan %x {axis=0} add : tile<1024xf32>
+
+    After:
+
+        %parts = reshape %x {shape=(4, 256)} : tile<4x256xf32>
+        %own = scan %parts {axis=1} add : tile<4x256xf32>
+        %totals = reduce %own, %is_last {axis=1} : tile<4xf32>
+        %sums = scan %totals {axis=0} add : tile<4xf32>
+        %before = gather %sums, %previous {axis=0} : tile<4xf32>
+        %both = add %before_all, %own : tile<4x256xf32>
+        %whole = select %is_first, %own, %both : tile<4x256xf32>
+        %y = reshape %whole {shape=(1024)} : tile<1024xf32>
     """
     return rebuild(func, cut(func.attrs["num_warps"], notes))
 

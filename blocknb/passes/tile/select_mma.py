@@ -22,11 +22,29 @@ from blocknb.trace import Notes
 
 @gpu_pass(optional=True)
 def select_mma(func: Func, target: Target, notes: Notes) -> Func:
-    """Picks the tensor-core instruction of each dot, or says why there is none.
+    """Selects the mma.sync instruction of every dot that has none yet
 
-    Half-precision, bfloat16, int8 and (unless ieee precision is asked for) fp32 products go to mma.sync when the target has
-    it, and have not gone to wgmma before. Anything else, and tiles smaller than the instruction, are computed by fused multiply-adds from
-    shared memory.
+    When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless ieee precision is asked
+    for, fp32.
+
+    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N.
+
+    Why: tensor cores multiply many times as fast as fused multiply-adds.
+
+    Limits: a dot of another type, or with a tile smaller than the instruction, is computed by fused multiply-adds from shared memory. A
+    note says why.
+
+    Before:
+
+        %c = dot %a, %b, %acc : tile<64x64xf32>
+        %d = cast %c : tile<64x64xf16>
+        store %p, %d
+
+    After:
+
+        %c = dot %a, %b, %acc {instr="m16n8k16", layout=#a, warps=(2, 2)} : tile<64x64xf32>
+        %d = cast %c : tile<64x64xf16>
+        store %p, %d
     """
     chained = operands_of_dots(func)
 

@@ -32,11 +32,29 @@ def applies(func: Func, target: Target) -> bool:
 
 @gpu_pass(optional=True, applies=applies)
 def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
-    """Gives dots to wgmma, where their tiles are large enough, or says why not.
+    """Selects wgmma for every dot whose tile is large enough
 
-    Four warps together multiply tiles of fp16, bf16, int8, 8-bit floats and (unless ieee precision is asked for) fp32, of at least 64 rows;
-    their operands come from shared memory, or the first one from registers where it is made of another product, or is fp32 that lies
-    along M (from shared memory fp32 is multiplied along K only). The dots that are left go to mma.sync or to multiply-adds.
+    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless ieee precision is
+    asked for, fp32.
+
+    What: four warps multiply together. Both operands come from shared memory, or the first one from registers if it is made of another
+    product or is fp32 that lies along M.
+
+    Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
+
+    Limits: a note says why a dot is refused. `select_mma` takes the dots that are left. From shared memory, fp32 is multiplied along K
+    only.
+
+    Before:
+
+        %c = dot %a, %b, %acc : tile<64x128xf32>
+        %d = cast %c : tile<64x128xf16>
+
+    After:
+
+        %c = dot %a, %b, %acc {instr="wgmma.m64n128k16", layout=#a, warps=(4, 1),
+                               registers=False} : tile<64x128xf32>
+        %d = cast %c : tile<64x128xf16>
     """
     choice = WgmmaSelection(func)
 

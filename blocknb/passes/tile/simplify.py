@@ -34,11 +34,34 @@ ROUNDS = 4
 
 @tile_pass(optional=True)
 def simplify(func: Func, target: Target, notes: Notes) -> Func:
-    """Folds constants, merges repeated ops, moves invariant ops out of loops
+    """Folds constants, merges equal ops and moves invariant ops out of loops
 
-    Ops on constants are computed, and algebraic identities applied where they are exact (for floats: to the bit). An op on
-    repeated values is applied before they are repeated. Equal ops are merged, ops without effects whose operands do not change in a
-    loop move in front of it, branches and masks whose condition is known are decided, and what nobody needs is removed.
+    When: always, and other passes apply it to the ops that they make.
+
+    What: ops on constants are computed. Algebraic identities are applied where they are exact, for floats to the bit. Equal ops are
+    merged (CSE), ops without effects leave loops in which their operands do not change (LICM), and unused ops are removed (DCE). Branches
+    and masks whose condition is known are decided. An op on repeated values is applied before they are repeated.
+
+    Why: later passes read simpler addresses and masks, and a load without a mask is wider.
+
+    Limits: floating-point arithmetic is not reassociated, except that `dot(a, b) + c` becomes `dot(a, b, c)`.
+
+    Before:
+
+        for %i = %zero to %n step %one {
+          %offset = mul %row, %stride : i32
+          %mask = cmp lt %at, %size : tile<64xi1>   // at most 63 < 64
+          %v = load %pointers, %mask : tile<64xf32>
+          %q = div %v, %four : tile<64xf32>
+        }
+
+    After:
+
+        %offset = mul %row, %stride : i32
+        for %i = %zero to %n step %one {
+          %v = load %pointers : tile<64xf32>
+          %q = mul %v, %quarter : tile<64xf32>
+        }
     """
     counts: dict[str, Counter] = {}
     func = rounds(func, counts, notes)

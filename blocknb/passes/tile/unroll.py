@@ -26,10 +26,34 @@ MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
 
 @tile_pass(optional=True)
 def unroll(func: Func, target: Target, notes: Notes) -> Func:
-    """Writes out loops whose number of trips is known
+    """Unrolls loops whose number of iterations is known
 
-    All loops of `static_range`, and loops of up to four trips with a small body of few products. `loop_unroll_factor=n` puts n
-    trips into one and leaves the rest to a loop after it. A loop that was to be unrolled and could not be says why.
+    When: a loop comes from `static_range`, has `loop_unroll_factor=n`, or makes up to four iterations of a small body with few products.
+
+    What: the body is repeated for each iteration, with the index as a constant. With a factor n, one iteration does the work of n, and a
+    second loop does the rest.
+
+    Why: carried values need no registers of their own, and indices that are constants simplify addresses.
+
+    Limits: the bounds must be constants, for a factor the step. A loop is not unrolled into more than 16384 ops. A note says why a loop
+    that was to be unrolled was not.
+
+    Before:
+
+        %sum = for %k = 0 to 2 step 1 iter(%part = %zero) {
+          %p = ptradd %x, %k : ptr<f32>
+          %v = load %p : f32
+          %next = add %part, %v : f32
+          yield %next
+        }
+
+    After:
+
+        %v0 = load %x : f32
+        %s0 = add %zero, %v0 : f32
+        %p1 = ptradd %x, %one : ptr<f32>
+        %v1 = load %p1 : f32
+        %sum = add %s0, %v1 : f32
     """
     for _ in range(NESTED):
         after = once(func, notes)
