@@ -16,8 +16,8 @@ from blocknb.ir.verify import verify
 from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import swizzled
-from blocknb.passes.allocate import allocate
-from blocknb.passes.barriers import barriers
+from blocknb.passes.memory.barriers import barriers
+from blocknb.passes.memory.shared_memory_allocation import shared_memory_allocation
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -28,7 +28,7 @@ BYTES = 2 * TILE * TILE  # of a slot
 
 @dataclass(frozen=True)
 class Product:
-    """Which of the kernels: `order` says of A and of B whether rows (n) or columns (t) are contiguous, `bulk` whether the copy engine
+    """Which of the kernels: `order` says of A and of B whether rows (n) or columns (t) are contiguous, `tma_store` whether the copy engine
     stores the result, `late` whether a product runs on into the next trip."""
 
     order: str = "nn"
@@ -166,14 +166,18 @@ class Product:
         ]
 
     def written(self) -> Func:
-        """The function before `allocate`; valid."""
+        """The function before `shared_memory_allocation`; valid."""
         func = parse_func(self.text)
         verify(func)
         return func
 
     def finished(self) -> Func:
         """The function behind all passes; valid."""
-        func = barriers(allocate(self.written(), HOPPER, Notes("allocate")), HOPPER, Notes("barriers"))
+        func = barriers(
+            shared_memory_allocation(self.written(), HOPPER, Notes("shared_memory_allocation")),
+            HOPPER,
+            Notes("barriers"),
+        )
         verify(func)
         return func
 

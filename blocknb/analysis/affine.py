@@ -12,22 +12,19 @@ that it does not. `range` and `truth` never rest on the assumptions, but on what
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-from blocknb.analysis import groups, quotients, ranges
-from blocknb.analysis.forms import COUNT, MAX_TERMS, TRIP, VALUE, Dim, Form, Symbol
-from blocknb.analysis.order import operands_first
-from blocknb.analysis.regroup import reshape
-from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.analysis import axis_info, division_forms, ranges
+from blocknb.analysis.facts import FunctionFacts
+from blocknb.analysis.linear_forms import COUNT, MAX_TERMS, Dim, Form, Symbol
+from blocknb.analysis.operand_order import operands_first
+from blocknb.analysis.reshaped_forms import reshape
+from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Tile
 
 
 def analyze(func: Func) -> Facts:
-    """The facts about a Func of the tile or laid level. Costs one walk; everything else is worked out when asked for."""
+    """The facts about a Func of the tile or distributed level. Costs one walk; everything else is worked out when asked for."""
     return Facts(func)
 
 
@@ -53,54 +50,8 @@ def _terms(op: Op) -> tuple[Value, ...]:
     return tuple(a for a in op.args if a.type.is_pointer or (a.type.dtype.is_integer and a.type.dtype.kind != "bool"))
 
 
-@dataclass
-class Memo:
-    """What has been worked out so far, by value."""
-
-    forms: dict[Value, Form | None] = field(default_factory=dict)
-    bases: dict[Value, Value | None] = field(default_factory=dict)
-    infos: dict[Value, Any] = field(default_factory=dict)
-    bounds: dict[Value, tuple[int, int]] = field(default_factory=dict)
-
-    def copy(self) -> Memo:
-        return Memo(dict(self.forms), dict(self.bases), dict(self.infos), dict(self.bounds))
-
-
-class Facts:
+class Facts(FunctionFacts):
     """The facts about one Func; see the module. Values of other Funcs are unknown to it and raise KeyError."""
-
-    def __init__(self, func: Func):
-        self.func, self.memo = func, Memo()
-        self.hints = {p: h.divisibility for p, h in zip(func.params, func.hints, strict=False)}
-        self.limits = {p: (h.least, h.most) for p, h in zip(func.params, func.hints, strict=False)}
-        self.definition: dict[Value, Op] = {}
-        self.argument: dict[Value, tuple[Op, int, int]] = {}
-        self.home: dict[Value, Op | None] = dict.fromkeys(func.params)
-        self.parent: dict[Op, Op | None] = {}
-        self.number: dict[Any, int] = {p: i for i, p in enumerate(func.params)}
-        #: What a local_load has from its buffer, which was stored in the same block before; and the stores to each buffer.
-        self.loaded: dict[Value, Op] = {}
-        self.stores: Counter[Value] = Counter()
-        self._enter(func.body, None)
-
-    def _enter(self, block: Block, parent: Op | None) -> None:
-        here: dict[Value, Op] = {}
-        for op in block.ops:
-            self.parent[op] = parent
-            if op.name == "local_store":
-                here[op.args[0]] = op
-                self.stores[op.args[0]] += 1
-            elif op.name == "local_load" and op.args[0] in here:
-                self.loaded[op.result] = here[op.args[0]]
-            for value in op.results:
-                self.definition[value], self.home[value] = op, parent
-                self.number[value] = len(self.number)
-            for b, inner in enumerate(op.blocks):
-                self.number[op] = len(self.number)
-                for i, value in enumerate(inner.args):
-                    self.argument[value], self.home[value] = (op, b, i), op
-                    self.number[value] = len(self.number)
-                self._enter(inner, op)
 
     # -- the questions ---------------------------------------------------------------------------------------------------
 
@@ -112,12 +63,6 @@ class Facts:
                 if known not in forms:
                     forms[known] = self._form(known)
         return forms[value]
-
-    def integer(self, value: Value) -> Form:
-        """The form of an integer, which is at worst the value itself as a symbol."""
-        form = self.form(value)
-        assert form is not None, f"{value} is no integer"
-        return form
 
     def base(self, pointer: Value) -> Value | None:
         """The scalar pointer that `form(pointer)` counts from: a parameter, or one from elsewhere. None for a tile without one."""
@@ -137,21 +82,21 @@ class Facts:
 
     def contiguity(self, value: Value, axis: int) -> int:
         """The largest power of two c known such that in every aligned group of c along the axis element i + 1 is element i plus one."""
-        return groups.contiguity(self, value, axis)
+        return axis_info.contiguity(self, value, axis)
 
     def constancy(self, value: Value, axis: int) -> int:
         """The largest power of two c known such that every aligned group of c along the axis holds one value."""
-        return groups.constancy(self, value, axis)
+        return axis_info.constancy(self, value, axis)
 
     def divisibility(self, value: Value, axis: int | None = None) -> int:
         """A power of two (at most 2^30) that divides every element; with `axis`, the first of each group of `contiguity`.
 
         Pointers: of the address in bytes."""
         group = 1 if axis is None else self.contiguity(value, axis)
-        found = groups.divisor(self, value, axis, group)
+        found = axis_info.divisor(self, value, axis, group)
         if not value.type.is_pointer:
             return found
-        base, promise = self.base(value), groups.promised_multiple(self.definition.get(value), axis)
+        base, promise = self.base(value), axis_info.promised_multiple(self.definition.get(value), axis)
         if base is None:
             return promise
         return max(promise, min(self.alignment(base), found * value.type.dtype.element.bytes))
@@ -161,7 +106,7 @@ class Facts:
         op = self.definition.get(base)
         if op is None:
             return self.hints.get(base, 1)
-        promise = groups.promised_multiple(op, None)
+        promise = axis_info.promised_multiple(op, None)
         match op.name:
             case "bitcast" | "promise":
                 return max(promise, self.divisibility(op.args[0]))
@@ -195,32 +140,7 @@ class Facts:
         """True or False when every element of a boolean is known to be that."""
         return ranges.truth(self, value)
 
-    def stored(self, loaded: Value) -> Value | None:
-        """The tile that a conversion brings through shared memory to a local_load: all that is ever stored to that buffer."""
-        store = self.loaded.get(loaded)
-        return store.args[1] if store is not None and self.stores[store.args[0]] == 1 else None
-
-    def invariant(self, form: Form, loop: Op) -> bool:
-        """Whether a form is built of symbols from outside a loop alone."""
-        return not any(self.inside(s.value, loop) for s in form.symbols() if s.value is not None)
-
-    def inside(self, thing: Value | Op, op: Op) -> bool:
-        """Whether a value is defined in the blocks of an op (or an op lies there, or is it)."""
-        at = thing if isinstance(thing, Op) else self.home[thing]
-        while at is not None and at is not op:
-            at = self.parent[at]
-        return at is op
-
-    def trip(self, loop: Op) -> Symbol:
-        """The symbol of the trip number of a `for` or `while`."""
-        return Symbol(TRIP, self.number[loop], (), loop)
-
     # -- forms -------------------------------------------------------------------------------------------------------------
-
-    def opaque(self, value: Value) -> Form:
-        """The value as a symbol of its own."""
-        axes = tuple(i if n > 1 else -1 for i, n in enumerate(value.type.shape))
-        return Form.symbol(Symbol(VALUE, self.number[value], axes, value))
 
     def _form(self, value: Value) -> Form | None:
         if not isinstance(value.type, Tile):
@@ -238,7 +158,7 @@ class Facts:
         elif value in self.definition:
             op = self.definition[value]
             found = self._structured(op, value) if op.blocks else self._operation(op, dtype)
-            if found is not None and groups.promised(self, op, found):
+            if found is not None and axis_info.promised(self, op, found):
                 found = None  # what the author knows of the value is more than its form says
         if found is None or len(found.terms) > MAX_TERMS:
             return self.opaque(value)
@@ -265,7 +185,7 @@ class Facts:
             case "add" | "sub" | "mul" | "neg":
                 return self.fitting(self.unwrapped(op), op.result.type)
             case "shl" | "shr" | "div" | "rem" | "and" | "or" | "xor" | "min" | "max" | "abs" | "select":
-                return self.fitting(quotients.polynomial(self, op), op.result.type)
+                return self.fitting(division_forms.polynomial(self, op), op.result.type)
         return None
 
     def unwrapped(self, op: Op) -> Form | None:
@@ -325,32 +245,6 @@ class Facts:
         return reshape(form, old, tuple(op.attrs["shape"]))
 
     # -- control flow ------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def supposing(
-        self, value: Value, form: Form | None = None, base: Value | None = None, info: Any = None
-    ) -> Iterator[None]:
-        """Inside, the value has these facts; what is worked out meanwhile is forgotten afterwards."""
-        saved, self.memo = self.memo, self.memo.copy()
-        if form is not None:
-            self.memo.forms[value] = form
-        if base is not None:
-            self.memo.bases[value] = base
-        if info is not None:
-            self.memo.infos[value] = info
-        try:
-            yield
-        finally:
-            self.memo = saved
-
-    def carried(self, value: Value) -> tuple[Value, Value] | None:
-        """For a value that a loop carries, the values it has first and next; None for other block arguments."""
-        op, block, i = self.argument[value]
-        if op.name == "for" and i > 0:
-            return op.args[2 + i], op.blocks[0].terminator.args[i - 1]
-        if op.name == "while" and block == 0:
-            return op.args[i], op.blocks[1].terminator.args[i]
-        return None
 
     def _argument(self, op: Op, block: int, i: int, value: Value) -> Form | None:
         if op.name == "for" and i == 0:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
-from blocknb.analysis.forms import VALUE, Form
+from blocknb.analysis.linear_forms import VALUE, Form
 from blocknb.ir.core import Op, Value
 
 if TYPE_CHECKING:

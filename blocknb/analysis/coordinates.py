@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blocknb.analysis.bounds import NOT_BOUNDS, Bounds
-from blocknb.analysis.forms import Form, Monomial
+from blocknb.analysis.linear_forms import Form, Monomial
 from blocknb.analysis.polynomials import known_before, nonnegative, quotient, without
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
 
 
-class Refused(Exception):
+class NotABox(Exception):
     """Why there is no box: a phrase for a note."""
 
 
@@ -33,7 +33,7 @@ class Outer:
     extent: Form | None = None
 
 
-class Deal:
+class CoordinateAssignment:
     """Deals the uniform terms of an address out to the coordinates of axes: `coordinates` by axis of the tile, and `outer` axes."""
 
     def __init__(self, facts: Facts, strides: dict[int, Form], unit: int, bounds: Bounds):
@@ -55,7 +55,7 @@ class Deal:
         self.remaining(rest)
         for condition in conditions:
             if not any(self.bounded(outer, condition) for outer in self.outer):
-                raise Refused(NOT_BOUNDS)
+                raise NotABox(NOT_BOUNDS)
 
     def remaining(self, rest: Form) -> None:
         """Deals out what the mask does not place: first what changes from program to program."""
@@ -77,7 +77,7 @@ class Deal:
         for term in of_launch:
             if not self.taken(term, changing=False):
                 if min(term.terms.values()) < 0:
-                    raise Refused("it may begin before the array, and its mask does not say so")
+                    raise NotABox("it may begin before the array, and its mask does not say so")
                 self.outer.append(
                     Outer(term, Form.of(1))
                 )  # the second index of an axis that is as long as the way there

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
-from blocknb.analysis.forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
-from blocknb.analysis.signs import symbol_nonnegative
+from blocknb.analysis.linear_forms import COUNT, TRIP, VALUE, Form, Monomial, Symbol
+from blocknb.analysis.sign_analysis import symbol_nonnegative
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Builder, emit_copy
 from blocknb.ir.core import Op, Value

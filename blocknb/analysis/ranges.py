@@ -7,14 +7,12 @@ rules of their own. Comparisons whose difference has a sign are decided here, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from blocknb.analysis.forms import COUNT, DIM, TRIP, Dim, Form, Symbol
-from blocknb.analysis.order import operands_first
+from blocknb.analysis.facts import FunctionFacts
+from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Dim, Form, Symbol
+from blocknb.analysis.operand_order import operands_first
 from blocknb.ir.core import Op, Value
-
-if TYPE_CHECKING:
-    from blocknb.analysis.affine import Facts
 
 Interval = tuple[int, int]
 FAR = 1 << 66  # beyond every integer type
@@ -35,7 +33,7 @@ def within(inner: Interval, outer: Interval) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def interval(facts: Facts, form: Form, shape: tuple[int, ...]) -> Interval:
+def interval(facts: FunctionFacts, form: Form, shape: tuple[int, ...]) -> Interval:
     """Bounds of a form's value for indices within `shape`."""
     low = high = 0
     for monomial, coefficient in form.terms.items():
@@ -48,7 +46,7 @@ def interval(facts: Facts, form: Form, shape: tuple[int, ...]) -> Interval:
     return low, high
 
 
-def _symbol(facts: Facts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
+def _symbol(facts: FunctionFacts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
     if symbol.kind == DIM:
         return 0, shape[symbol.number] - 1
     if symbol.kind == TRIP:
@@ -58,7 +56,7 @@ def _symbol(facts: Facts, symbol: Symbol, shape: tuple[int, ...]) -> Interval:
     return own_bounds(facts, symbol.value)
 
 
-def trips(facts: Facts, loop: Op) -> Interval:
+def trips(facts: FunctionFacts, loop: Op) -> Interval:
     """The least and the greatest number of trips of a loop."""
     if loop.name != "for":
         return 0, FAR
@@ -70,7 +68,7 @@ def trips(facts: Facts, loop: Op) -> Interval:
     return max(-((lower[1] - upper[0]) // step[1]), 0), max(-((lower[0] - upper[1]) // step[0]), 0)
 
 
-def bounds(facts: Facts, value: Value) -> Interval:
+def bounds(facts: FunctionFacts, value: Value) -> Interval:
     """Bounds of every element of an integer, at worst the limits of its type."""
     memo = facts.memo.bounds
     if value not in memo:
@@ -80,7 +78,7 @@ def bounds(facts: Facts, value: Value) -> Interval:
     return memo[value]
 
 
-def _bounds(facts: Facts, value: Value) -> Interval:
+def _bounds(facts: FunctionFacts, value: Value) -> Interval:
     found, form = own_bounds(facts, value), facts.form(value)
     if form is not None and form.exact:
         of_form = interval(facts, form, value.type.shape)
@@ -89,7 +87,7 @@ def _bounds(facts: Facts, value: Value) -> Interval:
     return found
 
 
-def own_bounds(facts: Facts, value: Value) -> Interval:
+def own_bounds(facts: FunctionFacts, value: Value) -> Interval:
     """Bounds by the rule of the defining op and by what the author promised, for a value that stands for itself in a form."""
     if value.type.is_pointer:
         return limits(value.type.dtype)
@@ -99,7 +97,7 @@ def own_bounds(facts: Facts, value: Value) -> Interval:
     return low if least is None else max(low, least), high if most is None else min(high, most)
 
 
-def _by_rule(facts: Facts, value: Value) -> Interval:
+def _by_rule(facts: FunctionFacts, value: Value) -> Interval:
     whole = limits(value.type.dtype)
     if value in facts.argument:
         return _index(facts, *facts.argument[value][::2], whole)
@@ -111,7 +109,7 @@ def _by_rule(facts: Facts, value: Value) -> Interval:
     return found if found is not None and within(found, whole) else whole
 
 
-def _index(facts: Facts, loop: Op, i: int, whole: Interval) -> Interval:
+def _index(facts: FunctionFacts, loop: Op, i: int, whole: Interval) -> Interval:
     """The index of a `for` stays between its bounds."""
     if loop.name != "for" or i != 0:
         return whole
@@ -128,7 +126,7 @@ def _ruling(op: Op) -> tuple[Value, ...]:
     return op.args if all(a.type.dtype.is_integer for a in op.args) else ()
 
 
-def _rule(facts: Facts, op: Op) -> Interval | None:
+def _rule(facts: FunctionFacts, op: Op) -> Interval | None:
     """Bounds of an op's result from those of its operands; None when there is no rule."""
     match op.name:
         case "program_id" | "cta_id" | "team_id":
@@ -156,23 +154,38 @@ def _rule(facts: Facts, op: Op) -> Interval | None:
             return min(a[0], b[0]), max(a[1], b[1])
         case "abs", [a]:
             return (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), max(abs(a[0]), abs(a[1]))
-        case "div", [a, b] if b[0] > 0 or b[1] < 0:
-            corners = [_truncated(x, y) for x in a for y in b]
-            return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
-        case "div", [a, b] if a[0] >= 0 and b[0] == 0:  # by zero it is zero or a, as code generators have it
-            return 0, a[1]
-        case "rem", [a, b]:
-            most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
-            return max(min(a[0], 0), -most), min(max(a[1], 0), most)
-        case "and", [a, b] if a[0] >= 0 or b[0] >= 0:
-            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
-        case (("or" | "xor"), [a, b]) if a[0] >= 0 and b[0] >= 0:
-            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
-        case "shr", [a, b] if b[0] >= 0 and b[1] < op.args[1].type.dtype.bits:
-            corners = [x >> y for x in a for y in b]
-            return min(corners), max(corners)
+        case (("div" | "rem"), [a, b]):
+            return _division(op.name, a, b)
+        case (("and" | "or" | "xor" | "shr"), [a, b]):
+            return _bitwise(op.name, a, b, op.args[1].type.dtype.bits)
         case (("add" | "sub" | "mul"), [a, b]):
             return _arithmetic(op.name, a, b)
+    return None
+
+
+def _division(name: str, a: Interval, b: Interval) -> Interval | None:
+    """Bounds of a quotient or remainder."""
+    if name == "rem":
+        most = max(max(abs(b[0]), abs(b[1])) - 1, 0)
+        return max(min(a[0], 0), -most), min(max(a[1], 0), most)
+    if b[0] > 0 or b[1] < 0:
+        corners = [_truncated(x, y) for x in a for y in b]
+        return min(corners + [0] * (a[0] <= 0 <= a[1])), max(corners + [0] * (a[0] <= 0 <= a[1]))
+    if a[0] >= 0 and b[0] == 0:  # a division by zero gives zero or a, as in the code generators
+        return 0, a[1]
+    return None
+
+
+def _bitwise(name: str, a: Interval, b: Interval, bits: int) -> Interval | None:
+    """Bounds of bit operations on numbers that are not negative, and of right shifts."""
+    match name:
+        case "and" if a[0] >= 0 or b[0] >= 0:
+            return 0, min(x[1] for x in (a, b) if x[0] >= 0)
+        case "or" | "xor" if a[0] >= 0 and b[0] >= 0:
+            return 0, (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
+        case "shr" if b[0] >= 0 and b[1] < bits:
+            corners = [x >> y for x in a for y in b]
+            return min(corners), max(corners)
     return None
 
 
@@ -190,7 +203,7 @@ def _truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def extremes(facts: Facts, form: Form, shape: tuple[int, ...]) -> tuple[Form, Form] | None:
+def extremes(facts: FunctionFacts, form: Form, shape: tuple[int, ...]) -> tuple[Form, Form] | None:
     """The least and the greatest value of a form over a tile, as uniform forms; None where a stride's sign is not known."""
     low = high = form
     for axis, size in enumerate(shape):
@@ -207,7 +220,7 @@ def extremes(facts: Facts, form: Form, shape: tuple[int, ...]) -> tuple[Form, Fo
     return low, high
 
 
-def truth(facts: Facts, value: Value) -> bool | None:
+def truth(facts: FunctionFacts, value: Value) -> bool | None:
     """The boolean that every element of a value is, when it is known."""
     op = facts.definition.get(value)
     if op is None or value.type.dtype.kind != "bool":
@@ -229,7 +242,7 @@ def truth(facts: Facts, value: Value) -> bool | None:
     return None
 
 
-def _compared(facts: Facts, op: Op) -> bool | None:
+def _compared(facts: FunctionFacts, op: Op) -> bool | None:
     a, b = op.args
     if not a.type.dtype.is_integer:
         return None
@@ -237,7 +250,12 @@ def _compared(facts: Facts, op: Op) -> bool | None:
     low, high = x[0] - y[1], x[1] - y[0]
     if a.type.dtype.kind != "bool" and all(_faithful(facts, v) for v in (a, b)):
         low, high = interval(facts, facts.integer(a) - facts.integer(b), a.type.shape)
-    match op.attrs["pred"]:
+    return _decided(op.attrs["pred"], low, high)
+
+
+def _decided(pred: str, low: int, high: int) -> bool | None:
+    """A comparison with zero of a difference between `low` and `high`; None where it may be both."""
+    match pred:
         case "lt":
             return True if high < 0 else False if low >= 0 else None
         case "le":
@@ -248,10 +266,10 @@ def _compared(facts: Facts, op: Op) -> bool | None:
             return True if low >= 0 else False if high < 0 else None
     differ = low > 0 or high < 0
     same = low == high == 0
-    return (differ if op.attrs["pred"] == "ne" else same) if differ or same else None
+    return (differ if pred == "ne" else same) if differ or same else None
 
 
-def _faithful(facts: Facts, value: Value) -> bool:
+def _faithful(facts: FunctionFacts, value: Value) -> bool:
     """Whether the value is its form, beyond doubt."""
     form = facts.form(value)
     return form is not None and form.exact and within(interval(facts, form, value.type.shape), limits(value.type.dtype))

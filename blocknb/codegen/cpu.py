@@ -27,7 +27,7 @@ from blocknb.errors import no_assembly
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.types import Pointer
-from blocknb.passes.carried_bounds import guards
+from blocknb.passes.support.carried_bounds import guards
 from blocknb.target import Target
 from blocknb.trace import Note, Notes, left_out
 
@@ -143,7 +143,7 @@ def prepared(func: Func) -> Func:
             return [rebuild.builder.value("reshape", x, shape=shape) for x in op.args]
         return NotImplemented
 
-    return rebuild(func, "codegen", visit)
+    return rebuild(func, visit, "codegen")
 
 
 SIGNATURE = "i64 %first, i64 %last, ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"

@@ -15,7 +15,7 @@ from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
 from blocknb.ir.report import access
 from blocknb.language import types as t
-from blocknb.passes.carried_bounds import UNOWNED, Guard
+from blocknb.passes.support.carried_bounds import UNOWNED, Guard
 
 if TYPE_CHECKING:
     from blocknb.codegen.cpu_blocks import Emitter

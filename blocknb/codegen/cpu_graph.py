@@ -22,7 +22,7 @@ from typing import NamedTuple
 from blocknb.codegen.cpu_elementwise import COSTS
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
-from blocknb.passes.carried_bounds import Guard
+from blocknb.passes.support.carried_bounds import Guard
 
 Index = tuple[int | None, ...]
 RECOMPUTE_LIMIT = 24

@@ -2,7 +2,7 @@
 
 The registers of the CPU backend hold fp16 and bf16 as fp32 that has been rounded to the narrow type after every operation, bools
 as i1, fp8 as its bits and pointers as i64. So no instruction needs a half type, and nothing is left to a run-time library that is
-not there: conversions without a machine instruction are written out here (or in cpu_math; those of fp8 by the pass `narrow`),
+not there: conversions without a machine instruction are written out here (or in cpu_math; those of fp8 by the pass `dtype_legalization`),
 division is guarded against the operands that trap, shifts are masked. What each operation means stands in the op table.
 """
 

@@ -19,7 +19,7 @@ from blocknb.language import types as t
 from blocknb.layouts import wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.tables import MmaInstruction
-from blocknb.passes.tensorcore import instruction_named
+from blocknb.passes.tile.select_mma import instruction_named
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator

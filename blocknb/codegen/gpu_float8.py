@@ -1,7 +1,7 @@
 """The GPU's own conversions of 8-bit floats, from sm_89 on: two numbers at a time (PTX ISA: cvt, .e4m3x2 and .e5m2x2).
 
 Where a tile has neighbouring registers, both are converted by one instruction when the first of them is asked for. What the machine
-lacks, the pass `narrow` has written out before.
+lacks, the pass `dtype_legalization` has written out before.
 """
 
 from __future__ import annotations

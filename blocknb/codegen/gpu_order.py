@@ -1,4 +1,5 @@
-"""The place in the grid of a program that has a CTA to itself, where the pass `order` has found one to be better than the CTA's own.
+"""The place in the grid of a program that has a CTA to itself, where the pass `program_swizzle` has found one to be better than the CTA's
+own.
 
 The hardware starts CTAs in the order of their numbers, x first, so a CTA's number in its plane of the grid says when it begins. Numbers are
 32 bits without a sign; where there are so many that these may not do, each keeps its place.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blocknb.passes import order
+from blocknb.passes.support import program_order
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator
@@ -32,6 +33,6 @@ def places(g: Generator) -> tuple[str, str]:
 
     own, (across, down) = ([g.launched(what, i) for i in range(2)] for what in ("program_id", "num_programs"))
     number = do("add", own[0], do("mul", own[1], across))
-    x, y = order.place(do, number, across, down, str(g.func.attrs["order"]))
-    few = g.emit(f"icmp ule i32 {across}, {order.MOST_ALONG_X}")
+    x, y = program_order.place(do, number, across, down, str(g.func.attrs["order"]))
+    few = g.emit(f"icmp ule i32 {across}, {program_order.MOST_ALONG_X}")
     return g.emit(f"select i1 {few}, i32 {x}, i32 {own[0]}"), g.emit(f"select i1 {few}, i32 {y}, i32 {own[1]}")

@@ -1,6 +1,6 @@
 """Scans of the GPU code generator: registers in sequence, then lanes by shuffles.
 
-An index along the axis is a row of bits, each of which is a register bit or a lane bit of the layout (the pass `assign` sees to
+An index along the axis is a row of bits, each of which is a register bit or a lane bit of the layout (the pass `layout_assignment` sees to
 it that no warp bit is among them). The lowest of them that are register bits make runs of consecutive elements within a thread:
 these are scanned one after another. What remains is to scan the totals of the runs, bit by bit from below (Sklansky): where the
 bit is set, the total of everything in the half before comes first, and that is held at one known place, where all lower bits are

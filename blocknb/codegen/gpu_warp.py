@@ -97,7 +97,7 @@ def select(g: Generator, names: list[str], dtype: ElementType, stages: Sequence[
 
 
 def reduce(g: Generator, op: Op) -> None:
-    """Registers as a tree, lanes as butterflies; what warps hold stays apart (the pass `shared` made that explicit)."""
+    """Registers as a tree, lanes as butterflies; what warps hold stays apart (the pass `lower_conversions` made that explicit)."""
     layout, axis = op.args[0].type.layout, op.attrs["axis"]
     _, lanes, warps = layout.axis_bits(axis)
     if warps and "keep" not in op.attrs:

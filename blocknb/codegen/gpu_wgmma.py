@@ -19,7 +19,7 @@ from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import wgmma
 from blocknb.layouts.tables import MmaInstruction, log2
-from blocknb.passes.tensorcore import instruction_of
+from blocknb.passes.tile.select_mma import instruction_of
 
 if TYPE_CHECKING:
     from blocknb.codegen.gpu import Generator

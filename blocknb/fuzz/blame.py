@@ -39,9 +39,9 @@ def blame(kernel: t.Kernel, outcome: Outcome, device: str = "cpu") -> Blame:
 
 
 def _cured(kernel: t.Kernel, device: str) -> Iterator[str]:
-    from blocknb.passes import OPTIONAL
+    from blocknb import passes
 
-    relevant = ("simplify", "unroll", "pointers") if device == "cpu" else OPTIONAL
+    relevant = ("simplify", "unroll", "pointers") if device == "cpu" else passes.optional()
     for name in relevant:
         if execute.attempt(kernel, device, (name,)).kind == "right":
             yield name
@@ -57,7 +57,7 @@ def _first_wrong_stage(kernel: t.Kernel, number: int, device: str) -> str:
     compiled = function.compile(**launch.arguments, target=target, **case.options())
     for stage in compiled.trace.stages:
         fresh = Case(kernel, "cpu").launches[number]
-        finished = stage.after.level == "memory" and stage.name in ("barriers", "pack")
+        finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
         try:
             execute.interpret(kernel, fresh, stage.after, finished)
         except Exception as error:

@@ -1,15 +1,17 @@
 """Builds and rebuilds functions.
 
-A `Builder` collects ops for the block at hand, infers their result types from the op table and stamps them with the place and
-the origin of the op they stand for (`at`), so that no pass does any work for source links. `rebuild` is how most passes are
-written: it walks a Func in program order, hands each op with its operands already replaced to a function, and that function
-either leaves it (returns NotImplemented) or emits something else and returns the values that take the results' place.
+A `Builder` collects ops for the block at hand, infers their result types from the op table and stamps them with the place of
+the op they stand for (`at`) and with the pass that runs (`made_by`), so that no pass does any work for source links.
+`rebuild` is how most passes are written: it walks a Func in program order, hands each op with its operands already replaced to a
+function, and that function either leaves it (returns NotImplemented) or emits something else and returns the values that take the
+results' place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
@@ -18,12 +20,37 @@ from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.language import ops as table
 from blocknb.language.types import Pointer, Tile
 
+_origin: ContextVar[str] = ContextVar("origin", default="")
+
+
+@contextmanager
+def made_by(origin: str) -> Iterator[None]:
+    """Inside, new ops get this origin: the runner of passes names the pass here, and passes do not name themselves."""
+    token = _origin.set(origin)
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def current_origin() -> str:
+    """The name of the pass that runs, "" outside of the runner."""
+    return _origin.get()
+
+
+def revised(op: Op, **changes: Any) -> Op:
+    """The op with other fields, as the pass that runs has made it."""
+    return op.replace(origin=current_origin(), **changes)
+
 
 class Builder:
-    """Emits ops into the innermost open block. `origin` is the name of the pass; `first_id` the first free op id."""
+    """Emits ops into the innermost open block.
 
-    def __init__(self, origin: str, first_id: int = 0):
-        self.origin, self.next_id = origin, first_id
+    `origin` is the origin of the ops, by default the pass that runs (`made_by`); `first_id` is the first free op id.
+    """
+
+    def __init__(self, origin: str | None = None, first_id: int = 0):
+        self.origin, self.next_id = current_origin() if origin is None else origin, first_id
         self.loc: Loc | None = None
         self.was: tuple[int, ...] = ()
         self._open: list[list[Op]] = [[]]
@@ -109,7 +136,7 @@ class Rebuild:
     it liked through `rebuild.builder`. `rebuild.block(block)` rebuilds a nested block for a visitor that handles blocks itself.
     """
 
-    def __init__(self, func: Func, origin: str, visit: Callable[[Op, Rebuild], Any]):
+    def __init__(self, func: Func, visit: Callable[[Op, Rebuild], Any], origin: str | None = None):
         self.func, self.visit = func, visit
         self.builder = Builder(origin, func.next_id)
         self.mapping: dict[Value, Value] = {}
@@ -169,9 +196,9 @@ class Rebuild:
         return new
 
 
-def rebuild(func: Func, origin: str, visit: Callable[[Op, Rebuild], Any], **changes: Any) -> Func:
+def rebuild(func: Func, visit: Callable[[Op, Rebuild], Any], origin: str | None = None, **changes: Any) -> Func:
     """`func` with every op handed to `visit`; see Rebuild. `changes` are fields of the new Func."""
-    return Rebuild(func, origin, visit).run(**changes)
+    return Rebuild(func, visit, origin).run(**changes)
 
 
 def clone(block: Block, builder: Builder, mapping: dict[Value, Value]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from blocknb.errors import Loc
 
 EMPTY: Mapping[str, Any] = MappingProxyType({})
-LEVELS = ("tile", "laid", "memory")
+LEVELS = ("tile", "distributed", "memory")
 
 
 class Value:
@@ -86,7 +86,7 @@ class Hint:
 
 @dataclass(frozen=True, eq=False)
 class Func:
-    """A kernel for one signature. `level` is tile, laid or memory; `attrs` hold num_warps, num_stages, shared_bytes and so on.
+    """A kernel for one signature. `level` is tile, distributed or memory; `attrs` hold num_warps, num_stages, shared_bytes and so on.
 
     `hints` has one Hint a parameter. The Func of the tile level knows nothing of threads; program ids are values of the
     `program_id` op, so the map from program to CTA can change without touching the body.

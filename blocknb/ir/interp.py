@@ -1,7 +1,7 @@
 """The interpreter: runs the IR of any level with NumPy and is the oracle for passes and code generators.
 
-Elementwise ops mean what the op table says. At the tile level (this file) a tile is an array of its shape; at the laid level
-(`interp_laid`) it is an array [warp, lane, register], so that an op which silently moves data between threads is an error; at
+Elementwise ops mean what the op table says. At the tile level (this file) a tile is an array of its shape; at the distributed level
+(`interp_distributed`) it is an array [warp, lane, register], so that an op which silently moves data between threads is an error; at
 the memory level (`interp_memory`) every warp is a coroutine of its own and shared memory is bytes. The trick is that one walk
 serves all three: it is a generator that stops at barriers, and below the memory level nobody waits.
 
@@ -113,11 +113,11 @@ def _argument(space: AddressSpace, name: str, param: Value, arg: Any) -> np.ndar
 
 
 def _one(func: Func, env: dict, space: AddressSpace, sizes: Program, program: Program) -> None:
-    """Runs one program at the tile or the laid level, where a barrier stops nobody."""
-    if func.level == "laid":
-        from blocknb.ir.interp_laid import LaidMachine
+    """Runs one program at the tile or the distributed level, where a barrier stops nobody."""
+    if func.level == "distributed":
+        from blocknb.ir.interp_distributed import DistributedMachine
 
-        machine: Machine = LaidMachine(func, space, sizes, program)
+        machine: Machine = DistributedMachine(func, space, sizes, program)
     else:
         machine = Machine(func, space, sizes, program)
     for _ in machine.execute(func.body, env):

@@ -26,7 +26,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Func, Op
-from blocknb.ir.interp_laid import LaidMachine
+from blocknb.ir.interp_distributed import DistributedMachine
 from blocknb.ir.text import print_op
 from blocknb.language.ops import ACCESSES, ATOMICS
 from blocknb.language.types import Buffer
@@ -192,7 +192,7 @@ class Memory:
 Copy = tuple[np.ndarray, np.ndarray, Allocation]  # bytes of shared memory, what they will hold, the buffer
 
 
-class Warp(LaidMachine):
+class Warp(DistributedMachine):
     """One warp of a program."""
 
     def __init__(self, func: Func, space: AddressSpace, sizes: Any, program: Any, number: int, memory: Memory):
@@ -428,7 +428,8 @@ def run_warps(
 
 
 def _places(func: Func) -> tuple[dict[int, int], int]:
-    """A place for each buffer that has none, before `allocate` has run, by the id of its op; and the size of shared memory."""
+    """A place for each buffer that has none, before `shared_memory_allocation` has run, by the id of its op; and the size of shared
+    memory."""
     allocs = [op for op in func.ops() if op.name == "alloc"]
     size = max((op.attrs["offset"] + op.attrs["type"].bytes for op in allocs if "offset" in op.attrs), default=0)
     found = {}

@@ -5,7 +5,7 @@ what ties the lines of one snapshot to those of the next, and with `locs` its so
 
     #a = <1024: reg 1,2 lane 4,8,16,32,64 warp 128,256>
 
-    func @scale(%x: ptr<f32> div 16, %n: i32 div 1) laid {num_warps=4} {
+    func @scale(%x: ptr<f32> div 16, %n: i32 div 1) distributed {num_warps=4} {
       %0 = program_id 0 : i32  // 0
       %mask = cmp lt %offs, %4 : tile<1024xi1, #a>  // 5 was 2
       %sum = for %i = %lo to %hi step %one iter(%acc = %zero) : f32 {  // 9

@@ -99,7 +99,7 @@ class _Verifier:
             self.ops(block, scope | set(block.args), nested=True)
         self.blocks(op)
         if level != "tile":
-            self.laid(op)
+            self.distributed(op)
         if level == "memory":
             self.memory(op)
 
@@ -185,7 +185,7 @@ class _Verifier:
 
     # -- levels
 
-    def laid(self, op: Op) -> None:
+    def distributed(self, op: Op) -> None:
         """Ops that only rename stay within their thread; partial reductions have one result a warp."""
         match op.name:
             case "broadcast" if op.args[0].type.shape and op.results[0].type.shape:
@@ -232,7 +232,7 @@ class _Verifier:
             case "alloc":
                 total, offset, type = self.func.attrs.get("shared_bytes"), op.attrs.get("offset"), op.attrs["type"]
                 if total is None and offset is None:
-                    return  # before the pass `allocate`
+                    return  # before the pass `shared_memory_allocation`
                 self.require(isinstance(offset, int) and offset >= 0, op, "a buffer without an offset")
                 self.require(offset % type.dtype.bytes == 0, op, f"the offset {offset} is not aligned to {type.dtype}")
                 align = op.attrs.get("align", 1)

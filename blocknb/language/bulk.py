@@ -142,7 +142,7 @@ def rows(row: Callable) -> None:
     memory = {"levels": ("memory",)}
     row(
         "tensor_map",
-        "laid",
+        "distributed",
         tensor_map,
         "An array for the copy engine: where it begins, its extents and (but for the innermost axis) strides in elements, outer axis "
         "first. Made by the host when the kernel is launched, from its arguments.",
@@ -154,7 +154,7 @@ def rows(row: Callable) -> None:
         "mbarriers",
         "shared",
         mbarriers,
-        "mbarriers whose phases take `arrivals` each; `offset` (bytes) is set by the pass `allocate`.",
+        "mbarriers whose phases take `arrivals` each; `offset` (bytes) is set by the pass `shared_memory_allocation`.",
         attrs=("slots", "arrivals", "offset"),
         writes="shared",
         **memory,

@@ -23,7 +23,7 @@ __all__ = ["ACCESSES", "ATOMICS", "OPS", "PREDICATES", "TERMINATORS", "OpSpec", 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One row. `kind`: source, shape, elementwise, assembly, memory, dot, reduce, move, report, control, laid, shared.
+    """One row. `kind`: source, shape, elementwise, assembly, memory, dot, reduce, move, report, control, distributed, shared.
 
     `infer(types, attrs)` gives the result types, `numpy(attrs, result dtype, *arrays)` the meaning of an elementwise op;
     `levels` are those at which the op may stand; `reads` and `writes` name the memory touched: "global", "shared", "report"
@@ -39,7 +39,7 @@ class OpSpec:
     numpy: Callable | None = None
     reads: str = ""
     writes: str = ""
-    levels: tuple[str, ...] = ("tile", "laid", "memory")
+    levels: tuple[str, ...] = ("tile", "distributed", "memory")
     blocks: int = 0
 
     @property
@@ -439,21 +439,21 @@ row(
 
 row(
     "convert",
-    "laid",
+    "distributed",
     rules.convert,
     "The same tile in another layout.",
     operands="x",
     attrs=("layout",),
-    levels=("laid", "memory"),
+    levels=("distributed", "memory"),
 )
 row(
     "part",
-    "laid",
+    "distributed",
     rules.part,
     "One of so many equal parts of a tile along an axis; each thread keeps what it has of it.",
     operands="x",
     attrs=("axis", "index", "count"),
-    levels=("laid", "memory"),
+    levels=("distributed", "memory"),
 )
 shared_memory.rows(row)
 bulk.rows(row)

@@ -13,7 +13,7 @@ def rows(row: Callable) -> None:
         "alloc",
         "shared",
         rules.alloc,
-        "A buffer in shared memory; `offset` (bytes) is set by the pass `shared`, a multiple of `align`.",
+        "A buffer in shared memory; `offset` (bytes) is set by the pass `lower_conversions`, a multiple of `align`.",
         attrs=("type", "offset", "align"),
         levels=("memory",),
     )

@@ -18,7 +18,7 @@ from blocknb.notebook import document, extension, history, html, numbers, plots,
 from blocknb.notebook.beside import DEFAULT_VIEW
 from blocknb.notebook.observe import Record, Specialisation, record_of
 from blocknb.notebook.sections import Section
-from blocknb.passes.carried_bounds import COUNTED
+from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile.spans import Timeline
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace

@@ -17,6 +17,7 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import beside
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import Observation, Record, Specialisation, apart
+from blocknb.passes.support import stages
 from blocknb.runtime import arguments
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
@@ -50,7 +51,7 @@ def offered(card: Card) -> dict[str, Any]:
             "choices": list(STAGES),
             "named": options["num_stages"] is not None,
         },
-        "passes": [{"name": name, "on": name not in off} for name in passes.OPTIONAL],
+        "passes": [{"name": name, "on": name not in off} for name in passes.optional()],
         "runs": why == "",
         "why": why or (_fixed_grid(made) if constants else ""),
     }
@@ -60,7 +61,7 @@ def _stages(options: Mapping[str, Any], trace: Trace) -> int:
     """The number of stages asked for, or what loops have where nobody asks."""
     if (asked := options["num_stages"]) is not None:
         return int(asked)
-    return passes.DOT_STAGES if any(stage.name == "pipeline" for stage in trace.stages) else passes.STAGES
+    return stages.DOT_STAGES if any(stage.name == "software_pipelining" for stage in trace.stages) else stages.STAGES
 
 
 def choices(value: int) -> list[Any]:

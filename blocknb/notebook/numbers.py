@@ -13,7 +13,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.frontend.descriptors import field_names
 from blocknb.notebook.observe import Specialisation
-from blocknb.passes.carried_bounds import COUNTED
+from blocknb.passes.support.carried_bounds import COUNTED
 from blocknb.profile.counts import argument_bytes, dot_flops
 from blocknb.profile.occupancy import occupancy
 from blocknb.runtime.compile import Compiled

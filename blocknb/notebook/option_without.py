@@ -12,7 +12,7 @@ from blocknb.notebook.options import Found, Option
 def names() -> tuple[str, ...]:
     from blocknb import passes
 
-    return passes.OPTIONAL
+    return passes.optional()
 
 
 def complete(word: str) -> list[str]:

@@ -25,7 +25,7 @@ from blocknb.notebook import numbers
 from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
-from blocknb.passes import order
+from blocknb.passes.support import program_order
 from blocknb.profile import tiles
 from blocknb.profile.addresses import Access, Addresses, bulk_parts, is_access, is_bulk, program_at
 from blocknb.trace import Trace
@@ -62,7 +62,7 @@ class Tiles:
     def width(self) -> int | None:
         """The width of groups of columns in which programs begin (see the pass of that name); None: in the order of the grid."""
         alone = not self.func.attrs.get("persistent")
-        return None if alone and self.made.grid[0] > order.MOST_ALONG_X else self.func.attrs.get("order")
+        return None if alone and self.made.grid[0] > program_order.MOST_ALONG_X else self.func.attrs.get("order")
 
     def place(self, number: int) -> tuple[int, int, int]:
         """The ids under which to ask for the program that is launched as that number. Persistent code finds the place for itself."""

@@ -1,159 +1,91 @@
-"""The pipeline: what happens to a kernel between the front end and code generation, readable in a minute.
+"""The pipeline: the passes between the front end and code generation, in order.
 
-A pass is a function `(Func, Target, Notes) -> Func`. It may assume valid IR and must leave valid IR; it records every decision
-as a note. The first line of its docstring is its title in the card, the rest is text for the user.
+A pass is a function `(Func, Target, Notes) -> Func` in a module of its own, which registers it (see `registry`). A pass may assume
+valid IR, must leave valid IR, and records every decision as a note. Its docstring is text for the user. Modules of passes are loaded when
+a pipeline is built, so that an import of this package stays cheap.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
+from blocknb.ir.build import made_by
 from blocknb.ir.core import Func
+from blocknb.passes.registry import REGISTERED, Pass
 from blocknb.target import Target
 from blocknb.trace import Notes, Stage, left_out
 
+#: Every pass, by folder and name, in the order in which they run. A comment says why a pass stands where it does.
+ORDER = (
+    "tile.simplify",
+    "tile.unroll",  # after simplify: the bounds of loops are constants by then
+    "tile.pointers",  # before coalesce, which reads a scalar base and invariant offsets best
+    "tile.memory_order",  # after simplify, which has removed unused results of atomics
+    "tile.bounds_checks",  # after pointers: addresses are final; before layouts, which take the new masks into account
+    "tile.dtype_legalization",  # before select_mma: it decides what a dot of 8-bit floats multiplies. The CPU stops here
+    "tile.choose_num_warps",  # before every pass that depends on the number of threads
+    "tile.range_based_float_simplification",
+    "tile.register_prefetch",  # after pointers: addresses are final; before layouts, which treat early loads like others
+    "tile.scans",  # before layouts: it turns one row into as many rows as there are warps
+    "tile.coalesce",  # before layout_assignment, to which it proposes the layouts of loads and stores
+    "tile.select_wgmma",  # before select_mma, which takes the dots that are left
+    "tile.select_mma",  # before layout_assignment: an instruction fixes the layouts of its operands
+    "tile.layout_assignment",  # from here on every tile has a layout (the distributed level)
+    "distributed.thread_local_reduction",  # after layouts: they say which threads share a row
+    "distributed.epilogue_subtiling",  # after layouts: they say which tiles are converted before they are stored
+    "distributed.lower_conversions",  # from here on shared-memory buffers are explicit (the memory level)
+    "memory.operand_staging",  # after lower_conversions: buffers of operands are known
+    "memory.async_mma",  # before warp_specialization, whose consumers release a slot after the wait for the product
+    "memory.program_swizzle",  # before warp_specialization, which writes the loop over programs
+    "memory.persistent_grid",  # before warp_specialization, for the same reason
+    "memory.warp_specialization",  # after lower_conversions: buffers and their layouts are known
+    "memory.mma_softmax_overlap",  # after warp_specialization, whose circular buffers it needs
+    "memory.tma_store",  # after warp_specialization, which makes the warps' roles
+    "memory.software_pipelining",  # after warp_specialization: it takes the loops that are left
+    "memory.shared_memory_allocation",  # after every pass that adds buffers
+    "memory.barriers",  # after allocation: reused bytes need barriers, too
+    "memory.program_packing",  # last: it looks for anything that the threads of a CTA do together
+)
 
-@dataclass(frozen=True)
-class Pass:
-    """A pass and its place: `optional` ones can be switched off by name (`without={"coalesce"}`), and one that does not apply to
-    a function is not part of its compilation."""
 
-    name: str
-    run: Callable[[Func, Target, Notes], Func]
-    optional: bool = False
-    applies: Callable[[Func, Target], bool] = lambda func, target: True
+def load(entry: str) -> Pass:
+    """Imports the module of an entry of ORDER and returns the pass that it registers."""
+    importlib.import_module(f"blocknb.passes.{entry}")
+    return REGISTERED[entry.split(".")[1]]
 
-    @property
-    def doc(self) -> str:
-        return (self.run.__doc__ or "").strip()
+
+def _loaded(target: Target) -> Iterator[Pass]:
+    for entry in ORDER:
+        found = load(entry)
+        if found.gpu_only and not target.is_gpu:
+            return
+        yield found
 
 
 def pipeline(target: Target) -> tuple[Pass, ...]:
-    """The passes for a target, in order. The order matters where a comment says so."""
-    from blocknb.passes import (
-        allocate,
-        assign,
-        barriers,
-        bulk,
-        checks,
-        coalesce,
-        defer,
-        epilogue,
-        floats,
-        memory_order,
-        narrow,
-        order,
-        outstanding,
-        overlap,
-        pack,
-        persist,
-        pointers,
-        prefetch,
-        prologue,
-        rings,
-        scans,
-        shared,
-        simplify,
-        specialize,
-        tensorcore,
-        unroll,
-        warps,
-        wgmma,
-    )
-
-    common = (
-        Pass("simplify", simplify.simplify, optional=True),
-        Pass("unroll", unroll.unroll, optional=True),  # after simplify, so that bounds are constants
-        Pass(
-            "pointers", pointers.pointers, optional=True
-        ),  # scalar bases and invariant offsets: coalesce reads them best
-        Pass(
-            "memory_order", memory_order.memory_order, applies=memory_order.applies
-        ),  # after simplify: what is unused is known
-        Pass("checks", checks.checks, applies=checks.applies),  # addresses are final, layouts can still take account
-        Pass("narrow", narrow.narrow),  # before tensorcore: it says what a dot of 8-bit floats multiplies
-    )
-    if target.kind == "cpu":
-        return common  # the CPU leaves at the tile level
-    return (
-        *common,
-        Pass("warps", warps.warps, applies=warps.applies),  # before those that know of threads
-        Pass("floats", floats.floats, optional=True),
-        Pass(  # when addresses are final, and before layouts, for which early loads are as any others
-            "prefetch", prefetch.prefetch, optional=True, applies=prefetch.applies
-        ),
-        Pass("scans", scans.scans),  # before layouts: it makes a row into as many rows as there are warps
-        Pass("coalesce", coalesce.coalesce, optional=True),
-        Pass("wgmma", wgmma.wgmma, optional=True, applies=wgmma.applies),  # before tensorcore, which has the rest
-        Pass("tensorcore", tensorcore.tensorcore, optional=True),
-        Pass("assign", assign.assign),  # from here on every tile has a layout
-        Pass(  # when it is known which threads share a row
-            "defer", defer.defer, optional=True, applies=defer.applies
-        ),
-        Pass("epilogue", epilogue.epilogue, optional=True),  # when it is known what is converted to be stored
-        Pass("shared", shared.shared),  # conversions that cross warps become explicit
-        Pass(
-            "prologue", prologue.prologue, optional=True, applies=rings.applies
-        ),  # when it is known what is stored there
-        Pass(
-            "outstanding", outstanding.outstanding, optional=True, applies=outstanding.applies
-        ),  # what reads slots says when it is done
-        Pass("order", order.order, optional=True, applies=order.applies),
-        Pass("persist", persist.persist, optional=True, applies=persist.applies),
-        Pass(  # when it is known what is stored to shared memory, and in which layout
-            "specialize", specialize.specialize, optional=True, applies=specialize.applies
-        ),
-        Pass("overlap", overlap.overlap, optional=True, applies=overlap.applies),  # of rings that `specialize` has made
-        Pass("bulk", bulk.bulk, optional=True, applies=bulk.applies),  # of what specialize has made
-        Pass(  # what is left of it
-            "pipeline", rings.pipeline, optional=True, applies=rings.applies
-        ),
-        Pass("allocate", allocate.allocate),
-        Pass("barriers", barriers.barriers),  # when every access to shared memory is there
-        Pass("pack", pack.pack, optional=True, applies=pack.applies),  # last: it asks for what threads do together
-    )
+    """The passes for a target, in order. Passes of every target come before those of GPUs."""
+    return tuple(_loaded(target))
 
 
-#: The stages of a loop for which neither the launch nor `tl.range` names a number: 1 is none beside the trip itself (see `prefetch`),
-STAGES = 1
-#: and those of a loop with products (see `pipeline`), as in Triton.
-DOT_STAGES = 3
-
-#: What `without` may name. A CPU's pipeline has fewer passes, and takes all of these names.
-OPTIONAL = (
-    "simplify",
-    "unroll",
-    "pointers",
-    "floats",
-    "prefetch",
-    "coalesce",
-    "wgmma",
-    "tensorcore",
-    "defer",
-    "epilogue",
-    "prologue",
-    "outstanding",
-    "order",
-    "persist",
-    "specialize",
-    "overlap",
-    "bulk",
-    "pipeline",
-    "pack",
-)
+def optional() -> tuple[str, ...]:
+    """The names that `without` may hold, in order. A CPU's pipeline has fewer passes, and takes all of these names."""
+    return tuple(found.name for found in map(load, ORDER) if found.optional)
 
 
 def run(
     func: Func, target: Target, without: Iterable[str] = (), observe: Callable[[Stage], None] | None = None
 ) -> tuple[Func, tuple[Stage, ...]]:
-    """Runs the pipeline. `observe` sees each Stage as it is done. An optional pass that fails is left out, with a note
-    (see `trace.left_out`). Raises ValueError for an unknown or mandatory pass in `without`."""
+    """Runs the pipeline. `observe` sees each Stage as it is done. New ops get the name of their pass as `origin`.
+
+    A failing optional pass is left out, with a note (see `trace.left_out`). Raises ValueError for an unknown or mandatory pass in
+    `without`.
+    """
     without = frozenset(without)
-    if unknown := without - frozenset(OPTIONAL):
+    if without and (unknown := without - frozenset(optional())):
         raise ValueError(
-            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(OPTIONAL)}"
+            f"cannot switch off {', '.join(sorted(unknown))}; the optional passes are {', '.join(optional())}"
         )
     stages = []
     for p in pipeline(target):
@@ -165,7 +97,8 @@ def run(
                 after = func
                 notes(None, "switched off")
             else:
-                after = p.run(func, target, notes)
+                with made_by(p.name):
+                    after = p.run(func, target, notes)
         except Exception as error:
             if not p.optional:
                 raise

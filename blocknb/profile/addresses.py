@@ -21,7 +21,7 @@ from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
-from blocknb.passes import order
+from blocknb.passes.support import program_order
 
 Program = tuple[int, int, int]
 Known = np.ndarray | None  # None: it depends on data
@@ -76,11 +76,11 @@ def is_access(op: Op) -> bool:
 
 def program_at(number: int, grid: Program, width: int | None = None) -> Program:
     """The ids of the program launched as that number: the first axis of the grid counts fastest, in groups of `width` columns if given
-    (see the pass `order`)."""
+    (see the pass `program_swizzle`)."""
     if width is None:
         return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
     z, number = divmod(number, grid[0] * grid[1])
-    return (*order.place_of(number, grid[0], grid[1], width), z)
+    return (*program_order.place_of(number, grid[0], grid[1], width), z)
 
 
 class Addresses:

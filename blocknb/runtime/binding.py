@@ -21,8 +21,8 @@ from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
 from blocknb.runtime.moduli import moduli
 
-#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`); `num_warps`
-#: and `num_stages` for: nobody names a number (see `passes.warps` and `passes.STAGES`).
+#: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.bounds_checks`); `num_warps`
+#: and `num_stages` for: nobody names a number (see `passes.choose_num_warps` and `passes.support.stages`).
 OPTIONS: Mapping[str, Any] = MappingProxyType(
     {
         "num_warps": None,

@@ -240,7 +240,7 @@ _PIECES = (
     "blocknb.layouts.convert",
     "blocknb.codegen.gpu_memory",
     "blocknb.codegen.gpu",
-    "blocknb.passes.assign",
+    "blocknb.passes.tile.layout_assignment",
 )
 
 

@@ -1,4 +1,4 @@
-"""How many programs of a launch share a CTA, where the compiler lets them (see the pass `pack`)."""
+"""How many programs of a launch share a CTA, where the compiler lets them (see the pass `program_packing`)."""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ class Job:
         except ValueError as error:
             if "cannot switch off" not in str(error):
                 raise
-            unknown = sorted(set(self.options["without"]) - set(passes.OPTIONAL))
-            near = difflib.get_close_matches(unknown[0], passes.OPTIONAL, 1)
+            unknown = sorted(set(self.options["without"]) - set(passes.optional()))
+            near = difflib.get_close_matches(unknown[0], passes.optional(), 1)
             hint = f"did you mean {near[0]!r}?" if near else "name passes as the card's tab Passes does"
             raise LaunchError(str(error), definition(self.source), hint=hint) from None
 

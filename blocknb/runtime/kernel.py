@@ -484,11 +484,11 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Makes a block program of a function: `@kernel`, `@kernel(num_warps=8)` or `kernel(f)`.
 
     Options are the defaults of launch options: `num_warps`, which the compiler chooses if nobody does; `num_stages`, of loops for which
-    `range` names none (on a GPU loads are issued ahead, see the passes `prefetch` and `pipeline`); `checked`, whether accesses outside
-    of arrays are found (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`, whether assertions
-    are tested (on the CPU unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1 when the kernel is
-    compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines; `without`, passes to leave
-    out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
+    `range` names none (on a GPU loads are issued ahead, see the passes `register_prefetch` and `software_pipelining`); `checked`, whether
+    accesses outside of arrays are found (on the CPU unless False; on a GPU if True, and every launch then waits for its end); `debug`,
+    whether assertions are tested (on the CPU unless False; on a GPU if True, in checked mode, or with BLOCKNB_DEBUG=1 or TRITON_DEBUG=1
+    when the kernel is compiled); `fast_math`, the GPU's approximations for fp32 division, roots, logarithms, sines and cosines;
+    `without`, passes to leave out. `do_not_specialize` is Triton's; others of Triton's are accepted and change nothing.
     """
     if function is None:
         return functools.partial(kernel, **options)

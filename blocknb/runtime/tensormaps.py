@@ -137,7 +137,7 @@ class _Map:
     def refused(self, why: str) -> LaunchError:
         return LaunchError(
             f"{self.kernel} moves boxes of `{self.array}` (TMA), which cannot be done with an array {why}",
-            hint='without="specialize" leaves such copies out; arrays whose rows begin at multiples of 16 bytes can be copied so',
+            hint='without="warp_specialization" leaves such copies out; arrays whose rows begin at multiples of 16 bytes can be copied so',
         )
 
 
@@ -148,7 +148,7 @@ def encode_tiled() -> Callable[..., int]:
         function = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1").cuTensorMapEncodeTiled
     except AttributeError:
         message = "the driver knows no tensor maps, which this kernel was compiled to use"
-        raise LaunchError(message, hint='update it to CUDA 12, or compile without="specialize"') from None
+        raise LaunchError(message, hint='update it to CUDA 12, or compile without="warp_specialization"') from None
     address, word = ctypes.c_void_p, ctypes.c_uint32
     function.argtypes = (address, word, word, *[address] * 5, *[word] * 4)
     return function

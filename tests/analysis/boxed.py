@@ -9,7 +9,7 @@ import numpy as np
 from kernels.base import Case, parameters
 
 from blocknb.analysis import affine
-from blocknb.analysis.boxes import Box, at_top, box_of, emit
+from blocknb.analysis.tma_boxes import TmaBox, at_top, box_of, emit
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.build import Builder, Rebuild
@@ -30,7 +30,7 @@ def accesses(func: Func) -> list[Op]:
     return [op for op in func.ops() if op.name in ("load", "store") and op.args[0].type.shape]
 
 
-def boxes(func: Func) -> list[Box | str]:
+def boxes(func: Func) -> list[TmaBox | str]:
     facts = affine.analyze(func)
     return [box_of(facts, op) for op in accesses(func)]
 
@@ -39,10 +39,10 @@ class Boxer(Rebuild):
     """Every access that is a box gets the addresses and the mask that the box says it has. Dims and strides stand at the function's top."""
 
     def __init__(self, func: Func):
-        super().__init__(func, "boxed", lambda op, _: self.step(op))
+        super().__init__(func, lambda op, _: self.step(op), "boxed")
         facts, made = affine.analyze(func), {}
         self.count, self.found = 0, {op: box_of(facts, op) for op in accesses(func)}
-        self.found = {op.id: box for op, box in self.found.items() if isinstance(box, Box)}
+        self.found = {op.id: box for op, box in self.found.items() if isinstance(box, TmaBox)}
         self.scalars: dict[int, tuple[list[Value], list[Value]]] = {}
         for id, box in self.found.items():
             dims, strides = (
@@ -114,15 +114,15 @@ def watched(func: Func, arguments: Mapping[str, Any], grid: Any) -> list[tuple[n
     return seen
 
 
-def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int, **options: Any) -> list[Box]:
+def check_boxes(kernel: Any, arguments: Mapping[str, Any], grid: Any, count: int, **options: Any) -> list[TmaBox]:
     """So many accesses of a kernel are boxes, at the memory level too, and every element of theirs is where the box has it."""
     func = after(kernel, arguments, **options)
     found = boxes(func)
-    assert sum(isinstance(box, Box) for box in found) == count, found
-    below = boxes(after(kernel, arguments, "shared", **options))
-    assert sum(isinstance(box, Box) for box in below) == count, below
+    assert sum(isinstance(box, TmaBox) for box in found) == count, found
+    below = boxes(after(kernel, arguments, "lower_conversions", **options))
+    assert sum(isinstance(box, TmaBox) for box in below) == count, below
     check_same(func, arguments, grid)
-    return [box for box in found if isinstance(box, Box)]
+    return [box for box in found if isinstance(box, TmaBox)]
 
 
 def check_same(func: Func, arguments: Mapping[str, Any], grid: Any) -> None:

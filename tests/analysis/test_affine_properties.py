@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from programs import Evaluator, Maker, Undefined, integers, programs
 
 from blocknb.analysis import affine
-from blocknb.analysis.forms import COUNT, DIM, TRIP, Form
+from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Form
 
 scalars = st.one_of(st.integers(-40, 200), st.sampled_from((0, 16, -16, 2**31 - 1, -(2**31), 2**20)))
 

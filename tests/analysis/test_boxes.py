@@ -21,7 +21,7 @@ from boxed import accesses, after, boxes, check_boxes
 import blocknb
 import blocknb.language as bl
 from blocknb.analysis import affine
-from blocknb.analysis.boxes import box_of
+from blocknb.analysis.tma_boxes import box_of
 from blocknb.language.bulk import UNBOUNDED
 from blocknb.runtime.descriptor import TensorDescriptor
 
@@ -189,7 +189,7 @@ def test_attention_through_pointers(tokens: int) -> None:
 
 def refusals(kernel: Any, arguments: dict[str, Any]) -> list[str]:
     """Why the accesses of a kernel are no boxes, at the memory level."""
-    return [box for box in boxes(after(kernel, arguments, "shared")) if isinstance(box, str)]
+    return [box for box in boxes(after(kernel, arguments, "lower_conversions")) if isinstance(box, str)]
 
 
 def test_rows_that_wrap_around_are_no_box() -> None:

@@ -9,17 +9,17 @@ from front import ir, kernel
 
 import blocknb.language as bl
 from blocknb.analysis import affine
-from blocknb.analysis.magnitudes import Magnitudes
+from blocknb.analysis.float_ranges import FloatRanges
 from blocknb.ir.core import uses
-from blocknb.passes.floats import floats
+from blocknb.passes.tile.range_based_float_simplification import range_based_float_simplification
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 
 def changed(k, **arguments) -> dict[str, int]:
-    """How many divisions and exponentials of a kernel the pass `floats` makes cheaper."""
+    """How many divisions and exponentials of a kernel the pass `range_based_float_simplification` makes cheaper."""
     func = ir(k, **arguments)
-    after = floats(func, Target.parse("sm_90a"), Notes("floats"))
+    after = range_based_float_simplification(func, Target.parse("sm_90a"), Notes("range_based_float_simplification"))
     ops = list(after.ops())
     assert len(ops) == len(list(func.ops()))
     return {name: sum(bool(op.attrs.get(name)) for op in ops) for name in ("normal", "flush")}
@@ -28,7 +28,7 @@ def changed(k, **arguments) -> dict[str, int]:
 def bounds(k, name: str, **arguments) -> tuple[float, float]:
     func = ir(k, **arguments)
     (value,) = (r for op in func.ops() for r in op.results if r.name == name)
-    return Magnitudes(affine.analyze(func), uses(func)).bounds(value)
+    return FloatRanges(affine.analyze(func), uses(func)).bounds(value)
 
 
 @kernel

@@ -10,7 +10,7 @@ from front import ir, kernel
 from kernels import CASES
 
 import blocknb.language as bl
-from blocknb.passes.floats import floats
+from blocknb.passes.tile.range_based_float_simplification import range_based_float_simplification
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -67,8 +67,8 @@ def rows(x, y, scale, n, start, WAY: bl.constexpr, R: bl.constexpr, B: bl.conste
 
 
 def flushed(k: Any, **arguments: Any) -> int:
-    notes = Notes("floats")
-    func = floats(ir(k, **arguments), Target.parse("sm_90a"), notes)
+    notes = Notes("range_based_float_simplification")
+    func = range_based_float_simplification(ir(k, **arguments), Target.parse("sm_90a"), notes)
     return sum(bool(op.attrs.get("flush")) for op in func.ops() if op.name in ("exp", "exp2"))
 
 
@@ -125,6 +125,6 @@ def test_a_loop_goes_on_where_another_ended(keep: bool, count: int) -> None:
 def test_attention_has_one_instruction_for_each_exponential_of_its_tile() -> None:
     case = CASES["attention"]
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
-    # P, and a number a row; those of the first trip, whose products `overlap` begins before the loop, and of the loop, whose weights it
-    # computes behind a wait.
+    # P, and a number a row; those of the first trip, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose
+    # weights it computes behind a wait.
     assert [bool(op.attrs.get("flush")) for op in func.ops() if op.name == "exp"] == [True, False, False, True]

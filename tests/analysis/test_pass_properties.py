@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from programs import Evaluator, Maker, Undefined, programs
 
 from blocknb.ir.verify import verify
-from blocknb.passes import pointers, simplify, unroll
+from blocknb.passes.tile import pointers, simplify, unroll
 from blocknb.trace import Notes
 
 PASSES = {

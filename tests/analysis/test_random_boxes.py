@@ -11,7 +11,7 @@ from boxed import after, boxes, check_same
 
 import blocknb
 import blocknb.language as bl
-from blocknb.analysis.boxes import Box
+from blocknb.analysis.tma_boxes import TmaBox
 
 ROWS = ("0", "pid", "pid + 16", "halves", "trips", "index", "backwards", "m", "wrapped")
 COLUMNS = ("0", "y", "trips", "index", "y + 16", "carried")
@@ -123,7 +123,7 @@ def test_random_tiles_lie_where_their_boxes_are(seed: int) -> None:
         arguments = {"x": np.zeros(60000, np.float16), "out": np.zeros(256, np.float16)} | draw(rng)
         func = after(tiles, arguments)
         found = boxes(func)[0]
-        count[isinstance(found, Box)] += 1
+        count[isinstance(found, TmaBox)] += 1
         try:
             check_same(func, arguments, (3, 2, 3))
         except AssertionError as error:

@@ -27,8 +27,8 @@ def parsed(name: str, arguments: dict[str, Any]) -> None:
 
 
 def checked(name: str, arguments: dict[str, Any]) -> None:
-    """The IR after the pass `checks`."""
-    (stage,) = [stage for stage in lowered(name, arguments, checked=True)[1] if stage.name == "checks"]
+    """The IR after the pass `bounds_checks`."""
+    (stage,) = [stage for stage in lowered(name, arguments, checked=True)[1] if stage.name == "bounds_checks"]
     interp.run(stage.after, [arguments[hint.name] for hint in stage.after.hints], 1)
 
 

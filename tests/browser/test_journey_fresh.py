@@ -59,7 +59,7 @@ def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
         eventually(lambda: card.listing("Machine code").code, lambda text, word=instruction: word in text)
     assert "store" in card.listing("IR").code and "tile<" in card.listing("IR").code
     passes = card.open("Passes")
-    assert {"parse", "coalesce", "assign", "barriers"} <= set(passes(".bnb-stage-name").texts)
+    assert {"parse", "coalesce", "layout_assignment", "barriers"} <= set(passes(".bnb-stage-name").texts)
     assert "registers a thread" in card.open("Resources").text and "occupancy" in card.panel.text
     tiles = card.open("Tiles")
     for access in accesses:

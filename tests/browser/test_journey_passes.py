@@ -108,7 +108,7 @@ def test_11_a_pass_that_did_nothing_says_why(passes, trace):
     passes.panel("text=hide passes that changed nothing").click()
     choose(passes, "parse")
     shown = passes.panel(".bnb-stage-name").texts
-    assert not {stage.name for stage in idle} & set(shown) and "assign" in shown
+    assert not {stage.name for stage in idle} & set(shown) and "layout_assignment" in shown
     passes.panel("text=hide passes that changed nothing").click()
 
 

@@ -26,7 +26,7 @@ def explore(card):
         "    powers = tl.exp(values - tl.max(values, axis=0))"
     ]
     card.leave()
-    card.open("Passes")(".bnb-stage").having("assign").click()
+    card.open("Passes")(".bnb-stage").having("layout_assignment").click()
     card.panel("[aria-label='Compare with']").choose("parse")
     card.panel(".bnb-summary").until_text("Ops:")
     assert "registers" in card.open("Resources").text and "%" in card.panel.text

@@ -58,7 +58,7 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     ran.card(1).until_state("disconnected")
     assert ran.card(1).open("Knobs")(KNOBS).attribute("disabled") is not None
     ran.card(1).panel.until_text("Turning needs a live kernel")
-    ran.card(1).open("Passes")(".bnb-stage").having("assign").click()  # what is there can be explored
+    ran.card(1).open("Passes")(".bnb-stage").having("layout_assignment").click()  # what is there can be explored
     eventually(lambda: ran.card(1).listing("IR").code, lambda text: "#" in text)
     ran.save()
 
@@ -92,7 +92,7 @@ def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, 
     stranger = Notebook(ran.page, lab.write("stranger.ipynb", cells), kernel)
     assert ran.page.run("() => blocknb.cell(1).model.trusted") is False
     card = stranger.card(1)
-    card.open("Passes")(".bnb-stage").having("assign").click()
+    card.open("Passes")(".bnb-stage").having("layout_assignment").click()
     eventually(lambda: card.listing("IR").code, lambda text: "#" in text)
     assert card.state == "saved" and card.open("Knobs")(KNOBS).attribute("disabled") is not None
     ran.page.run("() => void jupyterapp.commands.execute('notebook:trust')")

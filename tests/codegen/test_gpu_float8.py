@@ -11,12 +11,12 @@ from blocknb.target import Target
 
 
 def ptx(name: str, arch: str) -> tuple[str, list[str]]:
-    """The PTX of a case, and the notes of the pass `narrow`."""
+    """The PTX of a case, and the notes of the pass `dtype_legalization`."""
     case, target = CASES[name], Target.parse(arch)
     func, stages = case.lower(case.make(np.random.default_rng(0)), arch)
     job = {"kind": "ptx", "text": gpu.generate(func, target).text, "opt": 1, "llvm": False}
     made = llvm.shared().submit({**job, "arch": target.arch, "features": target.features}).result()["ptx"]
-    return made, [note.text for stage in stages if stage.name == "narrow" for note in stage.notes]
+    return made, [note.text for stage in stages if stage.name == "dtype_legalization" for note in stage.notes]
 
 
 @pytest.mark.parametrize(("form", "instruction"), [("fp8e4nv", "e4m3x2"), ("fp8e5", "e5m2x2")])

@@ -117,14 +117,16 @@ def test_softmax_of_fp16_scales_no_exponential_and_divides_once_a_row():
         arrays = [f"*{dtype}:16"] * 2
         return softmax_kernel.trace(*arrays, *["i32:16"] * 3, BLOCK=4096, num_warps=8, **options)
 
-    trace, plain = traced("fp16"), traced("fp16", without={"floats"})
+    trace, plain = traced("fp16"), traced("fp16", without={"range_based_float_simplification"})
     assert (instructions(trace, r"ex2\.approx\.ftz\.f32"), instructions(plain, r"ex2\.approx\.ftz\.f32")) == (16, 0)
     assert (instructions(trace, r"rcp\."), instructions(trace, r"div\.")) == (1, 0)
     assert instructions(plain, r"div\.full") == 16
     assert (instructions(trace, r"max\.f16x2"), instructions(trace, r"max\.f16\s")) == (7, 1)
     wide = traced("fp32")
     assert instructions(wide, r"ex2\.approx\.f32") == 16  # fp32 has subnormal results, and they are stored
-    notes = [note.text for stage in trace.stages for note in stage.notes if stage.name == "floats"]
+    notes = [
+        note.text for stage in trace.stages for note in stage.notes if stage.name == "range_based_float_simplification"
+    ]
     assert any("between 1 and 4096" in text for text in notes) and any("no scaling" in text for text in notes)
 
 

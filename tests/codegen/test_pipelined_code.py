@@ -26,7 +26,7 @@ def product(target: str, tile: tuple[int, int, int], warps: int, dtype: str = "f
         GROUP=8,
         num_warps=warps,
         target=target,
-        **({"without": ("wgmma",)} | options),
+        **({"without": ("select_wgmma",)} | options),
     )
 
 
@@ -72,7 +72,7 @@ def test_without_it_tiles_go_through_registers(dtype):
         without: Counter(
             code for codes in loops(product("sm_80", (64, 64, 32), 4, dtype, without=without)) for code in codes
         )
-        for without in ((), ("pipeline",))
+        for without in ((), ("software_pipelining",))
     }
     assert codes[()]["LDGSTS"] and not codes[()]["LDG"]
-    assert codes[("pipeline",)]["LDG"] and not codes[("pipeline",)]["LDGSTS"]
+    assert codes[("software_pipelining",)]["LDG"] and not codes[("software_pipelining",)]["LDGSTS"]

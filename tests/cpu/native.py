@@ -26,7 +26,7 @@ def compile_native(
     """Machine code for a function, after those passes that are not optional; `opt`: how hard LLVM tries, where 0 is the quickest;
     `off`: the code generator's optimizations that are left out."""
     parsed = Target.parse(target)
-    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed, checked, off, wanted())
+    module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed, checked, off, wanted())
     made = llvm.compile_cpu(module.text, parsed, opt=opt).result()
     parameters = [(hint.name, value.type.dtype) for hint, value in zip(func.hints, func.params, strict=True)]
     return HostKernel(made.object, module.entry, parameters, module.sites, module.scratch_bytes, module.may_loop)

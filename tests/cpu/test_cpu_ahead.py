@@ -31,7 +31,7 @@ def fetched(k, programs, target="cpu", **arguments):
     """Runs the programs in order; returns the addresses of all fetches."""
     parsed, log = Target.parse(target), np.zeros(1 << 14, np.int64)
     func = parse(k.source, {n: argument(k, n, v) for n, v in arguments.items()}, {})
-    module = cpu.generate(passes.run(func, parsed, passes.OPTIONAL)[0], parsed)
+    module = cpu.generate(passes.run(func, parsed, passes.optional())[0], parsed)
     head, *calls = module.text.split("call void @llvm.prefetch.p0(ptr ")
     text = head + "".join("call void @fetched(ptr " + call.replace(", i32 0, i32 3, i32 1)", ")", 1) for call in calls)
     made = llvm.compile_cpu(text + LOG.format(at=log.ctypes.data), parsed).result()

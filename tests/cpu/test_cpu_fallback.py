@@ -3,6 +3,7 @@
 import front
 import numpy as np
 import pytest
+from support import replace_pass
 
 import blocknb
 import blocknb.language as tl
@@ -11,7 +12,6 @@ from blocknb.codegen import cpu, cpu_ahead, cpu_graph, cpu_kinds, cpu_loops, cpu
 from blocknb.codegen.cpu_kinds import VARYING
 from blocknb.errors import CompilerBug, Unsupported
 from blocknb.frontend.parse import parse
-from blocknb.passes import barriers, simplify
 from blocknb.runtime import compile as compiler
 from blocknb.target import Target
 
@@ -44,7 +44,7 @@ def function():
 
 
 def generated():
-    return cpu.generate(passes.run(function(), CPU, passes.OPTIONAL)[0], CPU)
+    return cpu.generate(passes.run(function(), CPU, passes.optional())[0], CPU)
 
 
 def broken(*args, **kwargs):
@@ -111,7 +111,7 @@ def test_a_users_error_in_an_optimization_stays_the_users_error(users_machine, m
 
 
 def test_a_failing_optional_pass_is_left_out_for_users(users_machine, monkeypatch, capsys):
-    monkeypatch.setattr(simplify, "simplify", broken)
+    replace_pass(monkeypatch, "simplify", broken)
     (note,) = launch()
     assert note.text.startswith("simplify was left out: it failed with AssertionError")
     assert note.origin == "simplify"
@@ -120,7 +120,7 @@ def test_a_failing_optional_pass_is_left_out_for_users(users_machine, monkeypatc
 
 
 def test_a_failing_optional_pass_raises_in_the_tests(monkeypatch):
-    monkeypatch.setattr(simplify, "simplify", broken)
+    replace_pass(monkeypatch, "simplify", broken)
     with pytest.raises(AssertionError, match="this cannot be"):
         passes.run(function(), CPU)
 
@@ -129,13 +129,13 @@ def test_a_users_error_in_an_optional_pass_stays_the_users_error(users_machine, 
     def refuses(func, target, notes):
         raise Unsupported("this target cannot do it")
 
-    monkeypatch.setattr(simplify, "simplify", refuses)
+    replace_pass(monkeypatch, "simplify", refuses)
     with pytest.raises(Unsupported, match="this target cannot do it"):
         launch()
 
 
 def test_a_failing_pass_that_kernels_need_is_a_bug_of_the_compiler(users_machine, monkeypatch):
-    monkeypatch.setattr(barriers, "barriers", broken)
+    replace_pass(monkeypatch, "barriers", broken)
     with pytest.raises(AssertionError, match="this cannot be"):
         passes.run(function(), Target.parse("sm_80"))
 

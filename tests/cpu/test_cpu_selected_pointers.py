@@ -38,7 +38,7 @@ def test_parts_of_a_long_kernel_know_the_bounds(name, monkeypatch):
         memory = Memory()
         arguments = memory.arguments("x", 0, SIZE, action)
         func = parse(WAYS[name].source, {n: argument(WAYS[name], n, v) for n, v in arguments.items()}, {})
-        module = cpu.generate(passes.run(func, CPU, passes.OPTIONAL)[0], CPU)
+        module = cpu.generate(passes.run(func, CPU, passes.optional())[0], CPU)
         assert "@run.part1(" in module.text
         native = compile_native(func)
         values = [arguments[hint.name] for hint in func.hints]
@@ -63,7 +63,7 @@ def test_the_code_for_overlapping_arrays_has_the_same_checks():
     data, memory = np.arange(33, dtype=np.int32), Memory()
     arguments = {**memory.views, "a": data[:-1], "b": data[1:], "c": 2, "n": SIZE, "BLOCK": 32}
     func = parse(copy_and_store.source, {n: argument(copy_and_store, n, v) for n, v in arguments.items()}, {})
-    module = cpu.generate(passes.run(func, CPU, passes.OPTIONAL)[0], CPU)
+    module = cpu.generate(passes.run(func, CPU, passes.optional())[0], CPU)
     assert "@run.overlapping(" in module.text
     native = compile_native(func)
     launch_native(native, [arguments[hint.name] for hint in func.hints], 1)

@@ -7,7 +7,7 @@ import pytest
 from kernels import CASES
 from kernels.base import array_of, copied, host_address
 
-from blocknb.passes import pack
+from blocknb.passes.memory import program_packing
 from fuzz import reports
 
 BEYOND = {  # what `simt` does not run
@@ -53,7 +53,7 @@ def test_checked_gpu_code_computes_the_same_and_has_nothing_to_report(name):
 
 @pytest.mark.parametrize("name", ["cross_entropy", "rms_norm", "add_int32", "grid_of_three", "careful_add_tested"])
 def test_programs_that_share_a_cta_compute_the_same(name, monkeypatch):
-    monkeypatch.setattr(pack, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(program_packing, "MOST_BYTES", 1 << 20)
     case = CASES[name]
     arguments = case.make(np.random.default_rng())
     func, _ = case.lower(arguments, "sm_90a", num_warps=1, num_stages=1)

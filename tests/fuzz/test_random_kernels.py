@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import replace_pass
 
 from blocknb.codegen import toolchain
-from blocknb.passes import barriers
 from blocknb.target import Target
 from fuzz.generator import generate
 from fuzz.program import Line, Program, check_native, check_passes, check_simt, checked, ptx, read
@@ -71,7 +71,7 @@ def test_many_random_kernels_mean_the_same_after_every_pass(start, target):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("without", [("simplify",), ("pointers",), ("coalesce",), ("tensorcore",)])
+@pytest.mark.parametrize("without", [("simplify",), ("pointers",), ("coalesce",), ("select_mma",)])
 @pytest.mark.parametrize("start", MANY[::150])
 def test_many_random_kernels_mean_the_same_without_a_pass(start, without):
     for seed in range(start, start + 25):
@@ -113,7 +113,7 @@ def test_a_seed_gives_one_program():
 
 
 def test_missing_barriers_are_noticed_and_the_program_that_shows_it_is_small(monkeypatch):
-    monkeypatch.setattr(barriers, "barriers", lambda func, target, notes: func)
+    replace_pass(monkeypatch, "barriers", lambda func, target, notes: func)
 
     def check(program: Program) -> None:
         check_passes(program, "sm_90a")

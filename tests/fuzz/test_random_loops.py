@@ -8,7 +8,7 @@ import pytest
 
 from blocknb import passes
 from blocknb.language import types as t
-from blocknb.passes import prefetch
+from blocknb.passes.tile import register_prefetch
 from blocknb.target import Target
 from fuzz.loops import generate
 from fuzz.program import Program, asking, check_passes, check_simt, checked
@@ -40,7 +40,7 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
     told: Counter[str] = Counter()
     for seed in SAMPLE:
         _, stages = passes.run(asking(generate(seed).func), Target.parse("sm_90a"))
-        notes = [note for stage in stages if stage.name == "prefetch" for note in stage.notes]
+        notes = [note for stage in stages if stage.name == "register_prefetch" for note in stage.notes]
         told.update(
             {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
         )
@@ -50,7 +50,7 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
 
 
 def test_a_guard_that_is_missing_is_noticed(monkeypatch):
-    monkeypatch.setattr(prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1))
+    monkeypatch.setattr(register_prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1))
     assert sum(fails(generate(seed)) for seed in SAMPLE[:8]) > 2
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from blocknb.ir.build import rebuild
-from blocknb.passes import simplify
+from dataclasses import replace
 
-_right = simplify.simplify
+from blocknb.ir.build import rebuild
+from blocknb.passes.registry import REGISTERED
+from blocknb.passes.tile import simplify
 
 
 def wrong(func, target, notes):
@@ -14,8 +15,8 @@ def wrong(func, target, notes):
             return NotImplemented
         return (rebuild.builder.op("add", *op.args).result,)
 
-    return rebuild(_right(func, target, notes), "simplify", visit)
+    return rebuild(simplify.simplify(func, target, notes), visit)
 
 
-wrong.__doc__ = _right.__doc__
-simplify.simplify = wrong
+wrong.__doc__ = simplify.simplify.__doc__
+REGISTERED["simplify"] = replace(REGISTERED["simplify"], run=wrong)

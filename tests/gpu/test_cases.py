@@ -101,7 +101,9 @@ def test_any_number_of_warps_gives_the_same_numbers(name, warps):
     case.check(arguments, {key: to_host(value) for key, value in on_device.items()})
 
 
-@pytest.mark.parametrize("without", ["simplify", "pointers", "prefetch", "pipeline", "coalesce", "tensorcore"])
+@pytest.mark.parametrize(
+    "without", ["simplify", "pointers", "register_prefetch", "software_pipelining", "coalesce", "select_mma"]
+)
 @pytest.mark.parametrize(
     "name",
     [

@@ -37,7 +37,7 @@ def test_packed_programs_give_what_programs_with_a_cta_each_give(grid: tuple[int
     compiled = softmax_rows[grid](x, packed, who, n, BLOCK=256)
     assert compiled.code.programs == 8
     assert (who == 1 + grid[0]).all()
-    softmax_rows[grid](x, alone, who, n, BLOCK=256, without={"pack"})
+    softmax_rows[grid](x, alone, who, n, BLOCK=256, without={"program_packing"})
     assert (packed == alone).all()
 
 

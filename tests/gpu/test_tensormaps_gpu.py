@@ -145,7 +145,7 @@ def test_boxes_hold_the_array_and_zeros_outside_of_it(launcher: driver.Launcher,
     np.testing.assert_array_equal(seen.transpose(0, 2, 1, 3).reshape(expected.shape), expected)
     inside = np.full_like(out, np.nan)
     inside[:m, : -(-k // 4) * 4] = (
-        0  # rows are clipped at the next multiple of 16 bytes: `bulk` stores to others by threads
+        0  # rows are clipped at the next multiple of 16 bytes: `tma_store` stores to others by threads
     )
     inside[:m, :k] = x[:m, :k]
     np.testing.assert_array_equal(out, inside)

@@ -13,7 +13,7 @@ from blocknb.ir.core import Func
 from blocknb.ir.interp import run
 from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
-from blocknb.passes.barriers import barriers
+from blocknb.passes.memory.barriers import barriers
 from blocknb.target import Target
 from blocknb.trace import Notes
 
@@ -90,7 +90,7 @@ def strips(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def without(func: Func, *names: str) -> Func:
-    return rebuild(func, "test", lambda op, _: () if op.name in names else NotImplemented)
+    return rebuild(func, lambda op, _: () if op.name in names else NotImplemented, "test")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5])
@@ -119,12 +119,12 @@ def test_one_barrier_a_trip_is_enough_and_it_is_needed() -> None:
 def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
     func = rebuild(
         ring(),
-        "test",
         lambda op, r: (
             (r.builder.op("wait", pending=late), ())[1]
             if op.name == "wait" and op.attrs["pending"] == 1
             else NotImplemented
         ),
+        "test",
     )
     x, y = strips(5)
     with pytest.raises(CompilerBug, match="reads shared memory to which a copy is under way"):
@@ -133,7 +133,7 @@ def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
 
 def test_a_program_that_ends_before_its_copies_have_arrived_is_found() -> None:
     func = rebuild(
-        ring(), "test", lambda op, _: () if op.name == "wait" and not op.attrs["pending"] else NotImplemented
+        ring(), lambda op, _: () if op.name == "wait" and not op.attrs["pending"] else NotImplemented, "test"
     )
     x, y = strips(5)
     with pytest.raises(CompilerBug, match="ends while copies to shared memory are under way"):

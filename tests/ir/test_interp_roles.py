@@ -15,8 +15,8 @@ from blocknb.ir.core import Func, Op
 from blocknb.ir.interp import run
 from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
-from blocknb.passes.allocate import allocate
-from blocknb.passes.barriers import barriers
+from blocknb.passes.memory.barriers import barriers
+from blocknb.passes.memory.shared_memory_allocation import shared_memory_allocation
 from blocknb.trace import Notes
 
 ORDERED = ("barrier", "await", "arrive", "expect", "fence", "store_wait", "dot_wait", "copy_bulk", "store_bulk")
@@ -50,7 +50,9 @@ def changed(text: str, old: str = "", new: str = "") -> Func:
     """The finished function of a text in which something is replaced wherever it stands."""
     assert old in text
     return barriers(
-        allocate(parse_func(text.replace(old, new) if old else text), HOPPER, Notes("a")), HOPPER, Notes("b")
+        shared_memory_allocation(parse_func(text.replace(old, new) if old else text), HOPPER, Notes("a")),
+        HOPPER,
+        Notes("b"),
     )
 
 
@@ -97,7 +99,7 @@ def test_removing_any_one_op_that_orders_or_copies_is_noticed(product: Product, 
     def visit(op: Op, _) -> object:
         return (op.args if op.results else ()) if op.id == number else NotImplemented
 
-    fails(product, rebuild(product.finished(), "test", visit))
+    fails(product, rebuild(product.finished(), visit, "test"))
 
 
 PARITIES = [("%turn = %zero", "%turn = %one"), ("%round = %one", "%round = %zero")]

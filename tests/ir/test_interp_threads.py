@@ -57,13 +57,13 @@ def result(func: Func, *args: np.ndarray, seed: int = 0) -> np.ndarray:
 X = np.random.default_rng(7).standard_normal(128).astype(np.float32)
 
 
-# -- the laid level
+# -- the distributed level
 
 
 @pytest.mark.parametrize("source", ["#one", "#wide", "#all", "#turned"])
 @pytest.mark.parametrize("target", ["#one", "#wide", "#all", "#turned"])
 def test_a_conversion_changes_places_and_no_values(source: str, target: str) -> None:
-    func = kernel("laid", load(source) + f"%w = convert %v : tile<128xf32, {target}>\n" + store(target, "%w"))
+    func = kernel("distributed", load(source) + f"%w = convert %v : tile<128xf32, {target}>\n" + store(target, "%w"))
     np.testing.assert_array_equal(result(func, X, np.zeros(128, np.float32)), X)
 
 
@@ -71,12 +71,14 @@ def test_an_op_that_would_move_data_between_threads_is_an_error() -> None:
     body = """%i = arange 0 32 : tile<32xi32, <32: reg - lane {} warp 0,0>>
       %r = expand_dims %i {{axis=0}} : tile<1x32xi32, {}>
       %b = broadcast %r : tile<4x32xi32, #rows>"""
-    good = kernel("laid", body.format("1,2,4,8,16", "#row"))
+    good = kernel("distributed", body.format("1,2,4,8,16", "#row"))
     run(good, [X, X], 1)
     broken = body.format("16,8,4,2,1", "#back")
     with pytest.raises(CompilerBug, match="would move data between threads"):
         run(
-            parse_func(f"{LAYOUTS}func @f(%x: ptr<f32>, %y: ptr<f32>) laid {{num_warps=4}} {{\n{broken}\n}}"), [X, X], 1
+            parse_func(f"{LAYOUTS}func @f(%x: ptr<f32>, %y: ptr<f32>) distributed {{num_warps=4}} {{\n{broken}\n}}"),
+            [X, X],
+            1,
         )
 
 
@@ -85,7 +87,7 @@ def test_replicas_that_disagree_are_an_error() -> None:
     body = """%i = arange 0 4 : tile<4xi32, <4: reg - lane 1,2,0,0,0 warp 0,0>>
       %j = not %i : tile<4xi32, <4: reg - lane 1,0,2,0,0 warp 0,0>>
       %k = convert %j : tile<4xi32, <4: reg 1,2 lane 0,0,0,0,0 warp 0,0>>"""
-    func = parse_func(f"func @f() laid {{num_warps=4}} {{\n{body}\n}}")
+    func = parse_func(f"func @f() distributed {{num_warps=4}} {{\n{body}\n}}")
     with pytest.raises(CompilerBug, match=r"replicas of element \(0,\) disagree"):
         run(func, [], 1)
 
@@ -111,7 +113,7 @@ def test_a_laid_reduction_is_numpy_s_along_either_axis(layout: str, axis: int) -
       %r = reshape %c : tile<4x32xf32, {layout}>
       %m = reduce %r {{axis={axis}}} max
       """
-    func = kernel("laid", load("#one") + body + store_reduced(reduced))
+    func = kernel("distributed", load("#one") + body + store_reduced(reduced))
     found = result(func, X, np.zeros(reduced.size, np.float32))
     np.testing.assert_array_equal(found, X.reshape(4, 32).max(axis=axis))
 
@@ -127,7 +129,7 @@ def test_partial_results_are_counted_by_the_warp_bits_that_lie_on_the_axis(layou
       %f = cast %k : tile<4x32xf32, <4x32: reg - lane 1,2,4,8,16 warp {partial}>>
       %m = reshape %f : tile<128xf32, <128: reg - lane 1,2,4,8,16 warp {partial}>>
       """
-    func = kernel("laid", body + store_reduced(named("#one")))
+    func = kernel("distributed", body + store_reduced(named("#one")))
     rows = np.arange(256).reshape(8, 32)
     held = [[0, 1], [2, 3], [4, 5], [6, 7]] if layout == "#rows" else [[0, 1], [4, 5], [2, 3], [6, 7]]
     expected = np.stack([rows[w].sum(axis=0) for w in held])
@@ -143,9 +145,9 @@ def test_a_laid_function_does_what_its_tile_form_does() -> None:
       %s = reduce %v {axis=0} add
       store %y, %s"""
     before = parse_func(f"func @f(%x: ptr<f32>, %y: ptr<f32>) tile {{num_warps=4}} {{\n{tile}\n}}")
-    after = kernel("laid", load("#wide") + "%s = reduce %v {axis=0} add\nstore %y, %s")
+    after = kernel("distributed", load("#wide") + "%s = reduce %v {axis=0} add\nstore %y, %s")
     check_same(before, after, [X, np.zeros(1, np.float32)], 1)
-    wrong = kernel("laid", load("#wide") + "%s = reduce %v {axis=0} max\nstore %y, %s")
+    wrong = kernel("distributed", load("#wide") + "%s = reduce %v {axis=0} max\nstore %y, %s")
     with pytest.raises(AssertionError):
         check_same(before, wrong, [X, np.zeros(1, np.float32)], 1)
 
@@ -162,7 +164,7 @@ THROUGH = """
 
 def without(func: Func, *numbers: int) -> Func:
     """The function without the ops of these ids."""
-    return rebuild(func, "test", lambda op, _: () if op.id in numbers else NotImplemented)
+    return rebuild(func, lambda op, _: () if op.id in numbers else NotImplemented, "test")
 
 
 def barriers(func: Func) -> list[int]:
@@ -371,7 +373,7 @@ def multiply(level: str, a_layout: Layout, b_layout: Layout, c_layout: Layout) -
     return result(func, X, np.zeros(1024, np.float32))
 
 
-@pytest.mark.parametrize("level", ["laid", "memory"])
+@pytest.mark.parametrize("level", ["distributed", "memory"])
 def test_a_product_of_mma_fragments_has_what_each_warp_needs(level: str) -> None:
     np.testing.assert_array_equal(multiply(level, *mma_layouts()), np.full(1024, 10))
 
@@ -379,7 +381,7 @@ def test_a_product_of_mma_fragments_has_what_each_warp_needs(level: str) -> None
 def test_a_warp_that_lacks_part_of_an_operand_cannot_multiply() -> None:
     a, b, c = mma_layouts()
     elsewhere = a.replace(warp=a.warp[::-1])
-    np.testing.assert_array_equal(multiply("laid", elsewhere, b, c), np.full(1024, 10))
+    np.testing.assert_array_equal(multiply("distributed", elsewhere, b, c), np.full(1024, 10))
     with pytest.raises(CompilerBug, match="elements that the warp does not hold"):
         multiply("memory", elsewhere, b, c)
 

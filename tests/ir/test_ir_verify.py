@@ -47,7 +47,7 @@ GOOD = {
       %x = arange 0 128
       %m = reduce %x {axis=0} max
       store %p, %f""".replace("store", "%f = load %p\nstore"),
-    "laid": """
+    "distributed": """
       %x = arange 0 128 : tile<128xi32, #one>
       %y = convert %x : tile<128xi32, #wide>
       %s = reduce %y {axis=0} add
@@ -124,11 +124,11 @@ def test_invalid_tile_ir_is_refused(body: str, message: str) -> None:
         ("%x = arange 0 128 : tile<128xi32, #one>\n%y = neg %x : tile<128xi32, #wide>", "the results are"),
         ("%r = splat %n : tile<1x32xi32, #turned>\n%b = broadcast %r : tile<4x32xi32, #rows>", "move data between threads"),
         ("%r = splat %n : tile<4x32xi32, #rows>\n%s = reduce %r {axis=0, keep=2, layout=#pair} add", "keep=2 with 4 warps"),
-        ("%a = alloc {offset=0} : buffer<128xi32, #line>", "alloc does not belong to the laid level"),
+        ("%a = alloc {offset=0} : buffer<128xi32, #line>", "alloc does not belong to the distributed level"),
     ],
 )  # fmt: skip
 def test_invalid_laid_ir_is_refused(body: str, message: str) -> None:
-    refuses(text(body, "laid"), message)
+    refuses(text(body, "distributed"), message)
 
 
 @pytest.mark.parametrize(

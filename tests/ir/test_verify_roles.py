@@ -11,7 +11,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.text import parse_func
 from blocknb.ir.verify import verify
 from blocknb.layouts.shared import boxed, row_major, swizzled
-from blocknb.passes.allocate import allocate
+from blocknb.passes.memory.shared_memory_allocation import shared_memory_allocation
 from blocknb.trace import Notes
 
 PRODUCT = Product("nt", persistent=True, bulk=True)
@@ -85,7 +85,7 @@ def test_signals_belong_to_roles() -> None:
 
 @pytest.mark.parametrize("product", PRODUCTS, ids=lambda p: p.name)
 def test_rings_and_mbarriers_have_places_of_their_own(product: Product) -> None:
-    func = allocate(product.written(), HOPPER, Notes("allocate"))
+    func = shared_memory_allocation(product.written(), HOPPER, Notes("shared_memory_allocation"))
     verify(func)
     places = []
     for op in func.ops():
@@ -99,7 +99,7 @@ def test_rings_and_mbarriers_have_places_of_their_own(product: Product) -> None:
 
 @pytest.mark.parametrize("change", [("offset=", 4), ("offset=", 1 << 20)])
 def test_mbarriers_lie_within_shared_memory_at_multiples_of_8_bytes(change: tuple) -> None:
-    func = allocate(PRODUCT.written(), HOPPER, Notes("allocate"))
+    func = shared_memory_allocation(PRODUCT.written(), HOPPER, Notes("shared_memory_allocation"))
     ops = tuple(
         op.replace(attrs={**op.attrs, "offset": op.attrs["offset"] + change[1]}) if op.name == "mbarriers" else op
         for op in func.body.ops

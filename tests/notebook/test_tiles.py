@@ -147,7 +147,7 @@ def test_the_map_shows_the_order_in_which_programs_are_grouped(multiplied):
     assert corners == grouped
 
 
-@pytest.mark.parametrize("without", [(), ("persist",), ("order",)])
+@pytest.mark.parametrize("without", [(), ("persistent_grid",), ("program_swizzle",)])
 def test_programs_are_numbered_as_they_begin(without):
     """In groups of two columns, so unlike are the tiles; under a loop over programs, and by CTAs."""
     (m, n), (down, across) = (3 * 256, 3 * 8), (3, 3)
@@ -157,7 +157,7 @@ def test_programs_are_numbered_as_they_begin(without):
     )  # fmt: skip
     content = unpacked(made.tiles[0])
     corners = [(origin // n // 256, origin % n // 8) for origin in content["map"]["origins"]]
-    assert content.get("order") == (None if without == ("order",) else 2)
+    assert content.get("order") == (None if without == ("program_swizzle",) else 2)
     assert corners == [program_at(number, (3, 3, 1), content.get("order"))[:2] for number in range(9)]
     for number, accesses in content["programs"].items():
         base = accesses[str(content["map"]["op"])]["base"]

@@ -27,14 +27,14 @@ def pipelined(kernel: Any, arguments: dict[str, Any], grid: int = 1, target: str
     """The pass's stage; after it and every other one the kernel computes what it did."""
     func = parsed(kernel, arguments, **({"num_warps": 2} | options))
     _, stages = check_pipeline(func, parameters(func, arguments), grid, target)
-    return next(stage for stage in stages if stage.name == "prefetch")
+    return next(stage for stage in stages if stage.name == "register_prefetch")
 
 
 def only(kernel: Any, arguments: dict[str, Any], **options: Any) -> Stage:
     """The pass's stage, nothing interpreted."""
     func = parsed(kernel, arguments, **({"num_warps": 2} | options))
     _, stages = passes.run(func, Target.parse("sm_90a"))
-    return next(stage for stage in stages if stage.name == "prefetch")
+    return next(stage for stage in stages if stage.name == "register_prefetch")
 
 
 def loops(func: Func) -> list[Op]:

@@ -13,7 +13,7 @@ from support import check_same, random_args
 from blocknb.ir.core import Func
 from blocknb.ir.text import print_func
 from blocknb.ir.verify import verify
-from blocknb.passes import pointers, simplify, unroll
+from blocknb.passes.tile import pointers, simplify, unroll
 from blocknb.trace import Note, Notes
 
 RUN: dict[str, Callable] = {"simplify": simplify.simplify, "unroll": unroll.unroll, "pointers": pointers.pointers}

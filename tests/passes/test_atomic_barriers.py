@@ -101,7 +101,7 @@ def test_without_the_barriers_that_guard_data_the_interpreter_finds_a_race(name)
     case = CASES[name]
     arguments = case.make(np.random.default_rng(3))
     func, _ = case.lower(arguments, "sm_90a")
-    bare = rebuild(func, "test", lambda op, _: () if op.name == "barrier" else NotImplemented)
+    bare = rebuild(func, lambda op, _: () if op.name == "barrier" else NotImplemented, "test")
     with pytest.raises((CompilerBug, AssertionError)):
         for seed in range(4):
             case.interpret(bare, arguments, seed=seed)
@@ -113,7 +113,7 @@ def test_a_result_may_only_be_used_by_the_threads_that_have_it(kernel):
     target = Target.parse("sm_90a")
     for step in passes.pipeline(target):
         func = step.run(func, target, passes.Notes(step.name))
-        if step.name == "assign":
+        if step.name == "layout_assignment":
             break
     verify(func)
     if kernel is scalar:

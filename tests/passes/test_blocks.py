@@ -109,7 +109,7 @@ def test_accesses_are_as_wide_as_with_pointers(kernel: Any, divisor: int) -> Non
 @pytest.mark.parametrize("kernel", TWINS, ids=lambda k: k.__name__)
 def test_products_take_the_same_instruction_and_layouts(kernel: Any) -> None:
     def dot(k: Any) -> Any:
-        return next(dict(op.attrs) for op in lowered(k)["wgmma"].ops() if op.name == "dot")
+        return next(dict(op.attrs) for op in lowered(k)["select_wgmma"].ops() if op.name == "dot")
 
     assert dot(kernel) == dot(with_pointers)
     assert dot(kernel)["instr"].startswith("wgmma.m64n")
@@ -138,4 +138,4 @@ def test_attention_with_block_pointers_loads_vectors_and_uses_tensor_cores() -> 
         ("load", 8, (64, 64)),
         ("store", 8, (64, 64)),
     ]
-    assert all("wgmma.m64n64k16" in op.attrs["instr"] for op in stages["wgmma"].ops() if op.name == "dot")
+    assert all("wgmma.m64n64k16" in op.attrs["instr"] for op in stages["select_wgmma"].ops() if op.name == "dot")

@@ -30,7 +30,7 @@ def lowered(name="boxed_fp16", without=(), seed=0, together=False, **options):
     return func, stages, arguments
 
 
-def notes(stages, name="bulk") -> list[str]:
+def notes(stages, name="tma_store") -> list[str]:
     return [note.text for stage in stages if stage.name == name for note in stage.notes]
 
 
@@ -47,7 +47,7 @@ def edited(func: Func, change) -> Func:
     return func.replace(body=block(func.body))
 
 
-@pytest.mark.parametrize("without", [(), ("persist",), ("epilogue",)], ids=str)
+@pytest.mark.parametrize("without", [(), ("persistent_grid",), ("epilogue_subtiling",)], ids=str)
 @pytest.mark.parametrize("name", ["boxed_fp16", "boxed_fp32"])
 def test_what_the_copy_engine_stores_is_right(name, without):
     func, stages, arguments = lowered(name, without)
@@ -58,7 +58,7 @@ def test_what_the_copy_engine_stores_is_right(name, without):
 
 
 def test_parts_go_through_two_buffers_in_turns():
-    func, stages, _ = lowered(without=("persist",), together=True)
+    func, stages, _ = lowered(without=("persistent_grid",), together=True)
     assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
     ops = [op for op in team(func) if op.name in names]
@@ -115,14 +115,14 @@ def test_what_a_warp_lacks_is_noticed(lost):
 @pytest.mark.parametrize(("lost", "trouble"), [("fence", "fence"), ("barrier", "warp"), ("store_wait", "store")])
 def test_what_it_lacks_is_noticed(lost, trouble):
     name = "boxed_fp16"
-    func, _, arguments = lowered(name, ("persist",), together=True)
+    func, _, arguments = lowered(name, ("persistent_grid",), together=True)
     inside = {op.id for op in team(func) if op.name == lost}
     with pytest.raises(CompilerBug, match=trouble):
         CASES[name].interpret(edited(func, lambda op: None if op.id in inside else op), arguments)
 
 
 def test_without_the_pass_each_warp_stores_its_rows():
-    func, _, arguments = lowered(without=("bulk",))
+    func, _, arguments = lowered(without=("tma_store",))
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
@@ -254,7 +254,7 @@ def several_case(how: str) -> tuple[Case, dict]:
 def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
     """Those who wait for a store are those who began it: the team's first thread, or one of each warp."""
     case, arguments = several_case("mixed")
-    func, stages = case.lower(arguments, "sm_90a", ("persist",), num_warps=4)
+    func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     verify(func)
     kinds = {op.args[1]: "layout" in op.attrs for op in team(func) if op.name == "store_bulk"}
     assert sorted(kinds.values()) == [False, True], notes(stages)
@@ -270,7 +270,7 @@ def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
 def test_what_an_atomic_tells_of_is_stored_by_the_warps(sem):
     """Nobody waits for the copy engine to have stored, so that who reads the flag would read the array too early."""
     case, arguments = several_case(sem)
-    func, stages = case.lower(arguments, "sm_90a", ("persist",), num_warps=4)
+    func, stages = case.lower(arguments, "sm_90a", ("persistent_grid",), num_warps=4)
     tells = sem != "relaxed"
     assert any("(release) tells others" in text for text in notes(stages)) == tells  # acq_rel: its result is unused
     stored = {func.params.index(op.args[0]) for op in func.ops() if op.name == "tensor_map"}
@@ -337,12 +337,12 @@ def test_a_result_that_is_no_box_goes_by_warps():
     ("name", "without", "together"),
     [
         ("boxed_fp16", (), True),
-        ("boxed_fp16", ("persist",), False),
-        ("boxed_fp16", ("persist",), True),
+        ("boxed_fp16", ("persistent_grid",), False),
+        ("boxed_fp16", ("persistent_grid",), True),
         ("boxed_fp16_wide", (), False),
-        ("boxed_fp16_wide", ("bulk",), False),
+        ("boxed_fp16_wide", ("tma_store",), False),
         ("boxed_fp32", (), False),
-        ("boxed_fp32", ("persist",), True),
+        ("boxed_fp32", ("persistent_grid",), True),
     ],
 )
 def test_the_code_stores_what_it_should(name, without, together):
@@ -358,7 +358,7 @@ def test_the_code_of_a_large_result_is_short():
     arguments = case.make(np.random.default_rng(0)) | {"m": 256, "n": 512, "k": 512, "BM": 128, "BN": 256, "BK": 64}
     arguments |= {"a": np.zeros((256, 512), np.float16), "b": np.zeros((512, 512), np.float16)}
     arguments["c"] = np.zeros((256, 512), np.float16)
-    for without, counts in (((), (16, 0, 0, 4)), (("bulk",), (16, 16, 16, 0))):
+    for without, counts in (((), (16, 0, 0, 4)), (("tma_store",), (16, 16, 16, 0))):
         func, _ = case.lower(arguments, "sm_90a", without, num_warps=8)
         job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
         ptx = llvm.shared().submit(job | {"text": gpu.generate(func, HOPPER).text}).result()["ptx"]

@@ -1,4 +1,5 @@
-"""The pass `defer`: which sums of a loop wait until it is over, that no exchange is left in the loop, and that all of it is still right."""
+"""The pass `thread_local_reduction`: which sums of a loop wait until it is over, that no exchange is left in the loop, and that all of it
+is still right."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ def case(how: str, dtype: Any, axis: int = 1, trips: int = 3) -> tuple[Case, dic
 
 def lowered(found: Case, arguments: Mapping[str, Any], **options: Any) -> tuple[Func, list[str]]:
     func, stages = found.lower(arguments, "sm_90a", **options)
-    return func, [note.text for stage in stages if stage.name == "defer" for note in stage.notes]
+    return func, [note.text for stage in stages if stage.name == "thread_local_reduction" for note in stage.notes]
 
 
 def exchanges(func: Func) -> int:
@@ -129,7 +130,7 @@ def run(found: Case, func: Func, arguments: Mapping[str, Any]) -> None:
 )
 def test_what_a_loop_only_adds_to_is_put_together_behind_it(how: str, dtype: Any, axis: int, warps: int) -> None:
     found, arguments = case(how, dtype, axis)
-    before = lowered(found, arguments, num_warps=warps, without=("defer",))[0]
+    before = lowered(found, arguments, num_warps=warps, without=("thread_local_reduction",))[0]
     func, notes = lowered(found, arguments, num_warps=warps)
     assert len(notes) == 1 and "parts in the loop, put together behind it" in notes[0]
     assert exchanges(before) > exchanges(func) == 0

@@ -135,16 +135,16 @@ def test_facts_of_a_part_are_those_of_the_tile_from_there_on():
 
 def test_a_product_is_stored_in_parts_through_a_small_buffer():
     func, stages = lowered()
-    assert count(after(stages, "assign"), "store") == 1
+    assert count(after(stages, "layout_assignment"), "store") == 1
     assert count(func, "store") == 2
     buffers = {op.result.type.bytes for op in func.ops() if op.name == "alloc" and op.result.type.shape == (64, 64)}
     assert buffers == {64 * 64 * 2}
-    (note,) = next(stage.notes for stage in stages if stage.name == "epilogue")
+    (note,) = next(stage.notes for stage in stages if stage.name == "epilogue_subtiling")
     assert note.text == "store: in 2 parts of 64x64, through 8192 bytes of shared memory, each warp its own"
 
 
 def test_without_the_pass_it_goes_whole():
-    func, _ = lowered(without=("epilogue",))
+    func, _ = lowered(without=("epilogue_subtiling",))
     assert count(func, "store") == 1
     assert any(op.name == "alloc" and op.result.type.shape == (64, 128) for op in func.ops())
 

@@ -53,7 +53,7 @@ def test_checked_mode_changes_no_result(name):
     case = CASES[name]
     arguments = case.make(np.random.default_rng())
     _, stages = case.lower(arguments, "sm_90a", checked=True)
-    added = next(stage for stage in stages if stage.name == "checks")
+    added = next(stage for stage in stages if stage.name == "bounds_checks")
     for stage in (added, stages[-1]):
         verify(stage.after)
         text = print_func(stage.after)

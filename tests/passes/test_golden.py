@@ -10,22 +10,25 @@ from blocknb.ir.text import print_func
 from blocknb.trace import Stage
 
 PASSES = tuple(
-    "narrow coalesce wgmma tensorcore assign defer epilogue shared order specialize overlap bulk pipeline barriers".split()
+    (
+        "dtype_legalization coalesce select_wgmma select_mma layout_assignment thread_local_reduction epilogue_subtiling lower_conversions "
+        "program_swizzle warp_specialization mma_softmax_overlap tma_store software_pipelining barriers"
+    ).split()
 )
-USUAL = {"num_warps": 4}  # `warps` is tested by itself
+USUAL = {"num_warps": 4}  # `choose_num_warps` is tested by itself
 SAMPLES = {
-    "narrow": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
+    "dtype_legalization": ("product_fp8e4nv_fp8e5", "product_fp8e4b8_fp8e4b8"),
     "coalesce": ("add_float16", "softmax_781", "transpose_float32", "gather"),
-    "wgmma": ("wgmma_attention", "wgmma_tf32_tn", "matmul_tf32_tt"),
-    "tensorcore": ("matmul_float16", "matmul_ieee", "attention"),
-    "assign": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
-    "defer": ("online_softmax", "attention"),
-    "epilogue": ("wgmma_fp16_parts",),
-    "order": ("crossed_fp16", "boxed_fp16"),
-    "specialize": ("attention_masked", "boxed_fp16", "crossed_fp16"),
-    "overlap": ("attention_masked",),
-    "bulk": ("boxed_fp16",),
-    "shared": (
+    "select_wgmma": ("wgmma_attention", "wgmma_tf32_tn", "matmul_tf32_tt"),
+    "select_mma": ("matmul_float16", "matmul_ieee", "attention"),
+    "layout_assignment": ("softmax_781", "transpose_float32", "matmul_float16", "online_softmax", "gather"),
+    "thread_local_reduction": ("online_softmax", "attention"),
+    "epilogue_subtiling": ("wgmma_fp16_parts",),
+    "program_swizzle": ("crossed_fp16", "boxed_fp16"),
+    "warp_specialization": ("attention_masked", "boxed_fp16", "crossed_fp16"),
+    "mma_softmax_overlap": ("attention_masked",),
+    "tma_store": ("boxed_fp16",),
+    "lower_conversions": (
         "softmax_781",
         "transpose_float32",
         "matmul_float16",
@@ -33,10 +36,13 @@ SAMPLES = {
         "reductions_4x256_float32",
         "wgmma_fp16",
     ),
-    "pipeline": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
+    "software_pipelining": ("matmul_float16", "matmul_ieee", "attention", "wgmma_attention", "wgmma_fp16"),
     "barriers": ("softmax_781", "matmul_float16", "attention", "wgmma_attention"),
 }
-OTHERWISE = {"matmul_float16": {"wgmma"}, "attention": {"wgmma"}}  # by mma.sync, as before Hopper: switched off
+OTHERWISE = {
+    "matmul_float16": {"select_wgmma"},
+    "attention": {"select_wgmma"},
+}  # by mma.sync, as before Hopper: switched off
 
 
 @pytest.mark.parametrize(("name", "sample"), [(name, sample) for name in PASSES for sample in SAMPLES[name]])
@@ -52,7 +58,7 @@ def test_a_pass_makes_of_a_kernel_what_its_golden_file_says(name, sample, golden
 def test_checks_make_of_a_kernel_what_their_golden_file_says(sample, options, golden):
     case = CASES[sample]
     _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", **(USUAL | options))
-    golden(f"checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "checks")))
+    golden(f"bounds_checks/{sample}.ir", report(next(stage for stage in stages if stage.name == "bounds_checks")))
 
 
 def report(stage: Stage) -> str:
@@ -82,13 +88,13 @@ def test_without_coalesce_accesses_are_one_element_wide():
     assert widest_access(lowered("add_float16", without={"coalesce"})) == 1
 
 
-def test_without_tensorcore_no_dot_has_an_instruction():
+def test_without_select_mma_no_dot_has_an_instruction():
     def instructions(*without):
         return {op.attrs.get("instr") for op in lowered("attention", without=without).ops() if op.name == "dot"}
 
-    assert instructions() == instructions("tensorcore") == {"wgmma.m64n32k16"}
-    assert instructions("wgmma") == {"m16n8k16"}
-    assert instructions("wgmma", "tensorcore") == {None}
+    assert instructions() == instructions("select_mma") == {"wgmma.m64n32k16"}
+    assert instructions("select_wgmma") == {"m16n8k16"}
+    assert instructions("select_wgmma", "select_mma") == {None}
 
 
 def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
@@ -97,16 +103,16 @@ def test_assign_leaves_the_conversions_that_are_needed_and_no_more():
     def conversions(sample, *without):
         case = CASES[sample]
         _, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a", without, **(USUAL | case.options))
-        return count(next(s for s in stages if s.name == "assign").after, "convert")
+        return count(next(s for s in stages if s.name == "layout_assignment").after, "convert")
 
     assert conversions("softmax_781") == 0
-    assert conversions("matmul_float16", "wgmma") == 3
-    assert conversions("attention", "wgmma") == 4
+    assert conversions("matmul_float16", "select_wgmma") == 3
+    assert conversions("attention", "select_wgmma") == 4
     assert conversions("matmul_float16") == conversions("attention") == 1
 
 
 def test_shared_memory_is_reused_where_lives_do_not_meet():
-    func = lowered("matmul_float16", without={"wgmma"})
+    func = lowered("matmul_float16", without={"select_wgmma"})
     buffers = [op.attrs["type"].bytes for op in func.ops() if op.name == "alloc"]
     assert func.attrs["shared_bytes"] < sum(buffers)
 

@@ -45,7 +45,7 @@ class Mutant:
             walk.builder.append(made)
             return op.results
 
-        return rebuild(func, "mutant", visit)
+        return rebuild(func, visit, "mutant")
 
 
 def attributes(**more: Callable[[Op], int]) -> Change:

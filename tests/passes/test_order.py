@@ -18,7 +18,8 @@ from blocknb.codegen import gpu
 from blocknb.ir import interp
 from blocknb.ir.core import Func
 from blocknb.ir.verify import verify
-from blocknb.passes.order import Finder, place_of, turned
+from blocknb.passes.memory.program_swizzle import ReuseFinder, turned
+from blocknb.passes.support.program_order import place_of
 from blocknb.target import Target
 
 HALF = np.float16
@@ -88,7 +89,7 @@ def lowered(found: Case, target: str = "sm_90a", without: tuple = (), **options:
     arguments = found.make(np.random.default_rng(1))
     func, stages = found.lower(arguments, target, without, num_warps=4, **options)
     verify(func)
-    return func, [note.text for stage in stages if stage.name == "order" for note in stage.notes], arguments
+    return func, [note.text for stage in stages if stage.name == "program_swizzle" for note in stage.notes], arguments
 
 
 # -- the map
@@ -119,7 +120,7 @@ def test_a_program_with_a_cta_to_itself_has_the_place_of_its_ctas_number():
     grid, log = (5, 3, 2), np.zeros(30, np.int32)
     arguments = {"log": log, "count": np.zeros(1, np.int32), "across": 5}
     func = Case("logged", logged, dict, dict).parse(arguments, num_warps=2)
-    made = passes.run(func, Target.parse("sm_80"), {"pack"})[0].with_attrs(order=2)
+    made = passes.run(func, Target.parse("sm_80"), {"program_packing"})[0].with_attrs(order=2)
     simt.run(gpu.generate(made, Target.parse("sm_80")), parameters(made, arguments), grid)
     ctas = [(x, y, z) for x, y, z in np.ndindex(*grid)]  # as `simt` runs them
     places = [(*place_of(x + 5 * y, 5, 3, 2), z) for x, y, z in ctas]
@@ -143,7 +144,7 @@ def test_a_persistent_cta_takes_programs_in_that_order():
     zeros = np.zeros((64, 16), HALF)
     arguments = {"a": zeros, "b": zeros[:16], "log": log, "count": np.zeros(1, np.int32), "k": 16}
     func = Case("logged_product", logged_product, dict, dict).parse(arguments, num_warps=8)
-    made = passes.run(func.with_attrs(order=2), Target.parse("sm_90a"), {"order"})[0]
+    made = passes.run(func.with_attrs(order=2), Target.parse("sm_90a"), {"program_swizzle"})[0]
     assert made.attrs["persistent"]
     interp.run(made, parameters(made, arguments), grid, ctas=1)
     places = [(*place_of(number % 6, 3, 2, 2), number // 6) for number in range(12)]
@@ -163,7 +164,7 @@ def test_a_product_gets_groups_as_wide_as_its_tiles_are_unlike(way):
     )
 
 
-@pytest.mark.parametrize("without", [(), ("persist",), ("specialize",)])
+@pytest.mark.parametrize("without", [(), ("persistent_grid",), ("warp_specialization",)])
 @pytest.mark.parametrize("way", WAYS)
 def test_results_are_what_they_were_on_a_grid_that_groups_do_not_divide(way, without):
     found = case(way)
@@ -188,20 +189,22 @@ def test_below_hopper_too(way):
 
 
 def test_switched_off_programs_keep_the_order_of_the_grid():
-    func, notes, _ = lowered(case("descriptors"), without=("order",))
+    func, notes, _ = lowered(case("descriptors"), without=("program_swizzle",))
     assert "order" not in func.attrs and notes == ["switched off"]
 
 
 def test_a_cpu_has_no_such_pass_and_takes_its_name():
     func = case("pointers").parse(case("pointers").make(np.random.default_rng(0)))
-    made, stages = passes.run(func, Target.parse("cpu:x86-64"), {"order"})
-    assert "order" not in made.attrs and all(stage.name != "order" for stage in stages)
+    made, stages = passes.run(func, Target.parse("cpu:x86-64"), {"program_swizzle"})
+    assert "order" not in made.attrs and all(stage.name != "program_swizzle" for stage in stages)
 
 
 def test_the_copies_stay_with_a_warp_of_their_own():
     """What is known of a tile's place is known of the other one, too: it is not negative, and all of it is scalars."""
     for way in WAYS:
-        kinds = [{op.name for op in lowered(case(way), without=without)[0].ops()} for without in ((), ("order",))]
+        kinds = [
+            {op.name for op in lowered(case(way), without=without)[0].ops()} for without in ((), ("program_swizzle",))
+        ]
         assert kinds[0] >= {"roles", "copy_bulk"} and ("store_bulk" in kinds[0]) == ("store_bulk" in kinds[1])
 
 
@@ -223,7 +226,7 @@ def only_taken_apart(out, across):
 def test_programs_of_a_last_row_that_is_not_full_keep_their_places():
     arguments = {"out": np.zeros(512, np.int32), "across": 7}
     func = Case("", only_taken_apart, dict, dict).parse(arguments)
-    made = turned(func, Finder(func), 4)
+    made = turned(func, ReuseFinder(func), 4)
     verify(made)
     for across, programs in itertools.product((1, 3, 4, 5, 9), (1, 2, 5, 8, 13, 18)):
         out = np.zeros(512, np.int32)
@@ -236,7 +239,7 @@ def test_programs_of_a_last_row_that_is_not_full_keep_their_places():
 
 def test_a_number_that_has_other_uses_is_not_taken_for_a_place():
     arguments = {"out": np.zeros(512, np.int32), "across": 7}
-    assert not Finder(Case("", taken_apart, dict, dict).parse(arguments)).split
+    assert not ReuseFinder(Case("", taken_apart, dict, dict).parse(arguments)).split
 
 
 # -- who does not
@@ -286,7 +289,7 @@ OWN = "rows and columns are made of one axis, so their order is the kernel's own
 def test_attention_and_products_with_an_order_of_their_own_are_left_alone(name, why):
     found = CASES[name]
     _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
-    (stage,) = [stage for stage in stages if stage.name == "order"]
+    (stage,) = [stage for stage in stages if stage.name == "program_swizzle"]
     assert stage.after is stage.before and stage.notes[0].text == f"programs begin in the order of the grid: {why}"
 
 
@@ -294,7 +297,7 @@ def test_attention_and_products_with_an_order_of_their_own_are_left_alone(name, 
 def test_kernels_without_anything_to_share_do_not_meet_the_pass(name):
     found = CASES[name]
     _, stages = found.lower(found.make(np.random.default_rng(0)), "sm_90a")
-    assert all(stage.name != "order" for stage in stages)
+    assert all(stage.name != "program_swizzle" for stage in stages)
 
 
 # -- assembled

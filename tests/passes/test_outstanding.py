@@ -51,7 +51,7 @@ def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
     assert behind and all(op.name == "dot_wait" or not op.attrs.get("pending") for op in behind if op.name != "arrive")
 
 
-@pytest.mark.parametrize("without", [(), ("specialize",), ("specialize", "pipeline")])
+@pytest.mark.parametrize("without", [(), ("warp_specialization",), ("warp_specialization", "software_pipelining")])
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_are_what_they_were(name, without):
     case, arguments, func, _ = lowered(name, without)
@@ -81,7 +81,7 @@ def test_a_product_that_is_used_before_it_is_waited_for_is_noticed():
 @pytest.mark.parametrize("name", ["wgmma_gated", "wgmma_attention", "wgmma_fp16"])
 def test_fewer_products_stay_where_they_are(name):
     *_, stages = lowered(name)
-    stage = next(stage for stage in stages if stage.name == "outstanding")
+    stage = next(stage for stage in stages if stage.name == "async_mma")
     assert not stage.notes
 
 
@@ -90,4 +90,4 @@ def test_results_that_take_many_registers_are_waited_for_one_after_the_other():
     arguments = case.make(np.random.default_rng(0)) | {"ROWS": 128, "COLUMNS": 128}
     func = case.parse(arguments, num_warps=4)
     _, stages = passes.run(func, Target.parse("sm_90a"))
-    assert not next(stage for stage in stages if stage.name == "outstanding").notes
+    assert not next(stage for stage in stages if stage.name == "async_mma").notes

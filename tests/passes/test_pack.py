@@ -59,19 +59,19 @@ def test_programs_that_share_nothing_share_a_cta(warps, programs):
     found, trace = rows(num_warps=warps)
     assert found["barriers"].after.attrs.get("programs") is None
     if warps == 4:
-        assert "pack" not in found
+        assert "program_packing" not in found
     else:  # two warps have a sum to find together
-        assert found["pack"].after.attrs.get("programs") == programs
+        assert found["program_packing"].after.attrs.get("programs") == programs
         said = "up to 8 programs a CTA" if programs else "each program has a CTA to itself: it has barriers"
-        assert found["pack"].notes[0].text.startswith(said)
+        assert found["program_packing"].notes[0].text.startswith(said)
     assert (".maxntid 32, 8" in trace.artifacts["ptx"]) is (programs is not None)
     assert (".reqntid" in trace.artifacts["ptx"]) is (programs is None)
     assert trace.resources.programs == (programs or 1) and trace.resources.threads == 32 * warps
 
 
 def test_packing_can_be_switched_off():
-    found, trace = rows(num_warps=1, without={"pack"})
-    assert found["pack"].notes[0].text == "switched off" and trace.resources.programs == 1
+    found, trace = rows(num_warps=1, without={"program_packing"})
+    assert found["program_packing"].notes[0].text == "switched off" and trace.resources.programs == 1
     assert "ntid.y" not in trace.artifacts["ptx"]
 
 
@@ -82,7 +82,7 @@ def test_what_knows_its_cta_keeps_it_for_itself():
     ):
         found, trace = stages(kernel, *args, num_warps=1)
         assert trace.resources.programs == 1
-        assert found["pack"].notes[0].text.endswith(why)
+        assert found["program_packing"].notes[0].text.endswith(why)
 
 
 @pytest.mark.parametrize("grid", [(16, 1), (6, 3), (7, 2)])
@@ -91,15 +91,15 @@ def test_each_program_is_the_one_it_was(grid):
     x = np.random.default_rng(1).uniform(1, 2, (count, n)).astype(np.float32)
     found, _ = rows(num_warps=1)
     out, sizes = np.full_like(x, np.nan), np.zeros(count, np.int32)
-    reports.run(found["pack"].after, {"x": x, "out": out, "sizes": sizes, "n": n}, grid)
+    reports.run(found["program_packing"].after, {"x": x, "out": out, "sizes": sizes, "n": n}, grid)
     np.testing.assert_allclose(out, 2 * x / (x.astype(np.float64) ** 2).sum(1, keepdims=True), rtol=1e-5)
     assert (sizes == grid[0] * 1000 + grid[1]).all()
 
 
 def test_what_programs_say_is_theirs():
     found, _ = stages(told, "*i32", num_warps=1)
-    assert found["pack"].after.attrs["programs"] == 8
-    text = reports.run(found["pack"].after, {"x": np.arange(100, 116, dtype=np.int32)}, (16,)).text
+    assert found["program_packing"].after.attrs["programs"] == 8
+    text = reports.run(found["program_packing"].after, {"x": np.arange(100, 116, dtype=np.int32)}, (16,)).text
     for program in range(16):
         assert f"({program}, 0, 0)" in text and f"{100 + program}" in text
 
@@ -132,7 +132,7 @@ def test_the_driver_is_given_programs_along_the_second_axis_by_every_launch(monk
 
 
 def test_an_sm_holds_more_of_programs_that_share():
-    _, alone = rows(num_warps=1, without={"pack"})
+    _, alone = rows(num_warps=1, without={"program_packing"})
     _, together = rows(num_warps=1)
     few, many = occupancy(SM90, alone.resources), occupancy(SM90, together.resources)
     assert few is not None and few.blocks_per_sm == 32 and few.limiter == "blocks"
@@ -152,9 +152,9 @@ def test_what_takes_longer_than_its_start_has_a_cta_to_itself():
     for block, programs in ((256, 8), (512, 1)):  # numbers of four bytes, read and written
         trace = scaled_rows.trace(*arrays, FACTOR=2.0, BLOCK=block, num_warps=1)
         assert trace.resources.programs == programs
-    assert "it moves 4096 bytes" in trace.stage("pack").notes[0].text
+    assert "it moves 4096 bytes" in trace.stage("program_packing").notes[0].text
     trace = summed.trace("*fp32", "*fp32", "i32", BLOCK=32, num_warps=1)
-    assert trace.resources.programs == 1 and "loops" in trace.stage("pack").notes[0].text
+    assert trace.resources.programs == 1 and "loops" in trace.stage("program_packing").notes[0].text
     assert gpu.generate(trace.stages[-1].after, SM90).programs == 1
 
 

@@ -82,7 +82,7 @@ def lowered(
     """The memory IR and the pass's stage."""
     func = Case(kernel.__name__, kernel, dict, dict).parse(arguments, **({"num_warps": 2} | options))
     func, stages = passes.run(func, Target.parse(target), without)
-    return func, next((stage for stage in stages if stage.name == "pipeline"), None)
+    return func, next((stage for stage in stages if stage.name == "software_pipelining"), None)
 
 
 def copied(func: Func) -> int:
@@ -200,7 +200,7 @@ def test_who_gets_any() -> None:
     for options in ({"num_stages": 1}, {"num_stages": 0}, {"target": "sm_75"}, {"target": "sm_70"}):
         func, stage = lowered(unnamed, arguments, **options)
         assert stage is None and copied(func) == 0
-    func, stage = lowered(unnamed, arguments, without=("pipeline",))
+    func, stage = lowered(unnamed, arguments, without=("software_pipelining",))
     assert stage is not None and stage.skipped and copied(func) == 0
 
 
@@ -220,7 +220,7 @@ def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
     assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
     big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
     for target, slots in (("sm_80", 2), ("sm_90a", 3)):
-        stage = lowered(product, big, target, num_warps=8, without=("specialize",))[1]
+        stage = lowered(product, big, target, num_warps=8, without=("warp_specialization",))[1]
         assert [text.partition("registers: ")[2] for text in texts(stage) if "slots" in text] == [
             f"{slots} slots of 32768 bytes, 16 bytes a copy (not 4: for want of shared memory)"
         ] * 2

@@ -16,7 +16,7 @@ import blocknb.language as bl
 from blocknb.errors import AccessError
 from blocknb.ir import interp
 from blocknb.ir.core import walk
-from blocknb.passes import prefetch
+from blocknb.passes.tile import register_prefetch
 from blocknb.target import Target
 
 # -- loops over rows ---------------------------------------------------------------------------------------------------
@@ -57,12 +57,14 @@ def test_programs_that_share_rows_keep_to_them(m):
 
 def test_what_it_makes_of_a_softmax(golden):
     stage = only(shared_rows, {"x": floats(5, 50), "out": floats(5, 50), "m": 5, "n": 50, "B": 64}, num_stages=2)
-    golden("prefetch/shared_rows.ir", report(stage.before, stage.after, "prefetch", list(stage.notes)))
+    golden(
+        "register_prefetch/shared_rows.ir", report(stage.before, stage.after, "register_prefetch", list(stage.notes))
+    )
 
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
-    monkeypatch.setattr(prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1))
+    monkeypatch.setattr(register_prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1))
     arguments = {"x": floats(5, 64), "out": floats(5, 64), "first": 0, "last": 5, "step": 1, "B": 64, "STAGES": stages}
     func = only(rows, arguments).after
     with pytest.raises(AccessError):
@@ -71,9 +73,9 @@ def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
 
 @pytest.mark.parametrize(("m", "grid"), [(0, 1), (2, 3)])
 def test_without_its_guard_the_load_before_the_loop_leaves_the_array(m, grid, monkeypatch):
-    goes_on = prefetch.Trips.goes_on
+    goes_on = register_prefetch.Trips.goes_on
     monkeypatch.setattr(
-        prefetch.Trips,
+        register_prefetch.Trips,
         "goes_on",
         lambda trips, trip: goes_on(trips, trip) if trip else trips.builder.const(True, bl.int1),
     )
@@ -134,7 +136,7 @@ def test_pointers_that_a_loop_carries_are_moved_on(n, without, stages):
     arguments = {"x": floats(n, 64), "out": floats(64), "n": n, "B": 64, "ADVANCE": 1}
     func = parsed(walking, arguments, num_warps=2, num_stages=stages)
     _, made = check_pipeline(func, parameters(func, arguments), 1, without=without)
-    stage = next(stage for stage in made if stage.name == "prefetch")
+    stage = next(stage for stage in made if stage.name == "register_prefetch")
     assert len(texts(stage, "info")) == 2
 
 
@@ -203,7 +205,7 @@ def until(x, out, n, B: bl.constexpr):
 def test_a_while_is_no_loop_with_stages():
     arguments = {"x": floats(3, 64), "out": floats(64), "n": 3, "B": 64}
     func = parsed(until, arguments, num_stages=3)
-    assert not prefetch.applies(func, Target.parse("sm_90a"))
+    assert not register_prefetch.applies(func, Target.parse("sm_90a"))
 
 
 @kernel

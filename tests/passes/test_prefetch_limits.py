@@ -11,7 +11,8 @@ from prefetching import floats, kernel, loads, loops, only, parsed, pipelined, r
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.passes import prefetch
+from blocknb.passes.support import stages
+from blocknb.passes.tile import register_prefetch
 from blocknb.target import Target
 from blocknb.trace import Stage
 
@@ -165,9 +166,9 @@ def test_nobody_who_names_no_stages_gets_any():
     arguments = {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}
     sm = Target.parse("sm_90a")
     for options in ({}, {"num_stages": 1}, {"num_stages": 0}):
-        assert not prefetch.applies(parsed(shared_rows, arguments, **options), sm)
-        assert "prefetch" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
-    assert prefetch.applies(parsed(shared_rows, arguments, num_stages=2), sm)
+        assert not register_prefetch.applies(parsed(shared_rows, arguments, **options), sm)
+        assert "register_prefetch" not in [s.name for s in passes.run(parsed(shared_rows, arguments, **options), sm)[1]]
+    assert register_prefetch.applies(parsed(shared_rows, arguments, num_stages=2), sm)
     configured = blocknb.Config({"B": 64}).launched(shared_rows.arg_names)
     assert "num_stages" not in configured
     assert blocknb.Config({"B": 64}, num_stages=3).launched(shared_rows.arg_names)["num_stages"] == 3
@@ -175,25 +176,25 @@ def test_nobody_who_names_no_stages_gets_any():
 
 def test_a_loop_has_the_stages_of_its_range_before_those_of_the_launch():
     arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
-    assert not prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
+    assert not register_prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
     (told,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
     assert told.startswith("loaded 1 trip ahead")
 
 
 def test_one_line_has_all_loops_load_ahead(monkeypatch):
-    monkeypatch.setattr(passes, "STAGES", 2)
+    monkeypatch.setattr(stages, "STAGES", 2)
     stage = only(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64})
     assert len(texts(stage, "info")) == 1
 
 
 def test_switched_off_it_changes_nothing():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
-    without, stages = passes.run(func, Target.parse("sm_90a"), without={"prefetch"})
-    assert next(s for s in stages if s.name == "prefetch").skipped
+    without, made = passes.run(func, Target.parse("sm_90a"), without={"register_prefetch"})
+    assert next(s for s in made if s.name == "register_prefetch").skipped
     assert loads(loops(without)[0]) == 1 and sum(op.name == "load" for op in without.ops()) == 1
     assert sum(op.name == "load" for op in passes.run(func, Target.parse("sm_90a"))[0].ops()) == 2
 
 
 def test_a_cpu_loads_when_it_needs():
     func = parsed(shared_rows, {"x": floats(2, 50), "out": floats(2, 50), "m": 2, "n": 50, "B": 64}, num_stages=2)
-    assert "prefetch" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]
+    assert "register_prefetch" not in [stage.name for stage in passes.run(func, Target.parse("cpu"))[1]]

@@ -47,11 +47,13 @@ def test_a_tile_that_has_no_room_for_two_slots_stays_in_registers_and_the_other_
     kernel, arguments = case(64, 256, 128)
     func, stages = kernel.lower(arguments, target, num_warps=8, num_stages=2)
     assert func.attrs["shared_bytes"] <= Target.parse(target).max_shared
-    assert texts(stages, "prologue") == ["not through shared memory, which has no room for two of its tiles"]
-    copied = texts(stages, "specialize") + texts(stages, "pipeline")
+    assert texts(stages, "operand_staging") == ["not through shared memory, which has no room for two of its tiles"]
+    copied = texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
     if target != "sm_86":
         assert sum("slots of 16384 bytes" in text for text in copied) == 1
-    without, _ = passes.run(kernel.parse(arguments, num_warps=8, num_stages=2), Target.parse(target), ("prologue",))
+    without, _ = passes.run(
+        kernel.parse(arguments, num_warps=8, num_stages=2), Target.parse(target), ("operand_staging",)
+    )
     assert func.attrs["shared_bytes"] == without.attrs["shared_bytes"]
 
 
@@ -59,9 +61,12 @@ def test_a_smaller_one_is_copied_ahead_and_computed_with():
     kernel, arguments = case(64, 64, 32)
     for target in ("sm_86", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        (told,) = texts(stages, "prologue")
+        (told,) = texts(stages, "operand_staging")
         assert told.startswith("8192 bytes through shared memory")
-        assert any("slots of 8192 bytes" in text for text in texts(stages, "specialize") + texts(stages, "pipeline"))
+        assert any(
+            "slots of 8192 bytes" in text
+            for text in texts(stages, "warp_specialization") + texts(stages, "software_pipelining")
+        )
         kernel.interpret(func, arguments)
 
 
@@ -119,7 +124,7 @@ def lowered(way: str, target: str = "sm_90a", k: int = 192, without: tuple = (),
 @pytest.mark.parametrize("way", ["scaled", "scores"])
 def test_what_is_computed_with_is_copied_ahead_and_right(way: str, target: str) -> None:
     kernel, func, stages, arguments = lowered(way, target, num_stages=2)
-    told = texts(stages, "prologue")
+    told = texts(stages, "operand_staging")
     assert told == ["8192 bytes through shared memory: they are computed with before they are multiplied"]
     for seed in range(3):
         kernel.interpret(func, arguments, seed=seed)
@@ -133,13 +138,13 @@ def test_what_is_computed_with_is_copied_ahead_and_right(way: str, target: str) 
         ("written", {}),
         ("ones", {}),
         ("scaled", {"num_stages": 1}),
-        ("scaled", {"without": ("prologue",)}),
+        ("scaled", {"without": ("operand_staging",)}),
     ],
     ids=str,
 )
 def test_what_cannot_be_copied_ahead_stays_in_registers(way: str, options: dict) -> None:
     kernel, func, stages, arguments = lowered(way, **options)
-    assert not [text for text in texts(stages, "prologue") if text != "switched off"]
+    assert not [text for text in texts(stages, "operand_staging") if text != "switched off"]
     kernel.interpret(func, arguments)
 
 
@@ -174,7 +179,7 @@ def test_small_tiles_and_single_bytes_stay_in_registers(columns: int, apart: int
     kernel = Case("bytes_wide", bytes_wide, dict, lambda _: expected)
     for target in ("sm_80", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        assert bool(texts(stages, "prologue")) == copied
+        assert bool(texts(stages, "operand_staging")) == copied
         kernel.interpret(func, arguments)
 
 
@@ -209,7 +214,7 @@ def test_a_slot_is_let_go_of_when_what_was_read_is_there(way: str) -> None:
 
         with pytest.raises(CompilerBug, match="reads"):
             for seed in range(6):
-                kernel.interpret(rebuild(func, "mutant", early), arguments, seed=seed)
+                kernel.interpret(rebuild(func, early, "mutant"), arguments, seed=seed)
 
 
 @blocknb.kernel
@@ -254,5 +259,5 @@ def test_a_line_is_loaded_a_trip_ahead_beside_one_product_and_not_what_tells_whe
     kernel = Case("lined", lined, dict, lambda _: {"c": expected})
     for target in ("sm_80", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        assert texts(stages, "prefetch") == ["loaded 1 trip ahead: 1 register a thread"] * early
+        assert texts(stages, "register_prefetch") == ["loaded 1 trip ahead: 1 register a thread"] * early
         kernel.interpret(func, arguments)

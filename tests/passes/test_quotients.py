@@ -11,7 +11,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func
 from blocknb.ir.verify import verify
-from blocknb.passes.quotients import Quotients, along_axes
+from blocknb.passes.support.division_by_invariant import InvariantDivisions, along_axes
 
 MOST = (1 << 31) - 1
 TEXT = """
@@ -44,14 +44,14 @@ func @quotients(%out: ptr<i32> div 16, %mix: i32 div 1, %d: i32 div 1, %x: i32 d
 """
 
 
-def rewritten(func: Func) -> tuple[Func, Quotients]:
-    quotients = Quotients(func, affine.analyze(func))
+def rewritten(func: Func) -> tuple[Func, InvariantDivisions]:
+    quotients = InvariantDivisions(func, affine.analyze(func))
 
     def visit(op, rebuild):
         found = quotients.emit(rebuild.builder, rebuild.get, op)
         return NotImplemented if found is None else [found]
 
-    rebuild = Rebuild(func, "quotients", visit)
+    rebuild = Rebuild(func, visit, "quotients")
     quotients.prepare(rebuild.builder)
     made = rebuild.run()
     verify(made)
@@ -142,7 +142,7 @@ def test_places_along_the_axes_of_a_grid(grid: tuple[int, int]):
             pointer = b.value("ptradd", pointer, b.const(1, program.type))
         return ()
 
-    made = Rebuild(func, "places", visit).run()
+    made = Rebuild(func, visit, "places").run()
     verify(made)
     out = np.full((24, 4), -1, np.int32)
     interp.run(made, [out.reshape(-1), *grid], (24, 1, 1))

@@ -47,8 +47,8 @@ def edited(func: Func, change) -> Func:
 def test_it_is_copied_by_tma_and_read_while_the_product_before_it_runs(name):
     func, notes, _ = lowered(name)
     verify(func)
-    assert sum("copied by TMA, by a warp of its own" in text for text in notes["specialize"]) == 2
-    assert "operand a: read into registers a trip ahead, while a product runs" in notes["overlap"]
+    assert sum("copied by TMA, by a warp of its own" in text for text in notes["warp_specialization"]) == 2
+    assert "operand a: read into registers a trip ahead, while a product runs" in notes["mma_softmax_overlap"]
     body = product_of(func)
     order = [op.name for op in body if op.name in ("dot", "if", "dot_wait", "arrive")]
     assert order == ["dot", "if", "dot_wait", "arrive"]
@@ -57,14 +57,16 @@ def test_it_is_copied_by_tma_and_read_while_the_product_before_it_runs(name):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"without": ("overlap",)}, {"num_stages": 1}, {"without": ("specialize",)}], ids=str
+    "options",
+    [{}, {"without": ("mma_softmax_overlap",)}, {"num_stages": 1}, {"without": ("warp_specialization",)}],
+    ids=str,
 )
 @pytest.mark.parametrize("k", [None, 0, 32])
 @pytest.mark.parametrize("name", NAMES)
 def test_any_number_of_trips(name, k, options):
     case = CASES[name]
     func, notes, arguments = lowered(name, k, **options)
-    told = notes.get("overlap", ())
+    told = notes.get("mma_softmax_overlap", ())
     assert any("a trip ahead" in text for text in told) == (not options)  # of one slot none is let go of in time
     turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
                              "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
@@ -97,10 +99,12 @@ def test_what_it_waits_for_is_needed():
 
 def test_the_transposed_result_is_stored_in_rows_by_the_copy_engine():
     _, notes, _ = lowered("gemm_fp32_nn")
-    assert notes["epilogue"] == [
+    assert notes["epilogue_subtiling"] == [
         "store: in 4 parts of 32x128, through 16384 bytes of shared memory, all warps together"
     ]
-    assert notes["bulk"] == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
+    assert notes["tma_store"] == [
+        "store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"
+    ]
 
 
 @blocknb.kernel
@@ -122,5 +126,5 @@ def test_in_a_loop_that_runs_backwards_no_trip_reads_for_the_next():
     arguments = {"a": a, "b": b, "c": np.full((64, 32), np.nan, np.float32), "k": 96, "BM": 64, "BN": 32, "BK": 32}
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     assert any(op.attrs.get("crossed") for op in func.ops()) and any(op.name == "copy_bulk" for op in func.ops())
-    assert not any(stage.notes for stage in stages if stage.name == "overlap")
+    assert not any(stage.notes for stage in stages if stage.name == "mma_softmax_overlap")
     case.interpret(func, arguments)

@@ -184,7 +184,7 @@ def drawn(seed: int) -> tuple[Case, dict[str, Any]]:
 
     grid = (-(-m // tile[0]), 1 if kernel is nested else -(-n // tile[1]))
     options = {"num_warps": warps, "num_stages": rng.choice((None, 1, 2, 3, 4))}
-    without = ("persist",) if rng.random() < 0.3 else ()
+    without = ("persistent_grid",) if rng.random() < 0.3 else ()
     case = Case(
         f"{kernel.__name__} {dtype} {order} {m}x{n}x{k} by {tile} {options} {without}",
         kernel,

@@ -77,7 +77,7 @@ def test_loads_that_no_warp_of_its_own_copies(how, why):
         ("plain", {"tile": (64, 8, 32)}, "its rows have 16 bytes"),
         (
             "plain",
-            {"tile": (64, 256, 32), "n": 256, "k": 160, "num_stages": 5, "without": ("persist",)},
+            {"tile": (64, 256, 32), "n": 256, "k": 160, "num_stages": 5, "without": ("persistent_grid",)},
             "shared memory has no room for its buffers",
         ),
     ],
@@ -91,6 +91,6 @@ def test_stores_that_the_copy_engine_does_not_do(how, options, why):
 def test_a_kernel_that_shares_out_its_work_has_a_cta_for_each_program():
     case = CASES["gemm_persistent"]
     func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
-    notes = {note.text for stage in stages if stage.name == "persist" for note in stage.notes}
+    notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
     assert notes == {"one program a CTA: the kernel shares out its work by itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())

@@ -20,7 +20,7 @@ from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
 from blocknb.ir.verify import verify
-from blocknb.passes.specialize import SHARED_OUT
+from blocknb.passes.memory.warp_specialization import SHARED_OUT
 from blocknb.target import Target
 
 HALF = np.float16
@@ -135,7 +135,7 @@ def lowered(kernel: Any, arguments: dict[str, Any], without: tuple = (), **optio
     return passes.run(func, Target.parse("sm_90a"), without)
 
 
-def notes(stages: Any, name: str = "specialize") -> list[str]:
+def notes(stages: Any, name: str = "warp_specialization") -> list[str]:
     return [note.text for stage in stages if stage.name == name for note in stage.notes]
 
 
@@ -168,7 +168,7 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_named():
-    func, stages = lowered(product, arrays(), num_stages=3, without=("persist",))
+    func, stages = lowered(product, arrays(), num_stages=3, without=("persistent_grid",))
     assert notes(stages)[:2] == [
         "copied by TMA, by a warp of its own: 3 slots of 4096 bytes, 64-byte swizzle",
         "copied by TMA, by a warp of its own: 3 slots of 2048 bytes, 64-byte swizzle",
@@ -207,7 +207,7 @@ def test_what_stays_behind_is_computed_beside_what_is_copied(how):
     func, _ = lowered(product, arguments)
     assert roles(func) is not None
     got = run(func, arguments, grid_of(arguments))["c"]
-    want = run(lowered(product, arguments, ("specialize",))[0], arguments, grid_of(arguments))["c"]
+    want = run(lowered(product, arguments, ("warp_specialization",))[0], arguments, grid_of(arguments))["c"]
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-3)
 
 
@@ -220,8 +220,8 @@ def test_slots_that_do_not_fit_are_not_there_and_a_note_says_so():
 
 def test_each_choice_has_a_switch():
     arguments = arrays()
-    assert roles(lowered(product, arguments, ("specialize",))[0]) is None
-    func, _ = lowered(product, arguments, ("persist",))
+    assert roles(lowered(product, arguments, ("warp_specialization",))[0]) is None
+    func, _ = lowered(product, arguments, ("persistent_grid",))
     assert roles(func).attrs.get("teams", 1) == 1 and not func.attrs.get("persistent") and count(func, "program_id")
     assert lowered(product, arguments)[0].attrs["persistent"]
 
@@ -256,7 +256,7 @@ def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how,
 @pytest.mark.parametrize("how", ["uneven", "summed"])
 def test_programs_with_different_numbers_of_trips_have_a_cta_each(how):
     func, stages = lowered(product, arrays(HOW=how))
-    assert notes(stages, "persist") == ["one program a CTA: not all programs make as many trips"]
+    assert notes(stages, "persistent_grid") == ["one program a CTA: not all programs make as many trips"]
     assert not func.attrs.get("persistent")
 
 
@@ -314,13 +314,13 @@ def heads(keys: int, width: int = 32, rows: int = 64, columns: int = 32) -> dict
 
 def test_the_second_product_runs_while_the_softmax_is_computed():
     func, stages = lowered(attention, heads(128, columns=64))
-    assert notes(stages, "overlap") == [
+    assert notes(stages, "mma_softmax_overlap") == [
         "dot: put off for one trip, it runs while the operand of the next one is computed"
     ]
     order = trip(func)
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]
     assert order.index(("dot_wait", None)) > max(i for i, (name, _) in enumerate(order) if name == "exp2")
-    assert not notes(lowered(attention, heads(128), ("specialize",))[1], "overlap")
+    assert not notes(lowered(attention, heads(128), ("warp_specialization",))[1], "mma_softmax_overlap")
 
 
 def test_where_it_has_as_many_sums_as_there_are_scores_it_is_waited_for_before_their_softmax():
@@ -340,12 +340,14 @@ def trip(func: Func) -> list[tuple[str, int | None]]:
 def test_a_sum_that_a_trip_looks_at_is_there_when_it_begins(how):
     arguments = heads(96) | {"HOW": how}
     func, stages = lowered(attention, arguments)
-    assert roles(func) is not None and not notes(stages, "overlap")
-    got, want = (run(x, arguments, (2, 1, 1))["o"] for x in (func, lowered(attention, arguments, ("specialize",))[0]))
+    assert roles(func) is not None and not notes(stages, "mma_softmax_overlap")
+    got, want = (
+        run(x, arguments, (2, 1, 1))["o"] for x in (func, lowered(attention, arguments, ("warp_specialization",))[0])
+    )
     np.testing.assert_allclose(got, want, rtol=0, atol=5e-3)
 
 
-@pytest.mark.parametrize("without", [(), ("persist",), ("overlap",)], ids=str)
+@pytest.mark.parametrize("without", [(), ("persistent_grid",), ("mma_softmax_overlap",)], ids=str)
 @pytest.mark.parametrize(
     ("keys", "columns"),  # a quick run takes one width for each number of keys, in turn
     [

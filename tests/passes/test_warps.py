@@ -52,7 +52,7 @@ def asked(out, BLOCK: bl.constexpr):
 def chosen(kernel, **given) -> tuple[int, str]:
     """The number of warps, and the note."""
     compiled = kernel.compile(**given)
-    (note,) = next(stage.notes for stage in compiled.trace.stages if stage.name == "warps")
+    (note,) = next(stage.notes for stage in compiled.trace.stages if stage.name == "choose_num_warps")
     warps = compiled.code.warps
     assert compiled.trace.options["num_warps"] == compiled.metadata.num_warps == warps
     assert note.text.startswith(f"num_warps: {warps}, ") and note.text.endswith("; nobody named it")
@@ -120,7 +120,7 @@ def test_chained_products_have_four_warps_for_64_rows(rows, columns, head, warps
 
 def test_whoever_names_a_number_has_it():
     compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, num_warps=4)
-    assert compiled.code.threads == 128 and "warps" not in [stage.name for stage in compiled.trace.stages]
+    assert compiled.code.threads == 128 and "choose_num_warps" not in [stage.name for stage in compiled.trace.stages]
     eight = blocknb.kernel(softmax_kernel.fn, num_warps=8)
     assert eight.compile(**ALIGNED, BLOCK=512).code.threads == 256
     assert softmax_kernel.compile(**ALIGNED, BLOCK=512).code.threads == 32  # another entry of the cache
@@ -139,7 +139,7 @@ def test_a_kernel_that_asks_while_compiling_is_told_the_truth():
 def test_a_cpu_has_no_warps():
     compiled = softmax_kernel.compile(**ALIGNED, BLOCK=512, target="cpu")
     assert compiled.trace.options["num_warps"] == 4
-    assert "warps" not in [stage.name for stage in compiled.trace.stages]
+    assert "choose_num_warps" not in [stage.name for stage in compiled.trace.stages]
 
 
 def test_what_comes_from_the_disk_cache_tells_its_warps():

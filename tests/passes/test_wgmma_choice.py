@@ -16,7 +16,7 @@ from blocknb.target import Target
 HOPPER = Target.parse("sm_90a")
 
 
-ASIDE = frozenset({"specialize", "epilogue"})  # what these do is tested elsewhere
+ASIDE = frozenset({"warp_specialization", "epilogue_subtiling"})  # what these do is tested elsewhere
 
 
 def lowered(name: str, target: str = "sm_90a", without=frozenset(), **options):
@@ -43,7 +43,7 @@ def edited(func: Func, change) -> Func:
 
 
 @pytest.mark.parametrize(
-    ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"without": {"wgmma"}})]
+    ("target", "options"), [("sm_90", {}), ("sm_100a", {}), ("sm_80", {}), ("sm_90a", {"without": {"select_wgmma"}})]
 )
 def test_others_have_mma_sync(target, options):
     func, _ = lowered("wgmma_fp16", target, **options)
@@ -61,7 +61,7 @@ def test_others_have_mma_sync(target, options):
 def test_a_note_says_why_not(name, options, why):
     func, stages = lowered(name, **options)
     assert not any("wgmma" in x for x in instructions(func))
-    assert any(why in text for text in notes(stages, "wgmma"))
+    assert any(why in text for text in notes(stages, "select_wgmma"))
 
 
 def test_8_bit_floats_are_multiplied_as_such():
@@ -78,7 +78,7 @@ def test_p_of_attention_stays_in_registers_and_q_is_stored_before_the_loop():
     assert not isinstance(second.args[0].type, Buffer)
     inside = [op.args[0] for op in walk(loop.blocks[0]) if op.name == "local_store"]
     assert first.args[0] not in inside and first.args[1] in inside
-    made = next(stage.after for stage in stages if stage.name == "assign")
+    made = next(stage.after for stage in stages if stage.name == "layout_assignment")
     assert not [op for op in made.ops() if op.name == "convert" and op.args[0].name.startswith("p")]
 
 
@@ -212,7 +212,7 @@ def test_the_verifier_lets_nobody_use_what_is_under_way():
 
 def test_tf32_that_lies_the_other_way_is_read_or_stored_without_bank_conflicts():
     func, stages = lowered("wgmma_tf32_tn", num_stages=1)
-    told = notes(stages, "shared")
+    told = notes(stages, "lower_conversions")
     (stored,) = (x for x in told if "dot operand b" in x)  # turned on its way to the buffer
     assert "16-byte accesses, no bank conflicts" in stored and not any("dot operand a" in x for x in told)
     (read,) = (x for x in told if "read as" in x)  # as A from registers is read

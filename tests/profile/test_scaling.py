@@ -122,9 +122,9 @@ def kernel(x, COUNT: tl.constexpr):
 def test_what_uses_a_value_twice_is_looked_at_once():
     kernel = scaling.made("squares", SQUARES)["kernel"]
     stages = kernel.trace("*fp32:16", COUNT=60, num_warps=4).stages  # 2^60 ways from the load to the store
-    laid = next(stage.after for stage in stages if stage.name == "assign")
-    assert [op.name for op in laid.ops()].count("mul") > 60
-    assert "convert" not in [op.name for op in laid.ops()]
+    distributed = next(stage.after for stage in stages if stage.name == "layout_assignment")
+    assert [op.name for op in distributed.ops()].count("mul") > 60
+    assert "convert" not in [op.name for op in distributed.ops()]
 
 
 RETURNS = """

@@ -133,7 +133,7 @@ def test_the_grid_has_warps_across_and_the_rest_down() -> None:
 def test_unspecialized_sources_leave_the_pass_out_of_every_kernel() -> None:
     sources = Sources("unspecialized")
     kernel = sources.module("norms").norm_kernel
-    assert kernel is sources.module("norms").norm_kernel and kernel.options["without"] == {"specialize"}
+    assert kernel is sources.module("norms").norm_kernel and kernel.options["without"] == {"warp_specialization"}
 
 
 def test_sources_for_triton_name_nothing_that_is_ours_alone() -> None:
@@ -152,7 +152,7 @@ def test_modules_that_import_kernels_import_copies_of_them() -> None:
     for name, wrapper in own.items():
         assert getattr(sources.module("gemm"), wrapper) is getattr(sources.module(name), wrapper)
     kernel = sources.module("descriptors").matmul_descriptor_kernel
-    assert kernel.options["without"] == {"specialize"} and "specialize" in passes.OPTIONAL
+    assert kernel.options["without"] == {"warp_specialization"} and "warp_specialization" in passes.optional()
     assert kernels.descriptors.matmul_descriptor_kernel.options.get("without", ()) == ()
 
 

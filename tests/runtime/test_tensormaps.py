@@ -156,7 +156,7 @@ def test_what_has_no_map_is_refused_with_the_way_out(gpu, scale, offset, sizes, 
     for _ in range(3):
         with pytest.raises(LaunchError, match=message) as caught:
             scale[(1,)](x, out, *sizes)
-        assert "specialize" in caught.value.hint
+        assert "warp_specialization" in caught.value.hint
         assert caught.value.loc is not None
     scale[(1,)](x if not offset else out, out, 1, 16, 17)  # a single row has no stride
     assert gpu.launches[-1].maps[0].strides == (16,)

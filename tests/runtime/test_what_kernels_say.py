@@ -118,7 +118,7 @@ def through_a_table(table, out, BLOCK: tl.constexpr):
 def test_a_pointer_from_memory_may_lead_to_no_argument_and_a_note_says_so():
     arguments = {"table": np.zeros(1, np.int64), "out": np.zeros(8, np.float32), "BLOCK": 8}
     _, stages = lowered(through_a_table, arguments, checked=True)
-    (stage,) = [s for s in stages if s.name == "checks"]
+    (stage,) = [s for s in stages if s.name == "bounds_checks"]
     missed = [note for note in stage.notes if note.kind == "missed"]
     assert [note.text for note in missed] == [
         "the load is not checked where its address lies in no array that was passed: its pointer was made from an integer"
@@ -129,7 +129,7 @@ def test_a_pointer_from_memory_may_lead_to_no_argument_and_a_note_says_so():
 def test_without_checked_nothing_is_added():
     k, arguments = STRAYS["load_past_the_end"]().kernel, {"x": np.zeros(8, np.float32), "out": np.zeros(8, np.float32)}
     func, stages = lowered(k, {**arguments, "BLOCK": 8})
-    assert "checks" not in [s.name for s in stages]
+    assert "bounds_checks" not in [s.name for s in stages]
     assert not {"inside", "outside"} & {op.name for op in func.ops()}
     trace = k.trace(**arguments, BLOCK=8)
     assert "param_2" not in trace.ptx

@@ -133,8 +133,12 @@ def test_three_products_in_tf32_are_as_good_as_one_in_fp32(target: str, instruct
 def test_what_operands_are_computed_from_is_copied_ahead(name: str, target: str, how: str) -> None:
     (launch,) = launches(name)
     func, stages = lowered(launch.compiled, Target.parse(target))
-    line = next(note.loc.line for stage in stages if stage.name == "prologue" for note in stage.notes if note.loc)
-    copies = [note for stage in stages if stage.name in ("specialize", "pipeline") for note in stage.notes]
+    line = next(
+        note.loc.line for stage in stages if stage.name == "operand_staging" for note in stage.notes if note.loc
+    )
+    copies = [
+        note for stage in stages if stage.name in ("warp_specialization", "software_pipelining") for note in stage.notes
+    ]
     assert [note for note in copies if note.loc and note.loc.line == line and note.text.startswith(how)]
     launch.interpret(func, 5e-2, 1e-2)
 

@@ -48,7 +48,8 @@ def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
 
 #: The passes that steps switch on, in turn; each entry is one step.
 SWITCHES: tuple[tuple[str, ...], ...] = (
-    ("tensorcore",), ("pipeline",), ("wgmma",), ("specialize",), ("persist",), ("epilogue", "bulk"),
+    ("select_mma",), ("software_pipelining",), ("select_wgmma",), ("warp_specialization",), ("persistent_grid",),
+    ("epilogue_subtiling", "tma_store"),
 )  # fmt: skip
 
 

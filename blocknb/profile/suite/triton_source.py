@@ -2,9 +2,9 @@
 
 `Sources("triton")` offers the same wrappers as blocknb.kernels, whose kernels are Triton's: `@blocknb.kernel` becomes `@triton.jit`, the
 imports `triton` and `triton.language`, and nothing else changes. `Sources("blocknb")` are copies of our own, unchanged, so that a
-search may set a module's `tile` without anybody noticing; `Sources("unspecialized")` leave the pass `specialize` out. Both compilers read
-a kernel's source from a file, so the copies lie in a folder that lives as long as the process. A module that imports from others which
-hold kernels imports from copies of those.
+search may set a module's `tile` without anybody noticing; `Sources("unspecialized")` leave the pass `warp_specialization` out. Both
+compilers read a kernel's source from a file, so the copies lie in a folder that lives as long as the process. A module that imports from
+others which hold kernels imports from copies of those.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _count = itertools.count()
 #: By language: what stands in our modules, and what in the copy; `triton` has cdiv and next_power_of_2, too.
 REWRITING: dict[str, tuple[tuple[str, str], ...]] = {
     "blocknb": (),
-    "unspecialized": ((r"^@blocknb\.kernel$", '@blocknb.kernel(without={"specialize"})'),),
+    "unspecialized": ((r"^@blocknb\.kernel$", '@blocknb.kernel(without={"warp_specialization"})'),),
     "triton": (
         (r"^import blocknb\.language as bl$", "import triton.language as bl"),
         (r"^import blocknb$", "import triton as blocknb"),

@@ -1,0 +1,246 @@
+"""How large floats are, and below which size nobody can tell one from zero.
+
+`bounds` is an interval that holds every element of a value which is not NaN, rounding aside: whoever asks compares with limits that
+are far from what rounding does. It knows the one fact that makes softmax cheap: in `x - max(x)` some element of each slice is zero
+(or all are NaN), so a sum of `exp(x - max(x))` is at least one. `invisible` looks the other way, from a value to its users: a number
+that is rounded to fp16, or added to one that is at least one, may as well be zero when it is small enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from blocknb.analysis import online_softmax, ranges
+from blocknb.analysis.facts import FunctionFacts
+from blocknb.analysis.online_softmax import FloatFacts, Interval, Users, single
+from blocknb.analysis.operand_order import operands_first
+from blocknb.ir.core import Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+
+EVERYTHING: Interval = (-math.inf, math.inf)
+SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part", "promise")
+#: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
+VANISHES = {t.float16: 2.0**-25}
+DEPTH = 32  # how many ops a question follows in a row
+#: Of a sum of numbers that are not negative: parts of this size in all are far below half a last place.
+HIDDEN = 2.0**-64
+
+
+class FloatRanges:
+    """Answers about the floats of one Func, found when asked for."""
+
+    def __init__(self, facts: FunctionFacts, users: Users):
+        self.facts, self.users = facts, users
+        self._bounds: dict[Value, Interval] = {}
+        self._invisible: dict[Value, float] = {}
+
+    # -- how large
+
+    def bounds(self, value: Value) -> Interval:
+        """The least and the greatest element of a float or integer value, NaN aside; at worst (-inf, inf)."""
+        for known in operands_first(self.facts, value, self._bounds):
+            if known not in self._bounds:
+                self._bounds[known] = _overflowing(self._rule(known), known)
+        return self._bounds[value]
+
+    def _rule(self, value: Value) -> Interval:
+        if not isinstance(value.type, Tile) or value.type.is_pointer:
+            return EVERYTHING
+        if not value.type.dtype.is_float:
+            integers = ranges.bounds(self.facts, value)
+            return float(integers[0]), float(integers[1])
+        op = self.facts.definition.get(value)
+        if op is None or (op.blocks and op.name != "reduce"):
+            return EVERYTHING
+        return self._of_op(op, [self._bounds.get(a, EVERYTHING) for a in op.args])
+
+    def _of_op(self, op: Op, found: Sequence[Interval]) -> Interval:
+        """The range of a float op's result from those of its operands."""
+        match op.name:
+            case "const":
+                number = float(op.attrs["value"])
+                return EVERYTHING if math.isnan(number) else (number, number)
+            case "cast":
+                return found[0] if op.args[0].type.dtype.kind != "bool" else (0.0, 1.0)
+            case name if name in UNARY:
+                return UNARY[name](found[0])
+            case "add":
+                return _sum(found[0], found[1])
+            case "sub":
+                if self.largest_taken_off(op):
+                    return -math.inf, 0.0
+                return _sum(found[0], (-found[1][1], -found[1][0]))
+            case "mul":
+                corners = [_product(x, y) for x in found[0] for y in found[1]]
+                return min(corners), max(corners)
+            case "min" | "max":
+                return self._extreme(op, found)
+            case "select":
+                return min(a for a, _ in found[1:]), max(b for _, b in found[1:])
+            case "reduce":
+                return self._reduced(op)
+            case name if name in SAME:
+                return found[0]
+        return EVERYTHING
+
+    def _extreme(self, op: Op, found: Sequence[Interval]) -> Interval:
+        """The range of a minimum or maximum. A NaN gives way to the other operand: only operands that are no NaN limit the result."""
+        low, high = min(a for a, _ in found), max(b for _, b in found)
+        for (least, most), operand in zip(found, op.args, strict=True):
+            if op.attrs.get("nan") or self.is_number(operand):
+                low, high = (low, min(high, most)) if op.name == "min" else (max(low, least), high)
+        return low, high
+
+    def is_number(self, value: Value) -> bool:
+        """Whether a value is surely no NaN."""
+        op = self.facts.definition.get(self._uncast(value))
+        return self.is_whole(value) or (op is not None and op.name == "const" and not math.isnan(op.attrs["value"]))
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether a value is surely an integer that became a float: zero, or a number from 1 to 2^64 or from -1 to -2^63."""
+        return not self._uncast(value).type.dtype.is_float
+
+    def _uncast(self, value: Value) -> Value:
+        """What a float is the same as, but for its type: an integer if it was made of one."""
+        while value.type.dtype.is_float and (op := self.facts.definition.get(value)) is not None:
+            if op.name not in (*SAME, "cast"):
+                break
+            value = op.args[0]
+        return value
+
+    def _reduced(self, op: Op) -> Interval:
+        if len(op.args) != 1 or (combine := single(op)) not in ("min", "max", "add"):
+            return EVERYTHING
+        axis, (low, high) = op.attrs["axis"], self.bounds(op.args[0])
+        if combine != "add":
+            return low, high
+        if low < 0:
+            return EVERYTHING
+        size = op.args[0].type.shape[axis]
+        return max(low * size, self.attained(op.args[0], axis)), high * size
+
+    def attained(self, value: Value, axis: int, depth: int = 0) -> float:
+        """A number that in each slice along `axis`, unless it holds a NaN, some element is at least; -inf when none is known."""
+        if depth == DEPTH or (op := self.facts.definition.get(value)) is None:
+            return -math.inf
+        match op.name:
+            case "sub" if self.largest_taken_off(op) == axis + 1:
+                return 0.0
+            case "exp":
+                return _exp(self.attained(op.args[0], axis, depth + 1))
+            case "exp2":
+                return _exp(self.attained(op.args[0], axis, depth + 1) * math.log(2))
+            case "mul" if self.bounds(op.args[1])[0] > 0 and self.attained(op.args[0], axis, depth + 1) >= 0:
+                return 0.0
+        return -math.inf
+
+    def largest_taken_off(self, op: Op) -> int:
+        """One more than the axis, where an op is `x - max(x, axis)`; 0 where it is not."""
+        x, taken = op.args
+        spread = None
+        while (maker := self.facts.definition.get(taken)) is not None and maker.name in (
+            "splat",
+            "broadcast",
+            "expand_dims",
+        ):
+            if maker.name == "expand_dims":
+                if spread is not None:
+                    return 0
+                spread = maker.attrs["axis"]
+            taken = maker.args[0]
+        if maker is None or maker.name != "reduce" or maker.args != (x,) or single(maker) != "max":
+            return 0
+        axis = maker.attrs["axis"]
+        kept = len(x.type.shape) > 1  # of a tile of one axis the maximum is a scalar, and stands for all
+        return axis + 1 if not kept or spread == axis else 0
+
+    # -- how small
+
+    def invisible(self, value: Value, depth: int = 0) -> float:
+        """A magnitude up to which the elements of a value may be zeros of their sign, and nothing that is stored changes."""
+        if value not in self._invisible:
+            found = (self._through(op, i, depth + 1) for op, i in self.users.get(value, ()))
+            self._invisible[value] = min(found, default=0.0) if depth < DEPTH else 0.0
+        return self._invisible[value]
+
+    def _through(self, op: Op, place: int, depth: int) -> float:
+        """What `invisible` is for the sake of one user, of which the value is operand number `place`."""
+        if (op.blocks and op.name != "reduce") or len(op.results) != 1 or not op.result.type.dtype.is_float:
+            return 0.0
+        result = op.result
+        match op.name:
+            case "cast" if op.args[0].type.dtype == t.float32:
+                return VANISHES.get(result.type.dtype, 0.0)
+            case "select" if place > 0:
+                return self.invisible(result, depth)
+            case "mul":
+                most = max(map(abs, self.bounds(op.args[1 - place])))
+                return self.invisible(result, depth) / most if 0 < most < math.inf else 0.0
+            case "div" if place == 0:
+                low, high = self.bounds(op.args[1])
+                return self.invisible(result, depth) * low if low > 0 and high < math.inf else 0.0
+            case "add" | "sub":
+                low, high = self.bounds(op.args[1 - place])
+                return max(low, -high, 0.0) * HIDDEN if max(low, -high) < math.inf else 0.0
+            case "reduce":
+                if single(op) != "add" or self.bounds(op.args[0])[0] < 0:
+                    return 0.0
+                least = max(
+                    self.bounds(result)[0], online_softmax.added_to(FloatFacts(self.facts, self.users, self.bounds), op)
+                )
+                return least * HIDDEN / op.args[0].type.shape[op.attrs["axis"]]
+            case name if name in SAME:
+                return self.invisible(result, depth)
+        return 0.0
+
+
+def _overflowing(bounds: Interval, value: Value) -> Interval:
+    """Beyond the largest number of a dtype is infinity: arithmetic and casts that pass it end there."""
+    if not isinstance(value.type, Tile) or value.type.is_pointer or not value.type.dtype.is_float:
+        return bounds
+    dtype = value.type.dtype
+    largest = (2.0 - 2.0**-dtype.fp_mantissa_width) * 2.0**dtype.exponent_bias
+    return (bounds[0] if bounds[0] >= -largest else -math.inf), (bounds[1] if bounds[1] <= largest else math.inf)
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
+
+
+def _exp_range(x: Interval) -> Interval:
+    return _exp(x[0]), _exp(x[1])
+
+
+def _exp2_range(x: Interval) -> Interval:
+    return _exp(x[0] * math.log(2)), _exp(x[1] * math.log(2))
+
+
+def _abs_range(x: Interval) -> Interval:
+    ends = sorted(map(abs, x))
+    return (0.0 if x[0] <= 0 <= x[1] else ends[0]), ends[1]
+
+
+def _sqrt_range(x: Interval) -> Interval:
+    return math.sqrt(max(x[0], 0.0)), math.sqrt(x[1]) if x[1] > 0 else 0.0
+
+
+#: The ranges of functions of one operand.
+UNARY: dict[str, Callable[[Interval], Interval]] = {
+    "exp": _exp_range,
+    "exp2": _exp2_range,
+    "neg": lambda x: (-x[1], -x[0]),
+    "abs": _abs_range,
+    "sqrt": _sqrt_range,
+}
+
+
+def _sum(a: Interval, b: Interval) -> Interval:
+    """Infinities of two signs make a NaN, which no interval counts."""
+    low, high = a[0] + b[0], a[1] + b[1]
+    return (-math.inf if math.isnan(low) else low), (math.inf if math.isnan(high) else high)
+
+
+def _product(x: float, y: float) -> float:
+    return 0.0 if x == 0 or y == 0 else x * y

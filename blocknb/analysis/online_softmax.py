@@ -1,0 +1,134 @@
+"""The sum of an online softmax, which is at least one: flash attention's `total = total * exp(top - new) + sum(exp(x - new))`.
+
+A loop carries the largest element so far (`top`) and the sum of the exponentials under it (`total`). In each trip the new largest is either
+found among the trip's own elements, and then one of its exponentials is one; or it is that of before, and then `total`, which was at least
+one, is multiplied by one. It begins with -inf, and the first trip finds a larger one or a NaN. Rounding aside, as in `magnitudes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from blocknb.analysis.facts import FunctionFacts
+from blocknb.ir.core import Op, Value
+from blocknb.language.ops import OPS
+
+LEAST = 0.5  # of such a sum; rounding cannot halve it
+VIEWS = ("splat", "broadcast", "expand_dims")
+
+
+Interval = tuple[float, float]
+Users = Mapping[Value, Sequence[tuple[Op, int]]]
+
+
+@dataclass(frozen=True)
+class FloatFacts:
+    """What the recogniser asks: the structure of the function, the users of each value, and the range of a float."""
+
+    facts: FunctionFacts
+    users: Users
+    bounds: Callable[[Value], Interval]
+
+
+def single(op: Op) -> str | None:
+    """The op that a reduction combines with, when it is one that neither heeds nor makes NaN on its own."""
+    ops = op.blocks[0].ops
+    if len(ops) != 2 or OPS[ops[0].name].kind != "elementwise" or ops[0].attrs.get("nan"):
+        return None
+    return ops[0].name if set(ops[0].args) == set(op.blocks[0].args) else None
+
+
+def added_to(known: FloatFacts, reduction: Op) -> float:
+    """What the sum is at least to which a sum of exponentials is added, and to nothing else; 0 when nothing is known."""
+    result = reduction.results[0]
+    users = known.users.get(result, ())
+    if len(users) != 1 or users[0][0].name != "add":
+        return 0.0
+    loop = known.facts.parent.get(reduction)
+    if loop is None or loop.name != "for" or users[0][0].result not in loop.blocks[0].terminator.args:
+        return 0.0
+    place = loop.blocks[0].terminator.args.index(users[0][0].result)
+    return LEAST if largest_of(known, loop, place, reduction) is not None else 0.0
+
+
+def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None) -> int | None:
+    """The place among what a loop carries of the largest element, if at `place` it carries the sum under it (to which `reduction` adds)."""
+    block = loop.blocks[0]
+    total, added = block.args[1 + place], m.facts.definition.get(block.terminator.args[place])
+    if added is None or added.name != "add":
+        return None
+    for old, new in (added.args, reversed(added.args)):
+        scaled, summed = m.facts.definition.get(old), m.facts.definition.get(new)
+        if scaled is None or summed is None or scaled.name != "mul" or total not in scaled.args:
+            continue
+        factor = m.facts.definition.get(scaled.args[scaled.args[0] is total])
+        top = carried_over(m, loop, factor) if factor is not None and factor.name in ("exp", "exp2") else None
+        if top is None or summed.name != "reduce" or (reduction is not None and summed is not reduction):
+            continue
+        under = exponentials(m, summed, block.terminator.args[top])
+        return top if under and begins(m, loop, top, place) else None
+    return None
+
+
+def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
+    """The place of what is carried, if an exponential is of that before the trip less that behind it."""
+    apart, block = m.facts.definition.get(factor.args[0]), loop.blocks[0]
+    if apart is None or apart.name != "sub" or apart.args[0] not in block.args[1:]:
+        return None
+    place = block.args.index(apart.args[0]) - 1
+    return place if block.terminator.args[place] is apart.args[1] else None
+
+
+def exponentials(m: FloatFacts, summed: Op, largest: Value) -> bool:
+    """Whether a reduction adds up `exp(x - largest)`, where `largest` is the greater one of what is carried and of the maximum of x."""
+    power, most = m.facts.definition.get(summed.args[0]), m.facts.definition.get(largest)
+    if single(summed) != "add" or power is None or power.name not in ("exp", "exp2") or most is None:
+        return False
+    apart = m.facts.definition.get(power.args[0])
+    if apart is None or apart.name != "sub" or behind(m, apart.args[1], summed.attrs["axis"]) is not largest:
+        return False
+    if most.name != "max" or most.attrs.get("nan"):
+        return False
+    x, factor = parts(m, apart.args[0])
+    for found in most.args:
+        maximum, times = parts(m, found)
+        op = m.facts.definition.get(maximum)
+        if op is None or op.name != "reduce" or single(op) != "max" or op.attrs["axis"] != summed.attrs["axis"]:
+            continue
+        if (op.args == (x,) and times is factor) or (op.args == (apart.args[0],) and times is None):
+            return True
+    return False
+
+
+def parts(m: FloatFacts, value: Value) -> tuple[Value, Value | None]:
+    """A product with one number for all elements, as what is multiplied and that number; else the value and None."""
+    op = m.facts.definition.get(value)
+    if op is not None and op.name == "mul":
+        for one, other in (op.args, reversed(op.args)):
+            number = behind(m, other, None)
+            if not number.type.shape:
+                return one, number
+    return value, None
+
+
+def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
+    """What a tile repeats: through views, which may add that axis only (or any, None)."""
+    while (op := m.facts.definition.get(value)) is not None and op.name in VIEWS:
+        if op.name == "expand_dims" and axis is not None and op.attrs["axis"] != axis:
+            break
+        value = op.args[0]
+    return value
+
+
+def begins(m: FloatFacts, loop: Op, top: int, total: int) -> bool:
+    """Whether the sum is at least one before the first trip, or nothing has been seen."""
+    first, sum_ = loop.args[3 + top], loop.args[3 + total]
+    if (least := m.bounds(sum_)[0]) >= LEAST:
+        return True
+    made = m.facts.definition.get(first)
+    if made is not None and made.name == "const":
+        return least >= 0 and made.attrs["value"] == -float("inf")
+    if made is None or made.name != "for" or sum_ not in made.results:
+        return False
+    return largest_of(m, made, made.results.index(sum_)) == made.results.index(first)

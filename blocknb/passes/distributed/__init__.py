@@ -1,0 +1,1 @@
+"""Passes on the distributed level, where every tile has a layout: which thread holds which element."""

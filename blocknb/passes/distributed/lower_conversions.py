@@ -1,0 +1,312 @@
+"""Shared memory: conversions and reductions that cross warps become explicit.
+
+A conversion whose data must change warps is a store to a buffer and a load from it, in a layout of the buffer (a swizzle, where
+that helps) which serves both sides without bank conflicts. A reduction across warps is three steps that exist already: reduce
+within each warp, convert the few partial results so that every thread has all of them, reduce those in registers.
+`shared_memory_allocation` gives the buffers their addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from blocknb.ir.build import Rebuild, emit_copy, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, uses, walk
+from blocknb.language.ops import ATOMICS
+from blocknb.language.types import Buffer
+from blocknb.layouts import convert, gf2
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import SharedLayout, ldmatrix_plan, row_major, stmatrix_plan, swizzled, vector_access
+from blocknb.layouts.wgmma import ALIGNMENT
+from blocknb.passes.memory import software_pipelining
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.mma_operands import OperandBuffers, from_shared
+from blocknb.passes.support.share_transposed_buffers import share_transposed
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: Partial results of warps that every thread reads; where there are more, each lane reads a part of them:
+FEW_PARTIALS = 8
+READ_TOGETHER = 4  # so many, one access of 16 bytes
+LINE = 4096  # bytes at most of what is stored before it is wanted: its buffer and others are needed at a time
+
+
+@gpu_pass()
+def lower_conversions(func: Func, target: Target, notes: Notes) -> Func:
+    """Lowers conversions and reductions between warps to shared memory
+
+    When: always, on a GPU. From here on buffers are explicit.
+
+    What: a conversion between warps becomes a store to a buffer and a load from it. The swizzle of the buffer avoids bank conflicts on
+    both sides. A reduction across warps reduces in each warp first and exchanges one value per warp. Operands of wgmma are stored to
+    buffers that matrix descriptors can name.
+
+    Why: later passes can copy into these buffers ahead of time, share them and place barriers.
+
+    Limits: a conversion that shuffles can do stays a conversion.
+
+    Before:
+
+        %m = reduce %v {axis=0} max : f32
+        %w = convert %x : tile<64x64xf16, #b>
+
+    After:
+
+        %part = reduce %v {axis=0, keep=4, layout=#c} max : tile<4xf32, #c>
+        %b0 = alloc : buffer<4xf32, #d>
+        local_store %b0, %part
+        %all = local_load %b0 : tile<4xf32, #e>
+        %m = reduce %all {axis=0} max : f32
+        %b1 = alloc : buffer<64x64xf16, #f>
+        local_store %b1, %x
+        %w = local_load %b1 : tile<64x64xf16, #b>
+    """
+    func = rebuild(func, split_reductions(func.attrs["num_warps"]), level="memory")
+    return share_transposed(ConversionLowering(func, target, notes).run(), notes)
+
+
+# -- reductions across warps
+
+
+def split_reductions(num_warps: int) -> Callable:
+    """A visitor that turns a reduction over several warps into partial results, a conversion, and a reduction in registers."""
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name != "reduce" or "keep" in op.attrs:
+            return NotImplemented
+        axis, layout = op.attrs["axis"], op.args[0].type.layout
+        across = [basis for basis in layout.warp if basis & layout.dim_mask(axis)]
+        if not across:
+            return NotImplemented
+        keep = 1 << len(across)
+        partial, gathered = layout.slice_partial(axis), gathered_layout(layout, axis, keep)
+        b = rebuild.builder
+        first = b.op("reduce", *op.args, blocks=op.blocks, axis=axis, keep=keep, layout=partial)
+        whole = [b.value("convert", x, layout=gathered) for x in first.results]
+        for partial_result, gathered_result in zip(first.results, whole, strict=True):
+            partial_result.name = gathered_result.name = "partial"
+        last = emit_copy(op.replace(args=tuple(whole)), b, {})
+        for old, new in zip(op.results, last.results, strict=True):
+            assert new.type == old.type, f"{new.type} is not {old.type}"
+        return last.results
+
+    return visit
+
+
+def gathered_layout(layout: Layout, axis: int, keep: int) -> Layout:
+    """The partial results with the axis, shrunk to `keep`, in registers, and the rest as the reduction's result wants it.
+
+    Where a thread would hold many of them, lanes that hold the same rest share the axis: some shuffles cost less than all those
+    registers and sums in each thread, and of 16 warps or more the registers decide how many programs fit on a multiprocessor.
+    """
+    shape = (*layout.shape[:axis], keep, *layout.shape[axis + 1 :])
+    bits, log_keep = layout.dim_bits(axis), keep.bit_length() - 1
+
+    def move(basis: int) -> int:
+        """The basis in the new shape; nothing if it lies on the axis."""
+        if basis & layout.dim_mask(axis):
+            return 0
+        return (basis >> bits.stop << bits.start + log_keep) | (basis & ((1 << bits.start) - 1))
+
+    along = [1 << bits.start + bit for bit in range(log_keep)]
+    rest, lane = tuple(filter(None, map(move, layout.reg))), list(map(move, layout.lane))
+    free = [bit for bit, basis in enumerate(lane) if not basis]
+    if 1 << len(along) + len(rest) > FEW_PARTIALS:
+        while free and 1 << len(along) > READ_TOGETHER:
+            lane[free.pop()] = along.pop()
+    return Layout(shape, (*along, *rest), tuple(lane), tuple(map(move, layout.warp)))
+
+
+# -- conversions
+
+
+class ConversionLowering(Rebuild):
+    """Makes cross-warp conversions and the operands of plain dots explicit.
+
+    A conversion is not lowered where it stands but at its first use in the same block (or at the block's end), together with
+    the others wanted there: all stores, then all loads, so that the global loads before them are in flight at once and one
+    barrier serves them all.
+    """
+
+    def __init__(self, func: Func, target: Target, notes: Notes):
+        super().__init__(func, self.lower)
+        self.has_ldmatrix, self.has_stmatrix, self.notes = target.capability >= 75, target.capability >= 90, notes
+        self.waiting: list[dict[Value, Op]] = [{}]
+        self.ahead: dict[Value, tuple[Value, SharedLayout]] = {}  # of those that wait: what is stored already
+        self.used = uses(func)
+        self.operands = OperandBuffers(self.builder, self.store)
+        self.early = software_pipelining.early_loads(func, target)
+
+    def one(self, op: Op) -> None:
+        if op.name == "convert" and self.through_shared(op):
+            self.waiting[-1][op.result] = op
+            return
+        if self.waiting[-1]:
+            used = used_in(op)
+            self.flush([v for v in self.waiting[-1] if v in used])
+        if op.name in ("for", "while"):
+            self.operands.before_loop(op, self.get)
+        super().one(op)
+
+    def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
+        self.waiting.append({})
+        self.operands.open()
+        try:
+            return super().block(block, args)
+        finally:
+            self.waiting.pop()
+            self.operands.close()
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        super().ops(ops)
+        assert not self.waiting[-1], "a conversion without a use"
+
+    def through_shared(self, op: Op) -> bool:
+        """Whether a conversion goes through shared memory: where shuffles do not serve, and where `software_pipelining` may copy what is
+        converted."""
+        source, target = op.args[0].type.layout, op.attrs["layout"]
+        if op.args[0] in self.early:
+            return source != target
+        return source != target and convert.plan(source, target, max(8, op.result.type.dtype.bits)).kind == "shared"
+
+    def flush(self, values: list[Value]) -> None:
+        """Lowers the conversions that make these values; one whose operand is waiting itself pulls that in first."""
+        ops = [self.waiting[-1].pop(v) for v in values]
+        stored = []
+        for op in ops:
+            if op.args[0] in self.waiting[-1]:
+                self.flush([op.args[0]])
+            with self.builder.at(op):
+                stored.append(self.ahead.pop(op.result) if op.result in self.ahead else self.store_for(op))
+        if ops and all(map(is_line, ops)):  # and one barrier for lines that are wanted later
+            for op in self.waiting[-1].values():
+                if is_line(op) and op.args[0] not in self.waiting[-1] and op.result not in self.ahead:
+                    with self.builder.at(op):
+                        self.ahead[op.result] = self.store_for(op)
+        for op, (buffer, layout) in zip(ops, stored, strict=True):
+            with self.builder.at(op):
+                self.mapping[op.result] = self.load_from(op, buffer, layout)
+
+    def lower(self, op: Op, _: Rebuild) -> Any:
+        if op.name == "convert" and op.args[0].type.layout == op.attrs["layout"]:
+            return op.args
+        if from_shared(op):
+            self.builder.append(op.replace(args=self.operands.lower(op)))
+            return op.results
+        if op.name == "dot" and "instr" not in op.attrs:
+            buffers = [
+                self.store(x, row_major(x.type.shape), f"dot operand {name}")
+                for x, name in zip(op.args, "ab", strict=False)
+            ]
+            self.builder.append(op.replace(args=(*buffers, op.args[2])))
+            return op.results
+        if op.name in ATOMICS and op.result in self.used:
+            kind = op.args[0].type
+            if not kind.shape or kind.layout.is_replicated:
+                return self.share_result(op)
+        if op.name == "gather" or (op.name == "flip" and self.crosses_warps(op)):
+            buffer = self.store(op.args[0], row_major(op.args[0].type.shape), f"source of a {op.name}")
+            attrs = dict(op.attrs) if op.name == "gather" else {**op.attrs, "layout": op.result.type.layout}
+            self.builder.append(op.replace(args=(buffer, *op.args[1:]), attrs=attrs))
+            return op.results
+        return NotImplemented
+
+    def share_result(self, op: Op) -> Any:
+        """An atomic whose owners leave what was there before in shared memory, for the threads that need it as well."""
+        b, kind = self.builder, op.result.type
+        buffer = b.value("alloc", type=Buffer(kind.dtype, kind.shape, row_major(kind.shape)))
+        buffer.name = op.result.name
+        made = b.append(op.replace(args=(buffer, *op.args), results=()))
+        self.notes(made, f"{op.name}: done once an element, the old values reach all threads through shared memory")
+        loaded = b.op("local_load", buffer, layout=kind.layout)
+        loaded.result.name = op.result.name
+        return loaded.results
+
+    def crosses_warps(self, op: Op) -> bool:
+        layout = op.args[0].type.layout
+        mask = op.attrs["mask"] << layout.dim_bits(op.attrs["axis"]).start
+        return mask not in gf2.Span((*layout.reg, *layout.lane))
+
+    def store_for(self, op: Op) -> tuple[Value, SharedLayout]:
+        source = self.get(op.args[0])
+        if (rows := crossed_rows(op.result, self.used)) is not None:
+            layout = swizzled(source.type.shape, source.type.dtype.bits, (rows, 1 - rows))
+            return self.store(source, layout, op.result.name or "operand", align=ALIGNMENT), layout
+        layout = convert.choose_shared(
+            source.type.layout,
+            op.attrs["layout"],
+            max(8, op.result.type.dtype.bits),
+            store_matrix=self.has_stmatrix and convert.within_warps(source.type.layout, op.attrs["layout"]),
+            load_matrix=self.has_ldmatrix,
+        )
+        return self.store(source, layout, op.result.name or "conversion"), layout
+
+    def load_from(self, op: Op, buffer: Value, layout: SharedLayout) -> Value:
+        target, bits = op.attrs["layout"], max(8, op.result.type.dtype.bits)
+        loaded = self.builder.op("local_load", buffer, layout=target)
+        loaded.result.name = op.result.name
+        name = op.result.name or "conversion"
+        plan = ldmatrix_plan(target, layout, bits) if self.has_ldmatrix else None
+        if plan:
+            count = len(plan.steps)
+            how = f"{count} ldmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            self.notes(loaded, f"{name}: read by {how}, {ways(plan.wavefronts / (count * plan.count))}")
+        else:
+            access = vector_access(target, layout, bits)
+            how = f"{access.vector * bits // 8}-byte accesses"
+            self.notes(loaded, f"{name}: read as {how}, {ways(access.wavefronts / access.ideal)}")
+        return loaded.result
+
+    def store(self, value: Value, layout: SharedLayout, what: str, align: int = 0, tf32: bool = False) -> Value:
+        """A new buffer that holds `value`, rounded to `tf32` if asked for; it starts at a multiple of `align` bytes."""
+        b = self.builder
+        kind = Buffer(value.type.dtype, value.type.shape, layout)
+        aligned: dict[str, Any] = {"align": align} if align else {}
+        rounded: dict[str, Any] = {"tf32": True} if tf32 else {}
+        buffer = b.value("alloc", type=kind, **aligned)
+        buffer.name = value.name
+        stored = b.op("local_store", buffer, value, **rounded)
+        bits = max(8, value.type.dtype.bits)
+        plan = stmatrix_plan(value.type.layout, layout, bits) if self.has_stmatrix and not tf32 else None
+        if plan:
+            count = len(plan.steps)
+            how = f"{count} stmatrix.x{plan.count}{'.trans' if plan.trans else ''} a thread"
+            how = f"{how}, {ways(plan.wavefronts / (count * plan.count))}"
+        else:
+            access = vector_access(value.type.layout, layout, bits)
+            how = f"{access.vector * bits // 8}-byte accesses, {ways(access.wavefronts / access.ideal)}"
+        self.notes(stored, f"{what}: {kind.bytes} bytes stored to shared memory as {how}")
+        return buffer
+
+
+def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -> int | None:
+    """The axis of a tile that is the rows of an operand A whose rows wgmma takes crossed; None for any other tile."""
+    users = used.get(value, ())
+    if len(users) == 1 and users[0][0].name == "trans":
+        (op, _) = users[0]
+        found = crossed_rows(op.result, used)
+        return None if found is None else op.attrs["perm"][found]
+    if users and all(op.attrs.get("crossed") and i == 0 for op, i in users):
+        return 0
+    return None
+
+
+def is_line(op: Op) -> bool:
+    """Whether a conversion is of one line, such as a number for each row, and so small that its buffer may be there early."""
+    kind = op.result.type
+    return sum(n > 1 for n in kind.shape) == 1 and kind.size * kind.dtype.bits <= 8 * LINE
+
+
+def ways(conflicts: float) -> str:
+    """Bank conflicts in words: how many times as long as without any."""
+    return "no bank conflicts" if conflicts == 1 else f"{conflicts:g}-way bank conflicts"
+
+
+def used_in(op: Op) -> set[Value]:
+    """Every value that an op or the blocks nested in it use."""
+    used = set(op.args)
+    for block in op.blocks:
+        for inner in walk(block):
+            used.update(inner.args)
+    return used

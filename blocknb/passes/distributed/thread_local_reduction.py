@@ -1,0 +1,272 @@
+"""A loop's sums, put together behind it.
+
+A kernel that walks over the blocks of a row adds up each of them: `total = total + sum(block)`. To add up a block, threads exchange what
+each has of it, by shuffles and, where warps share a row, through shared memory between two barriers, in every trip; but all that the loop
+wants is the sum of everything. So each thread keeps the sum of its own elements, and threads add up theirs once, behind the loop.
+
+The same holds where the sum so far is scaled, by a number that the row's threads share (`total * factor + sum(powers)`, the online softmax
+of attention), and for maxima and minima. What the loop looks at in between stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+from typing import Any
+
+from blocknb.ir.build import Rebuild, emit_copy
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+from blocknb.layouts.linear import Layout
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+Users = Mapping[Value, Sequence[tuple[Op, int]]]
+
+#: How two parts are combined; the neutral element, if parts begin with it, else each begins with the whole (it may count twice).
+COMBINES = {"add": 0, "xor": 0, "or": None, "and": None, "max": None, "min": None}
+MOST = 128  # elements of a thread; larger tiles are reduced piece by piece as they are made
+DTYPES = (t.float32, t.float64)  # of floats: sums of 16 bits are rounded as they are written
+
+
+def applies(func: Func, target: Target) -> bool:
+    return any(op.name == "reduce" for loop in func.ops() if loop.name == "for" for op in loop.blocks[0].ops)
+
+
+@gpu_pass(optional=True, applies=applies)
+def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
+    """Reduces within each thread in a loop, and between threads after it
+
+    When: a loop adds a reduction to an accumulator and uses the accumulator for nothing else. The accumulator may be scaled in each
+    iteration. Maxima, minima and bit operations count, too.
+
+    What: each thread keeps the partial result of its own elements. The exchange between threads runs once, after the loop.
+
+    Why: the exchange costs shuffles and, where warps share a row, shared memory and two barriers per iteration.
+
+    Limits: floats are added in another order, which this language leaves open. If an infinite factor scales the accumulator, a partial
+    sum that is still zero becomes NaN.
+
+    Before:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero) : tile<8xf32> {
+          %r = reduce %v {axis=1} add : tile<8xf32>
+          %next = add %s, %r : tile<8xf32>
+          yield %next
+        }
+
+    After:
+
+        %parts = for %k = 0 to %n step 64 iter(%s = %zeros) : tile<8x16xf32> {
+          %own = reshape %v {shape=(8, 4, 16)} : tile<8x4x16xf32>
+          %r = reduce %own {axis=1} add : tile<8x16xf32>
+          %next = add %s, %r : tile<8x16xf32>
+          yield %next
+        }
+        %sum = reduce %parts {axis=1} add : tile<8xf32>
+    """
+    users, made = uses(func), definitions(func)
+    plans = {}
+    for loop in func.ops():
+        if loop.name != "for":
+            continue
+        body = loop.blocks[0]
+        found = [planned(body, place, users, made) for place in range(len(loop.results))]
+        if kept := {i: plan for i, plan in enumerate(found) if plan is not None}:
+            plans[loop.id] = kept
+            for plan in kept.values():
+                parts = prod(plan.kept)
+                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, put together behind it")
+    return ReductionRewriter(func, plans).run() if plans else func
+
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """An accumulator of a loop: multiplied by `scaled`, if by anything, it becomes `update` with a `reduction`. The axis of this is split
+    into runs of bits: `runs` of extents, those `kept` are shared by threads."""
+
+    update: Op
+    reduction: Op
+    scaled: Op | None
+    runs: tuple[tuple[bool, int], ...]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        return tuple(extent for mine, extent in self.runs if not mine)
+
+
+def planned(body: Block, place: int, users: Users, made: Mapping[Value, Op]) -> ReductionPlan | None:
+    """What to do about what a loop carries at a place; None if it is no sum that can wait."""
+    total, after = body.args[1 + place], body.terminator.args[place]
+    update = made.get(after)
+    if update is None or update.name not in COMBINES or update not in body.ops:
+        return None
+    if not only(users, after, body.terminator) or not may_be_parted(update.result.type.dtype):
+        return None
+    for before, new in (update.args, update.args[::-1]):
+        reduction = made.get(new)
+        if reduction is None or reduction not in body.ops or not combines_as(reduction, update):
+            continue
+        scaled = None if before is total else made.get(before)
+        if before is not total and (scaled is None or not scales(scaled, total, update)):
+            continue
+        alone = only(users, new, update) and only(users, before, update) and only(users, total, scaled or update)
+        if alone and (runs := split(reduction)) is not None:
+            return ReductionPlan(update, reduction, scaled, runs)
+    return None
+
+
+def only(users: Users, value: Value, user: Op) -> bool:
+    """Whether an op is all that uses a value, once."""
+    return [op for op, _ in users.get(value, ())] == [user]
+
+
+def may_be_parted(dtype: t.DType) -> bool:
+    return not dtype.is_float or dtype in DTYPES
+
+
+def scales(op: Op, total: Value, update: Op) -> bool:
+    """Whether an op multiplies a total that is then added to."""
+    return op.name == "mul" and update.name == "add" and total in op.args
+
+
+def combines_as(reduction: Op, update: Op) -> bool:
+    """Whether an op is a reduction that combines as the update does."""
+    if reduction.name != "reduce":
+        return False
+    ops = reduction.blocks[0].ops
+    if len(reduction.args) != 1 or len(ops) != 2 or "keep" in reduction.attrs:
+        return False
+    combine = ops[0]
+    same = combine.name == update.name and dict(combine.attrs) == dict(update.attrs)
+    return same and set(combine.args) == set(reduction.blocks[0].args) and reduction.result.type == update.result.type
+
+
+def split(reduction: Op) -> tuple[tuple[bool, int], ...] | None:
+    """The reduced axis as runs of bits, high ones first: whether each is of one thread, and its extent. None where nothing is gained, or
+    where bits are not of one kind each."""
+    layout, axis = reduction.args[0].type.layout, reduction.attrs["axis"]
+    if layout.num_registers > MOST:
+        return None
+    bits, mine = layout.dim_bits(axis), dict[int, bool]()
+    for kind, _, basis in layout.bits():
+        along = basis & layout.dim_mask(axis)
+        if not along:
+            continue
+        if along != basis or along & (along - 1) or mine.get(along, kind == "reg") != (kind == "reg"):
+            return None
+        mine[along] = kind == "reg"
+    kinds = [mine[1 << bit] for bit in reversed(bits)]
+    if all(kinds):
+        return None
+    return tuple((kind, 1 << len(list(run))) for kind, run in groupby(kinds))
+
+
+class ReductionRewriter(Rebuild):
+    """The rebuilding walk, which does as the plans say."""
+
+    def __init__(self, func: Func, plans: dict[int, dict[int, ReductionPlan]]):
+        super().__init__(func, lambda op, _: self.visit_loop(op))
+        self.plans, self.made = plans, definitions(func)
+        everything = [plan for found in plans.values() for plan in found.values()]
+        self.inner = {op.id: plan for plan in everything for op in (plan.update, plan.reduction, plan.scaled) if op}
+
+    def visit_loop(self, op: Op) -> Any:
+        if (plan := self.inner.get(op.id)) is not None:
+            return self.inside(op, plan)
+        plans = self.plans.get(op.id)
+        if plans is None:
+            return NotImplemented
+        b, body = self.builder, op.blocks[0]
+        init, args, results = list(op.args), list(body.args), list(op.results)
+        for place, plan in plans.items():
+            kind = self.kind(plan)
+            init[3 + place] = self.first(op.args[3 + place], plan, kind)
+            args[1 + place] = Value(kind, body.args[1 + place].name)
+            results[place] = Value(kind, op.results[place].name)
+        block = self.block(body, args)
+        b.append(op.replace(args=tuple(init), blocks=(block,), results=tuple(results)))
+        found = list(results)
+        for place, plan in plans.items():
+            with b.at(plan.reduction):
+                found[place] = emit_copy(plan.reduction.replace(args=(results[place],)), b, {}).result
+            assert found[place].type == op.results[place].type
+        return found
+
+    def inside(self, op: Op, plan: ReductionPlan) -> Sequence[Value]:
+        """One of the ops of a trip, on parts."""
+        b, kind = self.builder, self.kind(plan)
+        if op.id == plan.reduction.id:
+            return (self.parts(op, plan),)
+        args = [self.spread(x, kind, plan) if x.type != kind else x for x in op.args]
+        return (b.value(op.name, *args, **op.attrs),)
+
+    def kind(self, plan: ReductionPlan) -> Tile:
+        """The type of what is carried: the reduced tile's, with one element of each thread along the axis."""
+        source = plan.reduction.args[0].type
+        shape, layout = arranged(source.shape, source.layout, plan)
+        axis = plan.reduction.attrs["axis"]
+        return Tile(source.dtype, (*shape[:axis], *shape[axis + 1 :]), layout.slice(axis))
+
+    def parts(self, op: Op, plan: ReductionPlan) -> Value:
+        """What each thread has of a block: those bits of the axis that are a thread's own in front of the others, reduced."""
+        b, x = self.builder, op.args[0]
+        for name, attrs in steps(x.type.shape, plan):
+            x = b.value(name, x, **attrs)
+        return emit_copy(op.replace(args=(x,), results=(Value(self.kind(plan), op.result.name),)), b, {}).result
+
+    def first(self, value: Value, plan: ReductionPlan, kind: Tile) -> Value:
+        """What parts begin with."""
+        b = self.builder
+        neutral = COMBINES[plan.update.name]
+        whole = self.spread(value, kind, plan)
+        if neutral is None:
+            return whole
+        made = self.made.get(value)
+        nothing = b.const(float(neutral) if kind.dtype.is_float else neutral, kind)
+        if made is not None and made.name == "const" and made.attrs["value"] == neutral:
+            return nothing
+        axis = plan.reduction.attrs["axis"]
+        line = kind.layout.broadcast_inverse(tuple(n if i == axis else 1 for i, n in enumerate(kind.shape)))
+        for other in reversed([i for i in range(len(kind.shape)) if i != axis]):
+            line = line.expand_dims_inverse(other)
+        number = b.value("arange", start=0, end=kind.shape[axis], layout=line)
+        for other in [i for i in range(len(kind.shape)) if i != axis]:
+            number = b.value("expand_dims", number, axis=other)
+        if number.type.shape != kind.shape:
+            number = b.value("broadcast", number, shape=kind.shape, layout=kind.layout)
+        zero = b.const(0, number.type)
+        return b.value("select", b.value("cmp", number, zero, pred="eq"), whole, nothing)
+
+    def spread(self, value: Value, kind: Tile, plan: ReductionPlan) -> Value:
+        """A number of a row for each of its parts."""
+        b = self.builder
+        if not value.type.shape:
+            return b.value("splat", value, shape=kind.shape, layout=kind.layout)
+        line = b.value("expand_dims", value, axis=plan.reduction.attrs["axis"])
+        return b.value("broadcast", line, shape=kind.shape, layout=kind.layout)
+
+
+def steps(shape: Sequence[int], plan: ReductionPlan) -> list[tuple[str, dict[str, Any]]]:
+    """The ops that part a reduced axis in two, that which a thread has to itself first; none moves data."""
+    axis, runs = plan.reduction.attrs["axis"], plan.runs
+    before, behind = tuple(shape[:axis]), tuple(shape[axis + 1 :])
+    order = sorted(range(len(runs)), key=lambda i: not runs[i][0])
+    places = [*range(axis), *(axis + i for i in order), *range(axis + len(runs), axis + len(runs) + len(behind))]
+    extents = tuple(extent for _, extent in runs)
+    own = prod(extent for mine, extent in runs if mine)
+    found: list[tuple[str, dict[str, Any]]] = [("reshape", {"shape": (*before, *extents, *behind)})]
+    if order != list(range(len(runs))):
+        found.append(("trans", {"perm": tuple(places)}))
+    return [*found, ("reshape", {"shape": (*before, own, prod(extents) // own, *behind)})]
+
+
+def arranged(shape: Sequence[int], layout: Layout, plan: ReductionPlan) -> tuple[tuple[int, ...], Layout]:
+    """Shape and layout behind the `steps`."""
+    for name, attrs in steps(shape, plan):
+        layout = layout.reshape(attrs["shape"]) if name == "reshape" else layout.trans(attrs["perm"])
+    return layout.shape, layout

@@ -1,0 +1,1 @@
+"""Passes on the memory level, where shared-memory buffers and barriers are explicit."""

@@ -1,0 +1,214 @@
+"""Products by wgmma run on until their results are needed.
+
+wgmma is asynchronous: the warps that issue it may go on, and wait before they use what it makes or write what it reads. Left to itself
+each dot waits at once. In a loop of several products (the gradients of attention) those that need no other one's result are begun
+first, and each is waited for where its result is needed: the dot says how many products may then be `pending`, and a `dot_wait` until how
+few are left. Products that only add up from trip to trip have their own way to go on (`operands.lasting`), and so have two of which one
+needs the other (`mma_softmax_overlap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Func, Op, Value, operands, within
+from blocknb.language.ops import OPS
+from blocknb.layouts import wgmma
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MANY = 3  # products in a block
+MOST_HELD = 160  # registers of a thread for all of their results: with more, an H200 is faster one after the other
+#: What has effects and may yet change places, with one another and with what has none, where no value and no buffer says otherwise.
+MOVABLE = ("load", "alloc", "local_store", "fence", "dot", "reduce", "yield")
+#: What may be done while products are under way, besides what has no effect: nothing here writes what they read, but for stores to
+#: their own buffers.
+HARMLESS = ("load", "store", "alloc", "local_store", "local_load", "fence", "barrier", "reduce", "slot", "yield")
+
+
+def is_product(op: Op) -> bool:
+    return op.name == "dot" and wgmma.is_name(op.attrs.get("instr", ""))
+
+
+def applies(func: Func, target: Target) -> bool:
+    return target.arch == "sm_90a" and any(is_product(op) for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def async_mma(func: Func, target: Target, notes: Notes) -> Func:
+    """Starts independent wgmma together and waits for each where its result is needed
+
+    When: a block holds three or more products by wgmma, as the loops of attention's gradients do.
+
+    What: the products that need no other one's result move to the start of the block. Each is waited for where its result is used.
+
+    Why: wgmma is asynchronous. One product runs while the warps work on the result of another.
+
+    Limits: nothing moves if an op of the block has effects that must keep their place, or if the results would take more than 160
+    registers per thread.
+
+    Before:
+
+        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
+        %p = exp %s : tile<64x64xf32>
+        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16"} : tile<64x64xf32>
+
+    After:
+
+        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16", pending=1} : tile<64x64xf32>
+        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16", pending=2} : tile<64x64xf32>
+        %t = dot_wait %s {pending=1} : tile<64x64xf32>
+        %p = exp %t : tile<64x64xf32>
+        %e = dot_wait %d {pending=0} : tile<64x64xf32>
+    """
+    return AsyncMmaScheduler(func, notes).run()
+
+
+class AsyncMmaScheduler(Rebuild):
+    """Walks each block with the products that are under way in it."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func, lambda op, _: NotImplemented)
+        self.notes = notes
+        self.flying: list[Op] = []
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        outer, self.flying = self.flying, []
+        products = [op for op in ops if is_product(op)]
+        held = sum(op.result.type.layout.num_registers for op in products)
+        many = len(products) >= MANY and held <= MOST_HELD
+        moved = independent_first(ops) if many else list(ops)
+        late = {op.id for op in lasting_longer(moved)} if many else set()
+        for op in moved if moved == list(ops) else self.fenced(moved):
+            self.land(landing(op, self.flying, late))
+            if op.id in late:
+                self.begin(op)
+            else:
+                self.one(op)
+        self.flying = outer
+
+    def fenced(self, ops: Sequence[Op]) -> Iterator[Op]:
+        """Ops that have moved, with new fences: one before each product that may read what was stored since the last."""
+        read = {value for op in ops if is_product(op) for value in op.args[:2]}
+        stored = False
+        for op in ops:
+            if is_product(op) and stored:
+                with self.builder.at(op):
+                    self.builder.op("fence")
+                stored = False
+            if op.name != "fence":
+                yield op
+            stored |= any(x.name == "local_store" and x.args[0] in read for x in within(op))
+
+    def begin(self, op: Op) -> None:
+        self.flying.append(op)
+        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "pending": len(self.flying)})
+        self.builder.append(made)
+        self.notes(made, "dot: waited for where its result is needed")
+
+    def land(self, count: int) -> None:
+        """Waits for the first ones of those under way."""
+        done, self.flying = self.flying[:count], self.flying[count:]
+        if not done:
+            return
+        with self.builder.at(done[-1]):
+            waiting = self.builder.op("dot_wait", *(op.result for op in done), pending=len(self.flying))
+        for op, value in zip(done, waiting.results, strict=True):
+            self.mapping[op.result] = value
+            value.name = op.result.name
+
+
+def independent_first(ops: Sequence[Op]) -> list[Op]:
+    """A block's ops with the products that need no other one's result at their head, and behind each other."""
+    if not all(map(may_move, ops)):
+        return list(ops)
+    makers = {value: op for op in ops for value in op.results}
+    stores: dict[Value, list[Op]] = {}
+    for op in ops:
+        for x in within(op):
+            if x.name == "local_store":
+                stores.setdefault(x.args[0], []).append(op)
+    made: dict[Op, None] = {}
+    for product in filter(is_product, ops):
+        found = leading_to(product, makers, stores)
+        if any(is_product(op) for op in found if op is not product):
+            continue
+        made.update(dict.fromkeys(op for op in ops if op in found and op is not product))
+        made[product] = None
+    return [*made, *(op for op in ops if op not in made)]
+
+
+def may_move(op: Op) -> bool:
+    """Whether an op may change places with others of its block."""
+    if OPS[op.name].pure or op.name in MOVABLE:
+        return True
+    return op.name == "if" and all(x is op or harmless(x) for x in within(op))
+
+
+def leading_to(product: Op, makers: Mapping[Value, Op], stores: Mapping[Value, Sequence[Op]]) -> set[Op]:
+    """A product and the ops of its block that its operands are made of, by values and by stores to its buffers."""
+    found, todo = {product}, [product]
+    while todo:
+        op = todo.pop()
+        needed = [makers[x] for x in operands(op) if x in makers]
+        needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
+        todo += [x for x in needed if x not in found]
+        found.update(needed)
+    return found
+
+
+def harmless(op: Op) -> bool:
+    return OPS[op.name].pure or op.name == "yield"
+
+
+def lasting_longer(ops: Sequence[Op]) -> list[Op]:
+    """The products of a block that are worth a wait of their own."""
+    found = [op for op in ops if is_product(op)]
+    used = {value for op in ops[:-1] for value in operands(op)}
+    if not any(op.result in used for op in found):
+        return []  # all of them are sums that the next trip adds to
+    while True:
+        kept = [op for op in found if keeps_busy(ops, op, {x.id for x in found})]
+        if len(kept) == len(found):
+            return kept
+        found = kept
+
+
+def keeps_busy(ops: Sequence[Op], product: Op, late: set[int]) -> bool:
+    """Whether anything worth the while is done between a product and the wait for it."""
+    flying: list[Op] = []
+    for op in ops:
+        if product in flying:
+            if landing(op, flying, late) > flying.index(product):
+                return False
+            if is_product(op) or computes(op):
+                return True
+        flying = flying[landing(op, flying, late) :] + [op] * (op.id in late)
+        if op is product and len(flying) > 1:
+            return True  # else those before it would have to be waited for first
+    return False
+
+
+def landing(op: Op, flying: Sequence[Op], late: set[int]) -> int:
+    """How many products, the first ones under way, an op has to wait for."""
+    if not flying:
+        return 0
+    inside = list(within(op))
+    if any(must_be_alone(x) for x in inside if x is not op) or (must_be_alone(op) and op.id not in late):
+        return len(flying)
+    used = set(operands(op))
+    stored = {x.args[0] for x in inside if x.name == "local_store"}
+    needed = [i for i, x in enumerate(flying) if x.result in used or stored & set(x.args[:2])]
+    return max(needed, default=-1) + 1
+
+
+def must_be_alone(op: Op) -> bool:
+    """Whether an op is to find nothing under way."""
+    return is_product(op) or not (OPS[op.name].pure or op.name in HARMLESS or (op.name == "if" and op.blocks))
+
+
+def computes(op: Op) -> bool:
+    """Whether an op keeps a warp busy: arithmetic on a tile."""
+    return OPS[op.name].kind in ("elementwise", "reduce") and bool(op.results[0].type.shape)

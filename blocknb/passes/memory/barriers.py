@@ -1,0 +1,329 @@
+"""Synchronisation: a barrier wherever one warp could see another's memory too early or too late.
+
+A forward walk keeps the accesses that no barrier has settled yet. An op that touches the same bytes as a pending one, with a
+write on either side, gets a barrier before it, which settles everything. Loops are walked until what is pending at their end
+agrees with what was assumed at their start; since shared memory has its final addresses by now, reuse of bytes by another buffer
+is a hazard like any other. An asynchronous copy must not begin before others have done with the bytes, and it writes them when it is
+waited for: between a copy and its wait nobody may look there, and no barrier would help. Global memory is treated alike, by the
+argument that a pointer comes from: a program that writes an array and reads it back must see its own writes, whichever thread made
+them. Two arguments are taken to be two arrays.
+
+Where warps have roles, a barrier is the team's. What the producer copies is guarded by mbarriers, and needs none. The copy engine reads
+what it stores until it has been waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from blocknb.analysis import affine
+from blocknb.analysis.effects import orders
+from blocknb.ir.build import Builder
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer
+from blocknb.layouts.convert import within_warps
+from blocknb.layouts.linear import Layout
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+
+@gpu_pass()
+def barriers(func: Func, target: Target, notes: Notes) -> Func:
+    """Places the barriers that shared memory and memory read back need, and no more
+
+    When: always, on a GPU.
+
+    What: a barrier stands before an access that touches the same bytes as an earlier one, if one of them writes and no barrier is between
+    them. Where only lanes of one warp meet, a `warp_barrier` suffices.
+
+    Why: without it a warp could read data too early or overwrite data that another warp still reads.
+
+    Limits: two arguments are assumed to be two arrays. The note names the hazard (read after write, write after read, write after write)
+    and the line of the other access.
+
+    Before:
+
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        local_store %a, %z
+
+    After:
+
+        local_store %a, %x
+        barrier
+        %y = local_load %a : tile<64x64xf16, #b>
+        barrier
+        local_store %a, %z
+    """
+    return BarrierPlacement(func, notes).run()
+
+
+ANYWHERE = Value(None, "behind a pointer of unknown origin")
+
+
+@dataclass(frozen=True)
+class MemoryAccess:
+    """Bytes touched: a range of shared memory, or (`root` set) the array behind a pointer argument. `own` is the pointer tile, if
+    each of its elements is a place of its own that one thread alone touches. `tile` is how a tile and a buffer lie between which all
+    elements move, and `met` says that the lanes of each warp have met since. `store` is the store that it is a part of, in this trip."""
+
+    write: bool
+    low: int
+    high: int
+    root: Value | None
+    own: Value | None
+    op: Op
+    acquires: bool = False
+    releases: bool = False
+    tile: tuple[Buffer, Layout] | None = None
+    met: bool = False
+    store: int | None = None
+
+    def conflicts(self, other: MemoryAccess) -> bool:
+        if self.op.name in ("wait", "dot_wait") or (other.op.name == "copy_async" and other.root is None):
+            return (
+                False  # copy and product asked when they began; and until a copy is waited for nothing has been written
+            )
+        if not (self.write or other.write) or (self.root is None) is not (other.root is None):
+            return False
+        if self.root is None:
+            return self.low < other.high and other.low < self.high
+        if self.releases or other.acquires:
+            return True  # one thread orders what all have accessed, so they meet before it, or after
+        if commute(self.op, other.op) or self.op.name == other.op.name == "store_bulk":
+            return False
+        if self.store is not None and self.store == other.store:
+            return False
+        # Through one pointer tile every thread meets its own elements again.
+        return (self.root is other.root or ANYWHERE in (self.root, other.root)) and (
+            self.own is None or self.own is not other.own
+        )
+
+    def within_warps(self, other: MemoryAccess) -> bool:
+        """Whether a warp meets in these bytes none but its own accesses."""
+        if self.tile is None or other.tile is None or self.low != other.low:
+            return False
+        (one, layout), (two, other_layout) = self.tile, other.tile
+        same = (one.dtype.bits, one.layout) == (two.dtype.bits, two.layout)
+        return same and within_warps(layout, other_layout)
+
+
+def commute(a: Op, b: Op) -> bool:
+    """Whether two accesses are atomics that leave the same in memory in either order."""
+    return a.name == b.name == "atomic" and a.attrs["kind"] == b.attrs["kind"] != "xchg"
+
+
+Pending = frozenset[MemoryAccess]
+
+
+class BarrierPlacement:
+    """Finds the ops that need a barrier before them, then rebuilds the function with the barriers in."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.func, self.notes = func, notes
+        self.facts = affine.analyze(func)
+        self.offsets = {op.result: op for op in func.ops() if op.name == "alloc"}
+        for op in func.ops():
+            if op.name == "slot":
+                self.offsets[op.result] = self.offsets[op.args[0]]  # which slot it is is not asked
+        copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
+        self.copied = {op.id: op.result for op in copied}.values()
+        late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("pending")]
+        self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
+        self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
+        self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
+        self.before: dict[int, tuple[MemoryAccess, MemoryAccess]] = {}
+        self.in_warp: set[int] = set()  # of the ops before which a barrier of each warp does
+        self.builder = Builder(first_id=func.next_id)
+
+    def run(self) -> Func:
+        while True:  # each round knows the barriers of the one before; a new barrier can only remove hazards
+            known = frozenset(self.before), frozenset(self.in_warp)
+            self.walk(self.func.body.ops, frozenset())
+            if (frozenset(self.before), frozenset(self.in_warp)) == known:
+                break
+        if not self.before:
+            return self.func
+        return self.func.replace(body=self.insert(self.func.body))
+
+    def accesses(self, op: Op) -> list[MemoryAccess]:
+        match op.name:
+            case "local_store" | "local_load":
+                return [self.shared_access(op, op.args[0], op.name == "local_store")]
+            case "copy_async":
+                return [self.array_access(op, op.args[1]), self.shared_access(op, op.args[0], True)]
+            case "wait":
+                return [self.shared_access(op, x, True) for x in self.copied]
+            case "dot_wait":
+                return [self.shared_access(op, x, False) for x in self.read_until(op)]
+            case "store_bulk":
+                array = MemoryAccess(True, 0, 0, self.facts.root(self.maps[op.args[0]]) or ANYWHERE, None, op)
+                return [array, self.shared_access(op, op.args[1], False)]
+            case "store_wait":
+                return [self.shared_access(op, x, False) for x in self.bulk]
+            case "dot" | "flip" | "gather":
+                return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
+            case "load" | "store":
+                return [self.array_access(op, op.args[0])]
+            case "atomic" | "atomic_cas":
+                return self.atomic_accesses(op)
+            case "asm":  # it may do anything through the pointers that it gets
+                return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
+        return []
+
+    def atomic_accesses(self, op: Op) -> list[MemoryAccess]:
+        """The array of an atomic, and the buffer in which it leaves old values, if it has one."""
+        buffers = op.args[:1] if op.args[0] in self.offsets else ()
+        access = self.array_access(op, op.args[len(buffers)], *orders(op))
+        return [access, *(self.shared_access(op, x, True) for x in buffers)]
+
+    def read_until(self, wait: Op) -> Sequence[Value]:
+        """The buffers that products read until a `dot_wait`: those of the products it names, of all where it names what loops carry."""
+        products = [self.facts.definition.get(x) for x in wait.args]
+        if any(op is None or op.name != "dot" for op in products):
+            return self.multiplied
+        return [x for op in products if op is not None for x in op.args[:2] if x in self.offsets]
+
+    def array_access(self, op: Op, pointer: Value, acquires: bool = False, releases: bool = False) -> MemoryAccess:
+        root = self.facts.root(pointer) or ANYWHERE
+        while (made := self.facts.definition.get(pointer)) is not None and made.name == "part":
+            pointer = made.args[0]  # each part has its own elements
+        own = pointer if pointer.type.shape and self.apart(pointer) else None
+        whole = op.attrs.get("part_of") if op.name == "store" else None
+        return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
+
+    def apart(self, pointer: Value) -> bool:
+        """Whether no two threads touch one element: each is held by one thread, and strides keep their addresses apart."""
+        steps = []
+        for axis, extent in enumerate(pointer.type.shape):
+            stride = self.facts.stride(pointer, axis)
+            if not isinstance(stride, int):
+                return False
+            steps += [(abs(stride), extent)] if extent > 1 else []
+        reach = 0
+        for stride, extent in sorted(steps):
+            if stride <= reach:
+                return False
+            reach += stride * (extent - 1)
+        return not pointer.type.layout.is_replicated
+
+    def shared_access(self, op: Op, buffer: Value, write: bool) -> MemoryAccess:
+        alloc = self.offsets[buffer]
+        low, kind, tile = alloc.attrs["offset"], alloc.attrs["type"], None
+        if op.name in ("local_store", "local_load", "store_bulk", "store_wait"):  # in a ring, too: slots lie alike
+            by = self.bulk[buffer] if op.name == "store_wait" else op
+            layout = by.args[1].type.layout if by.name == "local_store" else by.attrs.get("layout")
+            tile = (kind.slot, layout) if layout is not None else None
+        return MemoryAccess(write, low, low + kind.bytes, None, None, op, tile=tile)
+
+    def walk(self, ops: Sequence[Op], pending: Pending) -> Pending:
+        """What is pending after `ops`, given what is before; records the barriers that are missing."""
+        for op in ops:
+            if op.id in self.in_warp or op.name == "warp_barrier":
+                pending = frozenset(replace(access, met=True) for access in pending)
+            elif op.id in self.before or op.name == "barrier":
+                pending = frozenset()
+            match op.name:
+                case "for" | "while":
+                    pending = self.walk_loop(op, pending)
+                case "roles":
+                    pending = self.walk(op.blocks[0].ops, pending)
+                case "if":
+                    pending = frozenset().union(*(self.walk(block.ops, pending) for block in op.blocks))
+                case _:
+                    for access in self.accesses(op):
+                        if (hazard := self.hazard(access, pending)) is not None:
+                            pending = self.settled(hazard, access, pending)
+                    pending |= frozenset(self.accesses(op))
+        return pending
+
+    def walk_loop(self, op: Op, pending: Pending) -> Pending:
+        """What is pending when the loop ends: after any number of trips, none included, and after the last test of a `while`."""
+        made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
+        made |= {value for block in op.blocks for value in block.args}
+        entry = pending
+        while True:
+            end = entry
+            for block in op.blocks:
+                end = self.walk(block.ops, end)
+            # In the next trip a pointer made in the loop is another one, though its Value is the same, and so is a store.
+            later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
+            known = entry | frozenset(later)
+            if self.over_programs(op):  # which nobody promised to run one after another
+                known = entry | {access for access in known if access.root is None}
+            if known == entry:
+                return self.walk(op.blocks[0].ops, entry) if op.name == "while" else entry
+            entry = known
+
+    def over_programs(self, loop: Op) -> bool:
+        """Whether each trip of a loop is another program: it goes on by as many as there are CTAs, or teams."""
+        step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
+        makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
+        return any(op is not None and op.name == "num_ctas" for op in makers)
+
+    def hazard(self, access: MemoryAccess, pending: Pending) -> MemoryAccess | None:
+        """An access that must be settled before this one, one of other warps if there is any."""
+        found = [(access.within_warps(other), other) for other in pending if access.conflicts(other)]
+        found = [(within, other) for within, other in found if not (within and other.met)]
+        return min(found, key=lambda pair: (pair[0], pair[1].op.id), default=(False, None))[1]
+
+    def settled(self, hazard: MemoryAccess, access: MemoryAccess, pending: Pending) -> Pending:
+        """What is pending once a barrier, of all warps or of each, stands before an access."""
+        self.before[access.op.id] = (hazard, access)
+        if access.within_warps(hazard):
+            self.in_warp.add(access.op.id)
+            return frozenset(replace(other, met=True) for other in pending)
+        self.in_warp.discard(access.op.id)
+        return frozenset()
+
+    def insert(self, block: Block) -> Block:
+        with self.builder.block(block.args) as opened:
+            for op in block.ops:
+                if op.id in self.before:
+                    self.place(op)
+                if op.blocks and OPS[op.name].kind != "reduce":
+                    op = op.replace(blocks=tuple(self.insert(b) for b in op.blocks))
+                self.builder.append(op)
+        return opened.done
+
+    def place(self, op: Op) -> None:
+        earlier, later = self.before[op.id]
+        if op.id in self.in_warp:
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("warp_barrier")
+            self.notes(made, f"warp_barrier: in shared bytes {later.low} to {later.high} each warp meets its own alone")
+            return
+        if later.root is not None and (later.releases or earlier.acquires):
+            atomic, what = (
+                (earlier.op, "what follows comes after")
+                if earlier.acquires
+                else (later.op, "what came before is seen with")
+            )
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("barrier")
+            self.notes(made, f"barrier: {what} the {atomic.name} ({atomic.attrs['sem']})")
+            return
+        if earlier.op.name == "wait":
+            with self.builder.at(loc=op.loc):
+                made = self.builder.op("barrier")
+            self.notes(
+                made,
+                f"barrier: copies to shared bytes {later.low} to {later.high} are there for all, and all have read what is "
+                "overwritten next",
+            )
+            return
+        kinds = {
+            (True, False): "read after write",
+            (False, True): "write after read",
+            (True, True): "write after write",
+        }
+        where = f"shared bytes {later.low} to {later.high}" if later.root is None else f"the array {later.root.name}"
+        line = f" at line {earlier.op.loc.line}" if earlier.op.loc else ""
+        with self.builder.at(loc=op.loc):
+            made = self.builder.op("barrier")
+        self.notes(
+            made, f"barrier: {kinds[earlier.write, later.write]} of {where} (the other access: {earlier.op.name}{line})"
+        )

@@ -1,0 +1,87 @@
+"""Persistent programs: whether a CTA takes one program after another.
+
+A program's end, where results are stored, leaves the tensor cores idle, and its beginning, where nothing has come yet, does so again.
+Where copying has a warp of its own, a CTA that goes on with a next program fills both gaps: copies for it begin while the last results
+are on their way. As many CTAs are launched as there is room for, and the c-th takes programs c, c + CTAs, and so on.
+
+That shares out programs before they run, so it is done only where all have the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+
+from blocknb.analysis import affine
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.ir.report import REPORTS
+from blocknb.language.ops import ATOMICS
+from blocknb.passes.memory.warp_specialization import applies
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.backward_slice import sources
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+
+@gpu_pass(optional=True, applies=applies)
+def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
+    """Lets each CTA run one program after another
+
+    When: copying gets a warp of its own (`warp_specialization`), and the loops with products make as many iterations in all programs.
+
+    What: the function is marked as persistent. `warp_specialization` then writes a loop over programs, and the launch starts as many CTAs
+    as run at a time.
+
+    Why: the copies of the next program start while the results of the last one are stored, so tensor cores wait less between programs.
+
+    Limits: programs are shared out before they run, so programs of unequal length keep a CTA each. So do kernels that loop over programs
+    themselves, and kernels that print or check something.
+
+    Before:
+
+        func @matmul(%a: ptr<f16>, %b: ptr<f16>) memory {num_warps=8} {
+          %pid = program_id 0 : i32
+          %c = for %k = 0 to %n step 64 iter(%acc = %zero) : tile<128x256xf32>
+        }
+
+    After:
+
+        func @matmul(%a: ptr<f16>, %b: ptr<f16>) memory {num_warps=8, persist=True} {
+          %pid = program_id 0 : i32
+          %c = for %k = 0 to %n step 64 iter(%acc = %zero) : tile<128x256xf32>
+        }
+    """
+    facts = affine.analyze(func)
+    if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
+        notes(told, "one program a CTA: what a program says is counted from its beginning")
+        return func
+    for loop, outer in loops(func.body, False):
+        if any(depends(facts, x) for x in loop.args[:3]):
+            why = "the kernel shares out its work by itself" if outer else "not all programs make as many trips"
+            notes(loop, f"one program a CTA: {why}")
+            return func
+    return func.with_attrs(persist=True)
+
+
+def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
+    """The loops that hold products, outer before inner, and whether another one is in each."""
+    for op in block.ops:
+        for inner in op.blocks:
+            found = list(loops(inner, True))
+            if op.name in ("for", "while") and (found or any(x.name == "dot" for x in inner.ops)):
+                yield op, bool(found)
+            yield from found
+
+
+def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
+    """Whether a scalar follows from an op of these names: from those, it may differ from program to program."""
+    todo, seen = [value], set[Value]()
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        op = facts.definition.get(current)
+        if op is not None and op.name in on:
+            return True
+        todo += sources(facts, current)
+    return False

@@ -1,0 +1,223 @@
+"""The order of programs: which tiles are worked on at the same time, so that L2 serves what they read.
+
+Programs begin one after another along x, then y. Where the loops of a kernel read tiles whose place depends on x alone, and others whose
+place depends on y alone (a matrix product, and whatever resembles it), those that run at a time read everything along x for a few y: of
+64 x 32 programs, 128 at a time read the tiles of 64 places along x and of 2 along y. In groups of columns they read those of 16 and of 8.
+Triton's matmul tutorial does this by hand and calls the width GROUP_SIZE_M.
+
+The width follows from what is read. Of `IN_FLIGHT` programs `width` stand along x and IN_FLIGHT / width along y, and they read
+width * bytes(x) + IN_FLIGHT / width * bytes(y) a trip, which is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). They are at about
+the same trip, so what L2 has to hold is the tiles of a few trips, some hundred KB: its size does not enter. Nor need the width be exact: on
+an H200, products took the same time within 0.5 % in groups of 4 to 32.
+
+`program_id` goes on to mean the program's place in the grid. What is decided is an attribute of the function, `order`, the width, and
+whoever turns a number into a place asks `place`: the loop over programs of a persistent kernel (`warp_partition`), and the head of any
+other (`Generator.place`), since the hardware starts CTAs in the order of their numbers. There it costs two divisions a program, nothing
+beside a loop over tiles. z stays outermost. A grid with one axis, of which the kernel makes rows and columns by `//` and `%`, has these
+two in its own code: there they get the number of another program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.analysis.effects import looked_at
+from blocknb.analysis.polynomials import of_launch
+from blocknb.ir.build import Rebuild, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.ir.report import REPORTS
+from blocknb.language import types as t
+from blocknb.language.ops import ATOMICS
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.backward_slice import sources
+from blocknb.passes.support.program_order import arithmetic, place
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: Multiprocessors of a GPU with tensor cores, each of which runs a program or two of those with large tiles: 108 (A100), 128 (RTX 4090),
+#: 132 (H100, H200), 148 (B200), by NVIDIA's data sheets.
+IN_FLIGHT = 128
+X, Y, Z = range(3)
+KEPT = "programs begin in the order of the grid: "
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether loops read tiles at places that may depend on two axes: of the grid, or of a product."""
+    axes = {op.attrs["axis"] for op in func.ops() if op.name == "program_id"}
+    products = any(op.name == "dot" for op in func.ops())
+    return X in axes and (Y in axes or products) and any(True for _ in reading(func.body, ()))
+
+
+@gpu_pass(optional=True, applies=applies)
+def program_swizzle(func: Func, target: Target, notes: Notes) -> Func:
+    """Reorders programs so that those that run together share rows and columns in L2
+
+    When: loops read some tiles whose place depends on x alone and others whose place depends on y alone, as in a matrix product.
+
+    What: programs start in groups of columns of the grid, as GROUP_SIZE_M does in Triton's tutorial. `program_id` still means the place
+    in the grid.
+
+    Why: 128 programs of a 64 x 32 grid read 64 + 2 different tiles per iteration in the order of the grid, and 16 + 8 in groups of 16
+    columns. L2 serves the rest.
+
+    Limits: the grid's own order (x first, then y) stays if tiles are placed in another way, if programs differ in length, or if they may
+    wait for each other. A note says why.
+
+    Before:
+
+        %pid = program_id 0 : i32
+        %y = div %pid, %across : i32
+        %x = rem %pid, %across : i32
+
+    After:
+
+        %pid = program_id 0 : i32
+        %group = div %pid, %group_size : i32
+        %first = mul %group, %width : i32
+        %inside = rem %pid, %group_size : i32
+        %left = sub %across, %first : i32
+        %columns = min %left, %width : i32
+        %column = rem %inside, %columns : i32
+        %x = add %first, %column : i32
+        %y = div %inside, %columns : i32
+    """
+    finder = ReuseFinder(func)
+    found = finder.reuse()
+    if isinstance(found, str):
+        notes(finder.ids[0], KEPT + found)
+        return func
+    notes(finder.ids[0], str(found))
+    return turned(func, finder, found.width) if finder.split else func.with_attrs(order=found.width)
+
+
+def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op, ...]]]:
+    """The loads of tiles in loops, and the loops around each."""
+    for op in block.ops:
+        if op.name == "load" and loops and op.result.type.shape:
+            yield op, loops
+        for inner in op.blocks:
+            yield from reading(inner, (*loops, op) if op.name in ("for", "while") else loops)
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What loops read by x alone and by y alone: arrays, and bytes a trip."""
+
+    arrays: tuple[tuple[str, ...], tuple[str, ...]]
+    bytes: tuple[int, int]
+
+    @property
+    def width(self) -> int:
+        """Of a group: a power of two."""
+        by_x, by_y = self.bytes
+        best = math.log2(IN_FLIGHT * by_y / by_x) / 2
+        return 1 << max(1, min(round(best), IN_FLIGHT.bit_length() - 2))
+
+    def __str__(self) -> str:
+        by_x, by_y = (" and ".join(f"`{name}`" for name in names) for names in self.arrays)
+        return (
+            f"programs begin in groups {self.width} wide: of {IN_FLIGHT} at a time, {IN_FLIGHT // self.width} read each tile of {by_x} "
+            f"and {self.width} each of {by_y}, so L2 serves the others"
+        )
+
+
+class ReuseFinder:
+    """Finds what programs share, or why their order is not touched. `split`: of a grid with one axis, the ops that make x (`rem`) and y
+    (`div`) of a program's number."""
+
+    def __init__(self, func: Func):
+        self.func, self.facts, self.users = func, affine.analyze(func), uses(func)
+        self.ids = [op for op in func.ops() if op.name == "program_id" and op.attrs["axis"] == X]
+        self.split = self.by_division()
+        self.roots: dict[Value, int] = {op.result: X if op.name == "rem" else Y for op in self.split}
+        others = (op for op in func.ops() if op.name == "program_id")
+        self.roots |= {op.result: Z if self.split else op.attrs["axis"] for op in others if op not in self.ids}
+        if not self.split:
+            self.roots |= {op.result: X for op in self.ids}
+
+    def by_division(self) -> dict[Op, None]:
+        """The divisions of program numbers along x, if nothing else is done with these and all are by one number of the launch."""
+        found = dict.fromkeys(user for op in self.ids for user, _ in self.users.get(op.result, ()))
+        divisors = {op.args[-1] for op in found}
+        both = {op.name for op in found} == {"div", "rem"} and len(divisors) == 1
+        at_top = all(self.facts.parent.get(op) is None for op in found)
+        return found if both and at_top and of_launch(self.facts, *divisors) else {}
+
+    def reuse(self) -> Reuse | str:
+        arrays: tuple[dict[str, None], dict[str, None]] = {}, {}
+        bytes, alone, everywhere, around = [0, 0], None, False, dict[Op, None]()
+        for load, loops in reading(self.func.body, ()):
+            around.update(dict.fromkeys(loops))
+            by = self.axes(load.args) - {Z}
+            alone, everywhere = load if by == {X, Y} else alone, everywhere or not by
+            for axis in by if len(by) == 1 else ():
+                root, tile = self.facts.root(load.args[0]), load.result.type
+                bytes[axis] += tile.size * tile.dtype.bytes
+                arrays[axis][root.name if root is not None else "an array"] = None
+        if not all(bytes):
+            if not everywhere and (self.split or Y not in self.roots.values()):
+                return "rows and columns are made of one axis, so their order is the kernel's own"
+            return "loops do not read tiles that depend on x alone and others that depend on y alone"
+        if alone is not None:
+            return f"the load{at(alone)} reads other tiles in each of them"
+        if self.axes(value for loop in around for value in loop.args[:3]) - {Z}:
+            return "they differ in length"
+        return self.against() or Reuse((tuple(arrays[X]), tuple(arrays[Y])), (bytes[X], bytes[Y]))
+
+    def against(self) -> str:
+        """Why it may matter which program begins first, or who is which CTA."""
+        for op in self.func.ops():
+            if op.name == "while":
+                return f"the `while`{at(op)} may wait for programs that have begun before"
+            if op.name in ATOMICS and looked_at(op, self.users):
+                return f"the {op.name}{at(op)} tells them who came first"
+            if self.split and op.name in REPORTS:
+                return f"the {op.name}{at(op)} tells their numbers"
+            if op.name == "asm" and "ctaid" in op.attrs["text"]:
+                return f"the assembly{at(op)} asks for its CTA"
+        return ""
+
+    def axes(self, values: Iterable[Value]) -> set[int]:
+        """The axes of the grid on which values depend, by way of whatever makes them, where they are loaded and in which trip."""
+        todo, seen, found = list(values), set[Value](), set[int]()
+        while todo:
+            value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value in self.roots:
+                found.add(self.roots[value])
+                continue
+            if (op := self.facts.definition.get(value)) is not None and op.name == "program_id":  # beside its parts
+                found |= {X, Y}
+            todo += sources(self.facts, value)
+        return found
+
+
+def at(op: Op) -> str:
+    return f" at line {op.loc.line}" if op.loc else ""
+
+
+def turned(func: Func, finder: ReuseFinder, width: int) -> Func:
+    """A function whose grid has one axis, with the place of another program for each. A last row that is not full stays where it is."""
+    found: dict[str, Value] = {}
+
+    def visit(op: Op, rewriter: Rebuild) -> Any:
+        if op.id not in parts:
+            return NotImplemented
+        if not found:
+            b, (number, across) = rewriter.builder, op.args
+            one = b.const(1, t.int32)
+            down = b.value("max", b.value("div", b.value("num_programs", axis=X), across), one)
+            x, y = place(arithmetic(b), number, across, down, b.const(width, t.int32))
+            full = b.value("cmp", number, b.value("mul", across, down), pred="lt")
+            for name, value in (("rem", x), ("div", y)):
+                found[name] = b.value("select", full, value, b.value(name, number, across))
+        return [found[op.name]]
+
+    parts = {op.id for op in finder.split}
+    return rebuild(func, visit)

@@ -1,0 +1,215 @@
+"""Allocation: buffers in shared memory get their addresses.
+
+Buffers share memory whenever their live ranges do not meet; `barriers` runs later and sees the final addresses. A buffer lives from
+its first store to its last use, one to which copies are under way until they have arrived. Warps with roles run side by side, so what is
+used in them and made before lives as long as they do; mbarriers live as long as the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.errors import OutOfResources
+from blocknb.ir.build import Rebuild, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.language.ops import OPS
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+ALIGNMENT = 128  # bytes; a wavefront
+OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier,
+OWN_PLACES = 64  # as long as there are no more of them
+PLACED = ("alloc", "mbarriers")
+
+
+@gpu_pass()
+def shared_memory_allocation(func: Func, target: Target, notes: Notes) -> Func:
+    """Assigns every buffer its address in shared memory
+
+    When: always, on a GPU.
+
+    What: buffers whose live ranges do not overlap share memory. A buffer lives from its first store to its last use, through every loop
+    in which it is used but not made. An asynchronous copy or product extends the range to the wait for it.
+
+    Why: less shared memory per CTA lets more CTAs share a multiprocessor.
+
+    Limits: a kernel that needs more than the target has raises OutOfResources at the line of its largest buffer.
+
+    Before:
+
+        %a = alloc : buffer<64x64xf16, #a>
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        %b = alloc : buffer<64x64xf16, #a>
+        local_store %b, %z
+
+    After:
+
+        %a = alloc {offset=0} : buffer<64x64xf16, #a>
+        local_store %a, %x
+        %y = local_load %a : tile<64x64xf16, #b>
+        %b = alloc {offset=0} : buffer<64x64xf16, #a>
+        local_store %b, %z
+    """
+    placed, total = place(func)
+    if total > target.max_shared:
+        biggest = max((live for live in placed if live.op.name == "alloc"), key=lambda x: x.size)
+        raise OutOfResources(
+            f"the kernel needs {total} bytes of shared memory, {target.arch} has {target.max_shared} a program",
+            biggest.op.loc,
+            f"make the tiles smaller: {too_big(biggest, target)}",
+        )
+    offsets = {live.op.id: live.offset for live in placed}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name not in PLACED:
+            return NotImplemented
+        rebuild.builder.append(op.replace(attrs={**op.attrs, "offset": offsets[op.id]}))
+        return op.results
+
+    if total:
+        separate = 0
+        for live in placed:
+            separate = -(-separate // live.align) * live.align + live.size
+        reuse = f"; {separate - total} bytes saved by reuse" if separate > total else ""
+        notes(None, f"{total} bytes for {len(placed)} buffer{'s' if len(placed) > 1 else ''}{reuse}")
+    return rebuild(func, visit).with_attrs(shared_bytes=total)
+
+
+@dataclass(eq=False)
+class LiveRange:
+    """A buffer's live range, in positions of a walk over the function, and its place."""
+
+    op: Op
+    size: int
+    first: int
+    last: int
+    align: int = ALIGNMENT
+    offset: int = 0
+
+
+def place(func: Func) -> tuple[list[LiveRange], int]:
+    """Every buffer with its place, and the bytes of all: large buffers first fit, largest first, among those whose live ranges meet.
+    Behind them the small ones have places of their own as long as these are few, and share places in the order of the program from
+    then on."""
+    large: list[LiveRange] = []
+    small: list[LiveRange] = []
+    placed: list[LiveRange] = []
+    for live in live_ranges(func):
+        (small if live.size <= OWN_PLACE else large).append(live)
+    for live in sorted(large, key=lambda x: (-x.size, x.first)):
+        first_fit(live, 0, [other for other in placed if other.first <= live.last and live.first <= other.last])
+        placed.append(live)
+    end = max((live.offset + live.size for live in placed), default=0)
+    here: list[LiveRange] = []
+    for live in sorted(small, key=lambda x: (-x.size, x.first)):
+        if len(here) == OWN_PLACES:
+            break
+        live.offset = -(-end // live.align) * live.align
+        end = live.offset + live.size
+        here.append(live)
+    rest = sorted(set(small) - set(here), key=lambda x: x.first)
+    meeting: list[LiveRange] = []
+    for live in rest:
+        meeting = [other for other in meeting if live.first <= other.last]
+        first_fit(live, end, meeting)
+        meeting.append(live)
+    placed += here + rest
+    return placed, max((live.offset + live.size for live in placed), default=0)
+
+
+def too_big(live: LiveRange, target: Target) -> str:
+    """What the largest buffer takes, and how much of it would fit."""
+    kind = live.op.attrs["type"]
+    count = live.size // kind.dtype.bytes
+    text = f"the largest buffer here takes {live.size} bytes for {count} elements of {kind.dtype}"
+    fits = 1 << (target.max_shared // kind.dtype.bytes).bit_length() - 1
+    return f"{text}, and at most {fits} fit" if fits < count else text
+
+
+def first_fit(live: LiveRange, start: int, others: Sequence[LiveRange]) -> None:
+    """The lowest offset from `start` at which a buffer does not touch the others."""
+    live.offset = -(-start // live.align) * live.align
+    for low, high in sorted((other.offset, other.offset + other.size) for other in others):
+        if live.offset + live.size <= low:
+            break
+        live.offset = max(live.offset, -(-high // live.align) * live.align)
+
+
+def live_ranges(func: Func) -> list[LiveRange]:
+    """From each buffer's first store to its last use. A buffer made outside a loop and used inside lives through the loop."""
+    position, at, loops = 0, {}, {}
+
+    def number(block: Block, around: tuple[int, ...]) -> None:
+        nonlocal position
+        for op in block.ops:
+            position += 1
+            start = at[op.id] = position
+            if OPS[op.name].kind == "reduce":
+                continue
+            inner = (*around, op.id) if op.name in ("for", "while", "roles") else around
+            for nested in op.blocks:
+                number(nested, inner)
+            position += 1
+            loops[op.id] = (start, position, around)
+
+    number(func.body, ())
+    users = uses(func)
+    arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
+    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("pending")]
+
+    def waits_of(user: Op) -> list[int] | None:
+        """Where the asynchronous reads or writes of an op may be waited for; None of an op that is done at once."""
+        if user.name == "dot" and user.attrs.get("pending"):
+            return landed
+        return arrived if user.name == "copy_async" else None
+
+    read = {store: at[wait] for block in blocks(func.body) for store, wait in waited_for(block)}
+    found = []
+    for op in func.ops():
+        if op.name == "mbarriers":
+            found.append(LiveRange(op, op.result.type.bytes, 0, position, op.result.type.EACH))
+        elif op.name == "alloc":
+            own_loops = loops[op.id][2]
+            points = [at[op.id]]
+            for user in users_of(op.result, users):
+                deeper = loops[user.id][2][len(own_loops) :]
+                end = loops[deeper[0]][1] if deeper else at[user.id]
+                if (waits := waits_of(user)) is not None:
+                    end = min((place for place in waits if place > end), default=position)
+                points += [at[user.id], end]
+                if user.name == "store_bulk":  # perhaps it is waited for in the next trip of a loop
+                    points += [read[user.id]] if user.id in read else [0, position]
+            found.append(
+                LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))
+            )
+    return found
+
+
+def blocks(block: Block) -> Iterator[Block]:
+    """A block and all that are nested in it."""
+    yield block
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from blocks(inner)
+
+
+def waited_for(block: Block) -> Iterator[tuple[int, int]]:
+    """The bulk stores of a block that it waits for itself, each with the wait: their ids."""
+    stores: list[int] = []
+    for op in block.ops:
+        if op.name == "store_bulk":
+            stores.append(op.id)
+        elif op.name == "store_wait" and not op.attrs["pending"]:
+            yield from ((store, op.id) for store in stores)
+            stores.clear()
+
+
+def users_of(buffer: Value, users: dict[Value, list[tuple[Op, int]]]) -> list[Op]:
+    """The ops that use a buffer, or a slot of it."""
+    found = [op for op, _ in users.get(buffer, ())]
+    slots = (op for op in found if op.name == "slot")
+    return found + [user for op in slots for user, _ in users.get(op.result, ())]

@@ -1,0 +1,359 @@
+"""Software pipelining: operands of products are copied to shared memory trips ahead, while the present trip multiplies.
+
+A loop over K loads two tiles, stores them to shared memory, waits for everybody, and multiplies; the tensor cores do nothing in the
+meantime. So the loop is sliced: its loads and their addresses run `num_stages - 1` trips ahead as asynchronous copies (cp.async, past
+the registers), each into the next slot of a ring of `num_stages` buffers; what is left reads the slot of its own trip. A trip begins
+with a wait for its own copies, then copies into the slot that the trip before it has read. So one barrier a trip, between the two,
+is enough: it shows everybody's copies to all, and says that all have read.
+
+wgmma runs on by itself. Where a product's result is only added to by the product of the next trip, that one is issued while this one
+still reads its slot. A trip then waits for the product of the trip before, behind its own, and copies into that one's slot after a
+second barrier: all of this while its own product runs.
+
+What may be copied is told by what stands between a load and shared memory: nothing but another view of the tile. A mask is free, a copy
+writes zeros where it is off. That is also what happens where there is no such trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from blocknb.analysis import ranges
+from blocknb.analysis.accesses import COPY_BYTES, copy_width
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.language import types as t
+from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.mma_operands import from_shared, lasting
+from blocknb.passes.support.pipelining_support import COPIES_FROM, LaterIterations, PipeliningObstacles, counted
+from blocknb.passes.support.stages import VIEWS, multiplies, stages
+from blocknb.passes.tile.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+
+def staged(func: Func, target: Target) -> list[Op]:
+    """The loops with products that have more than one stage, if the target can copy asynchronously."""
+    loops = [op for op in func.ops() if op.name == "for" and multiplies(op) and stages(func, op) > 1]
+    return loops if target.capability >= COPIES_FROM else []
+
+
+def applies(func: Func, target: Target) -> bool:
+    return bool(staged(func, target))
+
+
+def early_loads(func: Func, target: Target) -> set[Value]:
+    """The tiles that become operands of products in another layout, and are loaded in loops in which that may be done ahead."""
+    users, found = uses(func), set()
+
+    def only_for(value: Value, names: tuple[str, ...]) -> Value | None:
+        """The value itself or a view of it, if nothing but ops of these names uses it."""
+        while len(users[value]) == 1 and users[value][0][0].name in VIEWS:
+            value = users[value][0][0].result
+        return value if {op.name for op, _ in users[value]} <= set(names) else None
+
+    for loop in staged(func, target):
+        for op in loop.blocks[0].ops:
+            tile = only_for(op.result, ("convert",)) if op.name == "load" and op.result.type.shape else None
+            if tile is not None and all(only_for(user.result, ("dot",)) is not None for user, _ in users[tile]):
+                found.add(tile)
+    return found
+
+
+@gpu_pass(optional=True, applies=applies)
+def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
+    """Copies operands to shared memory asynchronously, iterations ahead of their use
+
+    When: a loop has products and more than one stage: `num_stages`, of the launch or of `tl.range`, or 3 where nobody names it. The
+    target is sm_80 or later.
+
+    What: loads that are stored to shared memory become asynchronous copies (cp.async) into a circular buffer of k slots, k - 1 iterations
+    ahead.
+
+    Why: tensor cores work while the operands of later iterations arrive.
+
+    Limits: a load stays where it is if something is computed on its way to shared memory, if fewer than 4 bytes are contiguous, if
+    `other` is not zero, if its address was loaded in the loop, or if the loop writes its array (two arguments are assumed to be two
+    arrays). A buffer gets fewer slots where shared memory has no room.
+
+    Before:
+
+        for %k = 0 to %n step 32 iter(%acc = %zero) {
+          %v = load %p, %mask : tile<64x32xf16, #a>
+          local_store %buffer, %v
+          %c = dot %buffer, %y, %acc : tile<64x64xf32, #b>
+        }
+
+    After:
+
+        copy_async %slot0, %p0, %mask0 {vec=8}
+        commit
+        for %k = 0 to %n step 32 iter(%acc = %zero, %read = %0, %write = %1) {
+          wait {pending=0}
+          copy_async %slot, %later, %mask1 {vec=8}
+          commit
+          %tile = slot %ring, %read : buffer<64x32xf16, #c>
+          %c = dot %tile, %y, %acc : tile<64x64xf32, #b>
+        }
+    """
+    planner = PipelinePlanner(func, target, notes)
+    planner.block(func.body)
+    plans = planner.plans
+    while plans:
+        made = tidy(PipelineRotation(func, planner).run())
+        if place(made)[1] <= target.max_shared:
+            planner.explain(plans)
+            return made
+        largest = max(plans.values(), key=lambda plan: plan.bytes)
+        if largest.ahead > 1:
+            plans[largest.loop.id] = replace(largest, ahead=largest.ahead - 1)
+        else:
+            planner.refuse(plans.pop(largest.loop.id).copies, "shared memory has no room for two of its tiles")
+    return func
+
+
+def least(func: Func, planner: PipelinePlanner) -> int:
+    """The bytes of shared memory that a function takes with two slots in each of the rings that are planned."""
+    planner.plans = {id: replace(plan, ahead=1) for id, plan in planner.plans.items()}
+    return place(tidy(PipelineRotation(func, planner).run()))[1]
+
+
+@dataclass(frozen=True)
+class AsyncCopy:
+    """A load that becomes a copy, the views between it and the buffer that it is stored to, and how many elements each copy moves."""
+
+    load: Op
+    views: tuple[Op, ...]
+    store: Op
+    vec: int
+
+    @property
+    def buffer(self) -> Value:
+        return self.store.args[0]
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """A loop, what is copied in it, by how many trips ahead, and by how many it was to be; and the products that outlast a trip."""
+
+    loop: Op
+    copies: tuple[AsyncCopy, ...]
+    ahead: int
+    wanted: int
+    lasting: tuple[Op, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return (self.ahead + 1) * sum(copy.buffer.type.bytes for copy in self.copies)
+
+
+class PipelinePlanner(PipeliningObstacles):
+    """Decides and says so: `plans` by the id of the loop."""
+
+    def __init__(self, func: Func, target: Target, notes: Notes):
+        super().__init__(func)
+        self.func, self.notes, self.defs = func, notes, definitions(func)
+        self.loops, self.plans = staged(func, target), dict[int, PipelinePlan]()
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            for nested in op.blocks:
+                self.block(nested)
+            if op in self.loops:
+                self.loop(op)
+
+    def loop(self, loop: Op) -> None:
+        stored = list(self.stored(loop))
+        why = self.against_loop(loop) if stored else ""
+        for load in sorted(self.computed(loop) - {load for load, _ in stored}, key=lambda op: op.id):
+            self.notes(load, "not copied ahead: it is computed with on its way to shared memory", "missed")
+        copies = []
+        for load, store in stored:
+            if found := why or self.against(load, loop) or self.against_copy(load, store):
+                self.notes(load, f"not copied ahead: {found}", "missed")
+                continue
+            views, vec = self.views(load, store), copy_width(self.facts, load, *store.args)
+            copies.append(AsyncCopy(load, views, store, vec))
+        wanted = stages(self.func, loop) - 1
+        if copies:
+            ahead = min(wanted, max(1, ranges.trips(self.facts, loop)[1] - 1))
+            late = lasting(loop, [copy.buffer for copy in copies])
+            self.plans[loop.id] = PipelinePlan(loop, tuple(copies), ahead, wanted, late)
+
+    def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
+        """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
+        own, seen = set(loop.blocks[0].ops), set()
+        for store in loop.blocks[0].ops:
+            if store.name != "local_store":
+                continue
+            todo = [store.args[1]]
+            while todo:
+                op = self.defs.get(todo.pop())
+                if op in own and op.name == "load" and op.id not in seen and op.result.type.shape:
+                    seen.add(op.id)
+                    yield op, store
+                elif op in own and op.name in ("cast", "bitcast", "convert", *VIEWS):
+                    todo += op.args
+
+    def computed(self, loop: Op) -> set[Op]:
+        """The loads of a loop's own block of whose tiles something is made that ends in shared memory, from where products have it."""
+        own, seen = set(loop.blocks[0].ops), set[Op]()
+        todo = [
+            self.defs.get(op.args[1])
+            for op in own
+            if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")
+        ]
+        while todo:
+            op = todo.pop()
+            if op in own and op not in seen and op.name not in ("dot", "for", "while", "if"):
+                seen.add(op)
+                todo += [
+                    self.defs.get(self.facts.stored(x) or x) for x in op.args if op.name != "load" and x.type.shape
+                ]
+        return {op for op in seen if op.name == "load" and op.result.type.shape}
+
+    def views(self, load: Op, store: Op) -> tuple[Op, ...]:
+        """What makes the tile that is stored from the one that is loaded, in order."""
+        found, value = [], store.args[1]
+        while value is not load.result:
+            op = self.defs[value]
+            found.append(op)
+            value = op.args[0]
+        return tuple(reversed(found))
+
+    def against_copy(self, load: Op, store: Op) -> str:
+        """Why a load is not to become a copy to the buffer of that store; "" if it may."""
+        between = self.views(load, store)
+        if changed := next((op for op in between if op.name not in VIEWS), None):
+            kind = changed.result.type.dtype
+            return (
+                f"it becomes {kind} on its way"
+                if changed.name != "convert"
+                else "its elements change threads on their way"
+            )
+        if any(len(self.users[value]) > 1 for value in (load.result, *(op.result for op in between))):
+            return "it is used more than once"
+        if len(load.args) > 2 and not self.is_zero(load.args[2]):
+            return "where its mask is off it is not zero"
+        if not copy_width(self.facts, load, *store.args):
+            return f"fewer than {COPY_BYTES[0]} bytes lie side by side in memory and in the buffer"
+        return ""
+
+    def is_zero(self, value: Value) -> bool:
+        op = self.defs.get(value)
+        while op is not None and op.name in ("splat", "broadcast", *VIEWS):
+            op = self.defs.get(op.args[0])
+        return op is not None and op.name == "const" and op.attrs["value"] == 0
+
+    def refuse(self, copies: tuple[AsyncCopy, ...], why: str) -> None:
+        for copy in copies:
+            self.notes(copy.load, f"not copied ahead: {why}", "missed")
+
+    def explain(self, plans: dict[int, PipelinePlan]) -> None:
+        for plan in plans.values():
+            for copy in plan.copies:
+                kind = copy.buffer.type
+                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.ahead + 1} slots of "
+                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes a copy"
+                text += "; cut off to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
+                if plan.ahead < plan.wanted:
+                    trips = ranges.trips(self.facts, plan.loop)[1]
+                    reason = (
+                        f"the loop makes {counted(trips, 'trip')} at most"
+                        if trips <= plan.wanted
+                        else "for want of shared memory"
+                    )
+                    text += f" (not {plan.wanted + 1}: {reason})"
+                self.notes(copy.load, text)
+            for op in plan.lasting:
+                self.notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+
+
+# -- the rotation ----------------------------------------------------------------------------------------------------------
+
+
+class PipelineRotation(Rebuild):
+    """The rebuilding walk, which does as the plans say."""
+
+    def __init__(self, func: Func, planner: PipelinePlanner):
+        super().__init__(func, lambda op, _: self.rotate(op))
+        self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
+
+    def rotate(self, op: Op) -> object:
+        """The loop that copies for a later trip, behind the copies for its first ones."""
+        plan = self.plans.get(op.id)
+        if plan is None:
+            return NotImplemented
+        builder, body, ahead = self.builder, op.blocks[0], plan.ahead
+        rings = [self.ring(copy, ahead + 1) for copy in plan.copies]
+        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        least = ranges.trips(self.facts, plan.loop)[0]
+        for trip in range(ahead):
+            self.group(plan, rings, builder.const(trip, t.int32), before, trip, trip < least)
+        first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
+        read, write = Value(first.type, "read"), Value(first.type, "write")
+        with builder.block((*body.args, read, write)) as opened:
+            builder.op("wait", pending=ahead - 1)
+            if any(from_shared(x) for x in walk(body)):
+                builder.op("fence")  # before the barrier that follows
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            if not plan.lasting:
+                self.group(plan, rings, write, now, ahead)
+            gone: set[Op] = set()
+            for copy, ring in zip(plan.copies, rings, strict=True):
+                gone |= {copy.load, *copy.views, copy.store, self.defs[copy.buffer]}
+                self.mapping[copy.buffer] = slot = builder.value("slot", ring, read)
+                slot.name = copy.buffer.name
+            if not self.stores_operands(x for x in body.ops if x not in gone):
+                gone.update(x for x in body.ops if x.name == "fence")
+            for x in body.ops[:-1]:
+                if x in plan.lasting:  # behind them those of the trip before are done, whose slot is written next
+                    self.one(x.replace(attrs={**x.attrs, "pending": len(plan.lasting)}))
+                    if x is plan.lasting[-1]:
+                        self.group(plan, rings, write, now, ahead)
+                elif x not in gone:
+                    self.one(x)
+            at_end = builder.value("cmp", read, last, pred="ge")
+            following = builder.value("select", at_end, first, builder.value("add", read, builder.const(1, t.int32)))
+            end = body.terminator
+            builder.append(end.replace(args=(*map(self.get, end.args), following, read)))
+        carried = (Value(first.type), Value(first.type))
+        builder.append(op.replace(args=(*op.args, first, last), results=(*op.results, *carried), blocks=(opened.done,)))
+        summed = [op.results[body.terminator.args.index(x.result)] for x in plan.lasting]
+        waited = dict(zip(summed, builder.op("dot_wait", *summed).results, strict=True)) if summed else {}
+        builder.op("wait", pending=0)
+        return [waited.get(value, value) for value in op.results]
+
+    def stores_operands(self, ops: Iterable[Op]) -> bool:
+        """Whether any of these ops stores an operand of a product."""
+        return any(x.name == "local_store" and self.defs[x.args[0]].attrs.get("align") for x in ops)
+
+    def ring(self, copy: AsyncCopy, slots: int) -> Value:
+        made = self.defs[copy.buffer]
+        with self.builder.at(made):
+            attrs = {**made.attrs, "type": replace(copy.buffer.type, slots=slots)}
+            ring = self.builder.value("alloc", **attrs)
+        ring.name = copy.buffer.name
+        return ring
+
+    def group(
+        self,
+        plan: PipelinePlan,
+        rings: list[Value],
+        number: Value,
+        trips: LaterIterations,
+        trip: int,
+        exists: bool = False,
+    ) -> None:
+        """The copies of one trip, to the slot of that number."""
+        for copy, ring in zip(plan.copies, rings, strict=True):
+            with self.builder.at(copy.load):
+                operands = trips.operands(copy.load, trip, exists)[:2]
+                for view in copy.views:
+                    operands = [self.builder.value(view.name, x, **view.attrs) for x in operands]
+                slot = self.builder.value("slot", ring, number)
+                slot.name = ring.name
+                self.builder.op("copy_async", slot, *operands, vec=copy.vec)
+        self.builder.op("commit")

@@ -1,0 +1,471 @@
+"""Stores by the copy engine (TMA): a tile goes to a swizzled buffer, and from there to memory while the program goes on.
+
+Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
+to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
+cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
+the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. The engine also adds fp32
+numbers to memory, where nobody asks in which order.
+
+Where each warp has 16 rows of a product, it stores them by itself, and waits for no other. Larger tiles the team stores together; not so
+two teams that take turns: one stores while the other one multiplies, and the engine has its hands full with what that one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from blocknb.analysis import affine, axis_info, tma_boxes
+from blocknb.analysis.effects import global_operands, orders
+from blocknb.analysis.linear_forms import Form
+from blocknb.analysis.tma_boxes import TmaBox
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.language import types as t
+from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
+from blocknb.language.ops import ATOMICS
+from blocknb.language.types import Buffer
+from blocknb.layouts import gf2
+from blocknb.layouts.linear import Layout
+from blocknb.layouts.shared import swizzled
+from blocknb.layouts.wgmma import ALIGNMENT
+from blocknb.passes.memory.persistent_grid import depends
+from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.backward_slice import sources
+from blocknb.passes.support.warp_plan import HALF
+from blocknb.passes.tile.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+LOADED = ("load", *ATOMICS)
+BUFFERS = 2
+WIDEST = 128  # bytes of a row under a swizzle
+OWN_ROWS = 16  # of a product, an instruction and warp
+LEAST_ROWS = 8  # of a warp's box: the pattern of a swizzle repeats after that
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Where warps have roles (only the pass `warp_specialization` makes them, and only for targets with a copy engine)."""
+    return any(op.name == "roles" for op in func.body.ops)
+
+
+@gpu_pass(optional=True, applies=applies)
+def tma_store(func: Func, target: Target, notes: Notes) -> Func:
+    """Stores boxes of arrays by TMA while the warps go on
+
+    When: warps have roles, and a store is a box of an array: by a tensor descriptor, or by pointers with a mask that is the array's
+    bounds.
+
+    What: the tile is written to one of two swizzled buffers, and TMA stores it from there. Additions of fp32 that need no order go the
+    same way.
+
+    Why: the consumers start the next program while TMA stores, and no conversion for wide accesses is needed.
+
+    Limits: stores by TMA have no order among each other. A store stays with the warps if the program may meet its data again, if its rows
+    are not a multiple of 16 bytes, or if shared memory has no room. Notes say why.
+
+    Before:
+
+        local_store %buffer, %tile
+        %y = local_load %buffer : tile<64x64xf16, #b>
+        store %p, %y, %mask
+
+    After:
+
+        %map = tensor_map %c, %rows, %columns, %stride : map<16x64xf16, 128>
+        store_wait {pending=0}
+        local_store %swizzled, %tile
+        fence
+        store_bulk %map, %swizzled, %row, %column {axes=(0, 1), layout=#e}
+    """
+    found = TmaStoreFinder(func, notes)
+    before, made = place(func)[1], func
+    while found.stores:
+        made = tidy(TmaStoreLowering(func, found, notes).run())
+        if place(made)[1] <= (HALF if before <= HALF else target.max_shared):
+            break
+        adds = {id: store for id, store in found.stores.items() if store.op.name == "atomic"}
+        for id, store in found.stores.items():
+            if id not in adds or len(adds) == len(found.stores):
+                found.refuse(store.op, "shared memory has no room for its buffers")
+        found.stores = adds if len(adds) < len(found.stores) else {}
+    if not found.stores:
+        return func
+    firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
+    for store in firsts.values():
+        notes(store.op, store.text())
+    return made
+
+
+@dataclass(eq=False)
+class TmaStore:
+    """A store that the copy engine can do: where it goes to, what is stored, and the ops that its way through shared memory has now."""
+
+    op: Op
+    box: TmaBox
+    kind: TensorMap
+    type: Buffer
+    value: Value
+    start: tuple[Form, ...]
+    gone: tuple[Op, ...]
+    each_warp: bool = False
+
+    @property
+    def way(self) -> tuple:
+        """What stores must have in common to share buffers: who waits for one is who began it."""
+        return self.type, self.value.type.layout if self.each_warp else None
+
+    def reach(self, to: int) -> int:
+        """The elements that it has along an axis of the array."""
+        return self.type.shape[self.box.axes.index(to)] if to in self.box.axes else 1
+
+    def text(self) -> str:
+        size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
+        who = ", each warp its own rows" if self.each_warp else ""
+        what, where = ("sum", "a buffer") if self.op.name == "atomic" else ("store", f"one of {BUFFERS} buffers")
+        return f"{what}: by the copy engine (TMA) from {where} of {size}{who}"
+
+
+class TmaStoreFinder:
+    """The stores of a function that the copy engine can do, by op id."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.facts, self.defs, self.users, self.notes = affine.analyze(func), definitions(func), uses(func), notes
+        self.num_warps = func.attrs["num_warps"]
+        self.told: set[int] = set()
+        self.stores: dict[int, TmaStore] = {}
+        (roles,) = (op for op in func.body.ops if op.name == "roles")
+        self.teams = roles.attrs.get("teams", 1)
+        for block in blocks_of(roles.blocks[0]):
+            here = set(block.ops)
+            for op in block.ops:
+                if (op.name == "store" or self.adds(op)) and (store := self.store(op, here)) is not None:
+                    self.stores[op.id] = store
+        self.order = {op: i for i, op in enumerate(walk(roles.blocks[0]))}
+        self.persistent = bool(func.attrs.get("persistent"))
+        while refused := [(store, why) for store in self.stores.values() if (why := self.met_again(store))]:
+            for store, why in refused:
+                self.refuse(store.op, why)
+                del self.stores[store.op.id]
+
+    def adds(self, op: Op) -> bool:
+        """Whether an op adds fp32 numbers, of which nobody asks what was there before, nor in which order."""
+        if op.name != "atomic" or op.attrs["kind"] != "add" or not op.results or self.users.get(op.result):
+            return False
+        plain = op.attrs["sem"] == "relaxed" and op.attrs["scope"] == "gpu"
+        return plain and op.args[0].type.dtype.element == t.float32
+
+    def store(self, op: Op, here: set[Op]) -> TmaStore | None:
+        """The store as one of the copy engine's, or None, with a note where that is for its addresses."""
+        way = self.way(op, here)
+        if way is None:
+            return None
+        value, *gone = way
+        shape, dtype = op.args[0].type.shape, op.args[0].type.dtype.element
+        if op.attrs.get("cache") or op.attrs.get("evict"):
+            return self.refuse(op, "it says what caches shall do")
+        whole, distance = self.whole(op)
+        box = tma_boxes.box_of(self.facts, whole, op)
+        if isinstance(box, str):
+            return self.refuse(op, box)
+        if len(shape) != 2 or box.rank - 1 not in box.axes:
+            return self.refuse(op, "it is no tile of rows and columns")
+        inner, bytes = box.axes.index(box.rank - 1), dtype.bytes
+        length = box.dims[-1] if isinstance(box.dims[-1], Form) else Form.of(box.dims[-1])
+        if axis_info.form_divisor(self.facts, length, None, 1) * bytes % tma_boxes.ALIGNMENT:
+            # An H200 clips a row at the next multiple of 16 bytes: zeros would be stored behind it.
+            return self.refuse(
+                op, f"its array's rows are not known to be a multiple of {tma_boxes.ALIGNMENT} bytes long"
+            )
+        width = min(WIDEST, shape[inner] * bytes)
+        if width not in SWIZZLES:
+            return self.refuse(op, f"its rows have {width} bytes")
+        extents, start = [1] * box.rank, list(box.start)
+        rows = min(MOST_EXTENT, self.rows(value.type.layout, inner, width // bytes))
+        if self.teams > 1 and not rows:
+            # On an H200 that saves a twentieth of the time (4096 x 4096, K 512) and more than two barriers of the team.
+            return self.refuse(op, "it copies for the other team meanwhile, and each warp stores its own rows")
+        for axis, to in enumerate(box.axes):
+            extents[to] = width // bytes if axis == inner else rows or min(MOST_EXTENT, shape[axis])
+            start[to] = start[to] + Form.of(distance[axis])
+        layout = swizzled(shape, dtype.bits, (inner, 1 - inner), WIDEST)
+        kind, type = TensorMap(dtype, tuple(extents), width), Buffer(dtype, shape, layout)
+        return TmaStore(op, box, kind, type, value, tuple(start), tuple(gone), bool(rows))
+
+    # -- what else happens to the array
+
+    def met_again(self, store: TmaStore) -> str:
+        """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
+        no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
+        programs, which have no order, either."""
+        added = store.op.name == "atomic"  # sums are the same in any order, so trips do not matter
+        for loop in () if added else self.loops(store.op):
+            if not self.moves(store, store, loop) and not self.shares_out(store, loop):
+                return f"it may be to the same place in several trips of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
+        for op in self.order:
+            if op is store.op or op.name not in ("load", "store", *ATOMICS):
+                continue
+            if self.tells(op, store.op):
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} ({op.attrs['sem']}) tells others that it is done"
+            if self.facts.root(global_operands(op)[0]) not in (None, store.box.root):
+                continue
+            if added or not self.never_meets(store, op):
+                return f"the {op.name} at line {op.loc.line if op.loc else 0} may meet it"
+        return ""
+
+    def never_meets(self, store: TmaStore, op: Op) -> bool:
+        """Whether an access to the same array comes before a store, is to another place, or is in the other arm of an `if`."""
+        if (op.name == "load" and self.ahead(op, store.op)) or (op.name == "store" and self.apart(store, op)):
+            return True
+        return self.either(store.op, op)
+
+    def tells(self, op: Op, other: Op) -> bool:
+        """Whether an op releases what a program has done before, of which the other one may be a part."""
+        return op.name in ATOMICS and orders(op)[1] and not self.ahead(op, other)
+
+    def either(self, op: Op, other: Op) -> bool:
+        """Whether a program does one of two ops at most: they stand in different arms of an `if`, and in no loop."""
+        if self.loops(op) or self.loops(other):
+            return False
+        arms = dict(self.arms(op))
+        return any(x in arms and arms[x] is not arm for x, arm in self.arms(other))
+
+    def arms(self, op: Op) -> Iterator[tuple[Op, Block]]:
+        """Each `if` around an op, with the arm in which that is."""
+        inner, parent = op, self.facts.parent[op]
+        while parent is not None:
+            if parent.name == "if":
+                yield parent, next(block for block in parent.blocks if inner in block.ops)
+            inner, parent = parent, self.facts.parent[parent]
+
+    def ahead(self, op: Op, other: Op) -> bool:
+        """Whether a program does something before it does the other, and never again."""
+        return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
+
+    def moves(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
+        """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more
+        than they reach there."""
+        for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
+            step, far = self.step(form, loop), (form - beside).constant
+            if step is not None and far is not None and abs(step) >= abs(far) + max(store.reach(to), other.reach(to)):
+                return True
+        return False
+
+    def step(self, form: Form, loop: Op) -> int | None:
+        """By how much a coordinate goes on in a trip of a loop; None if that is not the same in all trips."""
+        inside: set[Any] = {x for block in loop.blocks for op in walk(block) for x in (op, *op.results)}
+        inside.update(x for block in loop.blocks for op in walk(block) for inner in op.blocks for x in inner.args)
+        inside.update(loop.blocks[0].args[1:])
+        index = loop.blocks[0].args[0] if loop.name == "for" else None
+        own = {m: c for m, c in form.terms.items() if any(s.value in (loop, index) for s in m)}
+        if len(own) != 1 or any(s.value in inside for s in form.symbols()):
+            return None
+        ((monomial, coefficient),) = own.items()
+        if len(monomial) > 1:
+            return None
+        if monomial[0].value is loop:
+            return coefficient
+        step = self.facts.integer(loop.args[2]).constant
+        return None if step is None else coefficient * step
+
+    def shares_out(self, store: TmaStore, loop: Op) -> bool:
+        """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
+        two trips are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to be
+        right on any grid.)"""
+        if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
+            return False
+        if depends(self.facts, loop.args[0], on=LOADED):
+            return False
+        step = self.facts.integer(loop.args[2])
+        if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:
+            return False
+        todo, seen = [s.value for form in store.start for s in form.symbols()], set[Any]()
+        while todo:
+            value = todo.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if value is loop or value is loop.blocks[0].args[0]:
+                continue
+            if isinstance(value, Value) and self.facts.form(value) == step:
+                return False
+            todo += sources(self.facts, value) if isinstance(value, Value) else value.args[:3]
+        return not seen.isdisjoint((loop, loop.blocks[0].args[0]))
+
+    def loops(self, op: Op) -> list[Op]:
+        """The loops of the program that an op is in."""
+        found, parent = [], self.facts.parent[op]
+        while parent is not None:
+            if parent.name in ("for", "while"):
+                found.append(parent)
+            parent = self.facts.parent[parent]
+        return found[:-1] if self.persistent else found  # the last one is over programs
+
+    def apart(self, store: TmaStore, op: Op) -> bool:
+        """Whether another store is to a place of its own, in other trips, too."""
+        other = self.stores.get(op.id)
+        if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
+            return False
+        common = [loop for loop in self.loops(store.op) if loop in self.loops(op)]
+        if not all(self.moves(store, other, loop) or self.shares_out(store, loop) for loop in common):
+            return False
+        for to in store.box.axes:
+            far = (store.start[to] - other.start[to]).constant
+            if far is not None and abs(far) >= (other if far > 0 else store).reach(to):
+                return True
+        return False
+
+    def rows(self, layout: Layout, inner: int, width: int) -> int:
+        """The rows of boxes of which each warp stores its own, in this layout; 0 where the team stores together: on an H200 that is
+        faster where a warp has rows of more than one instruction (two teams of 128 rows)."""
+        if layout.shape[1 - inner] != OWN_ROWS * self.num_warps or layout.is_replicated:
+            return 0
+        own, bits = gf2.Span((*layout.reg, *layout.lane)), layout.dim_bits(inner)
+        if not all(1 << bit in own for bit in bits) or width > 1 << len(bits):
+            return 0
+        low = layout.dim_bits(1 - inner)
+        count = next((i for i, bit in enumerate(low) if 1 << bit not in own), len(low))
+        return 1 << count if 1 << count >= LEAST_ROWS else 0
+
+    def way(self, op: Op, here: set[Op]) -> tuple[Any, ...] | None:
+        """What a store stores, and the ops that it takes now to bring that into the layout of the store: a buffer, or shuffles."""
+        if op.name == "atomic":
+            return (op.args[1],)
+        last = self.defs.get(op.args[1])
+        if last is None or last not in here or len(self.users[op.args[1]]) > 1:
+            return None
+        if last.name == "convert":
+            return last.args[0], last
+        if last.name != "local_load":
+            return None
+        (buffer,) = last.args
+        alloc, users = self.defs[buffer], [user for user, _ in self.users[buffer]]
+        written = next((user for user in users if user.name == "local_store"), None)
+        if alloc.name not in ("alloc", "slot") or written is None or len(users) != 2 or written not in here:
+            return None
+        return written.args[1], alloc, written, last
+
+    def whole(self, op: Op) -> tuple[Op, list[int]]:
+        """The store that one is a part of, as far as addresses and mask go, and how far along each axis the part is."""
+        pointer, value, *mask = op.args
+        distance = [0] * len(pointer.type.shape)
+        part = self.defs.get(pointer)
+        if part is None or part.name != "part":
+            return op, distance
+        at = {name: part.attrs[name] for name in ("axis", "index", "count")}
+        wholes = []
+        for x in mask:
+            made = self.defs.get(x)
+            if x.type.shape and (made is None or made.name != "part" or dict(made.attrs) != at):
+                return op, distance
+            wholes.append(made.args[0] if made is not None and x.type.shape else x)
+        distance[at["axis"]] = at["index"] * pointer.type.shape[at["axis"]]
+        return op.replace(args=(part.args[0], value, *wholes)), distance
+
+    def refuse(self, op: Op, why: str) -> TmaStore | None:
+        """Says it once of all parts of a store."""
+        whole = op.attrs.get("part_of", op.id)
+        if whole not in self.told:
+            self.notes(op, f"store: not by the copy engine: {why}", "missed")
+        self.told.add(whole)
+        return None
+
+
+def blocks_of(block: Block) -> Iterator[Block]:
+    yield block
+    for op in walk(block):
+        if op.name in ("for", "while", "if"):
+            yield from op.blocks
+
+
+class TmaStoreLowering(Rebuild):
+    """The function with its stores through the copy engine."""
+
+    def __init__(self, func: Func, found: TmaStoreFinder, notes: Notes):
+        super().__init__(func, lambda op, _: self.visit_op(op))
+        self.found, self.stores = found, found.stores
+        self.gone = {op.id for store in found.stores.values() for op in store.gone}
+        self.maps: dict[tuple, Value] = {}
+        self.buffers: dict[tuple, list[Value]] = {}
+        self.run_of: list[list[TmaStore]] = []  # for each open block the stores one after another in it so far
+
+    def visit_op(self, op: Op) -> Any:
+        if op.name == "roles":
+            self.prepare(op.attrs.get("teams", 1))
+            return self.team(op)
+        if op.id in self.gone:
+            return op.results
+        if op.id in self.stores:
+            self.emit(self.stores[op.id])
+            return op.results  # of an atomic, which nobody uses
+        return NotImplemented
+
+    def prepare(self, teams: int) -> None:
+        """At the function's top: a map for each array, and two buffers of each form for each team."""
+        b, made, facts = self.builder, dict[Value, Value](), self.found.facts
+        for store in self.stores.values():
+            box, key = store.box, self.key(store)
+            with b.at(store.op):
+                if key not in self.maps:
+                    numbers = [tma_boxes.at_top(b, facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
+                    self.maps[key] = b.value("tensor_map", box.root, *numbers, type=store.kind)
+                    self.maps[key].name = box.root.name
+                if store.way not in self.buffers:
+                    kind = replace(store.type, slots=teams)
+                    same = [x for x in self.stores.values() if x.way == store.way]
+                    count = BUFFERS if any(x.op.name == "store" for x in same) else min(BUFFERS, len(same))
+                    two = [b.value("alloc", type=kind, align=ALIGNMENT) for _ in range(count)]
+                    self.buffers[store.way] = two
+                    for buffer in two:
+                        buffer.name = box.root.name
+
+    def key(self, store: TmaStore) -> tuple:
+        return store.box.root, store.box.dims, store.box.strides, store.kind
+
+    def block(self, block: Block, args: Sequence[Value] | None = None) -> Block:
+        """Whatever was stored around a block is waited for in it, and the other way round."""
+        if self.run_of:
+            self.run_of[-1] = []
+        self.run_of.append([])
+        try:
+            return super().block(block, args)
+        finally:
+            self.run_of.pop()
+
+    def team(self, op: Op) -> tuple:
+        """At the end the buffers have been read."""
+        b, (block, producer) = self.builder, op.blocks
+        self.run_of.append([])
+        with b.block() as opened:
+            if op.attrs.get("teams", 1) > 1:
+                number = b.value("team_id")
+                for way, rings in self.buffers.items():
+                    self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
+            self.ops(block.ops[:-1])
+            b.op("store_wait", pending=0)
+            b.append(block.terminator)
+        self.run_of.pop()
+        b.append(op.replace(blocks=(opened.done, producer)))
+        return ()
+
+    def emit(self, store: TmaStore) -> None:
+        b, run = self.builder, self.run_of[-1]
+        if run and run[-1].each_warp is not store.each_warp:
+            run.clear()  # threads count those that they began themselves
+        if not run:
+            b.op("store_wait", pending=0)
+        elif len(run) >= BUFFERS:
+            b.op("store_wait", pending=BUFFERS - 1)
+        buffers = self.buffers[store.way]
+        buffer = buffers[len(run) % len(buffers)]
+        b.op("local_store", buffer, self.get(store.value))
+        b.op("fence")
+        start = [tma_boxes.emit(b, self.get, form, t.int32) for form in store.start]
+        value = self.get(store.value)
+        own: dict[str, Any] = {"layout": value.type.layout} if store.each_warp else {}
+        if store.op.name == "atomic":
+            own["adds"] = True
+        b.op("store_bulk", self.maps[self.key(store)], buffer, *start, axes=store.box.axes, **own)
+        run.append(store)

@@ -1,0 +1,402 @@
+"""Warp specialisation: one warp copies, the others multiply.
+
+The function is cut in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and whatever leads to their
+addresses: all scalars. The *team* keeps the rest. Each load has a ring of slots in shared memory, filled by the copy engine (TMA) and
+guarded by two mbarriers a slot: `full`, whose phase ends when the bytes have come, and `empty`, whose phase ends when every warp of the
+team is done with them. Either side counts slots and phases for itself, through all loops, so a ring runs on from one loop to the next,
+and from one program to the next where a CTA takes several (`persistent_grid`).
+
+Nobody plans what happens when: the producer runs ahead as far as there are slots.
+
+What may be copied so is told by `analysis.boxes`: a load of a box of an array, whose mask is the array's bounds. Which part of a function
+is needed for the producer is told by `passes.warp_partition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from blocknb.analysis import affine, ranges, tma_boxes
+from blocknb.analysis.effects import effects, global_operands, orders
+from blocknb.analysis.polynomials import of_launch
+from blocknb.analysis.tma_boxes import TmaBox
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, within
+from blocknb.language.bulk import MOST_EXTENT, TensorMap
+from blocknb.language.ops import ATOMICS
+from blocknb.language.types import Buffer, Tile
+from blocknb.layouts import wgmma
+from blocknb.layouts.shared import swizzled
+from blocknb.passes.memory.shared_memory_allocation import place
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.backward_slice import BackwardSlice, atoms
+from blocknb.passes.support.mma_operands import from_shared, lasting
+from blocknb.passes.support.stages import VIEWS
+from blocknb.passes.support.warp_partition import WarpPartition
+from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
+from blocknb.passes.tile.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MOST_SLOTS = 8
+WIDEST = 128  # bytes of a row under a swizzle
+MOST_WARPS = 32  # of a CTA
+ALONE = 8  # warps of a team that has a multiprocessor for itself
+#: By warps of the team: registers of a thread in products' results and operands beyond which a multiprocessor's are shared out by role,
+#: since each warp more than eight leaves 168 to all, and more than sixteen 96; and how. There are as many as the CTA began with, 168 or 96
+#: for each thread: who asks for more waits for ever. A warpgroup gives them away together, so the producer is one then, of which a single
+#: warp works.
+MANY_REGISTERS = {8: 127, 16: 64}
+SHARED_OUT = {8: (240, 24), 16: (112, 32)}
+MANY_COMPUTED = 64  # or so many, where an operand is computed in registers, too
+
+
+def applies(func: Func, target: Target) -> bool:
+    return target.arch == "sm_90a" and any(from_shared(op) for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def warp_specialization(func: Func, target: Target, notes: Notes) -> Func:
+    """Splits warps into a producer that copies by TMA and consumers that multiply
+
+    When: the target is sm_90a, and a product reads tiles from shared memory that are boxes of an array: by a tensor descriptor, or by
+    pointers with a mask that is the array's bounds.
+
+    What: one more warp, the producer, copies tiles by TMA into circular buffers of `num_stages` slots. Two mbarriers per slot say when it
+    is full and when it is empty.
+
+    Why: the producer runs ahead as far as there are slots, so products seldom wait for memory, and the consumers spend no instructions on
+    copies.
+
+    Limits: an array that the kernel writes is not copied (two arguments are assumed to be two arrays). Other loads stay with the
+    consumers. Notes say why a load is not copied.
+
+    Before:
+
+        %v = load %p, %mask : tile<64x64xf16, #a>
+        local_store %buffer, %v
+        %c = dot %x, %buffer, %acc {instr="wgmma.m64n64k16"} : tile<64x64xf32, #b>
+
+    After:
+
+        roles {warps=(4, 1)} {
+          await %full, %slot, %parity
+          %tile = slot %ring, %slot : buffer<64x64xf16, #c>
+          %c = dot %x, %tile, %acc {instr="wgmma.m64n64k16"} : tile<64x64xf32, #b>
+          arrive %empty, %slot
+        } {
+          await %empty, %slot, %parity
+          expect %full, %slot {bytes=8192}
+          copy_bulk %to, %map, %full, %slot, %row, %column {axes=(0, 1)}
+        }
+    """
+    planner, others = WarpSpecializationPlanner(func, notes), 0
+    plan = planner.plan()
+    while plan is not None:
+        while plan is not None and others + plan.bytes > plan.most(target):
+            plan = plan.smaller(notes)
+        if plan is None:
+            break
+        made = tidy(WarpPartition(func, plan, planner.facts, planner.needs).run())
+        total = place(made)[1]
+        if total <= plan.most(target):
+            plan.explain(notes)
+            return made
+        others = total - plan.bytes  # rings have their places to themselves
+    return func
+
+
+class WarpSpecializationPlanner:
+    """Finds what can be copied, and says what cannot."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.func, self.notes = func, notes
+        self.facts, self.users, self.defs = affine.analyze(func), uses(func), definitions(func)
+        self.needs = BackwardSlice(self.facts, self.writer)
+        self.home: dict[Op, tuple[Block, Op | None]] = {}
+        self.enter(func.body, None)
+
+    def enter(self, block: Block, parent: Op | None) -> None:
+        for op in block.ops:
+            self.home[op] = block, parent
+            for inner in op.blocks:
+                self.enter(inner, op)
+
+    def plan(self) -> WarpSpecializationPlan | None:
+        why = self.against_function()
+        copies = []
+        for store in self.func.ops():
+            if store.name != "local_store" or not self.defs[store.args[0]].attrs.get("align"):
+                continue
+            found = why or self.copy(store)
+            if isinstance(found, TmaCopy):
+                copies.append(found)
+            elif (load := self.loaded(store.args[1])) is not None:
+                self.notes(load, f"not copied by a warp of its own: {found}", "missed")
+        copies = self.whole(self.reachable(copies))
+        groups = list(self.groups(copies))
+        if not any(self.in_loop(group) for group in groups):
+            return None
+        self.share(groups)
+        persistent = bool(self.func.attrs.get("persist"))
+        teams = 2 if persistent and self.take_turns(groups) else 1
+        warps = teams * self.func.attrs["num_warps"]
+        for group in groups:
+            group.slots = group.wanted = min(MOST_SLOTS, teams * group.slots)
+            if persistent and warps >= ALONE and group.loop is None and group.ring is None:
+                group.slots = 2  # the next program's copies begin while this one is computed
+        many = self.held() > MANY_REGISTERS.get(warps, 0) or any(map(self.joins, self.func.ops()))
+        many |= any(group.computed for group in groups) and self.held() >= MANY_COMPUTED
+        return WarpSpecializationPlan(
+            groups, persistent, warps >= ALONE, SHARED_OUT.get(warps) if many else None, teams
+        )
+
+    def take_turns(self, groups: list[CopyGroup]) -> bool:
+        """Whether two teams of a warpgroup each, with a program each, can take turns: one multiplies while the other stores. Then they
+        use all of a multiprocessor's tensor cores only one at a time, so products must be all that loops have."""
+        if self.func.attrs["num_warps"] != wgmma.GROUP:
+            return False
+        return all(
+            group.lasting
+            and group.ring is None
+            and group.loop is not None
+            and group.loop.blocks[0] is group.block
+            and self.home[group.loop][1] is None
+            and all(of_launch(self.facts, value) for value in group.loop.args[:3])
+            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # else trips are counted in another way
+            for group in groups
+        )
+
+    def joins(self, op: Op) -> bool:
+        """Whether part of a tile is loaded to be combined with a product's result."""
+        made = self.defs.get(op.args[0]) if op.name == "load" else None
+        return made is not None and made.name == "part"
+
+    def held(self) -> int:
+        """The registers of a thread for the results and operands of products that are there at the same time."""
+        blocks = {id(self.home[op][0]): self.home[op][0] for op in self.func.ops() if op.name == "dot"}
+        return max(sum(map(self.held_by, block.ops)) for block in blocks.values())
+
+    def held_by(self, op: Op) -> int:
+        if op.name != "dot":
+            return 0
+        a, result = op.args[0].type, op.result.type
+        operand = a.layout.num_registers * a.dtype.bytes // 4 if isinstance(a, Tile) else 0
+        return result.layout.num_registers + operand
+
+    def against_function(self) -> str:
+        """Why nothing of the function may be copied ahead of its place, "" if something may."""
+        if self.func.attrs["num_warps"] >= MOST_WARPS:
+            return f"a CTA has {MOST_WARPS} warps at most"
+        for op in self.func.ops():
+            at = f" at line {op.loc.line}" if op.loc else ""
+            if op.name == "while":
+                return f"the `while`{at} may wait for other programs"
+            if not op.blocks and effects(op).orders:
+                return f"the {op.name}{at} keeps later accesses behind it"
+            if op.name in ATOMICS and orders(op)[0]:
+                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
+        return ""
+
+    # -- one load
+
+    def loaded(self, value: Value) -> Op | None:
+        """The load whose tile a value is, or is a view of."""
+        op = self.defs.get(value)
+        while op is not None and op.name in VIEWS:
+            op = self.defs.get(op.args[0])
+        return op if op is not None and op.name == "load" else None
+
+    def copy(self, store: Op) -> TmaCopy | str:
+        """The load that ends in a store as a copy, or why it is none."""
+        load = self.loaded(store.args[1])
+        if load is None:
+            return "it is computed"
+        if not self.only_stored(load.result):
+            return "it is used in registers, too"
+        if self.home[load][0] is not self.home[store][0]:
+            return "it is not always used"
+        if written := self.writer(load):
+            return written
+        readers = self.readers(store.args[0])
+        if not readers or any(op.name not in ("dot", "local_load") for op in readers):
+            return "not only products read it"
+        box = tma_boxes.box_of(self.facts, load)
+        if isinstance(box, str):
+            return box
+        if found := self.needs.add(value for poly in box.start for value in atoms(poly)):
+            return found
+        views, axes = self.views(load, store, box)
+        if axes is None:
+            return "its axes are joined or split on their way"
+        return self.fitted(load, views, store, box, axes, readers[0])
+
+    def fitted(
+        self, load: Op, views: tuple[Op, ...], store: Op, box: TmaBox, axes: tuple[int, ...], reader: Op
+    ) -> TmaCopy | str:
+        """The copy, if the engine lays out tiles as the buffer's layout says."""
+        buffer: Buffer = store.args[0].type
+        if reader.name == "dot" and store.args[0] in reader.args:
+            reads = reader.args.index(store.args[0])
+            side = wgmma.lies_as(reads, reader.attrs.get("turned", ()))
+            part = wgmma.part(buffer.shape[side], reads, reader.attrs["warps"])
+            lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
+            assert lies is not None, "the verifier has seen the descriptor"
+            inner, width = side if lies.mn_major else 1 - side, lies.width
+        else:  # warps read it into registers: see `wgmma.crossed` and the pass `operand_staging`
+            inner = next(i for i in (0, 1) if buffer.layout == swizzled(buffer.shape, buffer.dtype.bits, (i, 1 - i)))
+            width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
+        if axes[inner] != len(box.dims) - 1:
+            return "its neighbours in memory are not neighbours in the buffer that wgmma reads"
+        extents = [1] * len(box.dims)
+        for axis, (extent, to) in enumerate(zip(buffer.shape, axes, strict=True)):
+            extents[to] = width // buffer.dtype.bytes if axis == inner else min(MOST_EXTENT, extent)
+        kind = TensorMap(buffer.dtype, tuple(extents), width if width >= 32 else 0)
+        return TmaCopy(load, views, store, box, kind, axes)
+
+    def readers(self, buffer: Value) -> list[Op]:
+        """The ops for which a buffer is read: products, also where they have an operand A from registers; of what is computed with, the
+        loads."""
+        direct = [op for op, _ in self.users[buffer] if op.name != "local_store"]
+        found = list(direct)
+        for op in found:
+            if op.name in ("local_load", *VIEWS):
+                found += [user for user, _ in self.users[op.result]]
+        last = [op for op in found if op.name not in ("local_load", *VIEWS)]
+        return last if all(op.name == "dot" for op in last) else direct
+
+    def only_stored(self, value: Value) -> bool:
+        return all(
+            op.name == "local_store" or (op.name in VIEWS and self.only_stored(op.result))
+            for op, _ in self.users.get(value, ())
+        )
+
+    def views(self, load: Op, store: Op, box: TmaBox) -> tuple[tuple[Op, ...], tuple[int, ...] | None]:
+        """What makes the tile that is stored from the one that is loaded, in order; and the array's axis of each of its axes."""
+        found, value = [], store.args[1]
+        while value is not load.result:
+            op = self.defs[value]
+            found.append(op)
+            value = op.args[0]
+        long = iter(box.axes)
+        axes: list[int | None] = [next(long) if n > 1 else None for n in load.result.type.shape]
+        for op in reversed(found):
+            if op.name == "trans":
+                axes = [axes[i] for i in op.attrs["perm"]]
+                continue
+            before, after = op.args[0].type.shape, op.result.type.shape
+            if [n for n in before if n > 1] != [n for n in after if n > 1]:
+                return tuple(reversed(found)), None
+            kept = iter(axis for axis, n in zip(axes, before, strict=True) if n > 1)
+            axes = [next(kept) if n > 1 else None for n in after]
+        known = tuple(axis for axis in axes if axis is not None)
+        return tuple(reversed(found)), known if len(known) == len(axes) else None
+
+    def writer(self, load: Op) -> str:
+        """Why the array that is loaded may be another one afterwards, or ""."""
+        root = self.facts.root(load.args[0])
+        if load.attrs.get("cache") == ".cv":
+            return "it asks memory anew (.cv)"
+        for op in self.func.ops():
+            if op.name in ("store", *ATOMICS):
+                other = self.facts.root(global_operands(op)[0])
+                if root is None or other is None or root is other:
+                    return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
+        return ""
+
+    # -- all of them
+
+    def reachable(self, copies: list[TmaCopy]) -> list[TmaCopy]:
+        """Those whose loops and conditions the producer can follow."""
+        found = []
+        for copy in copies:
+            _, parent = self.home[copy.load]
+            why = ""
+            while parent is not None and not why:
+                why = self.needs.add(parent.args[: 3 if parent.name == "for" else None])
+                parent = self.home[parent][1]
+            if why:
+                self.notes(copy.load, f"not copied by a warp of its own: {why}", "missed")
+            else:
+                found.append(copy)
+        return found
+
+    def whole(self, copies: list[TmaCopy]) -> list[TmaCopy]:
+        """Those whose loads are needed for no other store (as where fp32 is multiplied along both axes): else they are loaded anyway."""
+        stores = {copy.store for copy in copies}
+        found = [copy for copy in copies if self.stores(copy.load.result) <= stores]
+        for copy in copies:
+            if copy not in found:
+                self.notes(
+                    copy.load, "not copied by a warp of its own: its tile is also stored in another way", "missed"
+                )
+        return found
+
+    def stores(self, value: Value) -> set[Op]:
+        """The stores of a tile and of its views."""
+        users = [op for op, _ in self.users.get(value, ())]
+        return {op for op in users if op.name == "local_store"}.union(
+            *(self.stores(op.result) for op in users if op.name in VIEWS)
+        )
+
+    def groups(self, copies: list[TmaCopy]) -> Iterator[CopyGroup]:
+        found: dict[tuple, list[TmaCopy]] = {}
+        for copy in copies:
+            block = self.home[copy.load][0]
+            first = self.position(copy.buffer, block)[0]
+            found.setdefault((id(block), first), []).append(copy)
+        buffers = [copy.buffer for copy in copies]
+        for together in found.values():
+            block, parent = self.home[together[0].load]
+            loop = self.loop_around(parent)
+            named = None if loop is None else loop.attrs.get("num_stages", self.func.attrs.get("num_stages"))
+            slots = 1 if loop is None else MOST_SLOTS if named is None else max(1, int(named))
+            if loop is not None:
+                slots = min(slots, max(1, ranges.trips(self.facts, loop)[1]))
+            last = block.ops[max(self.position(copy.buffer, block)[1] for copy in together)]
+            late = lasting(parent, buffers) if parent is not None and parent.name == "for" else ()
+            late = late if any(copy.buffer in op.args for op in late for copy in together) else ()
+            if slots == 1:  # which is awaited again before the product behind it, that would let go of it, has begun
+                late = ()
+            computed = any(x.name == "local_load" for copy in together for x in self.readers(copy.buffer))
+            yield CopyGroup(together, block, loop, slots, slots, named is not None, last, late, computed=computed)
+
+    def position(self, buffer: Value, block: Block) -> tuple[int, int]:
+        """Where in a block the first and the last op stands that reads a buffer, or in which it is read. What is computed with is let go of
+        behind the last product: by then all threads have what they have read."""
+        readers = set(self.readers(buffer))
+        places = [
+            i
+            for i, op in enumerate(block.ops)
+            if any(x in readers for x in within(op))
+            or (op.name == "dot_wait" and any(x.result in op.args for x in readers))
+        ]
+        if any(op.name == "local_load" for op in readers):
+            places += [i for i, op in enumerate(block.ops) if any(x.name == "dot" for x in within(op))]
+        return places[0], max(places)
+
+    def loop_around(self, op: Op | None) -> Op | None:
+        while op is not None and op.name != "for":
+            op = self.home[op][1]
+        return op
+
+    def in_loop(self, group: CopyGroup) -> bool:
+        """Whether a group is copied again and again while its products run."""
+        return group.loop is not None and ranges.trips(self.facts, group.loop)[1] > 1
+
+    def share(self, groups: list[CopyGroup]) -> None:
+        """Lets groups of different loops, one after the other, share a ring: what is first copied is first done with."""
+        for i, group in enumerate(groups):
+            for other in groups[:i]:
+                users = [x for x in groups[:i] if x is other or x.ring is other]
+                apart = not any(self.within(group, x) or self.within(x, group) for x in users)
+                if other.ring is None and other.key == group.key and apart:
+                    group.ring, other.slots = other, max(other.slots, group.slots)
+                    other.wanted, other.named = other.slots, other.named or group.named
+                    break
+
+    def within(self, inner: CopyGroup, outer: CopyGroup) -> bool:
+        """Whether a group's block lies in another's."""
+        block, parent = inner.block, self.home[inner.copies[0].load][1]
+        while block is not outer.block and parent is not None:
+            block, parent = self.home[parent]
+        return block is outer.block

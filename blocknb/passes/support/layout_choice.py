@@ -1,0 +1,304 @@
+"""The layout of each tile that has one of its own: what ties tiles together, what proposes layouts, and what is chosen.
+
+Union-find puts together the tiles that elementwise ops and loops tie. In each group the heaviest proposal wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from blocknb.analysis.liveness import is_cheap
+from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
+from blocknb.language.ops import ACCESSES, ATOMICS, OPS
+from blocknb.layouts import tables
+from blocknb.layouts.linear import Layout
+from blocknb.passes.distributed.epilogue_subtiling import by_warp, products
+from blocknb.passes.support.layout_groups import LayoutGroups
+from blocknb.passes.support.tile_views import MOVING, POINTWISE, VIEWS, moved_layout, operand_layout
+from blocknb.passes.tile.select_mma import operand_layouts
+
+TRIPS = 16  # a loop is taken to run this often when weighing proposals
+SMALL = 1024  # elements: a tile up to this size may be loaded replicated rather than converted
+FEW = 64  # elements of a short line
+PRODUCT = 1e12  # the least weight of a product's proposal for one element
+SECTOR = 32  # bytes that memory moves at least
+
+
+def carried_together(op: Op) -> Iterator[tuple[Value, ...]]:
+    """The values of each group that a loop or branch carries in one place."""
+    match op.name:
+        case "for":
+            body = op.blocks[0]
+            yield from zip(op.args[3:], body.args[1:], body.terminator.args, op.results, strict=True)
+        case "while":
+            before, after = op.blocks
+            ends = before.terminator.args[1:], after.terminator.args
+            yield from zip(op.args, before.args, ends[0], after.args, ends[1], op.results, strict=True)
+        case "if":
+            yield from zip(op.results, *(block.terminator.args for block in op.blocks), strict=True)
+
+
+class LayoutChoice:
+    """The groups of values that share a layout, and the layout of each group. `settle` chooses it."""
+
+    def __init__(self, func: Func):
+        self.func, self.num_warps = func, func.attrs["num_warps"]
+        self.defs, self.block_args = definitions(func), block_arguments(func)
+        self.cheap: dict[Value, bool] = {}
+        self.groups = LayoutGroups()
+        self.layouts: dict[Value, Layout] = {}
+        self.reductions: list[tuple[Op, float]] = []  # and how often they are taken to run
+        self.products = products(func)
+        self.classify(func.body)
+        self.tie(func.body, 1.0)
+        self.settle()
+
+    # -- what kind of value
+
+    def classify(self, block: Block) -> None:
+        for op in block.ops:
+            for inner in op.blocks:
+                self.classify(inner)
+            for value in op.results:
+                self.cheap[value] = is_cheap(op, self.cheap)
+
+    def is_view(self, value: Value) -> bool:
+        return value in self.defs and self.defs[value].name in VIEWS and not self.cheap[value]
+
+    def anchored(self, value: Value) -> bool:
+        return bool(getattr(value.type, "shape", ())) and not self.cheap.get(value, False) and not self.is_view(value)
+
+    # -- groups and proposals
+
+    def tie_all(self, values: Sequence[Value]) -> None:
+        anchored = [v for v in values if self.anchored(v)]
+        for other in anchored[1:]:
+            self.groups.union(anchored[0], other)
+
+    def tie(self, block: Block, trips: float) -> None:
+        for op in block.ops:
+            inner = trips * (TRIPS if op.name in ("for", "while") else 1)
+            for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
+                self.tie(nested, inner)
+            self.tie_op(op, trips)
+
+    def tie_op(self, op: Op, trips: float) -> None:
+        match op.name:
+            case "for" | "while" | "if":
+                for group in carried_together(op):
+                    self.tie_all(group)
+            case "dot":
+                self.tie_all((op.result, op.args[2]))
+                layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
+                weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
+                self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
+            case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
+                if op.name == "load":  # moving an address is no cheaper than moving what it points to
+                    self.tie_all((op.result, *op.args[:2]))
+                # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
+                for value in (*op.results, *op.args):
+                    if self.anchored(value) and not self.is_short_store(op):
+                        self.groups.propose(value, self.weight(op, trips), self.access_layout(op))
+            case "reduce" if op.results[0].type.shape:
+                self.reductions.append((op, trips))
+            case "flip":
+                self.tie_all((op.result, *op.args))
+            case "gather":
+                self.tie_all((op.result, op.args[1]))
+            case _ if OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
+                self.tie_all((*op.results, *op.args))
+
+    def weight(self, op: Op, trips: float) -> float:
+        return trips * op.args[0].type.size * op.args[0].type.dtype.element.bytes
+
+    def access_layout(self, op: Op) -> Layout:
+        """What `coalesce` proposed, or the plainest layout when it was switched off: one element a thread, row by row."""
+        return op.attrs.get("layout") or self.default(op.args[0].type.shape, 1)
+
+    def default(self, shape: tuple[int, ...], vec: int = 4) -> Layout:
+        size = 1
+        for n in shape:
+            size *= n
+        vec = min(vec, max(1, size // (32 * self.num_warps)))
+        return tables.blocked(shape, tuple(reversed(range(len(shape)))), vec, self.num_warps)
+
+    def settle(self) -> None:
+        """Picks each group's layout: the heaviest proposal, else what views or reductions suggest, else the default."""
+        values = [v for v in (*self.defs, *self.block_args) if self.anchored(v)]
+        self.propose_reductions()
+        members: dict[Value, int] = {}
+        for value in values:
+            root = self.groups.find(value)
+            members[root] = members.get(root, 0) + 1
+            if root not in self.layouts and (proposals := self.groups.proposals.get(root)):
+                self.layouts[root] = max(proposals, key=lambda p: p[0])[1]
+        consumers = uses(self.func)
+        for op in self.func.ops():
+            if op.name != "load" or op.result.type.size > SMALL or not self.anchored(op.result):
+                continue
+            root, made = self.groups.find(op.result), {op.result: None}
+            if (layout := self.asked_by_views(op.result, consumers, made)) and members[root] == len(made):
+                self.layouts[root] = layout
+        for op in self.func.ops():  # program order: a reduction's operand is settled before its result asks
+            if op.name == "scan":
+                for result in op.results:
+                    self.layouts.setdefault(self.groups.find(result), self.scan_layout(op))
+            if op.name == "reduce":
+                layout = self.reduction_layout(op)
+                if op.results[0].type.shape:
+                    for result in op.results:
+                        self.layouts.setdefault(self.groups.find(result), layout.slice(op.attrs["axis"]))
+        self.settle_backwards(self.func.body)
+        for value in values:
+            self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+
+    def propose_reductions(self) -> None:
+        """What a reduction of a product leaves in each trip of a loop (attention's largest scores) weighs as much as if it were loaded
+        there: less than what the loop does load, more than a store behind it. So does each half of one that is split, anywhere: it is
+        stored in fewer bits than it is split in, and where warps leave their rows to nobody else."""
+        for op, trips in self.reductions:
+            value, axis, views = op.args[0], op.attrs["axis"], []
+            halves = value.type.shape[axis] == 2
+            while halves and self.is_view(value) and self.defs[value].name in MOVING:
+                views.append(self.defs[value])
+                value = views[-1].args[0]
+            proposals = self.groups.proposals.get(self.groups.find(value), ()) if self.anchored(value) else ()
+            weight, layout = max(proposals, key=lambda p: p[0], default=(0.0, None))
+            split = halves and layout in self.products
+            if layout is None or weight < PRODUCT or not (split or (trips > 1 and not views)):
+                continue
+            for view in reversed(views):
+                layout = moved_layout(view, layout)
+            self.products |= {layout.slice(axis)} if split else set()
+            for result in op.results:
+                weight = (2 if split else 1) * trips * result.type.size * value.type.dtype.bytes
+                self.groups.propose(result, weight, layout.slice(axis))
+
+    def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
+        """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
+        small tile is loaded in it at once, replicas and all, instead of being converted."""
+        asked, todo = None, [value]
+        while todo:  # what is made is as long as the kernel, and may be used often
+            value = todo.pop()
+            if not consumers.get(value):
+                return None
+            for op, _ in consumers[value]:
+                if op.name in VIEWS:
+                    layout = self.asked_by_views(op.result, consumers, {})
+                    layout = layout and operand_layout(op, value, layout)
+                elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
+                    if value in made and self.groups.find(result) == self.groups.find(value):
+                        todo += [] if result in made else [result]
+                        made[result] = None
+                        continue
+                    layout = self.layouts.get(self.groups.find(result))
+                else:
+                    return None
+                if layout is None or asked not in (None, layout):
+                    return None
+                asked = layout
+        return asked
+
+    def layout_of(self, value: Value) -> Layout:
+        return self.layouts[self.groups.find(value)]
+
+    def natural(self, value: Value) -> Layout:
+        """The layout in which a value is had for nothing: an anchored one's own, a view's as its operand gives it."""
+        if self.anchored(value):
+            return self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
+        if self.is_view(value) and self.defs[value].name in MOVING:
+            return moved_layout(self.defs[value], self.natural(self.defs[value].args[0]))
+        return self.default(value.type.shape)
+
+    def reduction_layout(self, op: Op) -> Layout:
+        """The layout in which a reduction takes its operands: that of the first anchored one."""
+        anchored = [x for x in op.args if self.anchored(x)] or [x for x in op.args if self.is_view(x)]
+        return self.natural(anchored[0] if anchored else op.args[0])
+
+    def scan_layout(self, op: Op) -> Layout:
+        """The layout of a scan's operands and results: that of the operand, but each line along the axis within one warp."""
+        return tables.within_warp(self.reduction_layout(op), op.attrs["axis"])
+
+    def settle_backwards(self, block: Block) -> None:
+        """Gives groups without a layout the one that is asked of them through views, users first: what is joined, transposed or reshaped on
+        its way to a store is computed where it will be stored."""
+        for op in reversed(block.ops):
+            for inner in op.blocks if OPS[op.name].kind != "reduce" else ():
+                self.settle_backwards(inner)
+            for value, layout in self.asked(op):
+                self.follow(value, layout)
+
+    def asked(self, op: Op) -> Iterator[tuple[Value, Layout]]:
+        """The operands of an op that are views, and the layouts that it wants them in."""
+        if op.name in ACCESSES and op.args[0].type.shape:
+            layout = self.access_layout(op)
+        elif op.results and OPS[op.name].kind in POINTWISE and self.anchored(op.results[0]):
+            found = self.layouts.get(self.groups.find(op.results[0]))
+            if found is None:
+                return
+            layout = found
+        else:
+            return
+        for value in op.args:
+            if self.is_view(value):
+                yield value, layout
+
+    def follow(self, value: Value, layout: Layout) -> None:
+        """Through a chain of views to the tile behind it."""
+        while self.is_view(value):
+            op = self.defs[value]
+            value = op.args[0]
+            asked = operand_layout(op, value, layout)
+            if asked is None:
+                return
+            layout = asked
+        if self.anchored(value):
+            self.layouts.setdefault(self.groups.find(value), layout)
+
+    # -- accesses and products
+
+    def emitted_layout(self, op: Op) -> Layout | None:
+        """The layout in which a load or store is done (None for a scalar one).
+
+        A load goes straight into its group's layout when that costs no wider an access than its own; else it is done in its own layout
+        and converted. A store goes where addresses are that were not computed in any layout, but loaded: they are wider than values.
+        """
+        if not op.args[0].type.shape:
+            return None
+        own, value = self.access_layout(op), op.result if op.name == "load" else op.args[1]
+        wanted = self.layout_of(value) if self.anchored(value) else own
+        if op.name == "store" and self.anchored(op.args[0]) and not self.is_short_store(op):
+            return self.layout_of(op.args[0])
+        if op.name in ATOMICS:  # element by element anyway, so where the values are; but only once
+            there = self.natural(value) if self.is_view(value) else wanted
+            return own if there.is_replicated else there
+        if self.as_wide(op, wanted, own):
+            return wanted
+        return by_warp(op, wanted, own) if wanted in self.products else own
+
+    def as_wide(self, op: Op, wanted: Layout, own: Layout) -> bool:
+        """Whether an access in `wanted` moves vectors as wide as in `own`, and still fills whole sectors along the fast axis."""
+        if wanted == own or self.is_short_store(op):
+            return True
+        vec, bytes = op.attrs.get("vec", 1), op.args[0].type.dtype.element.bytes
+        first = own.reg[0] if own.reg and vec > 1 else own.lane[0]
+        fast = next((axis for axis in range(len(own.shape)) if first & own.dim_mask(axis)), len(own.shape) - 1)
+        width = [min(vec, x.contiguous_registers(fast)) for x in (wanted, own)]
+        reach = [x.consecutive(fast, w) * bytes for x, w in zip((wanted, own), width, strict=True)]
+        small = op.args[0].type.size <= SMALL
+        return (
+            width[0] >= width[1]
+            and reach[0] >= min(reach[1], SECTOR)
+            and (small or not wanted.is_replicated or own.is_replicated)
+        )
+
+    def is_short_store(self, op: Op) -> bool:
+        """Whether an op stores a line of few elements, such as one number a row: from wherever they are, moving them would cost more."""
+        return op.name == "store" and len(op.args[0].type.shape) == 1 and op.args[0].type.size <= FEW
+
+    def dot_layouts(self, op: Op) -> tuple[Layout, Layout, Layout]:
+        if "instr" in op.attrs:  # the instruction's own layout: products that share an accumulator may differ in theirs
+            a, b = operand_layouts(op)
+            return a or self.natural(op.args[0]), b or self.natural(op.args[1]), op.attrs["layout"]
+        # Plain multiply-adds read both operands from shared memory, so that any layout will do.
+        return self.natural(op.args[0]), self.natural(op.args[1]), self.layout_of(op.result)

@@ -1,0 +1,120 @@
+"""Operands that wgmma reads from shared memory: which buffer each goes to, and when it is stored.
+
+A buffer's layout must be one that a matrix descriptor can name (`layouts.wgmma`); among those the one into which the tile's own layout
+is stored with the least effort is taken. An operand that comes from outside of a loop is stored before the loop. Behind the stores
+stands a fence, since wgmma reads by another way (the async proxy) than stores are seen by; the barrier comes from `barriers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from blocknb.ir.build import Builder
+from blocknb.ir.core import Op, Value, walk, within
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+from blocknb.layouts import wgmma
+from blocknb.layouts.shared import SharedLayout, vector_cost
+
+StoreToBuffer = Callable[..., Value]
+
+
+def from_shared(op: Op) -> list[int]:
+    """The operands (0: A, 1: B) that a dot has wgmma read from shared memory; none of any other op."""
+    if op.name != "dot" or not wgmma.is_name(op.attrs.get("instr", "")):
+        return []
+    return [1] if op.attrs["registers"] else [0, 1]
+
+
+class OperandBuffers:
+    """Stores operands, each once for all dots in the same or in an inner block that read it in the same layout.
+
+    `store(value, layout, what, **attrs of alloc and local_store)` makes a buffer that holds a value.
+    """
+
+    def __init__(self, builder: Builder, store: StoreToBuffer):
+        self.builder, self.store = builder, store
+        self.stored: list[dict[tuple[Value, SharedLayout], Value]] = [{}]
+
+    def open(self) -> None:
+        """A nested block begins."""
+        self.stored.append({})
+
+    def close(self) -> None:
+        """It ends, and what was stored in it is no longer there on every way."""
+        self.stored.pop()
+
+    def before_loop(self, loop: Op, get: Callable[[Value], Value]) -> None:
+        """Stores what dots in a loop read and the loop does not make."""
+        inside = {value for block in loop.blocks for op in walk(block) for value in op.results}
+        inside.update(value for block in loop.blocks for value in block.args)
+        inside.update(value for block in loop.blocks for op in walk(block) for b in op.blocks for value in b.args)
+        wanted = []
+        for block in loop.blocks:
+            for op in walk(block):
+                sides = [side for side in from_shared(op) if op.args[side] not in inside]
+                wanted += [(op, side, get(op.args[side])) for side in sides]
+        self.make(wanted)
+
+    def lower(self, op: Op) -> tuple[Value, ...]:
+        """The operands of a dot, those from shared memory as buffers."""
+        found = dict(zip(from_shared(op), self.make([(op, i, op.args[i]) for i in from_shared(op)]), strict=True))
+        return tuple(found.get(i, value) for i, value in enumerate(op.args))
+
+    def make(self, wanted: Sequence[tuple[Op, int, Value]]) -> list[Value]:
+        buffers, count = [], len(self.stored[-1])
+        for op, side, value in wanted:
+            layout = choose(op, side, value.type)
+            buffer = next((level[value, layout] for level in self.stored if (value, layout) in level), None)
+            if buffer is None:
+                with self.builder.at(op):
+                    buffer = self.store(
+                        value,
+                        layout,
+                        f"dot operand {'ab'[side]}",
+                        align=wgmma.ALIGNMENT,
+                        tf32=value.type.dtype == t.float32,
+                    )
+                self.stored[-1][value, layout] = buffer
+            buffers.append(buffer)
+        if len(self.stored[-1]) > count:
+            with self.builder.at(wanted[-1][0]):
+                self.builder.op("fence")
+        return buffers
+
+
+def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
+    """The layout of a buffer for a tile in registers: the cheapest to store to."""
+    bits, assigned = kind.dtype.bits, kind.layout
+    assert assigned is not None
+    candidates = wgmma.buffers(kind.shape, bits, side, wgmma.part(kind.shape[side], side, op.attrs["warps"]))
+    return min(candidates, key=lambda layout: vector_cost(assigned, layout, bits))
+
+
+# -- products under way
+
+
+def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
+    """The products of a loop's own block that may still be under way when its next trip begins: all or none.
+
+    Each is a wgmma whose result is only added to by itself, a trip later, and both of whose operands are buffers that no trip writes
+    but by a copy that keeps clear of them (`copied`).
+    """
+    (block,) = loop.blocks
+    made = {value for op in walk(block) for value in op.results}
+    end, found = block.terminator, []
+    uses: dict[Value, int] = {}
+    for op in walk(block):
+        for value in op.args:
+            uses[value] = uses.get(value, 0) + 1
+    for op in block.ops:
+        if not any(inner.name == "dot" for inner in within(op)):
+            continue
+        apart = all(value in copied or value not in made for value in op.args[:2])
+        if len(from_shared(op)) < 2 or not apart or op.result not in end.args:
+            return ()
+        carried = block.args[1 + end.args.index(op.result)]
+        if op.args[2] is not carried or uses[op.result] != 1 or uses[carried] != 1:
+            return ()
+        found.append(op)
+    return tuple(found)

@@ -1,0 +1,226 @@
+"""Operands that are read into registers from shared memory, a trip ahead.
+
+Where wgmma takes A from registers because memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where an operand is computed
+from what was copied (see `operand_staging`), each trip would read and compute first, and the tensor cores wait for that. So a trip begins
+its product with what the trip before has made, and while that runs awaits the next slot and reads from it.
+
+    read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocknb.analysis import affine, ranges
+from blocknb.ir.build import Rebuild, emit_copy
+from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
+from blocknb.language.ops import OPS
+from blocknb.language.types import Buffer, Tile
+from blocknb.trace import Notes
+
+ALONE = 8  # warps from which on a team has a multiprocessor to itself: of smaller ones another CTA multiplies meanwhile
+READS = ("await", "slot", "local_load", "alloc", "local_store")  # what reading is made of, beside arithmetic
+
+
+def prefetch_operands(func: Func, notes: Notes) -> Func:
+    """The function with such operands read ahead, in loops with one product, and whose index grows."""
+    facts, users, alone = affine.analyze(func), uses(func), func.attrs["num_warps"] >= ALONE
+    forwards = (op for op in func.ops() if op.name == "for" and ranges.bounds(facts, op.args[2])[0] > 0)
+    plans = {op.id: plan for op in forwards if (plan := planned(op, users, alone)) is not None}
+    for plan in plans.values():
+        computed = any(op.name == "alloc" for op in plan.stored)
+        how = "computed" if computed else "read into registers"
+        notes(plan.dot, f"operand {'ab'[plan.side]}: {how} a trip ahead, while a product runs")
+    return OperandPrefetchRotation(func, plans).run() if plans else func
+
+
+@dataclass(frozen=True)
+class OperandPrefetchPlan:
+    """The product of a loop, which of its operands is read ahead, and the ops by which that one is stored to its buffer, if it is.
+    `reading`: in order the ops that make it, from the waits on; `made`: what of theirs is used by others; `carried`, by value of the loop
+    on which they depend: the place among what the loop carries; `sliced`: what makes the next trip's of them."""
+
+    dot: Op
+    side: int
+    stored: tuple[Op, ...]
+    reading: tuple[Op, ...]
+    made: tuple[Value, ...]
+    carried: dict[Value, int]
+    sliced: tuple[Op, ...]
+
+
+def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> OperandPrefetchPlan | None:
+    (block,) = loop.blocks
+    products = [op for op in walk(block) if op.name == "dot"]
+    if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("pending"):
+        return None
+    for side, value in enumerate(products[0].args[:2]):
+        plan = of_operand(block, products[0], side, value, users)
+        if plan is not None and (alone or not plan.stored):
+            return plan
+    return None
+
+
+def of_operand(
+    block: Block, dot: Op, side: int, value: Value, users: dict[Value, list[tuple[Op, int]]]
+) -> OperandPrefetchPlan | None:
+    """The plan for an operand of a block's product; None where it is not read into registers, or must not be read earlier."""
+    found = in_registers(block, dot, value)
+    if found is None:
+        return None
+    stored, value = found
+    reading = leading_to(block, value)
+    if reading is None or any(op in reading for op in stored) or not from_rings(reading):
+        return None
+    inside = set(reading)
+    carried = {x: i for i, x in enumerate(block.args[1:]) if any(x in op.args for op in reading)}
+    if any(block.args[0] in op.args for op in reading) or inside & behind(block, dot):
+        return None
+    used = [x for op in reading for x in op.results if any(user not in inside for user, _ in users[x])]
+    if not all(isinstance(x.type, Tile) for x in used):
+        return None
+    sliced = next_trips(block, dot, carried, inside)
+    return None if sliced is None else OperandPrefetchPlan(dot, side, stored, reading, tuple(used), carried, sliced)
+
+
+def in_registers(block: Block, dot: Op, value: Value) -> tuple[tuple[Op, ...], Value] | None:
+    """The ops that store an operand to its buffer (none if the product reads registers), and its tile; None for any other operand."""
+    if not isinstance(value.type, Buffer):
+        return ((), value) if dot.attrs.get("crossed") else None
+    made = {result: op for op in block.ops for result in op.results}
+    stores = [op for op in block.ops if op.name == "local_store" and op.args[0] is value]
+    if value not in made or made[value].name != "alloc" or len(stores) != 1:
+        return None
+    return (made[value], stores[0]), stores[0].args[1]
+
+
+def from_rings(reading: Sequence[Op]) -> bool:
+    """Whether ops read circular buffers of two slots at least: a slot is released only after the product that reads it."""
+    rings = [op.args[0].type for op in reading if op.name == "slot"]
+    return bool(rings) and all(ring.slots >= 2 for ring in rings)
+
+
+def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
+    """The ops of a block that read and compute a value, in order; None where that is anything else."""
+    made = {result: op for op in block.ops for result in op.results}
+    found, todo = set[Op](), [value]
+    while todo:
+        op = made.get(todo.pop())
+        if op is None or op in found:
+            continue
+        if op.blocks or not (OPS[op.name].pure or op.name in READS):
+            return None
+        found.add(op)
+        todo += op.args
+        if op.name in ("slot", "alloc"):
+            filled = filling(block, op)
+            if filled is None:
+                return None
+            found.add(filled)
+            todo += filled.args
+    return tuple(op for op in block.ops if op in found)
+
+
+def filling(block: Block, op: Op) -> Op | None:
+    """The one op that waits for a slot or stores to a buffer, None if there are several or none."""
+    if op.name == "slot":
+        found = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
+    else:
+        found = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
+    return found[0] if len(found) == 1 else None
+
+
+def behind(block: Block, dot: Op) -> set[Op]:
+    """The ops of a block behind its product."""
+    return set(block.ops[block.ops.index(dot) :])
+
+
+def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op]) -> tuple[Op, ...] | None:
+    """The ops behind a product that make the next trip's values, in order; None where that is more than arithmetic, or made of what is
+    read."""
+    made = {value: op for op in block.ops for value in op.results}
+    late, found = behind(block, dot), set[Op]()
+    todo = [block.terminator.args[i] for i in carried.values()]
+    while todo:
+        op = made.get(todo.pop())
+        if op is None or op in found:
+            continue
+        if op in reading:
+            return None
+        if op not in late:
+            continue
+        if not OPS[op.name].pure or op.blocks or op is dot:
+            return None
+        found.add(op)
+        todo += operands(op)
+    return tuple(op for op in block.ops if op in found)
+
+
+class OperandPrefetchRotation(Rebuild):
+    """The rebuilding walk, which does as the plans say."""
+
+    def __init__(self, func: Func, plans: dict[int, OperandPrefetchPlan]):
+        super().__init__(func, lambda op, _: self.rotate(op))
+        self.plans = plans
+        self.nothing: list[Value] = []  # what is read in trips that there are not
+
+    def rotate(self, op: Op) -> Any:
+        plan = self.plans.get(op.id)
+        if plan is None:
+            return NotImplemented
+        b, body = self.builder, op.blocks[0]
+        some = b.value("cmp", op.args[0], op.args[1], pred="lt")
+        first = {x: op.args[3 + i] for x, i in plan.carried.items()}
+        self.nothing = [b.value("const", value=zero(x), type=x.type) for x in plan.made]
+        begun = self.read(plan, some, first)
+        inner = [Value(x.type, x.name) for x in plan.made]
+        with b.block((*body.args, *inner)) as opened:
+            self.mapping.update(zip(plan.made, inner, strict=True))
+            self.trip(op, plan)
+        results = (*op.results, *(Value(x.type, x.name) for x in inner))
+        b.append(op.replace(args=(*op.args, *begun), results=results, blocks=(opened.done,)))
+        return op.results
+
+    def read(self, plan: OperandPrefetchPlan, condition: Value, known: dict[Value, Value]) -> tuple[Value, ...]:
+        """What is made of the slots of the trip whose places are known, if there is such a trip."""
+        b, known = self.builder, dict(known)
+        with b.block() as then:
+            own = {value for x in plan.reading for value in x.results}
+            for x in plan.reading:
+                used = {value: self.get(value) for value in x.args if value not in known and value not in own}
+                known.update({old: new for old, new in used.items() if old is not new})
+                emit_copy(x, b, known)
+            b.op("yield", *(known[value] for value in plan.made))
+        with b.block() as without:
+            b.op("yield", *self.nothing)
+        types = tuple(value.type for value in self.nothing)
+        return b.op("if", condition, blocks=(then.done, without.done), types=types).results
+
+    def trip(self, loop: Op, plan: OperandPrefetchPlan) -> None:
+        b, body = self.builder, loop.blocks[0]
+        end, following = body.terminator, tuple[Value, ...]()
+        for x in body.ops[:-1]:
+            if x in plan.reading or x in plan.sliced:
+                continue
+            if x is not plan.dot:
+                self.one(x)
+                continue
+            for other in plan.sliced:
+                self.one(other)
+            b.append(x.replace(args=tuple(map(self.get, x.args)), attrs={**x.attrs, "pending": 1}))
+            with b.at(x):
+                further = b.value("add", body.args[0], loop.args[2])
+                more = b.value("cmp", further, loop.args[1], pred="lt")
+                places = {value: self.get(end.args[i]) for value, i in plan.carried.items()}
+                following = self.read(plan, more, places)
+                done = b.op("dot_wait", x.result).result
+            done.name = x.result.name
+            self.mapping[x.result] = done
+        b.append(end.replace(args=(*map(self.get, end.args), *following)))
+
+
+def zero(value: Value) -> float | int:
+    """Zero, of a value's dtype."""
+    return 0.0 if value.type.dtype.is_float else 0

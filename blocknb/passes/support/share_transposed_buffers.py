@@ -1,0 +1,86 @@
+"""One buffer for a tile that products read in both orders: k in q k^T and in dS k.
+
+wgmma reads a buffer of 16-bit elements along either of its axes, and the buffer for an operand along K is byte for byte the one for its
+transpose along M or N. So where a tile and its transpose are both stored for products, the first buffer serves both: half the shared
+memory, half the copies, and a tile that is used once, which can be copied ahead.
+"""
+
+from __future__ import annotations
+
+from blocknb.ir.build import Rebuild, rebuild
+from blocknb.ir.core import Block, Func, Op, Value, definitions, uses
+from blocknb.layouts import wgmma
+from blocknb.trace import Notes
+
+
+def share_transposed(func: Func, notes: Notes) -> Func:
+    """Lets products read a buffer instead of another one that holds the same tile, or its transpose."""
+    return BufferSharing(func, notes).run()
+
+
+class BufferSharing:
+    """`instead`: by a buffer that is not needed, the one that is read, and whether its tile is the transpose."""
+
+    def __init__(self, func: Func, notes: Notes):
+        self.func, self.notes = func, notes
+        self.defs, self.users = definitions(func), uses(func)
+        self.instead: dict[Value, tuple[Value, bool]] = {}
+
+    def run(self) -> Func:
+        for block in (self.func.body, *(block for op in self.func.ops() for block in op.blocks)):
+            self.find(block)
+        return rebuild(self.func, self.visit) if self.instead else self.func
+
+    def find(self, block: Block) -> None:
+        first: dict[Value, list[tuple[Op, bool]]] = {}
+        for op in block.ops:
+            if op.name != "local_store" or op.attrs.get("tf32") or not self.only_products(op.args[0]):
+                continue
+            tile, turned = self.origin(op.args[1])
+            for other, other_turned in first.setdefault(tile, []):
+                if all(
+                    self.can_read(dot, op.args[0], other.args[0], turned != other_turned)
+                    for dot in self.readers(op.args[0])
+                ):
+                    self.instead[op.args[0]] = other.args[0], turned != other_turned
+                    break
+            else:
+                first[tile].append((op, turned))
+
+    def origin(self, value: Value) -> tuple[Value, bool]:
+        """The tile of which a value is the transpose, or itself."""
+        turned = False
+        while (op := self.defs.get(value)) is not None and op.name == "trans" and len(op.attrs["perm"]) == 2:
+            value, turned = op.args[0], turned != (tuple(op.attrs["perm"]) == (1, 0))
+        return value, turned
+
+    def readers(self, buffer: Value) -> list[Op]:
+        return [op for op, _ in self.users[buffer] if op.name != "local_store"]
+
+    def only_products(self, buffer: Value) -> bool:
+        """Whether a buffer is written once, and read by wgmma alone."""
+        stores = len(self.users[buffer]) - len(self.readers(buffer))
+        return stores == 1 and all(wgmma.is_name(op.attrs.get("instr", "")) for op in self.readers(buffer))
+
+    def can_read(self, dot: Op, own: Value, other: Value, turned: bool) -> bool:
+        """Whether a matrix descriptor says how the product's operand lies in the other buffer."""
+        side, kind = dot.args.index(own), other.type
+        lies_as = 1 - side if turned else side
+        part = wgmma.part(kind.shape[lies_as], side, dot.attrs["warps"])
+        return wgmma.describe(kind.layout, kind.dtype.bits, lies_as, part) is not None
+
+    def visit(self, op: Op, rebuild: Rebuild) -> object:
+        if op.name == "alloc" and op.result in self.instead:
+            return op.results  # nobody uses it
+        if op.name == "local_store" and op.args[0] in self.instead:
+            self.notes(
+                op, f"{op.args[0].name or 'a tile'}: read by products from the buffer of its transpose, or of itself"
+            )
+            return ()
+        if op.name != "dot" or not any(value in self.instead for value in op.args[:2]):
+            return NotImplemented
+        found = [self.instead.get(value, (value, False)) for value in op.args]
+        turned = tuple(side for side, (_, flipped) in enumerate(found) if flipped)
+        attrs = {**op.attrs, "turned": turned} if turned else op.attrs
+        rebuild.builder.append(op.replace(args=tuple(value for value, _ in found), attrs=attrs))
+        return op.results

@@ -1,0 +1,25 @@
+"""How many stages a loop has: the number of iterations whose loads are under way or in use at a time (`num_stages`)."""
+
+from __future__ import annotations
+
+from blocknb.ir.core import Func, Op
+
+#: The stages of a loop for which neither the launch nor `tl.range` names a number: with 1, no load is issued ahead.
+STAGES = 1
+#: The same for loops with products, as in Triton.
+DOT_STAGES = 3
+
+VIEWS = ("trans", "reshape", "expand_dims")  # the views between a load and the buffer in which its tile is stored
+
+
+def multiplies(loop: Op) -> bool:
+    """Whether a loop makes a product in each iteration, and not in a loop within it."""
+    return any(op.name == "dot" or (op.name == "if" and multiplies(op)) for block in loop.blocks for op in block.ops)
+
+
+def stages(func: Func, loop: Op) -> int:
+    """The number of stages of a loop: its own, that of the launch, or the default."""
+    named = loop.attrs.get("num_stages", func.attrs.get("num_stages"))
+    if named is not None:
+        return int(named)
+    return DOT_STAGES if multiplies(loop) else STAGES

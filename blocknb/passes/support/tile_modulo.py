@@ -1,0 +1,80 @@
+"""Remainders of whole tiles: `(x + arange(0, n)) % m` is `x % m + arange(0, n)` where n divides x and m, and x is not negative.
+
+So rows that wrap around at the end of an array (Triton's way to do without a mask) are rows side by side, if the array ends with a tile.
+A launch knows whether it does: arguments by which a kernel takes remainders have versions for multiples of 64, 128 and 256.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.analysis import axis_info
+from blocknb.analysis.axis_info import PROMISES
+from blocknb.analysis.polynomials import nonnegative
+from blocknb.ir.core import Op, Value
+from blocknb.passes.support.rewriting import RewriteContext
+
+
+def whole_tile(op: Op, rewriter: RewriteContext) -> Value | None:
+    """What a remainder comes to if its tile is never cut."""
+    counted, modulus = (rewriter.definition.get(a) for a in op.args)
+    if counted is None or modulus is None or modulus.name not in ("splat", "const"):
+        return None
+    start, steps = _parts(op.args[0], counted, rewriter)
+    if steps is None or not _divided(op, rewriter):
+        return None
+    if start is not None:
+        scalar = modulus.args[0] if modulus.name == "splat" else rewriter.const(modulus.attrs["value"], start.type)
+        shape: dict[str, Any] = {"shape": op.result.type.shape}
+        if op.result.type.layout is not None:
+            shape["layout"] = op.result.type.layout
+        wrapped = rewriter.make("splat", rewriter.make("rem", start, scalar), **shape)
+        steps = rewriter.make("add", wrapped, steps)
+    size, name = op.result.type.shape[0], _name(op, rewriter)
+    why = (
+        f"{name} is a multiple of {size}"
+        if name.isdigit()
+        else f"this version is for {name} that is a multiple of {size}, and the launch chooses"
+    )
+    rewriter.note(op, f"% {name} wraps around between tiles, never within one: {why}")
+    return steps
+
+
+def _parts(value: Value, op: Op, rewriter: RewriteContext) -> tuple[Value | None, Value | None]:
+    """The scalar (None: zero) and the count from zero whose sum a tile is; no count where it is none."""
+    if _counts(op, rewriter):
+        return None, value
+    if op.name != "add":
+        return None, None
+    for a, b in (op.args, op.args[::-1]):
+        first, second = rewriter.definition.get(a), rewriter.definition.get(b)
+        if first is not None and first.name == "splat" and second is not None and _counts(second, rewriter):
+            return first.args[0], b
+    return None, None
+
+
+def _counts(op: Op | None, rewriter: RewriteContext) -> bool:
+    while op is not None and op.name == "cast" and op.result.type.dtype.kind == "int":
+        op = rewriter.definition.get(op.args[0])
+    return op is not None and op.name == "arange" and op.attrs["start"] == 0
+
+
+def _divided(op: Op, rewriter: RewriteContext) -> bool:
+    """Whether the tile's size divides where it starts and the modulus, and its start is not negative."""
+    facts, size = rewriter.facts, op.result.type.shape[0]
+    before = facts.definition.get(op.result)
+    if before is None:  # made in this round, and nothing is known of it before the next
+        rewriter.again = True
+        return False
+    number, modulus = (facts.form(a) for a in before.args)
+    cut = None if number is None else number.split(0)
+    if cut is None or modulus is None or any(s.axes for s in modulus.symbols()):
+        return False
+    if any(v > size for name in PROMISES for v in op.attrs.get(name, ())):
+        return False  # which would be lost
+    divided = all(axis_info.form_divisor(facts, form, None, 1) % size == 0 for form in (cut[1], modulus))
+    return divided and cut[0].constant == 1 and nonnegative(facts, cut[1])
+
+
+def _name(op: Op, rewriter: RewriteContext) -> str:
+    return str(rewriter.facts.form(rewriter.facts.definition[op.result].args[1]))

@@ -1,0 +1,38 @@
+"""Views: broadcasts, reshapes and transposes, which move no data in any layout, and what they ask of the tiles behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.ir.core import Op, Value
+from blocknb.layouts.linear import Layout
+
+POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
+MOVING = ("expand_dims", "reshape", "trans")  # what gives its operand's layout on
+VIEWS = (*MOVING, "broadcast")
+
+
+def operand_layout(op: Op, value: Value, layout: Layout) -> Any:
+    """The layout an operand must have so that the op's result has `layout` and no data moves; None for a scalar."""
+    if not value.type.shape:
+        return None
+    match op.name:
+        case "expand_dims":
+            return layout.expand_dims_inverse(op.attrs["axis"])
+        case "broadcast":
+            return layout.broadcast_inverse(value.type.shape)
+        case "reshape":
+            return layout.reshape(value.type.shape)
+        case "trans":
+            return layout.trans_inverse(op.attrs["perm"])
+    return layout
+
+
+def moved_layout(op: Op, layout: Layout) -> Layout:
+    """The layout that the result of an op of MOVING has, from its operand's."""
+    match op.name:
+        case "expand_dims":
+            return layout.expand_dims(op.attrs["axis"])
+        case "reshape":
+            return layout.reshape(op.attrs["shape"])
+    return layout.trans(op.attrs["perm"])

@@ -1,0 +1,468 @@
+"""Cuts a function in two, as the pass `warp_specialization` has planned: what copies, and what computes.
+
+The producer's part is found backwards: from the coordinates of what is copied, and from the bounds and conditions of the loops and
+branches around it, to whatever these are made of. All of that are scalars, and it is made again for the producer; the team keeps its
+own. A loop that is kept carries on, beside its own values, the place in each ring that is used in it: the slot, and the parity of the
+phase in which that slot is.
+
+The team is done with a slot behind the last product that reads it. Where products outlast their trip, that is a trip later; then the slot
+of the trip before is carried on as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from blocknb.analysis import tma_boxes
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.polynomials import trips
+from blocknb.ir.build import Builder, Rebuild, emit_copy
+from blocknb.ir.core import Block, Func, Op, Value, walk, within
+from blocknb.language import types as t
+from blocknb.passes.support import program_order
+from blocknb.passes.support.backward_slice import BackwardSlice
+from blocknb.passes.support.division_by_invariant import InvariantDivisions, along_axes
+from blocknb.passes.support.pipeline_state import NUMBER, PipelineState, fresh
+from blocknb.passes.support.warp_plan import CopyGroup, TmaCopy, WarpSpecializationPlan
+
+# -- the two parts
+
+
+class WarpPartition:
+    """The function with roles."""
+
+    def __init__(self, func: Func, plan: WarpSpecializationPlan, facts: Facts, needs: BackwardSlice):
+        self.func, self.plan, self.facts, self.needed = func, plan, facts, needs.values
+        self.builder = Builder(first_id=func.next_id)
+        self.maps: dict[int, Value] = {}
+        self.rings: dict[int, list[Value]] = {}
+        self.full: dict[int, Value] = {}
+        self.empty: dict[int, Value] = {}
+        self.programs: Value | None = None
+        self.own: dict[int, Value] = {}  # of several teams: buffers of their own, by the id of the op that makes them
+        self.counts: dict[int, Value] = {}  # and how many slots of each ring a program uses
+        self.turns: Value | None = None
+        self.quotients: InvariantDivisions | None = None
+
+    def run(self) -> Func:
+        b, num_warps = self.builder, self.func.attrs["num_warps"]
+        self.tensor_maps()
+        for ring in self.plan.rings:
+            made = []
+            for copy in ring.copies:
+                alloc = self.facts.definition[copy.buffer]
+                with b.at(alloc):
+                    made.append(
+                        b.value("alloc", **{**alloc.attrs, "type": replace(copy.buffer.type, slots=ring.slots)})
+                    )
+                made[-1].name = copy.buffer.name
+            self.rings[id(ring)] = made
+            self.full[id(ring)] = full = b.value("mbarriers", slots=ring.slots, arrivals=1)
+            self.empty[id(ring)] = empty = b.value("mbarriers", slots=ring.slots, arrivals=num_warps)
+            full.name, empty.name = "full", "empty"
+        if self.plan.teams > 1:
+            self.several()
+        if self.plan.persistent:
+            self.quotients = InvariantDivisions(self.func, self.facts)
+            self.quotients.prepare(b)
+        b.op("barrier")
+        if self.plan.persistent:
+            x, y, z = (b.value("num_programs", axis=axis) for axis in range(3))
+            self.programs = b.value("mul", b.value("mul", x, y), z)
+        blocks = []
+        for role in (ConsumerPart(self), ProducerPart(self)):
+            with b.block() as opened:
+                role.all()
+                b.op("yield")
+            blocks.append(opened.done)
+        teams: dict[str, Any] = {"teams": self.plan.teams} if self.plan.teams > 1 else {}
+        b.op(
+            "roles",
+            blocks=blocks,
+            warps=(num_warps * self.plan.teams, self.plan.warps),
+            registers=self.plan.registers,
+            **teams,
+        )
+        cut = self.func.replace(body=Block(self.func.body.args, b.finish()))
+        return cut.with_attrs(persistent=True) if self.plan.persistent else cut
+
+    def several(self) -> None:
+        """What teams need that take turns: mbarriers, a place in shared memory for each, and where they go on in the rings."""
+        b, made, copied = self.builder, dict[Value, Value](), {c.buffer for g in self.plan.groups for c in g.copies}
+        self.turns = b.value("mbarriers", slots=self.plan.teams, arrivals=self.func.attrs["num_warps"])
+        self.turns.name = "turns"
+        for op in self.func.ops():
+            if op.name == "alloc" and op.result not in copied:
+                with b.at(op):
+                    kind = replace(op.attrs["type"], slots=self.plan.teams)
+                    self.own[op.id] = b.value("alloc", **{**op.attrs, "type": kind})
+        for group in self.plan.groups:
+            count, ring = b.const(1, t.int32), id(group.ring or group)
+            if group.loop is not None:
+                lower, upper, step = (
+                    tma_boxes.at_top(b, self.facts, self.facts.integer(x), t.int32, made) for x in group.loop.args[:3]
+                )
+                count = trips(b, lower, upper, step)
+            self.counts[ring] = b.value("add", self.counts[ring], count) if ring in self.counts else count
+
+    def tensor_maps(self) -> None:
+        b, made, known = self.builder, dict[Value, Value](), dict[tuple, Value]()
+        for group in self.plan.groups:
+            for copy in group.copies:
+                box = copy.box
+                key = (box.root, box.dims, box.strides, copy.kind)
+                if key not in known:
+                    with b.at(copy.load):
+                        numbers = [tma_boxes.at_top(b, self.facts, x, t.int64, made) for x in (*box.dims, *box.strides)]
+                        known[key] = b.value("tensor_map", box.root, *numbers, type=copy.kind)
+                        known[key].name = box.root.name
+                self.maps[id(copy)] = known[key]
+
+    def inside(self, op: Op) -> list[CopyGroup]:
+        """The rings used in the blocks of an op."""
+        blocks = {id(block) for block in op.blocks}
+        for block in op.blocks:
+            blocks |= {id(inner) for nested in walk(block) for inner in nested.blocks}
+        found = {
+            id(group.ring or group): group.ring or group for group in self.plan.groups if id(group.block) in blocks
+        }
+        return list(found.values())
+
+
+class RolePart:
+    """What both parts share: the loop over programs."""
+
+    roles: WarpPartition
+    builder: Builder
+    places: PipelineState
+
+    def all(self) -> None:
+        """The whole of the function's body, once or for one program after another."""
+        roles, b, rings = self.roles, self.builder, self.roles.plan.rings
+        self.places = PipelineState(b, rings)
+        if roles.programs is None:
+            self.body()
+            return
+        first, step = b.value("cta_id"), b.value("num_ctas")
+        first, step, start = self.begin(first, step)
+        start = [*self.places.values(rings), *start]
+        program, inner = (
+            Value(NUMBER, "program"),
+            [*fresh(rings), *(Value(value.type) for value in start[2 * len(rings) :])],
+        )
+        with b.block((program, *inner)) as opened:
+            self.places.enter(rings, inner)
+            self.program_ids(self.place(program))
+            more = self.one_program(inner[2 * len(rings) :])
+            b.op("yield", *self.places.values(rings), *more)
+        b.op("for", first, roles.programs, step, *start, blocks=(opened.done,))
+
+    def place(self, program: Value) -> list[Value]:
+        """Where in the grid the program of a number stands (see `program_order`)."""
+        b, width = self.builder, self.roles.func.attrs.get("order")
+        do = program_order.arithmetic(b)
+        x, y = (b.value("num_programs", axis=axis) for axis in range(2))
+        if width is None:
+            return along_axes(b, program, x, y)
+        plane = do("mul", x, y)
+        at = program_order.place(do, do("rem", program, plane), x, y, b.const(width, t.int32))
+        return [*at, do("div", program, plane)]
+
+    def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
+        """The first program and the distance to the next, and what is carried beside places in rings."""
+        return first, step, []
+
+    def one_program(self, carried: Sequence[Value]) -> list[Value]:
+        """The body of one program; what is carried to the next."""
+        self.body()
+        return []
+
+    def body(self) -> None:
+        raise NotImplementedError
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        raise NotImplementedError
+
+
+def fences(block: Block, copied: Collection[int], facts: Facts, behind: bool = False) -> set[int]:
+    """The fences behind stores to products' operands that are not `copied`; `behind`: such a store stands before the block."""
+    found: set[int] = set()
+    for op in block.ops:
+        for inner in op.blocks:
+            found |= fences(inner, copied, facts, behind)
+        if op.name == "fence" and behind:
+            found.add(op.id)
+        stores = (x for x in within(op) if x.name == "local_store" and x.id not in copied)
+        behind = op.name != "fence" and (behind or any(facts.definition[x.args[0]].attrs.get("align") for x in stores))
+    return found
+
+
+class ConsumerPart(RolePart, Rebuild):
+    """Everything but the copies, which it awaits."""
+
+    def __init__(self, roles: WarpPartition):
+        Rebuild.__init__(self, roles.func, lambda op, _: self.visit_op(op))
+        self.roles, self.builder = roles, roles.builder
+        facts, groups = roles.facts, roles.plan.groups
+        self.ids: Sequence[Value] = ()
+        self.stores = {copy.store.id: group for group in groups for copy in group.copies}
+        self.gone = {op.id for g in groups for c in g.copies for op in (c.load, *c.views, facts.definition[c.buffer])}
+        self.last: dict[int, list[CopyGroup]] = {}
+        for group in groups:
+            if not group.lasting:
+                self.last.setdefault(group.last.id, []).append(group)
+        products = {op.id: op for g in groups for op in g.lasting}
+        self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
+        self.before: dict[int, Value] = {}  # of a ring whose products outlast a trip: the slot of the trip before
+        stored = {c.store.id for g in groups for c in g.copies}
+        self.fences = fences(roles.func.body, stored, facts)
+        self.awaited: set[int] = set()
+        # Groups that are read into registers, and the blocks in which no fence stands behind that yet.
+        self.reading: dict[int, Block] = {}
+        self.team: Value | None = None  # its number, where there are several
+        sites = [op for op in roles.func.body.ops if op.blocks and roles.inside(op)]
+        self.final = sites[-1].id if sites else -1
+
+    def begin(self, first: Value, step: Value) -> tuple[Value, Value, list[Value]]:
+        """Of several teams each takes every so many-th program, the first team the first. Its places in the rings are behind those of
+        the teams before, whose turn it is before its own: the first one need not wait for that."""
+        if self.roles.turns is None:
+            return first, step, []
+        b = self.builder
+        self.team = b.value("team_id")
+        for ring in self.roles.plan.rings:
+            self.places.skip(ring, b.value("mul", self.team, self.roles.counts[id(ring)]))
+        turn = b.value("sub", b.const(1, t.int32), self.team)
+        ahead = b.value("mul", self.team, step)
+        return b.value("add", first, ahead), b.value("mul", step, b.const(self.roles.plan.teams, t.int32)), [turn]
+
+    def one_program(self, carried: Sequence[Value]) -> list[Value]:
+        if self.roles.turns is None:
+            return super().one_program(carried)
+        b, (turn,) = self.builder, carried
+        turn.name = "turn"
+        assert self.team is not None, "`begin` has found it"
+        b.op("await", self.roles.turns, self.team, turn)
+        self.body()
+        for ring in self.roles.plan.rings:
+            self.places.skip(ring, self.roles.counts[id(ring)])
+        return [b.value("xor", turn, b.const(1, t.int32))]
+
+    def pass_on(self) -> None:
+        """The products of a program are issued: the next team may begin."""
+        b = self.builder
+        if self.team is not None and self.roles.turns is not None:
+            b.op("arrive", self.roles.turns, b.value("sub", b.const(1, t.int32), self.team))
+
+    def body(self) -> None:
+        self.ops(self.func.body.ops)
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        self.ids = ids
+
+    def one(self, op: Op) -> None:
+        super().one(op)
+        if op.name == "fence" and op.id in self.fences:
+            self.reading = {id: block for id, block in self.reading.items() if op not in block.ops}
+        for group in self.last.get(op.id, ()):
+            ring = group.ring or group
+            with self.builder.at(op):
+                if self.reading.pop(id(group), None) is not None:
+                    self.builder.op("fence")  # the copy engine writes by another way than threads read
+                self.builder.op("arrive", self.roles.empty[id(ring)], self.places.now[id(ring)][0])
+                self.places.advance(ring)
+
+    def visit_op(self, op: Op) -> object:
+        if op.id in self.gone or (op.name == "fence" and op.id not in self.fences):
+            return op.results
+        if op.id in self.stores:
+            if id(self.stores[op.id]) not in self.awaited:
+                self.awaits(self.stores[op.id])
+            return ()
+        if op.name == "program_id" and self.ids:
+            return [self.ids[op.attrs["axis"]]]
+        if self.roles.quotients is not None and (found := self.roles.quotients.emit(self.builder, self.get, op)):
+            return [found]
+        if op.id in self.roles.own and self.team is not None:
+            return [self.builder.value("slot", self.roles.own[op.id], self.team)]
+        if op.id in self.late:
+            self.product(op)
+            return op.results
+        if op.name == "for" and self.roles.inside(op):
+            return self.loop(op)
+        if op.name == "if" and self.roles.inside(op):
+            return self.branch(op)
+        return NotImplemented
+
+    def awaits(self, group: CopyGroup) -> None:
+        b, ring = self.builder, group.ring or group
+        self.awaited.add(id(group))
+        if group.computed:
+            self.reading[id(group)] = group.block
+        slot, parity = self.places.now[id(ring)]
+        b.op("await", self.roles.full[id(ring)], slot, parity)
+        for copy, buffers in zip(group.copies, self.roles.rings[id(ring)], strict=True):
+            self.mapping[copy.buffer] = found = b.value("slot", buffers, slot)
+            found.name = copy.buffer.name
+
+    def product(self, op: Op) -> None:
+        """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
+        groups = self.late[op.id]
+        lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
+        self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
+        for group in groups:
+            self.leave(group.ring or group)
+            self.places.advance(group.ring or group)
+
+    def leave(self, ring: CopyGroup, goes_on: bool = True) -> None:
+        """Arrives for the slot of the trip before, if there was one."""
+        b, before = self.builder, self.before[id(ring)]
+        was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
+        b.op("arrive", self.roles.empty[id(ring)], before, was)
+        if goes_on:
+            self.before[id(ring)] = self.places.now[id(ring)][0]
+
+    def loop(self, op: Op) -> list[Value]:
+        b, rings, body = self.builder, self.roles.inside(op), op.blocks[0]
+        groups = [g for g in self.roles.plan.groups if g.block is body and g.lasting]
+        late = [g.ring or g for g in groups]
+        init = [*self.places.values(rings), *(b.const(-1, t.int32) for _ in late)]
+        inner = [*fresh(rings), *(Value(NUMBER, "before") for _ in late)]
+        with b.block((*body.args, *inner)) as opened:
+            self.places.enter(rings, inner)
+            self.before.update(zip(map(id, late), inner[2 * len(rings) :], strict=True))
+            self.ops(body.ops[:-1])
+            end = body.terminator
+            after = [*self.places.values(rings), *(self.before[id(ring)] for ring in late)]
+            b.append(end.replace(args=(*map(self.get, end.args), *after)))
+        outer = [Value(value.type) for value in inner]
+        b.append(op.replace(args=(*op.args, *init), results=(*op.results, *outer), blocks=(opened.done,)))
+        self.places.enter(rings, outer)
+        self.before.update(zip(map(id, late), outer[2 * len(rings) :], strict=True))
+        if op.id == self.final:
+            self.pass_on()
+        return self.waited(op, late, groups)
+
+    def waited(self, op: Op, late: Sequence[CopyGroup], groups: Sequence[CopyGroup]) -> list[Value]:
+        """The results of a loop, those of products that outlast trips behind a wait."""
+        products = {x.id: x for g in groups for x in g.lasting}.values()
+        if not products:
+            return list(op.results)
+        end = op.blocks[0].terminator
+        summed = [op.results[end.args.index(x.result)] for x in products]
+        there = dict(zip(summed, self.builder.op("dot_wait", *summed).results, strict=True))
+        for ring in late:
+            self.leave(ring, goes_on=False)
+        return [there.get(value, value) for value in op.results]
+
+    def branch(self, op: Op) -> Sequence[Value]:
+        b, rings = self.builder, self.roles.inside(op)
+        before, blocks = dict(self.places.now), []
+        for block in op.blocks:
+            self.places.now = dict(before)
+            with b.block() as opened:
+                self.ops(block.ops[:-1])
+                end = block.terminator
+                b.append(end.replace(args=(*map(self.get, end.args), *self.places.values(rings))))
+            blocks.append(opened.done)
+        outer = fresh(rings)
+        attrs = {**op.attrs, "types": (*op.attrs["types"], *(value.type for value in outer))}
+        b.append(op.replace(results=(*op.results, *outer), blocks=tuple(blocks), attrs=attrs))
+        self.places.enter(rings, outer)
+        return op.results
+
+
+class ProducerPart(RolePart):
+    """The copies, and what leads to them, made again."""
+
+    def __init__(self, roles: WarpPartition):
+        self.roles, self.builder, self.needed = roles, roles.builder, roles.needed
+        self.mapping: dict[Value, Value] = {}
+        self.ids: Sequence[Value] = ()
+        self.copied: dict[int, list[CopyGroup]] = {}
+        for group in roles.plan.groups:
+            place = {op.id: i for i, op in enumerate(group.block.ops)}
+            last = max((copy.load for copy in group.copies), key=lambda op: place[op.id])
+            self.copied.setdefault(last.id, []).append(group)
+
+    def body(self) -> None:
+        self.ops(self.roles.func.body.ops)
+
+    def program_ids(self, ids: Sequence[Value]) -> None:
+        self.ids = ids
+
+    def get(self, value: Value) -> Value:
+        return self.mapping.get(value, value)
+
+    def ops(self, ops: Sequence[Op]) -> None:
+        quotients = self.roles.quotients
+        for op in ops:
+            rings = self.roles.inside(op) if op.blocks else []
+            if op.id in self.copied:
+                for group in self.copied[op.id]:
+                    self.copy(group)
+            if not rings and not any(value in self.needed for value in op.results):
+                continue
+            if op.name == "program_id" and self.ids:
+                self.mapping[op.result] = self.ids[op.attrs["axis"]]
+            elif op.name == "for":
+                self.loop(op, rings)
+            elif op.name == "if":
+                self.branch(op, rings)
+            elif quotients is not None and (found := quotients.emit(self.builder, self.get, op)):
+                self.mapping[op.result] = found
+            else:
+                emit_copy(op, self.builder, self.mapping)
+
+    def copy(self, group: CopyGroup) -> None:
+        b, roles, ring = self.builder, self.roles, group.ring or group
+        slot, parity = self.places.now[id(ring)]
+        with b.at(group.copies[0].load):
+            b.op("await", roles.empty[id(ring)], slot, b.value("xor", parity, b.const(1, t.int32)))
+            b.op("expect", roles.full[id(ring)], slot, bytes=group.bytes)
+        for copy, buffers in zip(group.copies, roles.rings[id(ring)], strict=True):
+            self.copy_one(copy, buffers, roles.full[id(ring)], slot)
+        with b.at(group.copies[0].load):
+            self.places.advance(ring)
+
+    def copy_one(self, copy: TmaCopy, buffers: Value, full: Value, slot: Value) -> None:
+        b = self.builder
+        with b.at(copy.load):
+            to = b.value("slot", buffers, slot)
+            start = [tma_boxes.emit(b, self.get, poly, t.int32) for poly in copy.box.start]
+            b.op("copy_bulk", to, self.roles.maps[id(copy)], full, slot, *start, axes=copy.axes)
+
+    def loop(self, op: Op, rings: Sequence[CopyGroup]) -> None:
+        b, body = self.builder, op.blocks[0]
+        kept = [i for i, value in enumerate(body.args[1:]) if value in self.needed or op.results[i] in self.needed]
+        index = Value(body.args[0].type, body.args[0].name)
+        own, inner = [Value(body.args[i + 1].type, body.args[i + 1].name) for i in kept], fresh(rings)
+        args = [*map(self.get, op.args[:3]), *(self.get(op.args[3 + i]) for i in kept), *self.places.values(rings)]
+        with b.at(op), b.block((index, *own, *inner)) as opened:
+            self.mapping.update({body.args[0]: index, **{body.args[i + 1]: v for i, v in zip(kept, own, strict=True)}})
+            self.places.enter(rings, inner)
+            self.ops(body.ops[:-1])
+            end = body.terminator
+            b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+        with b.at(op):
+            made = b.op("for", *args, blocks=(opened.done,))
+        self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
+        self.places.enter(rings, made.results[len(kept) :])
+
+    def branch(self, op: Op, rings: Sequence[CopyGroup]) -> None:
+        b, kept = self.builder, [i for i, value in enumerate(op.results) if value in self.needed]
+        before, blocks = dict(self.places.now), []
+        for block in op.blocks:
+            self.places.now = dict(before)
+            with b.at(op), b.block() as opened:
+                self.ops(block.ops[:-1])
+                end = block.terminator
+                b.op("yield", *(self.get(end.args[i]) for i in kept), *self.places.values(rings))
+            blocks.append(opened.done)
+        types = (*(op.results[i].type for i in kept), *(NUMBER for _ in fresh(rings)))
+        with b.at(op):
+            made = b.op("if", self.get(op.args[0]), blocks=blocks, types=types)
+        self.mapping.update({op.results[i]: v for i, v in zip(kept, made.results[: len(kept)], strict=True)})
+        self.places.enter(rings, made.results[len(kept) :])

@@ -1,0 +1,143 @@
+"""The plan of warp specialization: which loads the producer warp copies by TMA, into which circular buffers.
+
+`memory/warp_specialization` makes the plan, `support/warp_partition` carries it out, and `support/pipeline_state` counts slots and phases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from blocknb.analysis.tma_boxes import TmaBox
+from blocknb.ir.core import Block, Op, Value
+from blocknb.language.bulk import TensorMap
+from blocknb.layouts import wgmma
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+#: Shared memory of one of two CTAs that share a multiprocessor: of 228 KB, each needs 1 KB for itself.
+HALF = 113 * 1024
+
+
+@dataclass(eq=False)
+class TmaCopy:
+    """A load that the copy engine does: the box, the views between it and the buffer, and the store to that buffer."""
+
+    load: Op
+    views: tuple[Op, ...]
+    store: Op
+    box: TmaBox
+    kind: TensorMap
+    axes: tuple[int, ...]  # the array's axis of each of the buffer's
+
+    @property
+    def buffer(self) -> Value:
+        return self.store.args[0]
+
+
+@dataclass(eq=False)
+class CopyGroup:
+    """Copies that are awaited together, at one place: they share mbarriers. `slots` of each ring; `block` in which they stand; `last` the
+    op of that block behind which they are read no more; `lasting` the products that then still run. `computed`: they are read into
+    registers to be computed with."""
+
+    copies: list[TmaCopy]
+    block: Block
+    loop: Op | None
+    slots: int
+    wanted: int
+    named: bool
+    last: Op
+    lasting: tuple[Op, ...] = ()
+    ring: CopyGroup | None = None  # the group in whose slots these copies go
+    computed: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(copy.buffer.type.bytes for copy in self.copies)
+
+    @property
+    def key(self) -> tuple:
+        return tuple((copy.buffer.type, copy.kind) for copy in self.copies)
+
+
+@dataclass
+class WarpSpecializationPlan:
+    """What is copied, and whether a CTA takes several programs."""
+
+    groups: list[CopyGroup] = field(default_factory=list)
+    persistent: bool = False
+    alone: bool = True
+    registers: tuple[int, int] | None = None
+    teams: int = 1
+
+    @property
+    def warps(self) -> int:
+        """The producer's."""
+        return wgmma.GROUP if self.registers else 1
+
+    @property
+    def rings(self) -> list[CopyGroup]:
+        return [group for group in self.groups if group.ring is None]
+
+    @property
+    def bytes(self) -> int:
+        """Of all rings."""
+        return sum(ring.slots * ring.bytes for ring in self.rings)
+
+    def most(self, target: Target) -> int:
+        """The bytes of shared memory that the program may take."""
+        return target.max_shared if self.alone or any(ring.named for ring in self.rings) else HALF
+
+    def smaller(self, notes: Notes) -> WarpSpecializationPlan | None:
+        """The plan with a slot less where most are, None if there is none to spare."""
+        if early := [ring for ring in self.rings if ring.loop is None and ring.slots > 1]:
+            early[0].slots -= 1  # it only comes earlier for the second one
+            return self
+        least = min(2, max(ring.slots for ring in self.rings))
+        largest = max(self.rings, key=lambda ring: (ring.slots > least, ring.bytes * ring.slots))
+        if largest.slots <= least:
+            for group in self.groups:
+                for copy in group.copies:
+                    notes(
+                        copy.load,
+                        "not copied by a warp of its own: shared memory has no room for two of its tiles",
+                        "missed",
+                    )
+            return None
+        largest.slots -= 1
+        return self
+
+    def explain(self, notes: Notes) -> None:
+        for group in self.groups:
+            slots = (group.ring or group).slots
+            for copy in group.copies:
+                size = copy.buffer.type.bytes
+                text = f"copied by TMA, by a warp of its own: {slots} slot{'s' if slots > 1 else ''} of {size} bytes"
+                if copy.kind.swizzle:
+                    text += f", {copy.kind.swizzle}-byte swizzle"
+                if group.ring is not None:
+                    text += (
+                        f", those of the loop at line {group.ring.loop.loc.line}"
+                        if group.ring.loop and group.ring.loop.loc
+                        else ""
+                    )
+                if copy.store.attrs.get("tf32"):
+                    text += "; cut off to tf32 by wgmma, not rounded"
+                if group.named and slots < group.wanted:
+                    text += f" (not {group.wanted}: for want of shared memory)"
+                notes(copy.load, text)
+            for op in group.lasting:
+                notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+        if self.registers:
+            team, producer = self.registers
+            notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")
+        if self.teams > 1:
+            notes(
+                None,
+                f"{self.teams} teams of warps take turns: one multiplies for its program while the other stores (ping-pong)",
+            )
+        if self.persistent:
+            notes(
+                None,
+                "each CTA takes one program after another, so that copies for the next begin while the last is stored",
+            )

@@ -1,0 +1,144 @@
+"""How many warps a program has, where neither the launch nor the decorator says.
+
+Few warps have a row to themselves or nearly so: a reduction among them costs little, and each thread has several loads in flight. Many
+are needed where a tile would not fit into the registers of few. The numbers below were read off an H200's times of softmax and norms
+over all `num_warps` (rows of 256 to 32768 elements, fp32 and fp16); what was not measured has the four warps that it has in Triton.
+
+Of products the accumulators decide: they stay in registers from the first trip of a loop to the last, 128 x 128 of them in those of four
+warps and 128 x 256 in those of eight. Where one product's result is multiplied again (attention) both are there at once, and what lies
+between them keeps a warp busy: four warps, which multiply together on Hopper, for each 64 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+
+from blocknb.analysis import affine
+from blocknb.ir.core import Block, Func, Op, Value
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.pipelining_support import counted
+from blocknb.passes.tile.coalesce import widest
+from blocknb.passes.tile.select_wgmma import made_of_dots
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+USUAL = 4
+MOST = 16
+LOADED = 512  # elements loaded that are worth a warp, as long as these are few
+LARGE = 2048  # elements of the largest tile that a warp keeps, 64 a thread
+#: Registers of a thread for what products leave, beside addresses, fragments and what else is computed; of 16 warps a thread has 128.
+ACCUMULATORS = ((4, 160), (8, 160), (MOST, 80))
+SINGLE = (
+    96  # of four warps, where operands are fp32: these take registers on their way to shared memory, or many addresses
+)
+ROWS = 64  # of chained products, for four warps
+#: What the rule for few warps was not measured with.
+OTHERS = {"for": "a loop", "while": "a loop", "scan": "a scan", "flip": "elements that move", "gather": "elements that move",
+          "atomic": "atomics", "atomic_cas": "atomics", "dot": "products", "asm": "inline assembly"}  # fmt: skip
+
+
+def applies(func: Func, target: Target) -> bool:
+    return "num_warps" not in func.attrs
+
+
+@gpu_pass(applies=applies)
+def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
+    """Chooses the number of warps where the launch and the decorator name none
+
+    When: nobody names `num_warps`.
+
+    What: a kernel that reduces rows gets one warp per 512 elements that a program loads, up to four, and up to eight if it loads several
+    such rows. A tile of more than 8192 elements gets one warp per 2048 elements, up to 16. A kernel with products gets four warps if
+    their results fit into the registers of four, otherwise eight or 16. Every other kernel gets four.
+
+    Why: few warps reduce a row cheaply and keep several loads in flight per thread. Many warps are needed where a tile would not fit into
+    registers.
+
+    Limits: the numbers were measured on an H200 with softmax and norms. Kernels of other kinds keep the four warps that they have in
+    Triton.
+
+    Before:
+
+        func @softmax(%x: ptr<f32>, %n: i32) tile {
+          %v = load %p, %mask : tile<1024xf32>
+          %m = reduce %v {axis=0} max : f32
+        }
+
+    After:
+
+        func @softmax(%x: ptr<f32>, %n: i32) tile {num_warps=2} {
+          %v = load %p, %mask : tile<1024xf32>
+          %m = reduce %v {axis=0} max : f32
+        }
+    """
+    count, why = choice(func)
+    notes(None, f"num_warps: {count}, {why}; nobody named it")
+    return func.replace(attrs=MappingProxyType({"num_warps": count, **func.attrs}))
+
+
+def choice(func: Func) -> tuple[int, str]:
+    """The number of warps, and why."""
+    names = {op.name for op in func.ops()}
+    if "dot" in names:
+        return for_products(func)
+    if found := {"dot", "asm"} & names:
+        return USUAL, f"as usual with {OTHERS[min(found)]}"
+    largest = max((v.type.size for op in func.ops() for v in op.results if v.type.shape), default=1)
+    loads = [op for op in func.ops() if op.name == "load" and op.result.type.shape]
+    loaded = sum(op.result.type.size for op in loads)
+    enough = min(largest // LARGE, MOST)
+    if "reduce" not in names or (others := OTHERS.keys() & names):
+        why = f"as usual with {OTHERS[min(others)]}" if "reduce" in names else "as usual without a reduction"
+        return (USUAL, why) if enough <= USUAL else (enough, f"{LARGE} elements of a tile each")
+    return for_rows(func, loads, largest, loaded, enough)
+
+
+def for_rows(func: Func, loads: Sequence[Op], largest: int, loaded: int, enough: int) -> tuple[int, str]:
+    """The number of warps of a kernel that reduces rows, and why. `enough` warps hold the largest tile."""
+    weighed = loaded > largest  # several loads of such rows: weights, say
+    few = 1 << min(max(loaded // LOADED, 1), USUAL).bit_length() - 1
+    rows = min(largest // LOADED, 2 * USUAL) if weighed else 0
+    if weighed and max(op.result.type.dtype.bits for op in loads) >= 32:
+        enough = min(largest // (LARGE // 2), MOST)  # 32 registers for a row, and room for two programs
+    if max(enough, rows) > few:
+        count = max(enough, rows)
+        return count, f"{largest // count} elements of a tile each"
+    if few < USUAL:
+        facts = affine.analyze(func)
+        if any(widest(facts, op, 1)[0] == 1 for op in loads):
+            return USUAL, "as usual where elements are loaded one at a time"
+    return few, f"{loaded} elements to load and to reduce"
+
+
+# -- products
+
+
+def for_products(func: Func) -> tuple[int, str]:
+    """The number of warps of a kernel with products, and why."""
+    made = made_of_dots(func)
+    dots = [op for op in func.ops() if op.name == "dot"]
+    rows = max((op.result.type.shape[0] for op in dots if op.args[0] in made), default=0)
+    needed = max(results(func.body, made))
+    single = any(op.args[0].type.dtype.bits == 32 for op in dots)
+    limits = ((few, min(most, SINGLE) if single and few == USUAL else most) for few, most in ACCUMULATORS)
+    count = min((few for few, most in limits if needed <= most * 32 * few), default=MOST)
+    if count == USUAL and rows > ROWS:
+        return 2 * USUAL, f"{USUAL} for each {ROWS} of the {rows} rows of a product that is multiplied again"
+    each = f"their results take {counted(needed // (32 * count), 'register')} of a thread"
+    if count == USUAL:
+        return count, f"as usual with products: {each}"
+    return count, f"for products: {each}, and {needed // (32 * (count // 2))} with half as many warps"
+
+
+def results(block: Block, made: set[Value]) -> Iterator[int]:
+    """The 32-bit words of what products leave in each block that has some, and of what is made of them to be multiplied again."""
+    dots = [op for op in block.ops if op.name == "dot"]
+    added_to = {op.args[2] for op in dots}
+    dots = [op for op in dots if op.result not in added_to]
+    if dots:
+        tiles = [op.result.type for op in dots] + [op.args[0].type for op in dots if op.args[0] in made]
+        yield sum(x.size * max(x.dtype.bits, 8) // 32 for x in tiles)
+    for op in block.ops:
+        for inner in op.blocks:
+            yield from results(inner, made)

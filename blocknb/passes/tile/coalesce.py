@@ -1,0 +1,132 @@
+"""Coalescing: which thread reads which element.
+
+A warp's access is served in 32-byte sectors, so neighbouring lanes should touch neighbouring addresses, and a lane moves up to
+16 bytes at once. Both follow from the affine facts of the pointer tile: along the axis where pointers are contiguous, give each
+thread as many consecutive elements as contiguity, alignment, the mask and the number of threads allow, then walk the lanes along
+that axis. The pass only proposes: it leaves `layout` and `vec` on the op, and `layout_assignment` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.analysis.effects import mask_of
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Func, Op, Value, uses
+from blocknb.language import types as t
+from blocknb.language.ops import ACCESSES, ATOMICS
+from blocknb.layouts.tables import blocked
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MAX_BYTES = 16  # the widest access a thread has
+VECTORS_FROM = 90  # the compute capability that adds vectors at once
+
+
+@gpu_pass(optional=True)
+def coalesce(func: Func, target: Target, notes: Notes) -> Func:
+    """Proposes a layout for every load and store that the memory system serves best
+
+    When: a kernel loads or stores tiles.
+
+    What: each thread takes a vector of up to 16 bytes along the axis with the longest runs of consecutive addresses, and neighbouring
+    threads take neighbouring vectors. Warps are dealt along an axis that is not reduced, where there is one, so that each warp has whole
+    lines.
+
+    Why: memory serves a warp in 32-byte sectors, and one wide access costs less than several narrow ones.
+
+    Limits: the note names what limits the vector: the contiguity of the pointers, their alignment, the mask, or too few elements for the
+    threads. The pass only proposes; `layout_assignment` decides.
+
+    Before:
+
+        %v = load %p, %mask : tile<512xf16>
+        %y = add %v, %v : tile<512xf16>
+        store %q, %y, %mask
+
+    After:
+
+        %v = load %p, %mask {layout=#a, vec=8} : tile<512xf16>
+        %y = add %v, %v : tile<512xf16>
+        store %q, %y, %mask {layout=#a, vec=8}
+    """
+    facts = affine.analyze(func)
+    num_warps = func.attrs["num_warps"]
+    reduced = reduced_axes(func)
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name not in ACCESSES or not op.args[0].type.shape:
+            return NotImplemented
+        old = originals[op.id]
+        vec, order, why = widest(facts, old, num_warps * target.warp_size)
+        shape = op.args[0].type.shape
+        lines = sorted(order, key=lambda axis: axis in reduced.get(shape, ()))
+        fitting = min(vec, max(1, op.args[0].type.size // (num_warps * target.warp_size)))
+        if (
+            op.name in ATOMICS
+        ):  # lanes walk along the addresses, one element each; the layout of what is added may have vectors
+            vec, fitting, why = vec if at_once(op, target, users) else 1, 1, ""
+        layout = blocked(shape, order, fitting, num_warps, warps=lines)
+        rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
+        element = op.args[0].type.dtype.element
+        used = min(vec, layout.contiguous_registers(order[0]))
+        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) a thread along axis {order[0]}"
+        notes(
+            new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info"
+        )
+        return new.results
+
+    originals, users = {op.id: op for op in func.ops() if op.name in ACCESSES}, uses(func)
+    return rebuild(func, visit)
+
+
+def at_once(op: Op, target: Target, users: Mapping[Value, Any]) -> bool:
+    """Whether one instruction may add several elements: fp32 from sm_90 on, where nobody looks at what was there."""
+    adds = op.name == "atomic" and op.attrs["kind"] == "add" and op.args[0].type.dtype.element == t.float32
+    return adds and target.capability >= VECTORS_FROM and not users.get(op.result)
+
+
+def reduced_axes(func: Func) -> dict[tuple[int, ...], set[int]]:
+    """For the shapes of tiles the axes along which tiles of that shape are reduced. Not those along which all of them are given the
+    same loaded line (the weights of a norm): every warp that has whole lines would load all of it."""
+    found: dict[tuple[int, ...], set[int]] = {}
+    lines = {op.args[0].type.shape for op in func.ops() if op.name == "load"}
+    for op in func.ops():
+        if op.name == "reduce":
+            shape, axis = op.args[0].type.shape, op.attrs["axis"]
+            if (shape[axis],) not in lines:
+                found.setdefault(shape, set()).add(axis)
+    return found
+
+
+def widest(facts: affine.Facts, op: Op, threads: int) -> tuple[int, tuple[int, ...], str]:
+    """For a load or store: elements an access may move at once, the axes from fastest to slowest, and what limits the width."""
+    pointer = op.args[0]
+    shape, element = pointer.type.shape, pointer.type.dtype.element
+    runs = [facts.contiguity(pointer, axis) for axis in range(len(shape))]
+    # Ties go to the later axis: it is the one that row-major arrays run along.
+    order = tuple(sorted(range(len(shape)), key=lambda axis: (-min(runs[axis], shape[axis]), -axis)))
+    fast = order[0]
+    aligned = facts.divisibility(pointer, fast) // element.bytes
+    mask = mask_of(op)
+    limits = {
+        "that is the widest access": MAX_BYTES // element.bytes,
+        f"only {runs[fast]} consecutive addresses are proved": runs[fast],
+        f"the address is only known to be a multiple of {max(1, aligned) * element.bytes} bytes": max(1, aligned),
+        f"the tile has {pointer.type.size} elements for {threads} threads": max(1, pointer.type.size // threads),
+    }
+    if mask is not None:
+        group = facts.constancy(mask, fast)
+        limits[f"the mask may change after {group} element{'s' if group > 1 else ''}"] = group
+    width = min(limits.values())
+    if width == MAX_BYTES // element.bytes:
+        return width, order, ""
+    return fact_width(limits), order, next(why for why, limit in limits.items() if limit == width)
+
+
+def fact_width(limits: dict[str, int]) -> int:
+    """The width that addresses and mask allow, whatever the number of threads: another layout may make use of it."""
+    return min(limit for why, limit in limits.items() if not why.startswith("the tile has"))

@@ -1,0 +1,360 @@
+"""Addresses: a scalar base and offsets that do not change.
+
+Programs carry tiles of pointers through loops (`a_ptrs += BLOCK_K * stride`), 64-bit additions for every element in every trip. This
+pass takes every tile of integers or pointers that leads to an address apart into a scalar and a rest, `x = splat(u) + v`: sums
+add both parts, a product with something uniform multiplies both, shape ops move the rest. A carried tile whose increment has no
+rest then has a rest that never changes, so only its scalar is carried; and every address becomes one 64-bit scalar pointer plus a
+tile of small offsets. The parts are emitted next to the op they belong to; those that nobody asks for are swept up at the end.
+
+The sum of the offsets within a tile is taken to fit the source's own integer type, as all index arithmetic is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from blocknb.analysis.axis_info import PROMISES
+from blocknb.errors import CompilerBug
+from blocknb.ir.build import Rebuild
+from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.language.ops import ACCESSES
+from blocknb.language.types import Tile
+from blocknb.passes.registry import tile_pass
+from blocknb.passes.tile.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+WIDE = (t.int32, t.int64)
+MOVES = ("expand_dims", "broadcast", "trans", "reshape")
+PARTED = (*MOVES, "add", "sub", "mul", "neg", "cast", "ptradd")
+
+
+@tile_pass(optional=True)
+def pointers(func: Func, target: Target, notes: Notes) -> Func:
+    """Splits every address into a scalar base and an invariant tile of offsets
+
+    When: a kernel computes tiles of pointers.
+
+    What: what all elements of a tile of addresses share moves to one scalar pointer. A loop carries that scalar instead of the tile, and
+    the rest is a tile of integer offsets that is the same in every iteration.
+
+    Why: a loop does one 64-bit addition per iteration instead of one per element, and `coalesce` can prove wider accesses.
+
+    Limits: a tile of pointers stays as it is if its increment differs among the elements, or if the pointers were loaded or selected
+    element by element. The offsets within a tile are assumed not to overflow their integer type.
+
+    Before:
+
+        %end = for %k = 0 to %n step 1 iter(%p = %pointers) : tile<64xptr<f32>> {
+          %v = load %p : tile<64xf32>
+          %next = ptradd %p, %steps : tile<64xptr<f32>>
+          yield %next
+        }
+
+    After:
+
+        %end = for %k = 0 to %n step 1 iter(%base = %x) : ptr<f32> {
+          %all = splat %base : tile<64xptr<f32>>
+          %p = ptradd %all, %offsets : tile<64xptr<f32>>
+          %v = load %p : tile<64xf32>
+          %next = ptradd %base, %step : ptr<f32>
+          yield %next
+        }
+    """
+    splitter = AddressSplitter(func, notes)
+    after = splitter.run()
+    if after.body.ops != func.body.ops:
+        func = tidy(after)
+    explain(func, notes)
+    return func
+
+
+class AddressParts(NamedTuple):
+    """A tile as splat(uniform) + rest; None stands for nothing. The uniform part of pointers is a scalar pointer, always there."""
+
+    uniform: Value | None
+    rest: Value | None
+
+
+class AddressSplitter(Rebuild):
+    """The rebuilding walk. `parts` knows the parts of new values that lead to addresses."""
+
+    def __init__(self, func: Func, notes: Notes):
+        super().__init__(func, lambda op, _: self.step(op))
+        self.notes = notes
+        self.original = definitions(func)
+        self.parts: dict[Value, AddressParts] = {}
+        self.wanted = self.slice()
+
+    # -- which values lead to addresses ------------------------------------------------------------------------------------
+
+    def slice(self) -> set[Value]:
+        """Tiles that addresses are made of, and carried tiles of integers, followed back through ops that have parts."""
+        carried: dict[Value, tuple[Value, Value]] = {}
+        work: list[Value] = []
+        for op in self.func.ops():
+            if op.name in ACCESSES:
+                work.append(op.args[0])
+            elif op.name == "for":
+                body = op.blocks[0]
+                for entry in zip(body.args[1:], op.results, op.args[3:], body.terminator.args, strict=True):
+                    if has_parts(entry[0]):
+                        carried[entry[0]] = carried[entry[1]] = entry[2:]
+                        work.extend(entry)
+        found: set[Value] = set()
+        while work:
+            value = work.pop()
+            if value in found or not has_parts(value):
+                continue
+            found.add(value)
+            if value in carried:
+                work.extend(carried[value])
+            elif (maker := self.original.get(value)) is not None and maker.name in PARTED:
+                work.extend(maker.args)
+        return found
+
+    def uniform(self, value: Value) -> bool:
+        """Whether a tile of the original has no rest."""
+        op = self.original.get(value)
+        if op is None or promised(op):
+            return False
+        match op.name:
+            case "splat" | "const":
+                return True
+            case "neg" | "add" | "sub" | "mul" | "cast":
+                return has_parts(value) and all(has_parts(a) and self.uniform(a) for a in op.args)
+        return op.name in MOVES and self.uniform(op.args[0])
+
+    def advances(self, value: Value, start: Value) -> bool:
+        """Whether a tile is `start` plus something uniform."""
+        if value is start:
+            return True
+        op = self.original.get(value)
+        if op is None or not op.args or promised(op):
+            return False
+        if op.name == "for":
+            i, body = op.results.index(value), op.blocks[0]
+            return self.advances(op.args[3 + i], start) and self.advances(body.terminator.args[i], body.args[1 + i])
+        if op.name == "add" and self.uniform(op.args[0]):
+            return self.advances(op.args[1], start)
+        return op.name in ("add", "sub", "ptradd") and self.advances(op.args[0], start) and self.uniform(op.args[1])
+
+    # -- the walk ----------------------------------------------------------------------------------------------------------
+
+    def step(self, op: Op) -> Any:
+        if op.name == "for":
+            return self.loop(op)
+        if op.name in ACCESSES and op.args[0].type.shape:
+            return self.access(op)
+        if len(op.results) != 1 or op.blocks or op.results[0] not in self.wanted:
+            return NotImplemented
+        self.keep(op)
+        found = self.split(op)
+        if found is not None:
+            self.parts[op.result] = found
+        return op.results
+
+    def access(self, op: Op) -> Any:
+        """A load or store whose address is one scalar pointer plus offsets."""
+        pointer = op.args[0]
+        found = self.parts.get(pointer)
+        if found is None or self.joined_already(pointer, found):
+            return NotImplemented
+        self.builder.append(op.replace(args=(self.join(found, pointer.type), *op.args[1:])))
+        return op.results
+
+    def joined_already(self, pointer: Value, parts: AddressParts) -> bool:
+        op = self.original.get(pointer)
+        if op is None:
+            return False
+        base = self.original.get(self.get(op.args[0])) if op.name == "ptradd" else op
+        offset = self.get(op.args[1]) if op.name == "ptradd" else None
+        return (
+            base is not None
+            and base.name == "splat"
+            and self.get(base.args[0]) is parts.uniform
+            and offset is parts.rest
+        )
+
+    def of(self, value: Value) -> AddressParts | None:
+        """The parts of a new value: those found, or for integers all rest; None for pointers without a common base."""
+        if (found := self.parts.get(value)) is not None:
+            return found
+        op = self.original.get(value)
+        if op is not None and op.name == "splat":
+            return AddressParts(self.get(op.args[0]), None)
+        if op is not None and op.name == "const":
+            return AddressParts(self.builder.const(op.attrs["value"], value.type.dtype), None)
+        return None if value.type.is_pointer else AddressParts(None, value)
+
+    def split(self, op: Op) -> AddressParts | None:
+        """The parts of an op's result, their ops emitted; None when they are the default ones (see `of`)."""
+        emit, result = self.builder.value, op.result
+        if promised(op):  # which would be lost
+            return None
+        match op.name:
+            case "arange" if op.attrs["start"]:
+                rest = emit("arange", start=0, end=op.attrs["end"] - op.attrs["start"])
+                return AddressParts(self.builder.const(op.attrs["start"], t.int32), rest)
+            case "expand_dims" | "broadcast" | "trans" | "reshape" | "neg" | "cast" if has_parts(op.args[0]):
+                return self.moved(op, self.of(op.args[0]))
+            case "add" | "sub" | "mul" | "ptradd":
+                a, b = self.of(op.args[0]), self.of(op.args[1])
+                if a is None or b is None:
+                    return None
+                if op.name == "ptradd":
+                    return AddressParts(
+                        self.plus("ptradd", a.uniform, b.uniform), self.plus("add", *self.widened(a.rest, b.rest))
+                    )
+                return self.product(a, b, result.type) if op.name == "mul" else self.sum(op.name, a, b)
+        return None
+
+    def moved(self, op: Op, x: AddressParts | None) -> AddressParts | None:
+        """A shape op, negation or widening of both parts."""
+        if x is None or x.uniform is None:
+            return None
+        uniform = x.uniform if op.name in MOVES else self.builder.value(op.name, x.uniform, **op.attrs)
+        return AddressParts(uniform, None if x.rest is None else self.builder.value(op.name, x.rest, **op.attrs))
+
+    def sum(self, name: str, a: AddressParts, b: AddressParts) -> AddressParts | None:
+        if a.uniform is None and b.uniform is None:
+            return None
+        return AddressParts(self.plus(name, a.uniform, b.uniform), self.plus(name, a.rest, b.rest))
+
+    def plus(self, name: str, a: Value | None, b: Value | None) -> Value | None:
+        """a + b or a - b (`name` says which), where None is nothing."""
+        if b is None:
+            return a
+        if a is None:
+            return self.builder.value("neg", b) if name == "sub" else b
+        return self.builder.value(name, a, b)
+
+    def product(self, a: AddressParts, b: AddressParts, type: Tile) -> AddressParts | None:
+        emit = self.builder.value
+        if a.rest is None:
+            a, b = b, a
+        if b.rest is not None or b.uniform is None or a.uniform is None:
+            return None
+        uniform = emit("mul", a.uniform, b.uniform)
+        factor = None if a.rest is None else emit("splat", b.uniform, shape=type.shape)
+        return AddressParts(uniform, None if a.rest is None or factor is None else emit("mul", a.rest, factor))
+
+    def widened(self, a: Value | None, b: Value | None) -> tuple[Value | None, Value | None]:
+        """Two tiles of offsets in one integer type that holds both."""
+        if a is None or b is None or a.type.dtype == b.type.dtype:
+            return a, b
+        a, b = (x if x.type.dtype == t.int64 else self.builder.value("cast", x, dtype=t.int64) for x in (a, b))
+        return a, b
+
+    def join(self, parts: AddressParts, type: Tile) -> Value:
+        """The tile again."""
+        whole = None if parts.uniform is None else self.builder.value("splat", parts.uniform, shape=type.shape)
+        made = self.plus("ptradd" if type.is_pointer else "add", whole, parts.rest)
+        assert made is not None, "a tile has one part at least"
+        return made
+
+    # -- loops -------------------------------------------------------------------------------------------------------------
+
+    def loop(self, op: Op) -> Any:
+        """Carries the scalar of each tile that advances by something uniform."""
+        scalars, rests = self.divided(op)
+        if not scalars:
+            return NotImplemented
+        body = op.blocks[0]
+        args = list(body.args)
+        for i, scalar in scalars.items():
+            args[1 + i] = Value(scalar.type, body.args[1 + i].name)
+        with self.builder.block(args) as opened:
+            for i in scalars:
+                self.known(body.args[1 + i], AddressParts(args[1 + i], rests[i]))
+            self.ops(body.ops[:-1])
+            self.builder.append(self.yielding(body.terminator, rests))
+        first = [scalars.get(i, a) for i, a in enumerate(op.args[3:])]
+        results = [Value(scalars[i].type, r.name) if i in scalars else r for i, r in enumerate(op.results)]
+        self.builder.append(op.replace(args=(*op.args[:3], *first), results=tuple(results), blocks=(opened.done,)))
+        for i in scalars:
+            self.known(op.results[i], AddressParts(results[i], rests[i]))
+        names = ", ".join(body.args[1 + i].name or "a tile" for i in scalars)
+        self.notes(op, f"carries a scalar instead of a tile: {names}")
+        return [self.get(r) for r in op.results]
+
+    def divided(self, op: Op) -> tuple[dict[int, Value], dict[int, Value | None]]:
+        """By number of the carried value: the scalars that the loop starts from, and the rests that stay."""
+        scalars: dict[int, Value] = {}
+        rests: dict[int, Value | None] = {}
+        body = op.blocks[0]
+        for i, (arg, after) in enumerate(zip(body.args[1:], body.terminator.args, strict=True)):
+            if not has_parts(arg):
+                continue
+            start = self.of(op.args[3 + i])
+            if start is not None and self.advances(after, arg):
+                scalars[i] = start.uniform or self.builder.const(0, arg.type.dtype)
+                rests[i] = start.rest
+            elif arg.type.is_pointer:
+                why = "start without a common base" if start is None else "move by different amounts"
+                self.notes(op, f"{arg.name or 'a carried value'} stays a tile of pointers, which {why}", kind="missed")
+        return scalars, rests
+
+    def yielding(self, op: Op, rests: dict[int, Value | None]) -> Op:
+        """The loop's `yield` with scalars in the place of the tiles that were divided."""
+        values = [self.get(a) for a in op.args]
+        for i, rest in rests.items():
+            found = self.of(values[i])
+            if found is None or found.uniform is None or found.rest is not rest:
+                raise CompilerBug("a carried tile was divided although its rest changes", op.loc)
+            values[i] = found.uniform
+        return op.replace(args=tuple(values))
+
+    def known(self, old: Value, parts: AddressParts) -> None:
+        """The tile `old` of the original is now the join of these parts."""
+        made = self.join(parts, old.type)
+        self.mapping[old] = made
+        self.parts[made] = parts
+
+
+def promised(op: Op) -> bool:
+    """Whether the author promised something of the op's result, as a whole."""
+    return any(name in op.attrs for name in PROMISES)
+
+
+def has_parts(value: Value) -> bool:
+    """Whether a value is a tile of pointers or of 32- or 64-bit signed integers."""
+    return (
+        isinstance(value.type, Tile) and bool(value.type.shape) and (value.type.is_pointer or value.type.dtype in WIDE)
+    )
+
+
+# -- what the card says ----------------------------------------------------------------------------------------------------
+
+
+def explain(func: Func, notes: Notes) -> None:
+    """A note at each load and store of a tile: what its address is."""
+    makers = definitions(func)
+    home: dict[Value, int] = {}
+
+    def walk(ops: Sequence[Op], loops: int) -> None:
+        for op in ops:
+            home.update(dict.fromkeys(op.results, loops))
+            if op.name in ACCESSES and op.args[0].type.shape:
+                describe(op, loops)
+            for block in op.blocks:
+                walk(block.ops, loops + (op.name in ("for", "while")))
+
+    def describe(op: Op, loops: int) -> None:
+        pointer = makers.get(op.args[0])
+        if pointer is None:
+            notes(op, "address = a tile of pointers, carried by a loop", kind="missed")
+        elif pointer.name == "splat":
+            notes(op, "address = one scalar pointer for all elements")
+        elif pointer.name == "ptradd" and (base := makers.get(pointer.args[0])) is not None and base.name == "splat":
+            offsets = pointer.args[1]
+            kind = f"{offsets.type.dtype.name} offsets"
+            if loops:
+                kind = f"loop-invariant {kind}" if home.get(offsets, 0) < loops else f"{kind} that change in the loop"
+            notes(op, f"address = scalar base + {kind}")
+        else:
+            notes(op, f"address = a tile of pointers from {pointer.name}, without a common base", kind="missed")
+
+    walk(func.body.ops, 0)

@@ -1,0 +1,83 @@
+"""Float arithmetic: where a proof about magnitudes allows fewer instructions for the same digits.
+
+The full-range forms of division and exp2 scale their operands, so that divisors near the ends of fp32 and results below 2^-126
+come out right; that is two and three instructions an element. Where `analysis.magnitudes` proves that no such number occurs, or that
+nobody could see it, they are not needed. What decides is in the note. (PTX ISA, div.full, rcp.approx and ex2.approx.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.analysis import affine
+from blocknb.analysis.float_ranges import FloatRanges
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Func, Op, uses
+from blocknb.language import types as t
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+TINY = 2.0**-126  # the least normal number of fp32
+SAFE = (2.0**-120, 2.0**120)  # divisors far from the ends, so that rounding on the way does not matter
+
+
+@gpu_pass(optional=True)
+def range_based_float_simplification(func: Func, target: Target, notes: Notes) -> Func:
+    """Removes the scaling of divisions and exponentials whose operands cannot need it
+
+    When: an fp32 division has a divisor that is proved to be neither huge nor tiny, or an exponential's results below 2^-126 cannot
+    change anything that is stored.
+
+    What: such a quotient becomes a product with one reciprocal, and such an exponential a single instruction. exp2 always is that
+    instruction, as in Triton: its results below 2^-126 are zero.
+
+    Why: the full-range forms scale their operands, which takes two and three more instructions per element. Softmax has both: the largest
+    element is subtracted, so the sum of the exponentials is at least 1.
+
+    Limits: the proof uses ranges of values, not the data. Without one the full-range form stays.
+
+    Before:
+
+        %e = exp %shifted : tile<1024xf32>
+        %s = reduce %e {axis=0} add : f32
+        %all = splat %s : tile<1024xf32>
+        %y = div %e, %all : tile<1024xf32>
+
+    After:
+
+        %e = exp %shifted {flush=True} : tile<1024xf32>
+        %s = reduce %e {axis=0} add : f32
+        %all = splat %s : tile<1024xf32>
+        %y = div %e, %all {normal=True} : tile<1024xf32>
+    """
+    magnitudes = FloatRanges(affine.analyze(func), uses(func))
+    originals = {op.id: op for op in func.ops() if op.name in ("div", "exp", "exp2")}
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name not in ("div", "exp", "exp2") or op.result.type.dtype != t.float32:
+            return NotImplemented
+        old = originals[op.id]
+        if op.name == "div":
+            if op.attrs.get("nearest"):
+                return NotImplemented
+            low, high = magnitudes.bounds(old.args[1])
+            apart = (SAFE[0] <= low and high <= SAFE[1]) or (-SAFE[1] <= low and high <= -SAFE[0])
+            if not apart and not magnitudes.is_whole(old.args[1]):
+                return NotImplemented
+            new = revised(op, attrs={**op.attrs, "normal": True})
+            what = f"lies between {low:g} and {high:g}" if apart else "is a whole number"
+            text = f"the divisor {what}: its reciprocal, and a product for each element"
+        else:
+            least = magnitudes.invisible(old.result)
+            if least < TINY and op.name == "exp":
+                return NotImplemented
+            new = revised(op, attrs={**op.attrs, "flush": True})
+            text = f"results below {least:.2g} change nothing that is stored: no scaling for those below 2^-126"
+            if least < TINY:
+                text = "exp2 is the GPU's own instruction, in which results below 2^-126 are zero"
+        rebuild.builder.append(new)
+        notes(new, text)
+        return new.results
+
+    return rebuild(func, visit) if originals else func

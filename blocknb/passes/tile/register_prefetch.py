@@ -1,0 +1,266 @@
+"""Software prefetch: a trip of a loop issues the loads of a later one before it computes.
+
+A loop over rows loads, waits for memory, computes, and only then loads again; while it computes, its part of the memory system has
+nothing to do. So the loop is rotated: what the first trip loads is loaded before the loop, each trip first issues the loads of the
+trip after it, and carries what arrives. Nothing is loaded that the program would not have loaded: the mask of an early load also asks
+whether there is such a trip.
+
+Which loads may be issued early, and how their addresses are found, is told in `pipelining_support`. In loops with one product that is
+done for lines, such as scales: tiles are left for the passes `warp_specialization` and `software_pipelining`, which have them copied to
+shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from blocknb.analysis import affine, ranges
+from blocknb.analysis.liveness import Liveness, registers
+from blocknb.ir.build import Rebuild, emit_copy, revised
+from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.language.ops import OPS
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.support.pipelining_support import (
+    ARITHMETIC,
+    COPIES_FROM,
+    LaterIterations,
+    PipeliningObstacles,
+    counted,
+    direction,
+)
+from blocknb.passes.support.stages import stages
+from blocknb.passes.tile.simplify import tidy
+from blocknb.passes.tile.unroll import grouped
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+REGISTERS = 64  # that a thread may hold of what is to come; of fewer than 256 a quarter
+ROOM = 24  # registers for addresses, scalars and masks; a loop is at its peak for few of its lines
+
+
+def applies(func: Func, target: Target) -> bool:
+    """Whether a loop has more than one stage."""
+    return any(op.name == "for" and stages(func, op) > 1 for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
+    """Issues the loads of a loop's later iterations before the current one computes
+
+    When: a loop has `num_stages=k` above 1, from the launch or from `tl.range`. In a loop with one product only numbers and lines, such
+    as scales, are loaded ahead, by one iteration; `software_pipelining` copies the tiles.
+
+    What: a load is issued k - 1 iterations ahead into registers, and masked off where there is no such iteration.
+
+    Why: the memory system works while an iteration computes.
+
+    Limits: a load stays where it is if its address was loaded in the loop, if every iteration reads the same place, if the loop stores to
+    its array (two arguments are assumed to be two arrays) or waits for other programs, or if the carried values would take too many
+    registers.
+
+    Before:
+
+        %sum = for %k = 0 to %n step 64 iter(%s = %zero) {
+          %v = load %p, %mask : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          yield %next
+        }
+
+    After:
+
+        %first = load %p0, %mask0 : tile<64xf32>
+        %sum, %last = for %k = 0 to %n step 64 iter(%s = %zero, %v = %first) {
+          %later = load %p1, %mask1 {ahead=True} : tile<64xf32>
+          %next = add %s, %v : tile<64xf32>
+          yield %next, %later
+        }
+    """
+    planner = PrefetchPlanner(func, target, notes)
+    planner.reserved(func.body, None)
+    return tidy(PrefetchRotation(func, planner.plans).run()) if planner.plans else func
+
+
+@dataclass(frozen=True)
+class PrefetchPlan:
+    """A loop, those of its loads that are issued early, and by how many trips."""
+
+    loop: Op
+    loads: tuple[Op, ...]
+    ahead: int
+
+
+# -- which loads -----------------------------------------------------------------------------------------------------------
+
+
+class PrefetchPlanner(PipeliningObstacles):
+    """Decides and says so: `plans` by the id of the loop."""
+
+    def __init__(self, func: Func, target: Target, notes: Notes):
+        super().__init__(func)
+        self.func, self.notes = func, notes
+        self.copies = target.capability >= COPIES_FROM
+        self.threads = 32 * func.attrs["num_warps"]
+        self.liveness = Liveness(func, self.threads)
+        self.plans: dict[int, PrefetchPlan] = {}
+
+    def reserved(self, block: Block, inside: Op | None) -> int:
+        """Plans the loops in a block; the most registers that any of them carries. `inside` is the loop around the block, if it is a
+        `for` with stages: what loads in a branch or a `while` there are told."""
+        most = 0
+        for op in block.ops:
+            if op.name == "for":
+                most = max(most, self.loop(op))
+            elif op.name in ("if", "while"):
+                waits = (
+                    "how often a `while` runs is not known before" if op.name == "while" else "a trip may not make it"
+                )
+                for nested in op.blocks:
+                    self.refuse((x for x in nested.ops if x.name == "load" and inside), waits)
+                    most = max(most, self.reserved(nested, inside))
+        return most
+
+    def loop(self, loop: Op) -> int:
+        """Plans a loop after those within it, which run more often; the registers that are carried at once."""
+        wanted = stages(self.func, loop) - 1
+        within = self.reserved(loop.blocks[0], loop if wanted > 0 else None)
+        loads = [op for op in loop.blocks[0].ops if op.name == "load"]
+        if wanted < 1 or not loads:
+            return within
+        if dot := next((op for op in walk(loop.blocks[0]) if op.name == "dot"), None):
+            if self.copies and not self.against_loop(loop):
+                early = [x for x in self.lines(loop) if not self.against(x, loop)]
+                return within + self.fit(loop, early, 1, self.left(loop) - within) if early else within
+            if not self.copies:
+                at = f" at line {dot.loc.line}" if dot.loc else ""
+                self.refuse(
+                    loads,
+                    f"the loop holds a product{at}, whose operands are left for asynchronous copies, which sm_80 has",
+                )
+            return within
+        if why := self.against_loop(loop):
+            self.refuse(loads, why)
+            return within
+        chosen = []
+        for load in loads:
+            if why := self.against(load, loop):
+                self.refuse([load], why)
+            else:
+                chosen.append(load)
+        return within + self.fit(loop, chosen, wanted, self.left(loop) - within)
+
+    def lines(self, loop: Op) -> list[Op]:
+        """The loads of a loop with one product that bring a number or a line (scales), which take few registers. Tiles are left for copies,
+        and what tells where tiles lie for those who ask why they cannot be copied."""
+        if sum(op.name == "dot" for op in walk(loop.blocks[0])) > 1:
+            return []
+        ops = (op for op in loop.blocks[0].ops if op.name == "load")
+        return [op for op in ops if sum(n > 1 for n in op.result.type.shape) <= 1 and not self.is_index(op.result)]
+
+    def is_index(self, value: Value) -> bool:
+        """Whether an address is made of a value."""
+        todo, seen = [value], {value}
+        while todo:
+            for op, _ in self.users.get(todo.pop(), ()):
+                if op.name == "ptradd":
+                    return True
+                made = set(op.results) - seen if OPS[op.name].kind in ARITHMETIC else set()
+                seen |= made
+                todo += made
+        return False
+
+    def refuse(self, loads: Sequence[Op] | Iterator[Op], why: str) -> None:
+        for load in loads:
+            self.notes(load, f"not loaded ahead: {why}", "missed")
+
+    def fit(self, loop: Op, loads: Sequence[Op], wanted: int, budget: int) -> int:
+        """Keeps as many of the loads, as far ahead, as the budget has registers for; how many they take."""
+        ahead, taken = max(1, min(wanted, budget // max(1, sum(map(self.registers, loads))))), 0
+        kept: list[Op] = []
+        for load in loads:
+            needs = self.registers(load) * ahead
+            if taken + needs > budget:
+                self.refuse(
+                    [load],
+                    f"it takes {counted(needs, 'register')} a thread, and {max(0, budget - taken)} are left for that",
+                )
+                continue
+            kept.append(load)
+            taken += needs
+            self.explain(load, loop, ahead, wanted, needs)
+        if kept:
+            self.plans[loop.id] = PrefetchPlan(loop, tuple(kept), ahead)
+        return taken
+
+    def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
+        text = f"loaded {counted(ahead, 'trip')} ahead: {counted(needs, 'register')} a thread"
+        if ahead < wanted:
+            text += f" (not {wanted}, for want of registers)"
+        if passed := sorted({root.name for root, _ in self.writers(loop) if root is not None}):
+            text += f"; before stores to {', '.join(passed)}, taken to be other arrays"
+        self.notes(load, text)
+
+    def registers(self, load: Op) -> int:
+        return registers(load.result, self.threads)
+
+    def left(self, loop: Op) -> int:
+        """The registers that a thread has left for what a loop carries."""
+        limit = min(256, 65536 // self.threads)
+        return min(REGISTERS, limit // 4, max(0, limit - ROOM - self.liveness.peak(loop)))
+
+
+# -- the rotation ----------------------------------------------------------------------------------------------------------
+
+
+class PrefetchRotation(Rebuild):
+    """The rebuilding walk, which does as the plans say."""
+
+    def __init__(self, func: Func, plans: dict[int, PrefetchPlan]):
+        super().__init__(func, lambda op, _: self.rotate(op))
+        self.plans, self.facts = plans, affine.analyze(func)
+
+    def rotate(self, op: Op) -> object:
+        """The loop with its early loads: those of the first trips before it, and in it those of the trip that is `ahead`."""
+        plan = self.plans.get(op.id)
+        if plan is None:
+            return NotImplemented
+        body, ahead = op.blocks[0], range(plan.ahead)
+        before = LaterIterations(self, self.facts, plan.loop, op.args[0], op.args[3:])
+        least = ranges.trips(self.facts, plan.loop)[0]
+        first = [self.early(before, x, k, exists=k < least) for k in ahead for x in plan.loads]
+        arrived = [Value(x.result.type, x.result.name) for _ in ahead for x in plan.loads]
+        with self.builder.block((*body.args, *arrived)) as opened:
+            now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
+            last = [self.early(now, x, plan.ahead, itself=True, last=x is plan.loads[-1]) for x in plan.loads]
+            self.mapping.update((x.result, value) for x, value in zip(plan.loads, arrived, strict=False))
+            self.ops([x for x in body.ops[:-1] if x not in plan.loads])
+            end = body.terminator
+            following = (*map(self.get, end.args), *arrived[len(plan.loads) :], *last)
+            self.builder.append(end.replace(args=following))
+        carried = tuple(Value(x.type) for x in arrived)
+        loop = op.replace(args=(*op.args, *first), results=(*op.results, *carried), blocks=(opened.done,))
+        # To hand on what has yet to arrive is to wait for it. With as many trips in one each has registers of its own to load into.
+        if plan.ahead > 1:
+            loop = grouped(loop, plan.ahead, direction(self.builder, self.facts, plan.loop, op.args[2]), self.builder)
+        self.builder.append(loop)
+        return op.results
+
+    def early(
+        self,
+        trips: LaterIterations,
+        load: Op,
+        trip: int,
+        exists: bool = False,
+        itself: bool = False,
+        last: bool = False,
+    ) -> Value:
+        """What the load brings so many trips later, if there is such a trip (which `exists` says is known). `itself`: this is the op
+        that stands for the load, not a copy; `last` of those of its trip."""
+        with self.builder.at(load):
+            args = tuple(trips.operands(load, trip, exists))
+            if itself:
+                value = Value(load.result.type, load.result.name)
+                attrs = {**load.attrs, "ahead": True} if last else load.attrs
+                self.builder.append(revised(load, args=args, results=(value,), attrs=attrs))
+                return value
+            return emit_copy(load.replace(args=args), self.builder, {}).result

@@ -1,0 +1,150 @@
+"""Scans of long rows: each warp scans a part, and what stands before its part comes in front.
+
+A scan wants each line along its axis within one warp (see `layout_assignment`). Where a tile has fewer lines than the program has warps,
+warps would repeat each other's work and hold far too many registers. So the axis is cut into parts, which are lines as well, and the
+scan is written out in the ops that there are: a reshape, the scan of the parts, their last elements (a reduction that keeps what is
+marked), the scan of those few, shifted by one part (a gather), and the combine once more, as ops on whole tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from blocknb.ir.build import Builder, Rebuild, emit_copy, rebuild
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language import types as t
+from blocknb.language.types import Tile
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+LEAST = 64  # elements of a part: shorter ones are not worth the trouble
+
+
+@gpu_pass()
+def scans(func: Func, target: Target, notes: Notes) -> Func:
+    """Splits the scans of long rows into one part per warp
+
+    When: a scan has fewer rows than the program has warps.
+
+    What: each warp scans its part. The totals of the parts are scanned, and each part is combined with the total of the parts before it.
+
+    Why: a scan wants a row within one warp. With fewer rows than warps, warps would repeat each other's work and hold too many registers.
+
+    Limits: a part has at least 64 elements, and the combine function has no nested blocks.
+
+    Before:
+
+        %y = scan %x {axis=0} add : tile<1024xf32>
+
+    After:
+
+        %parts = reshape %x {shape=(4, 256)} : tile<4x256xf32>
+        %own = scan %parts {axis=1} add : tile<4x256xf32>
+        %totals = reduce %own, %is_last {axis=1} : tile<4xf32>
+        %sums = scan %totals {axis=0} add : tile<4xf32>
+        %before = gather %sums, %previous {axis=0} : tile<4xf32>
+        %both = add %before_all, %own : tile<4x256xf32>
+        %whole = select %is_first, %own, %both : tile<4x256xf32>
+        %y = reshape %whole {shape=(1024)} : tile<1024xf32>
+    """
+    return rebuild(func, cut(func.attrs["num_warps"], notes))
+
+
+def cut(num_warps: int, notes: Notes) -> Callable:
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name != "scan" or any(inner.blocks for inner in op.blocks[0].ops):
+            return NotImplemented
+        shape, axis = op.args[0].type.shape, op.attrs["axis"]
+        lines = op.args[0].type.size // shape[axis]
+        parts = min(num_warps // lines, shape[axis] // LEAST)
+        if parts < 2:
+            return NotImplemented
+        notes(op, f"cut into {parts} parts of {shape[axis] // parts} elements")
+        return SplitScan(op, rebuild.builder, parts).write()
+
+    return visit
+
+
+class SplitScan:
+    """One scan written out: its axis becomes two, the number of the part and the place within it."""
+
+    def __init__(self, op: Op, builder: Builder, parts: int):
+        self.op, self.b, self.parts, self.axis = op, builder, parts, op.attrs["axis"]
+        shape = op.args[0].type.shape
+        self.shape = (*shape[: self.axis], parts, shape[self.axis] // parts, *shape[self.axis + 1 :])
+        self.reverse = bool(op.attrs.get("reverse"))
+
+    def write(self) -> list[Value]:
+        b = self.b
+        cut = [b.value("reshape", x, shape=self.shape) for x in self.op.args]
+        inside = self.scan(cut, self.axis + 1)
+        totals = self.scan(self.last(inside), self.axis)
+        before = self.shifted(totals)
+        joined = self.combine([*before, *inside])
+        first = self.index(self.axis, self.parts - 1 if self.reverse else 0)
+        whole = [b.value("select", first, own, both) for own, both in zip(inside, joined, strict=True)]
+        return [b.value("reshape", x, shape=self.op.args[0].type.shape) for x in whole]
+
+    def scan(self, tiles: Sequence[Value], axis: int) -> list[Value]:
+        copy = self.op.replace(args=tuple(tiles), attrs={**self.op.attrs, "axis": axis}, blocks=self.op.blocks)
+        copy = copy.replace(results=tuple(Value(x.type) for x in tiles))
+        return list(emit_copy(copy, self.b, {}).results)
+
+    def index(self, axis: int, wanted: int) -> Value:
+        """Where in the parts' shape the index along an axis is the one wanted."""
+        b = self.b
+        found = b.value("cmp", *self.counted(axis, wanted), pred="eq")
+        for other in range(len(self.shape)):
+            if other != axis:
+                found = b.value("expand_dims", found, axis=other)
+        return b.value("broadcast", found, shape=self.shape)
+
+    def counted(self, axis: int, number: int) -> tuple[Value, Value]:
+        """The indices along an axis, and a number as a tile beside them."""
+        size = self.shape[axis]
+        return self.b.value("arange", start=0, end=size), self.b.const(number, Tile(t.int32, (size,)))
+
+    def last(self, tiles: list[Value]) -> list[Value]:
+        """The last element of each part: a reduction in which the marked one wins, in whatever order it meets the others."""
+        b, axis = self.b, self.axis + 1
+        marked = self.index(axis, 0 if self.reverse else self.shape[axis] - 1)
+        kinds = [*(x.type.dtype for x in tiles), t.int1]
+        left, right = ([Value(Tile(kind)) for kind in kinds] for _ in range(2))
+        with b.block((*left, *right)) as block:
+            chosen = [b.value("select", left[-1], x, y) for x, y in zip(left[:-1], right[:-1], strict=True)]
+            b.op("yield", *chosen, b.value("or", left[-1], right[-1]))
+        return list(b.op("reduce", *tiles, marked, blocks=(block.done,), axis=axis).results[:-1])
+
+    def shifted(self, totals: list[Value]) -> list[Value]:
+        """The total of all parts before each part, in the parts' shape (of the first part: anything)."""
+        b, axis = self.b, self.axis
+        moved = b.value("add", *self.counted(axis, 1 if self.reverse else -1))
+        few = self.shape[: axis + 1] + self.shape[axis + 2 :]
+        for other in range(len(few)):
+            if other != axis:
+                moved = b.value("expand_dims", moved, axis=other)
+        moved = b.value("broadcast", moved, shape=few)
+        found = []
+        for total in totals:
+            column = b.value("expand_dims", b.value("gather", total, moved, axis=axis), axis=axis + 1)
+            found.append(b.value("broadcast", column, shape=self.shape))
+        return found
+
+    def combine(self, operands: Sequence[Value]) -> list[Value]:
+        """The combine block on whole tiles."""
+        b, block = self.b, self.op.blocks[0]
+        at = dict(zip(block.args, operands, strict=True))
+        for inner in block.ops[:-1]:
+            if inner.name == "const":
+                at[inner.result] = b.const(inner.attrs["value"], Tile(inner.result.type.dtype, self.shape))
+            else:
+                at[inner.result] = b.value(inner.name, *(self.whole(x, at) for x in inner.args), **inner.attrs)
+        return [self.whole(x, at) for x in block.terminator.args]
+
+    def whole(self, value: Value, at: dict[Value, Value]) -> Value:
+        """A value of the block as a tile; one from outside is the same everywhere."""
+        if value not in at:
+            at[value] = self.b.value("splat", value, shape=self.shape)
+        return at[value]

@@ -1,0 +1,145 @@
+"""Chooses the tensor-core instruction of every dot that a pass before (`wgmma`) has left without one.
+
+The instructions are rows of `layouts.tables.MMA_TABLE`; a row fits when the target has it, the element types match and the tile is no
+smaller than the instruction. The choice is left on the op: `instr` by name, `layout` the accumulator's, `warps` how many split M and N.
+Everything else about a dot (where operands live, how they get there) follows from these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.language.ops import ATOMICS
+from blocknb.layouts import tables, wgmma
+from blocknb.layouts.linear import Layout
+from blocknb.passes.registry import gpu_pass
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+
+@gpu_pass(optional=True)
+def select_mma(func: Func, target: Target, notes: Notes) -> Func:
+    """Selects the mma.sync instruction of every dot that has none yet
+
+    When: the target has a tensor-core instruction for the operands: half precision, bfloat16, int8 and, unless ieee precision is asked
+    for, fp32.
+
+    What: the dot gets an instruction, the layout of its accumulator, and the number of warps along M and N.
+
+    Why: tensor cores multiply many times as fast as fused multiply-adds.
+
+    Limits: a dot of another type, or with a tile smaller than the instruction, is computed by fused multiply-adds from shared memory. A
+    note says why.
+
+    Before:
+
+        %c = dot %a, %b, %acc : tile<64x64xf32>
+        %d = cast %c : tile<64x64xf16>
+        store %p, %d
+
+    After:
+
+        %c = dot %a, %b, %acc {instr="m16n8k16", layout=#a, warps=(2, 2)} : tile<64x64xf32>
+        %d = cast %c : tile<64x64xf16>
+        store %p, %d
+    """
+    chained = operands_of_dots(func)
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.name != "dot" or "instr" in op.attrs:
+            return NotImplemented
+        instruction, why = choose(op, target)
+        if instruction is None:
+            notes(op, f"dot: plain multiply-adds, no tensor core: {why}", "missed")
+            return NotImplemented
+        a, _, c = (x.type for x in op.args)
+        warps = tables.choose_warps(c.shape, func.attrs["num_warps"], instruction, rows_only=op.result in chained)
+        layout = tables.accumulator(c.shape, instruction, warps)
+        new = revised(op, attrs={**op.attrs, "instr": instruction.name, "layout": layout, "warps": warps})
+        rebuild.builder.append(new)
+        count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
+        notes(
+            new,
+            f"dot: mma.sync.{instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]})",
+        )
+        return new.results
+
+    return rebuild(func, visit)
+
+
+def multiplied(dtype: t.DType) -> str:
+    """The name under which the tables have an operand's type."""
+    return "tf32" if dtype == t.float32 else dtype.name
+
+
+def choose(op: Op, target: Target) -> tuple[tables.MmaInstruction | None, str]:
+    """The instruction for a dot, or None and the reason as a phrase."""
+    a, _, c = (x.type for x in op.args)
+    operand = a.dtype.name
+    if operand == "fp32":
+        if op.attrs.get("precision", "tf32") != "tf32":
+            return None, f"{op.attrs['precision']} precision was asked for"
+        operand = "tf32"
+    instruction = tables.find_mma(operand, c.dtype.name, target.capability)
+    if instruction is None:
+        return None, f"{target.arch} has no mma.sync for {operand} operands and a {c.dtype.name} accumulator"
+    why = tables.mma_refusal(instruction, c.shape[0], c.shape[1], a.shape[1])
+    return (None, why) if why else (instruction, "")
+
+
+def operands_of_dots(func: Func) -> set[Value]:
+    """Results of dots that reach the first operand of another dot through elementwise ops (attention's P)."""
+    defs = definitions(func)
+    found: set[Value] = set()
+
+    def trace_back(value: Value, depth: int = 0) -> None:
+        op = defs.get(value)
+        if op is None or depth > 64:
+            return
+        if op.name == "dot":
+            found.add(value)
+        elif op.name not in ("load", *ATOMICS, "for", "while", "if", "reduce", "scan", "gather", "broadcast"):
+            for arg in op.args:
+                trace_back(arg, depth + 1)
+
+    for op in func.ops():
+        if op.name == "dot":
+            trace_back(op.args[0])
+    return found
+
+
+def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
+    """The fragment layouts of both operands of a dot whose instruction has been chosen; None for one that it takes from shared memory,
+    which may come from any layout."""
+    instruction = instruction_of(op)
+    warps = op.attrs["warps"]
+    a, b = op.args[0].type.shape, op.args[1].type.shape
+    if instruction.warps > 1:
+        if not op.attrs["registers"]:
+            return None, None
+        layout = wgmma.register_layout(a, instruction, (warps[0] // instruction.warps, warps[1]))
+        return wgmma.crossed(layout) if op.attrs.get("crossed") else layout, None
+    first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
+    assert first is not None, "tensorcore chose an instruction that does not fit"
+    assert second is not None, "tensorcore chose an instruction that does not fit"
+    return first, second
+
+
+def instruction_of(op: Op) -> tables.MmaInstruction:
+    """The row of the table that a dot's instruction is. Raises KeyError."""
+    name = op.attrs["instr"]
+    if wgmma.is_name(name):
+        a, b, c = (x.type.dtype for x in op.args)
+        return wgmma.named(name, multiplied(a), multiplied(b), c.name)
+    return instruction_named(name)
+
+
+def instruction_named(name: str) -> tables.MmaInstruction:
+    """The row of the table. Raises KeyError."""
+    for row in tables.MMA_TABLE:
+        if row.name == name:
+            return row
+    raise KeyError(name)

@@ -1,0 +1,185 @@
+"""Chooses wgmma, Hopper's matrix instruction, for the dots that it can do.
+
+Four warps multiply together, and one operand or both come straight from shared memory (`layouts.wgmma` has the instructions). The choice
+is left on the op as `select_mma` leaves it, which does the same for the dots that are left; and `registers`, where operand A does not
+come from shared memory but is made of another product, or lies in it as the instruction cannot read it; then its rows are `crossed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from blocknb.ir.build import Rebuild, rebuild, revised
+from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.language import types as t
+from blocknb.language.ops import OPS
+from blocknb.layouts import tables
+from blocknb.layouts import wgmma as table
+from blocknb.layouts.linear import Layout
+from blocknb.passes.registry import gpu_pass
+from blocknb.passes.tile.select_mma import instruction_of, multiplied
+from blocknb.passes.tile.simplify import tidy
+from blocknb.target import Target
+from blocknb.trace import Notes
+
+MOST_HELD = 144  # registers of a thread for results and an operand: with more to do besides, they would be spilled
+
+
+def applies(func: Func, target: Target) -> bool:
+    return target.arch == "sm_90a" and any(op.name == "dot" for op in func.ops())
+
+
+@gpu_pass(optional=True, applies=applies)
+def select_wgmma(func: Func, target: Target, notes: Notes) -> Func:
+    """Selects wgmma for every dot whose tile is large enough
+
+    When: the target is sm_90a, and a dot has at least 64 rows and operands in fp16, bf16, int8, 8-bit floats or, unless ieee precision is
+    asked for, fp32.
+
+    What: four warps multiply together. Both operands come from shared memory, or the first one from registers if it is made of another
+    product or is fp32 that lies along M.
+
+    Why: wgmma reads an operand from shared memory once for four warps, and runs while the warps do other work.
+
+    Limits: a note says why a dot is refused. `select_mma` takes the dots that are left. From shared memory, fp32 is multiplied along K
+    only.
+
+    Before:
+
+        %c = dot %a, %b, %acc : tile<64x128xf32>
+        %d = cast %c : tile<64x128xf16>
+
+    After:
+
+        %c = dot %a, %b, %acc {instr="wgmma.m64n128k16", layout=#a, warps=(4, 1),
+                               registers=False} : tile<64x128xf32>
+        %d = cast %c : tile<64x128xf16>
+    """
+    choice = WgmmaSelection(func)
+
+    def visit(op: Op, rebuild: Rebuild) -> Any:
+        if op.id in choice.turned:
+            notes(
+                op,
+                "loaded element by element: wgmma takes tf32 along K only, and so it is stored without bank conflicts",
+            )
+            rebuild.builder.append(op.replace(attrs={**op.attrs, "layout": choice.turned[op.id], "vec": 1}))
+            return op.results
+        if op.name != "dot":
+            return NotImplemented
+        made, why = choice.lower(op)
+        if made is None:
+            notes(op, f"dot: not wgmma: {why}", "missed")
+            return NotImplemented
+        rebuild.builder.append(made)
+        notes(made, choice.explain(made))
+        return made.results
+
+    return tidy(rebuild(func, visit))  # what 8-bit floats would have been converted to is not needed
+
+
+class WgmmaSelection:
+    """The choice of wgmma in one function."""
+
+    def __init__(self, func: Func):
+        self.num_warps, self.defs = func.attrs["num_warps"], definitions(func)
+        self.products = made_of_dots(func)
+        self.along_m = {op.id for op in func.ops() if op.name == "dot" and self.crossing(op.args[0], 0)}
+        self.turned = dict(pair for op in func.ops() if op.name == "dot" for pair in self.loads_to_turn(op))
+
+    def lower(self, op: Op) -> tuple[Op | None, str]:
+        """The dot with its wgmma, or None and why not, as a phrase."""
+        op = op.replace(args=(*self.factors(op), op.args[2]))
+        a, b, c = (x.type for x in op.args)
+        if op.attrs.get("precision", "tf32") != "tf32":
+            return None, f"{op.attrs['precision']} precision was asked for"
+        row = table.find(multiplied(a.dtype), multiplied(b.dtype), c.dtype.name)
+        if row is None:
+            return None, f"there is none for {a.dtype} operands and a {c.dtype} accumulator"
+        if why := table.refusal(row, c.shape[0], c.shape[1], a.shape[1], self.num_warps):
+            return None, why
+        groups = table.split(c.shape, self.num_warps)
+        instruction = table.columns(row, c.shape[1] // groups[1])
+        layout = table.result_layout(c.shape, instruction, groups)
+        held = layout.num_registers + table.register_layout(a.shape, instruction, groups).num_registers
+        crossed = op.id in self.along_m and groups[1] == 1 and held <= MOST_HELD
+        attrs = {
+            **op.attrs,
+            "instr": instruction.name,
+            "layout": table.crossed(layout) if crossed else layout,
+            "warps": (groups[0] * table.GROUP, groups[1]),
+            "registers": crossed or (op.args[0] in self.products and groups[1] == 1),
+        }
+        if crossed:
+            attrs["crossed"] = True
+        return revised(op, attrs=attrs), ""
+
+    def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
+        """Loads of fp32 operands that lie in memory along M or N, and in the buffers for wgmma along K; each with a layout for that."""
+        made, _ = self.lower(dot)
+        if made is None:
+            return
+        for side in range(made.attrs["registers"], 2):
+            if found := self.crossing(dot.args[side], side):
+                op, along_k = found
+                yield op.id, tables.crosswise(op.attrs["layout"].shape, along_k, self.num_warps)
+
+    def crossing(self, value: Value, side: int) -> tuple[Op, int] | None:
+        """The load of an fp32 operand that lies in memory along M or N, and that axis of it; None for any other operand."""
+        op, along_k = self.defs.get(value), 1 - side
+        while op is not None and (op.name == "trans" or (side == 1 and computed(op))):
+            along_k = 1 - along_k if op.name == "trans" else along_k
+            op = self.defs.get(op.args[0])
+        if op is None or op.name != "load" or value.type.dtype != t.float32 or "layout" not in op.attrs:
+            return None
+        own = op.attrs["layout"]
+        side_by_side = (*(own.reg if op.attrs.get("vec", 1) > 1 else ()), *own.lane)
+        return (op, 1 - along_k) if side_by_side[0] & own.dim_mask(1 - along_k) else None
+
+    def factors(self, op: Op) -> list[Value]:
+        """The operands to multiply: the 8-bit floats themselves, where a pass before made fp16 of them for want of an instruction."""
+        sources = []
+        for value in op.args[:2]:
+            made = self.defs.get(value)
+            narrowed = made is not None and made.name == "cast" and made.origin == "dtype_legalization"
+            sources.append(made.args[0] if made is not None and narrowed else None)
+        if all(x is not None and x.type.dtype in (t.float8e4nv, t.float8e5) for x in sources):
+            return [x for x in sources if x is not None]
+        return list(op.args[:2])
+
+    def explain(self, op: Op) -> str:
+        a, _, c = (x.type for x in op.args)
+        instruction, warps = instruction_of(op), op.attrs["warps"]
+        count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
+        cut = " (cut off to tf32, not rounded)" if op.attrs.get("crossed") else ""
+        where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
+        few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
+        return (
+            f"dot: {instruction.name}, {count} a program ({warps[0]} x {warps[1]} warps over {c.shape[0]} x {c.shape[1]}), "
+            f"{where} from shared memory{few}"
+        )
+
+
+def made_of_dots(func: Func) -> set[Value]:
+    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked at times)."""
+    found: set[Value] = set()
+    while True:
+        count = len(found)
+        for op in func.ops():
+            if op.name == "dot" or (OPS[op.name].kind == "elementwise" and any(x in found for x in op.args)):
+                found.update(op.results)
+            elif op.name == "if":
+                for result, *ends in zip(op.results, *(block.terminator.args for block in op.blocks), strict=True):
+                    found.update([result] if any(x in found for x in ends) else [])
+            elif op.name == "for":
+                (body,) = op.blocks
+                for result, inner, end in zip(op.results, body.args[1:], body.terminator.args, strict=True):
+                    found.update([result, inner] if end in found else [])
+        if len(found) == count:
+            return found
+
+
+def computed(op: Op) -> bool:
+    """Whether `dtype_legalization` made the op of a number; that is its first operand."""
+    return op.origin == "dtype_legalization" and OPS[op.name].kind == "elementwise"
