@@ -31,6 +31,7 @@ from blocknb.analysis.polynomials import (
     scalar,
 )
 from blocknb.ir.core import Op, Value
+from blocknb.ir.traversal import breadth_first
 from blocknb.language.bulk import MOST_RANK, UNBOUNDED
 
 if TYPE_CHECKING:
@@ -153,18 +154,18 @@ class _Reader:
     def irregular(self, form: Form, axis: int) -> str:
         """Why a form is not linear along an axis."""
         name, size, makers = self.names[axis], self.pointer.type.shape[axis], dict[str, Op]()
-        todo, seen = [x.value for x in form.symbols() if x.kind == VALUE and axis in x.axes], set[Value]()
-        while todo:
-            value = todo.pop(0)
-            if value in seen:
-                continue
-            seen.add(value)
+
+        def made_of(value: Value) -> list[Value]:
             op, source = self.facts.definition.get(value), self.facts.stored(value)
             if source is not None:
-                todo.append(source)
-            elif op is not None:
+                return [source]
+            return [x for x in op.args if x.type.shape] if op is not None and op.name not in ("load", "rem") else []
+
+        symbols = [x.value for x in form.symbols() if x.kind == VALUE and axis in x.axes]
+        for value in breadth_first(symbols, made_of):
+            op = self.facts.definition.get(value)
+            if op is not None and self.facts.stored(value) is None:
                 makers.setdefault(op.name, op)
-                todo += [x for x in op.args if x.type.shape] if op.name not in ("load", "rem") else []
         if "load" in makers:
             return f"its {name} are found through an array of indices"
         if "rem" in makers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blocknb.ir.core import Block, Func, Op, Value, operands, walk, within
+from blocknb.ir.traversal import reachable
 from blocknb.language.bulk import Barriers, TensorMap
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
@@ -170,17 +171,13 @@ class _Checks:
 
     def scalars(self, user: Op, producer: Block) -> None:
         """What the producer's part is computed from, in front of it, is made without tiles."""
-        todo = [value for op in walk(producer) for value in op.args]
-        seen = set[Value]()
-        while todo:
-            value = todo.pop()
-            op = self.top.get(value)
-            if value in seen or op is None:
-                continue
-            seen.add(value)
-            for used in operands(op):
+
+        def made_of(value: Value) -> tuple[Value, ...]:
+            return tuple(operands(self.top[value])) if value in self.top else ()
+
+        for value in reachable((value for op in walk(producer) for value in op.args), made_of):
+            for used in made_of(value):
                 tile = isinstance(used.type, Tile) and used.type.shape != ()
                 self.require(
                     not tile, user, f"the producer needs %{value.name}, which is made of the tile %{used.name}"
                 )
-                todo.append(used)

@@ -18,6 +18,7 @@ from blocknb.analysis.liveness import is_cheap
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.report import REPORTS
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
@@ -211,18 +212,17 @@ class Assignment:
     def asked_by_views(self, value: Value, consumers: dict[Value, list], made: dict[Value, None]) -> Layout | None:
         """The layout in which all chains of views from `value`, and from what is `made` of it alone, end up in settled groups: a
         small tile is loaded in it at once, replicas and all, instead of being converted."""
-        asked, todo = None, [value]
-        while todo:  # what is made is as long as the kernel, and may be used often
-            value = todo.pop()
-            if not consumers.get(value):
+        asked, onward = None, dict[Value, list[Value]]()
+        for current in reachable([value], lambda x: onward.get(x, ())):
+            if not consumers.get(current):
                 return None
-            for op, _ in consumers[value]:
+            for op, _ in consumers[current]:
                 if op.name in VIEWS:
                     layout = self.asked_by_views(op.result, consumers, {})
-                    layout = layout and operand_layout(op, value, layout)
+                    layout = layout and operand_layout(op, current, layout)
                 elif OPS[op.name].kind in POINTWISE and self.anchored(result := op.results[0]):
-                    if value in made and self.groups.find(result) == self.groups.find(value):
-                        todo += [] if result in made else [result]
+                    if current in made and self.groups.find(result) == self.groups.find(current):
+                        onward.setdefault(current, []).extend(() if result in made else [result])
                         made[result] = None
                         continue
                     layout = self.layouts.get(self.groups.find(result))

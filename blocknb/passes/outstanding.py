@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, operands, within
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 from blocknb.layouts import wgmma
 from blocknb.target import Target
@@ -112,15 +113,14 @@ def independent_first(ops: Sequence[Op]) -> list[Op]:
             or (op.name == "if" and all(x is op or harmless(x) for x in within(op)))
         ):
             return list(ops)
+
+    def needed(op: Op) -> list[Op]:
+        stored = [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
+        return [makers[x] for x in operands(op) if x in makers] + stored
+
     made: dict[Op, None] = {}
     for product in filter(is_product, ops):
-        found, todo = {product}, [product]
-        while todo:
-            op = todo.pop()
-            needed = [makers[x] for x in operands(op) if x in makers]
-            needed += [store for x in op.args for store in stores.get(x, ()) if op.name == "dot"]
-            todo += [x for x in needed if x not in found]
-            found.update(needed)
+        found = set(reachable([product], needed))
         if any(is_product(op) for op in found if op is not product):
             continue
         made.update(dict.fromkeys(op for op in ops if op in found and op is not product))

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ATOMICS
 from blocknb.passes import specialize
 from blocknb.passes.needs import sources
@@ -56,14 +57,5 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
 
 def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
     """Whether a scalar follows from an op of these names: from those, it may differ from program to program."""
-    todo, seen = [value], set[Value]()
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        op = facts.definition.get(current)
-        if op is not None and op.name in on:
-            return True
-        todo += sources(facts, current)
-    return False
+    makers = map(facts.definition.get, reachable([value], lambda x: sources(facts, x)))
+    return any(op is not None and op.name in on for op in makers)

@@ -11,13 +11,14 @@ The sum of the offsets within a tile is taken to fit the source's own integer ty
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from blocknb.analysis.groups import PROMISES
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.ops import ACCESSES
 from blocknb.language.types import Tile
@@ -77,17 +78,13 @@ class Splitter(Rebuild):
                     if has_parts(entry[0]):
                         carried[entry[0]] = carried[entry[1]] = entry[2:]
                         work.extend(entry)
-        found: set[Value] = set()
-        while work:
-            value = work.pop()
-            if value in found or not has_parts(value):
-                continue
-            found.add(value)
-            if value in carried:
-                work.extend(carried[value])
-            elif (maker := self.original.get(value)) is not None and maker.name in PARTED:
-                work.extend(maker.args)
-        return found
+
+        def made_of(value: Value) -> Iterable[Value]:
+            maker = self.original.get(value)
+            parts = carried.get(value, maker.args if maker is not None and maker.name in PARTED else ())
+            return filter(has_parts, parts)
+
+        return set(reachable(filter(has_parts, work), made_of))
 
     def uniform(self, value: Value) -> bool:
         """Whether a tile of the original has no rest."""

@@ -20,6 +20,7 @@ from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
 from blocknb.passes import order
 
@@ -441,10 +442,4 @@ def _needed(func: Func) -> set[Value]:
                 outside = [arg for block in op.blocks for inner in walk(block) for arg in inner.args]
                 for result in op.results:
                     makes.setdefault(result, []).extend((*op.args, *outside))
-    needed: set[Value] = set()
-    while todo:
-        value = todo.pop()
-        if value not in needed:
-            needed.add(value)
-            todo += makes.get(value, ())
-    return needed
+    return set(reachable(todo, lambda value: makes.get(value, ())))
