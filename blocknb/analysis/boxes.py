@@ -33,6 +33,7 @@ from blocknb.analysis.polynomials import (
 from blocknb.ir.core import Op, Value
 from blocknb.ir.traversal import breadth_first
 from blocknb.language.bulk import MOST_RANK, UNBOUNDED
+from blocknb.language.ops import PRESERVING
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
@@ -116,7 +117,7 @@ class _Reader:
 
     def is_zero(self, value: Value) -> bool:
         op = self.facts.definition.get(value)
-        while op is not None and op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert"):
+        while op is not None and op.name in PRESERVING and op.name != "part":
             op = self.facts.definition.get(op.args[0])
         if op is None or op.name != "const":
             return False

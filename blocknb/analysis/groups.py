@@ -16,11 +16,13 @@ from blocknb.analysis.order import operands_first
 from blocknb.analysis.regroup import pieces
 from blocknb.analysis.signs import nonnegative
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, PRESERVING, named
 from blocknb.language.types import Tile
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
+
+RING = named("ring")
 
 
 PROMISES = ("multiple_of", "max_contiguous", "max_constancy")
@@ -176,7 +178,7 @@ def _info(facts: Facts, value: Value) -> Info:
             return Info(tuple(Group(1, 1, n) for n in value.type.shape), snapshot(facts, op.args[0]).every)
         case "promise":
             return snapshot(facts, op.args[0])
-        case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert" | "part":
+        case name if name in PRESERVING:
             return _moved(op, snapshot(facts, op.args[0]))
         case "local_load":
             return nothing if (source := facts.stored(value)) is None else snapshot(facts, source)
@@ -303,7 +305,7 @@ def _elementwise(facts: Facts, op: Op, nothing: Info) -> Info:
     if not dtype.is_integer or dtype.kind == "bool" or not all(a.type.dtype.is_integer for a in op.args):
         return plain
     match op.name:
-        case "add" | "sub" | "mul" | "neg":
+        case name if name in RING:
             return _wrapped(facts, facts.unwrapped(op), op.result.type, dtype.bits, plain)
         case "cast" if op.args[0].type.dtype.kind != "bool":
             # To more bits only what may be negative gets here (unsigned from signed), and that agrees modulo the source's width.

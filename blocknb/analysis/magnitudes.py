@@ -16,7 +16,7 @@ from blocknb.analysis import online, ranges
 from blocknb.analysis.order import operands_first
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, PRESERVING, named
 from blocknb.language.types import Tile
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ Interval = tuple[float, float]
 Users = Mapping[Value, Sequence[tuple[Op, int]]]
 
 EVERYTHING: Interval = (-math.inf, math.inf)
-SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part", "promise")
+REPEATING = named("replicates") | {"expand_dims"}
+SAME = PRESERVING | {"promise"}
 #: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
 VANISHES = {t.float16: 2.0**-25}
 DEPTH = 32  # how many ops a question follows in a row
@@ -148,11 +149,7 @@ class Magnitudes:
         """One more than the axis, where an op is `x - max(x, axis)`; 0 where it is not."""
         x, taken = op.args
         spread = None
-        while (maker := self.facts.definition.get(taken)) is not None and maker.name in (
-            "splat",
-            "broadcast",
-            "expand_dims",
-        ):
+        while (maker := self.facts.definition.get(taken)) is not None and maker.name in REPEATING:
             if maker.name == "expand_dims":
                 if spread is not None:
                     return 0

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import named
 
 if TYPE_CHECKING:
     from blocknb.analysis.magnitudes import Magnitudes
 
 LEAST = 0.5  # of such a sum; rounding cannot halve it
-VIEWS = ("splat", "broadcast", "expand_dims")
+VIEWS = named("replicates") | {"expand_dims"}
+EXPONENTIALS = named("exponential")
 
 
 def added_to(magnitudes: Magnitudes, reduction: Op) -> float:
@@ -42,7 +44,7 @@ def largest_of(m: Magnitudes, loop: Op, place: int, reduction: Op | None = None)
         if scaled is None or summed is None or scaled.name != "mul" or total not in scaled.args:
             continue
         factor = m.facts.definition.get(scaled.args[scaled.args[0] is total])
-        top = carried_over(m, loop, factor) if factor is not None and factor.name in ("exp", "exp2") else None
+        top = carried_over(m, loop, factor) if factor is not None and factor.name in EXPONENTIALS else None
         if top is None or summed.name != "reduce" or (reduction is not None and summed is not reduction):
             continue
         under = exponentials(m, summed, block.terminator.args[top])
@@ -64,7 +66,7 @@ def exponentials(m: Magnitudes, summed: Op, largest: Value) -> bool:
     from blocknb.analysis.magnitudes import single
 
     power, most = m.facts.definition.get(summed.args[0]), m.facts.definition.get(largest)
-    if single(summed) != "add" or power is None or power.name not in ("exp", "exp2") or most is None:
+    if single(summed) != "add" or power is None or power.name not in EXPONENTIALS or most is None:
         return False
     apart = m.facts.definition.get(power.args[0])
     if apart is None or apart.name != "sub" or behind(m, apart.args[1], summed.attrs["axis"]) is not largest:

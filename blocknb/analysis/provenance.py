@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 
 LOADED = "its pointer was loaded from memory"
@@ -26,8 +26,8 @@ MIXED = "mixed"
 Origins = frozenset[int | str]
 NONE: Origins = frozenset()
 #: Ops that give elements another place or shape, and all whose result points where their first operand does.
-MOVES = ("broadcast", "expand_dims", "reshape", "trans", "convert", "flip", "gather", "part")
-KEEPS = ("ptradd", "promise", "splat", *MOVES)
+MOVES = named("moves_data")
+KEEPS = MOVES | {"ptradd", "promise", "splat"}
 
 
 def is_pointer(value: Value) -> bool:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 from blocknb.analysis import ranges
 from blocknb.analysis.forms import VALUE, Symbol
 from blocknb.ir.core import Value
+from blocknb.language.ops import PRESERVING
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
+
+#: Ops whose result is not negative where their first operand is not, for a divisor that is not negative.
+SIGNED_ALIKE = PRESERVING - {"part"} | {"div", "rem", "shr", "abs"}
 
 
 def nonnegative(facts: Facts, value: Value, positive: Symbol | None = None) -> bool:
@@ -39,7 +43,7 @@ def symbol_nonnegative(facts: Facts, symbol: Symbol) -> bool:
     match op.name:
         case "div" if ranges.bounds(facts, op.args[1])[1] < 0:
             return False
-        case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+        case name if name in SIGNED_ALIKE:
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

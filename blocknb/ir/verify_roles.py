@@ -7,16 +7,16 @@ from collections.abc import Callable
 from blocknb.ir.core import Block, Func, Op, Value, operands, walk, within
 from blocknb.ir.traversal import reachable
 from blocknb.language.bulk import Barriers, TensorMap
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import boxed
 
 #: What the host computes for tensor maps, from parameters.
-HOST = ("const", "promise", "cast", "cmp", "select", "add", "sub", "neg", "mul", "div", "rem", "min", "max")
-SIGNALS = ("expect", "await", "arrive")
-PRODUCES = ("expect", "await", "copy_bulk", "slot", "load")  # besides scalars and control flow
-ELECTED = ("expect", "copy_bulk")  # done by the producer alone
-TEAMS = ("barrier", "arrive", "fence", "store_bulk", "store_wait")  # done by the team alone
+HOST = named("host")
+SIGNALS = named("mbarrier")
+PRODUCES = named("producer")  # besides scalars and control flow
+ELECTED = named("producer_only")  # done by the producer alone
+TEAMS = named("consumer_only")  # done by the team alone
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256
 GROUP = 4  # warps that share out registers together
 

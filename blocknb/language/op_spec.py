@@ -38,9 +38,6 @@ TRAITS: Mapping[str, str] = {
     "rematerializable": "A thread computes any element of the result from its place or from a scalar, so nobody keeps the tile.",
     # arithmetic
     "associative": "The op is associative and commutative, but for the rounding of floats.",
-    "bitwise": "The op combines two numbers bit by bit.",
-    "extremum": "The op is `min` or `max`.",
-    "division": "The op divides integers, which takes many instructions.",
     "ring": "The op is polynomial arithmetic: a polynomial in its operands describes the result.",
     "exponential": "The op raises 2 or e to a power.",
     "special_function": "A kernel calls the op by its name, with one operand, fp32 or fp64. The roofline counts it by name.",

@@ -15,8 +15,13 @@ from blocknb.language.rules import TypeRule, need
 __all__ = [
     "ACCESSES",
     "ATOMICS",
+    "LOOPS",
+    "MASK_AT",
     "OPS",
     "PREDICATES",
+    "PRESERVING",
+    "REDUCTIONS",
+    "STRUCTURED",
     "TERMINATORS",
     "Cost",
     "Help",
@@ -42,6 +47,19 @@ def named(*traits: str) -> frozenset[str]:
 TERMINATORS = named("terminator")
 ATOMICS = named("atomic")
 ACCESSES = named("access")
+LOOPS = named("loop")
+STRUCTURED = named("structured")
+REDUCTIONS = named("reduce")
+PRESERVING = named("preserves_elements")
+
+
+def _mask_at(operands: str) -> int:
+    names = operands.replace("[buffer]", "").removeprefix("buffer").split()
+    return next(i for i, name in enumerate(names) if name.startswith("[mask"))
+
+
+#: Where the mask stands among the operands of an access, without the buffer of a copy or of an atomic.
+MASK_AT = {name: _mask_at(OPS[name].operands) for name in ACCESSES}
 
 
 def infer(name: str, types: tuple, attrs: dict) -> tuple:

@@ -19,7 +19,7 @@ from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions, uses
 from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS
+from blocknb.language.ops import ACCESSES, ATOMICS, LOOPS, OPS, REDUCTIONS, STRUCTURED
 from blocknb.layouts import convert, tables
 from blocknb.layouts.linear import Layout
 from blocknb.passes.epilogue import by_warp, products
@@ -96,7 +96,7 @@ class Assignment:
 
     def tie(self, block: Block, trips: float) -> None:
         for op in block.ops:
-            inner = trips * (TRIPS if op.name in ("for", "while") else 1)
+            inner = trips * (TRIPS if op.name in LOOPS else 1)
             for nested in op.blocks if OPS[op.name].kind != "reduce" else ():
                 self.tie(nested, inner)
             self.tie_op(op, trips)
@@ -127,7 +127,7 @@ class Assignment:
                 layout = op.attrs.get("layout") or tables.fma_accumulator(op.result.type.shape, self.num_warps)
                 weight = 1e3 * PRODUCT if "instr" in op.attrs else PRODUCT  # plain multiply-adds take any layout
                 self.groups.propose(op.result, weight * trips * op.result.type.size, layout)
-            case "load" | "store" | "atomic" | "atomic_cas" if op.args[0].type.shape:
+            case name if name in ACCESSES and op.args[0].type.shape:
                 if op.name == "load":  # moving an address is no cheaper than moving what it points to
                     self.tie_all((op.result, *op.args[:2]))
                 # Of a load the result, of a store the value; and addresses and masks that are carried or loaded themselves.
@@ -265,16 +265,16 @@ class Assignment:
 
     def collect_op(self, op: Op) -> None:
         match op.name:
-            case "for" | "while" | "if":
+            case name if name in STRUCTURED:
                 self.collect_control(op)
-            case "load" | "store" | "atomic" | "atomic_cas":
+            case name if name in ACCESSES:
                 if (wanted := self.emitted_layout(op)) is not None:
                     for value in op.args:
                         self.demand(value, wanted)
             case "dot":
                 for value, layout in zip(op.args, self.dot_layouts(op), strict=True):
                     self.demand(value, layout)
-            case "reduce" | "scan":
+            case name if name in REDUCTIONS:
                 layout = self.reduction_layout(op) if op.name == "reduce" else self.scan_layout(op)
                 for value in op.args:
                     self.demand(value, layout)
@@ -405,9 +405,9 @@ class Assignment:
 
     def emit(self, op: Op) -> None:
         match op.name:
-            case "for" | "while" | "if":
+            case name if name in STRUCTURED:
                 self.emit_control(op)
-            case "load" | "store" | "atomic" | "atomic_cas":
+            case name if name in ACCESSES:
                 self.emit_access(op)
             case "dot":
                 layouts = self.dot_layouts(op)

@@ -21,12 +21,14 @@ from blocknb.analysis import affine
 from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.language.ops import OPS
+from blocknb.language.ops import ATOMICS, LOOPS, OPS, named
 from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
 from blocknb.layouts.linear import Layout
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+READERS = named("reads_buffers")
 
 
 def barriers(func: Func, target: Target, notes: Notes) -> Func:
@@ -141,11 +143,11 @@ class Placement:
                 return [array, self.shared_access(op, op.args[1], False)]
             case "store_wait":
                 return [self.shared_access(op, x, False) for x in self.bulk]
-            case "dot" | "flip" | "gather":
+            case name if name in READERS:
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
                 return [self.array_access(op, op.args[0])]
-            case "atomic" | "atomic_cas":
+            case name if name in ATOMICS:
                 buffers = op.args[:1] if op.args[0] in self.offsets else ()
                 access = self.array_access(op, op.args[len(buffers)], *orders(op))
                 return [access, *(self.shared_access(op, x, True) for x in buffers)]
@@ -200,7 +202,7 @@ class Placement:
             elif op.id in self.before or op.name == "barrier":
                 pending = frozenset()
             match op.name:
-                case "for" | "while":
+                case name if name in LOOPS:
                     pending = self.walk_loop(op, pending)
                 case "roles":
                     pending = self.walk(op.blocks[0].ops, pending)

@@ -25,7 +25,7 @@ from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS, STRUCTURED
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -281,7 +281,7 @@ class Finder:
         """The loops of the program that an op is in."""
         found, parent = [], self.facts.parent[op]
         while parent is not None:
-            if parent.name in ("for", "while"):
+            if parent.name in LOOPS:
                 found.append(parent)
             parent = self.facts.parent[parent]
         return found[:-1] if self.persistent else found  # the last one is over programs
@@ -359,7 +359,7 @@ class Finder:
 def blocks_of(block: Block) -> Iterator[Block]:
     yield block
     for op in walk(block):
-        if op.name in ("for", "while", "if"):
+        if op.name in STRUCTURED:
             yield from op.blocks
 
 

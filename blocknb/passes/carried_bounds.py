@@ -15,7 +15,7 @@ from blocknb.analysis.provenance import KEEPS, MIXED, MOVES, Provenance, is_poin
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES, OPS
+from blocknb.language.ops import ACCESSES, OPS, STRUCTURED
 from blocknb.language.types import Tile
 from blocknb.trace import Notes
 
@@ -105,7 +105,7 @@ class Owners:
                 return self._while(op, walk)
             case "if" if any(map(carried, op.results)):
                 return self._if(op, walk)
-            case "for" | "while" | "if":
+            case name if name in STRUCTURED:
                 return NotImplemented
         if op.name == "ptradd" and op.args[1].type.dtype.bits == 64 and op.result in self._selected:
             op = op.replace(attrs={**op.attrs, "saturate": True})

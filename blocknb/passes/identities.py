@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from blocknb.analysis.groups import PROMISES
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.remainders import whole_tile
 
 if TYPE_CHECKING:
     from blocknb.passes.simplify import Rewriter
 
-COMMUTATIVE = ("add", "mul", "and", "or", "xor", "min", "max")
+COMMUTATIVE = named("associative")
 OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 

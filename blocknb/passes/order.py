@@ -33,7 +33,7 @@ from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.needs import sources
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -106,7 +106,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
         if op.name == "load" and loops and op.result.type.shape:
             yield op, loops
         for inner in op.blocks:
-            yield from reading(inner, (*loops, op) if op.name in ("for", "while") else loops)
+            yield from reading(inner, (*loops, op) if op.name in LOOPS else loops)
 
 
 @dataclass(frozen=True)

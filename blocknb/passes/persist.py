@@ -15,7 +15,7 @@ from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes import specialize
 from blocknb.passes.needs import sources
 from blocknb.target import Target
@@ -50,7 +50,7 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
     for op in block.ops:
         for inner in op.blocks:
             found = list(loops(inner, True))
-            if op.name in ("for", "while") and (found or any(x.name == "dot" for x in inner.ops)):
+            if op.name in LOOPS and (found or any(x.name == "dot" for x in inner.ops)):
                 yield op, bool(found)
             yield from found
 

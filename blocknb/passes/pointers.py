@@ -20,15 +20,17 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES
+from blocknb.language.ops import ACCESSES, LOOPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
 WIDE = (t.int32, t.int64)
-MOVES = ("expand_dims", "broadcast", "trans", "reshape")
-PARTED = (*MOVES, "add", "sub", "mul", "neg", "cast", "ptradd")
+UNIFORM = named("uniform")
+MOVES = named("view")
+ARITHMETIC = named("ring") | {"cast"}
+PARTED = MOVES | ARITHMETIC | {"ptradd"}
 
 
 def pointers(func: Func, target: Target, notes: Notes) -> Func:
@@ -92,9 +94,9 @@ class Splitter(Rebuild):
         if op is None or promised(op):
             return False
         match op.name:
-            case "splat" | "const":
+            case name if name in UNIFORM:
                 return True
-            case "neg" | "add" | "sub" | "mul" | "cast":
+            case name if name in ARITHMETIC:
                 return has_parts(value) and all(has_parts(a) and self.uniform(a) for a in op.args)
         return op.name in MOVES and self.uniform(op.args[0])
 
@@ -311,7 +313,7 @@ def explain(func: Func, notes: Notes) -> None:
             if op.name in ACCESSES and op.args[0].type.shape:
                 describe(op, loops)
             for block in op.blocks:
-                walk(block.ops, loops + (op.name in ("for", "while")))
+                walk(block.ops, loops + (op.name in LOOPS))
 
     def describe(op: Op, loops: int) -> None:
         pointer = makers.get(op.args[0])

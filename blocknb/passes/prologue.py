@@ -18,6 +18,7 @@ from typing import Any
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.ir.traversal import reachable
+from blocknb.language.ops import STRUCTURED
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
@@ -74,7 +75,7 @@ class Finder:
 
         def makers(values: Iterable[Value]) -> list[Op]:
             found = [op for op in map(self.maker, values) if op in own]
-            return [op for op in found if op.name not in ("dot", "for", "while", "if")]
+            return [op for op in found if op.name != "dot" and op.name not in STRUCTURED]
 
         multiplied = [value for op in own if op.name == "dot" for value in op.args[:2]]
         seen = set(reachable(makers(multiplied), lambda op: () if op.name == "load" else makers(op.args)))

@@ -12,15 +12,18 @@ from blocknb.analysis import groups
 from blocknb.analysis.groups import PROMISES
 from blocknb.analysis.polynomials import nonnegative
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import named
 
 if TYPE_CHECKING:
     from blocknb.passes.simplify import Rewriter
+
+UNIFORM = named("uniform")
 
 
 def whole_tile(op: Op, rewriter: Rewriter) -> Value | None:
     """What a remainder comes to if its tile is never cut."""
     counted, modulus = (rewriter.definition.get(a) for a in op.args)
-    if counted is None or modulus is None or modulus.name not in ("splat", "const"):
+    if counted is None or modulus is None or modulus.name not in UNIFORM:
         return None
     start, steps = _parts(op.args[0], counted, rewriter)
     if steps is None or not _divided(op, rewriter):

@@ -26,6 +26,7 @@ from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
 from blocknb.ir.traversal import backward_slice
 from blocknb.language import types as t
+from blocknb.language.ops import STRUCTURED, named
 from blocknb.passes.ahead import COPIES_FROM, Obstacles, Trips, counted
 from blocknb.passes.allocate import place
 from blocknb.passes.operands import from_shared, lasting
@@ -33,7 +34,9 @@ from blocknb.passes.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
 
-VIEWS = ("trans", "reshape", "expand_dims")  # under which a load's tile may be stored
+SHAPES = named("shape")
+
+VIEWS = named("reshapes")  # under which a load's tile may be stored
 
 
 def stages(func: Func, loop: Op) -> int:
@@ -185,7 +188,7 @@ class Planner(Obstacles):
         own = set(loop.blocks[0].ops)
 
         def goes_on(op: Op) -> bool:
-            return op in own and op.name not in ("load", "dot", "for", "while", "if")
+            return op in own and op.name not in ("load", "dot", *STRUCTURED)
 
         def tiles(op: Op) -> list[Value]:
             return [self.facts.stored(x) or x for x in op.args if x.type.shape]
@@ -223,7 +226,7 @@ class Planner(Obstacles):
 
     def is_zero(self, value: Value) -> bool:
         op = self.defs.get(value)
-        while op is not None and op.name in ("splat", "broadcast", *VIEWS):
+        while op is not None and op.name in SHAPES:
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from blocknb.ir.core import Block, Op, Value
-from blocknb.language.ops import ACCESSES, OPS
+from blocknb.language.ops import ACCESSES, OPS, named
 from blocknb.layouts.linear import Layout
 
 if TYPE_CHECKING:
     from blocknb.passes.assign import Assignment
 
 POINTWISE = ("elementwise", "assembly")  # kinds of ops whose operands and results lie alike
-MOVING = ("expand_dims", "reshape", "trans")  # what gives its operand's layout on
-VIEWS = (*MOVING, "broadcast")
+MOVING = named("reshapes")  # what gives its operand's layout on
+VIEWS = named("view")
 
 
 def operand_layout(op: Op, value: Value, layout: Layout) -> Any:

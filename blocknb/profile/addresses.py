@@ -21,15 +21,15 @@ from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.traversal import reachable
-from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
+from blocknb.language.ops import ACCESSES, OPS, PRESERVING, TERMINATORS, named
 from blocknb.passes import order
 
 Program = tuple[int, int, int]
 Known = np.ndarray | None  # None: it depends on data
 WINDOW_BITS = 42
 MOST_TRIPS = 1024  # of a loop that has to be walked to its end for the addresses behind it
-SAME_PLACE = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert")
-_COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip", "gather", "reduce", "scan", "part"}
+SAME_PLACE = PRESERVING - {"part"}  # of which only the first one begins where its operand does
+_COMPUTED = named("preserves_elements", "rematerializable", "move", "reduce") | {"program_id", "num_programs"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Access:
     why: str = ""
 
 
-BULK = ("copy_bulk", "store_bulk")
+BULK = named("box_copy")
 
 
 def is_bulk(op: Op) -> bool:
