@@ -35,7 +35,7 @@ TRAITS: Mapping[str, str] = {
     "reshapes": "A view that has every element of the operand once.",
     "replicates": "The result has elements of the operand several times.",
     "uniform": "All elements of the result are equal.",
-    "rematerializable": "A thread computes any element of the result from its place or from a scalar, so nobody keeps the tile.",
+    "rematerializable": "A thread computes any element of the result from its place or from a scalar, so no register has to keep the tile.",
     # arithmetic
     "associative": "The op is associative and commutative, but for the rounding of floats.",
     "ring": "The op is polynomial arithmetic: a polynomial in its operands describes the result.",

@@ -14,7 +14,7 @@ from blocknb.language import meaning, rules
 from blocknb.language.op_spec import Cost, Help, OpSpec, traits
 
 NUMBERS, INTEGERS, BITS = "int uint float", "int uint", "bool int uint"
-FLOAT = "A tile or scalar of any float dtype gives its own dtype and shape; fp16 and bf16 are computed in fp32. Integers become fp32."
+FLOAT = "The result has the shape and the float dtype of `x`. The op computes fp16 and bf16 in fp32. It converts integers to fp32."
 BROADCAST = "Operands broadcast to one shape, in the dtype that the two promote to."
 FLUSH = "With `flush`, results that are subnormal in fp32 become zero."
 
@@ -236,7 +236,7 @@ ARITHMETIC = (
         NUMBERS,
         Help(
             "Returns the absolute value.",
-            "Of any number; the dtype stays, so the smallest signed integer stays itself.",
+            "`x` is any number and keeps its dtype. The smallest signed integer has no positive counterpart and stays.",
             "tl.abs(tl.arange(0, 4) - 2)  # [2, 1, 0, 1]",
         ),
         meaning.plain(np.abs),
@@ -247,7 +247,7 @@ ARITHMETIC = (
         "float",
         Help(
             "Rounds down to an integer.",
-            "Of any float dtype; integers stay as they are.",
+            "`x` has any float dtype. An integer stays as it is.",
             "tl.floor(tl.load(a_ptr + 3) / 2)  # 1.0",
         ),
         meaning.wide(np.floor),
@@ -258,7 +258,7 @@ ARITHMETIC = (
         "float",
         Help(
             "Rounds up to an integer.",
-            "Of any float dtype; integers stay as they are.",
+            "`x` has any float dtype. An integer stays as it is.",
             "tl.ceil(tl.load(a_ptr + 3) / 2)  # 2.0",
         ),
         meaning.wide(np.ceil),
@@ -398,8 +398,8 @@ OTHERS = (
         Help(
             "Converts to another dtype. Floats are rounded to nearest, ties to even. Where a float is out of the range of an integer, the "
             "result is the nearest integer of the dtype; NaN gives 0.",
-            "Floats become integers by truncation, integers wrap, anything becomes int1 by comparison with zero. `bitcast=True` wants "
-            'equal widths. `fp_downcast_rounding` is "rtne" (the default) or "rtz".',
+            "A float becomes an integer by truncation. Integers wrap. A cast to int1 compares with zero. With `bitcast`, the bits stay, and "
+            'both dtypes have one width. `fp_downcast_rounding` is "rtne" (the default) or "rtz".',
             "tl.cast(tl.arange(0, 2) + 0.75, tl.int32)  # [0, 1]\ntl.cast(1.0, tl.int32, bitcast=True)  # 1065353216",
             "A number beyond the largest one of an fp8 dtype becomes that number. From floats to integers the op is LLVM's fptosi.sat or "
             "fptoui.sat: one instruction of a GPU, two or three more from fp64 or to 64 bits.",
@@ -428,8 +428,8 @@ OTHERS = (
         "elementwise",
         rules.promise,
         Help(
-            "Returns `x`. The author promises more of it than the compiler knows.",
-            example="start = tl.multiple_of(tl.load(i_ptr + 8), 8)\nstart + tl.arange(0, 2)  # [8, 9]",
+            "Returns `x`. The author of the kernel promises more about it than the compiler can prove.",
+            example="n = tl.load(i_ptr + 8)\nif n > 4:\n    n = tl.multiple_of(n, 8)\nn  # 8",
         ),
         operands="x",
         attrs=("multiple_of", "max_contiguous", "max_constancy"),

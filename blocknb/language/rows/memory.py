@@ -38,7 +38,7 @@ ROWS = (
         Help(
             "Stores elements to memory where the mask is on.",
             "`value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off "
-            "nothing is written. A tile stored to a scalar pointer is an error.",
+            "nothing is written. To store a tile to a scalar pointer is an error.",
             "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i * 10, mask=i > 1)\ntl.debug_barrier()\n"
             "tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]",
             "Stores with one number as `part_of` are parts of one store and have no order among themselves.",

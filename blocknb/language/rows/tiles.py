@@ -95,7 +95,7 @@ ROWS = (
         rules.reshape,
         Help(
             "Gives the tile another shape; the elements keep their row-major order.",
-            "The number of elements stays, the sizes are powers of two. The shape is one tuple or several arguments.",
+            "The number of elements stays, and the sizes are powers of two. The shape is one tuple or several arguments.",
             "tl.reshape(tl.arange(0, 4), (2, 2))  # [[0, 1], [2, 3]]",
         ),
         operands="x",
