@@ -398,8 +398,8 @@ OTHERS = (
         Help(
             "Converts to another dtype. Floats are rounded to nearest, ties to even. Where a float is out of the range of an integer, the "
             "result is the nearest integer of the dtype; NaN gives 0.",
-            "A float becomes an integer by truncation. Integers wrap. A cast to int1 compares with zero. With `bitcast`, the bits stay, and "
-            'both dtypes have one width. `fp_downcast_rounding` is "rtne" (the default) or "rtz".',
+            "A float becomes an integer by truncation. Integers wrap. A cast to int1 compares with zero. With `bitcast`, the bits stay, "
+            'and both dtypes have one width. `fp_downcast_rounding` is "rtne" (the default) or "rtz".',
             "tl.cast(tl.arange(0, 2) + 0.75, tl.int32)  # [0, 1]\ntl.cast(1.0, tl.int32, bitcast=True)  # 1065353216",
             "A number beyond the largest one of an fp8 dtype becomes that number. From floats to integers the op is LLVM's fptosi.sat or "
             "fptoui.sat: one instruction of a GPU, two or three more from fp64 or to 64 bits.",

@@ -19,7 +19,8 @@ ROWS = (
             "Loads elements from memory. Where the mask is off, an element is `other`, or zero without `other`.",
             "`pointer` is a tile or scalar of pointers and gives the shape; `mask` (int1) and `other` broadcast to it, and `other` is cast "
             "to the element type. Where the mask is off, nothing is read. Triton leaves such an element undefined without `other`. "
-            "`cache_modifier`, `eviction_policy` and `volatile` change no result. `other` without `mask` is an error.",
+            "`cache_modifier`, `eviction_policy` and `volatile` change no result. `other` without `mask` is an error. For a block "
+            'pointer, `boundary_check` names the axes to test, and `padding_option` ("zero" or "nan") gives the elements outside.',
             "i = tl.arange(0, 4)\n"
             "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]\n"
             "tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]",
@@ -38,7 +39,8 @@ ROWS = (
         Help(
             "Stores elements to memory where the mask is on.",
             "`value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off "
-            "nothing is written. To store a tile to a scalar pointer is an error.",
+            "nothing is written. To store a tile to a scalar pointer is an error. "
+            "For a block pointer, `boundary_check` names the axes to test.",
             "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i * 10, mask=i > 1)\ntl.debug_barrier()\n"
             "tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]",
             "Stores with one number as `part_of` are parts of one store and have no order among themselves.",
