@@ -20,6 +20,7 @@ from blocknb.analysis.linear_forms import COUNT, MAX_TERMS, Dim, Form, Symbol
 from blocknb.analysis.operand_order import operands_first
 from blocknb.analysis.reshaped_forms import reshape
 from blocknb.ir.core import Func, Op, Value
+from blocknb.language.ops import PRESERVING, named
 from blocknb.language.types import Tile
 
 
@@ -29,13 +30,10 @@ def analyze(func: Func) -> Facts:
 
 
 #: The ops whose result is an operand, or one moved: of numbers and of pointers.
-CARRYING = frozenset(
-    ["ptradd", "splat", "broadcast", "convert", "promise", "expand_dims", "trans", "reshape", "part", "select"]
-)
-#: Those that make numbers of numbers, in polynomials.
-ARITHMETIC = frozenset(
-    ["cast", "add", "sub", "mul", "neg", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "abs"]
-)
+CARRYING = PRESERVING | {"ptradd", "promise", "select"}
+RING = named("ring")
+#: The arithmetic that this analysis has a rule for.
+ARITHMETIC = RING | {"cast", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "abs"}
 
 
 def _pointers(op: Op) -> tuple[Value, ...]:
@@ -182,7 +180,7 @@ class Facts(FunctionFacts):
                 return None if pointer is None or offset is None else pointer + offset
             case "cast":
                 return self._cast(args[0], dtype)
-            case "add" | "sub" | "mul" | "neg":
+            case name if name in RING:
                 return self.fitting(self.unwrapped(op), op.result.type)
             case "shl" | "shr" | "div" | "rem" | "and" | "or" | "xor" | "min" | "max" | "abs" | "select":
                 return self.fitting(division_forms.polynomial(self, op), op.result.type)
@@ -302,7 +300,7 @@ class Facts(FunctionFacts):
             return own
         op = self.definition[pointer]
         match op.name:
-            case "ptradd" | "splat" | "broadcast" | "convert" | "expand_dims" | "trans" | "reshape" | "part":
+            case name if name == "ptradd" or name in PRESERVING:
                 return self.base(op.args[0])
             case "promise" if not pointer.type.is_scalar:  # a scalar one is a base of its own, with its alignment
                 return self.base(op.args[0])

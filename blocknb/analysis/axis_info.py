@@ -17,9 +17,10 @@ from blocknb.analysis.operand_order import operands_first
 from blocknb.analysis.reshaped_forms import pieces
 from blocknb.analysis.sign_analysis import nonnegative
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, PRESERVING, named
 from blocknb.language.types import Tile
 
+RING = named("ring")
 PROMISES = ("multiple_of", "max_contiguous", "max_constancy")
 
 
@@ -172,7 +173,7 @@ def _info(facts: FunctionFacts, value: Value) -> AxisInfo:
             return AxisInfo(tuple(AxisRuns(1, 1, n) for n in value.type.shape), every)
         case "promise":
             return snapshot(facts, op.args[0])
-        case "broadcast" | "expand_dims" | "trans" | "reshape" | "convert" | "part":
+        case name if name in PRESERVING:
             return _moved(op, snapshot(facts, op.args[0]))
         case "local_load":
             return nothing if (source := facts.stored(value)) is None else snapshot(facts, source)
@@ -303,7 +304,7 @@ def _elementwise(facts: FunctionFacts, op: Op, nothing: AxisInfo) -> AxisInfo:
     if not dtype.is_integer or dtype.kind == "bool" or not all(a.type.dtype.is_integer for a in op.args):
         return plain
     match op.name:
-        case "add" | "sub" | "mul" | "neg":
+        case name if name in RING:
             return _wrapped(facts, facts.unwrapped(op), op.result.type, dtype.bits, plain)
         case "cast" if op.args[0].type.dtype.kind != "bool":
             # To more bits only what may be negative gets here (unsigned from signed), and that agrees modulo the source's width.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from blocknb.analysis import ranges
 from blocknb.analysis.linear_forms import VALUE, Form
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import PRESERVING
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
@@ -77,7 +78,7 @@ def _conditions(facts: Facts, mask: Value, axes: Mapping[int, int]) -> Iterator[
         case "and":
             for part in op.args:
                 yield from _conditions(facts, part, axes)
-        case "splat" | "convert" | "broadcast" | "expand_dims" | "trans" | "reshape":
+        case name if name in PRESERVING and name != "part":
             inner = _inner_axes(op)
             if inner is None:
                 yield NOT_BOUNDS

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import MASK_AT, OPS
 from blocknb.language.types import Buffer
 
 NOTHING: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ def effects(op: Op) -> Effects:
     """The effects of an op with all that is nested in it."""
     spec = OPS[op.name]
     reads, writes = {spec.reads} - {""}, {spec.writes} - {""}
-    if op.name in ("dot", "flip", "gather") and any(isinstance(arg.type, Buffer) for arg in op.args):
+    if "reads_buffers" in spec.traits and any(isinstance(arg.type, Buffer) for arg in op.args):
         reads.add("shared")
     orders = op.name == "barrier" or bool(op.attrs.get("volatile")) or (op.name == "asm" and not op.attrs["pure"])
     found = Effects(frozenset(reads), frozenset(writes), orders, op.name == "while")
@@ -60,7 +60,7 @@ def global_operands(op: Op) -> tuple[Value, ...]:
 
 def mask_of(op: Op) -> Value | None:
     """The mask of a load, store or atomic."""
-    position = {"load": 1, "copy_async": 1, "store": 2, "atomic": 2, "atomic_cas": 3}.get(op.name)
+    position = MASK_AT.get(op.name)
     args = global_operands(op)
     return args[position] if position is not None and len(args) > position else None
 

@@ -17,10 +17,12 @@ from blocknb.analysis.online_softmax import FloatFacts, Interval, Users, single
 from blocknb.analysis.operand_order import operands_first
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
+from blocknb.language.ops import PRESERVING, named
 from blocknb.language.types import Tile
 
 EVERYTHING: Interval = (-math.inf, math.inf)
-SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part", "promise")
+REPEATING = named("replicates") | {"expand_dims"}
+SAME = PRESERVING | {"promise"}
 #: Numbers up to this are rounded to a zero of their sign by a cast to the dtype.
 VANISHES = {t.float16: 2.0**-25}
 DEPTH = 32  # how many ops a question follows in a row
@@ -140,11 +142,7 @@ class FloatRanges:
         """One more than the axis, where an op is `x - max(x, axis)`; 0 where it is not."""
         x, taken = op.args
         spread = None
-        while (maker := self.facts.definition.get(taken)) is not None and maker.name in (
-            "splat",
-            "broadcast",
-            "expand_dims",
-        ):
+        while (maker := self.facts.definition.get(taken)) is not None and maker.name in REPEATING:
             if maker.name == "expand_dims":
                 if spread is not None:
                     return 0

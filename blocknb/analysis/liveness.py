@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from blocknb.ir.core import Block, Func, Op, Value, definitions, walk
-from blocknb.language.ops import OPS
+from blocknb.language.ops import LOOPS, OPS, named
 from blocknb.language.types import Pointer, Tile
 
-VIEWS = ("expand_dims", "broadcast", "reshape", "trans", "convert", "promise")
+VIEWS = named("view") | {"convert", "promise"}
 
 
 def registers(value: Value, threads: int) -> int:
@@ -24,7 +24,7 @@ def registers(value: Value, threads: int) -> int:
 
 def is_cheap(op: Op, cheap: Mapping[Value, bool]) -> bool:
     """Whether to compute an op again costs no memory access and a few instructions at most; `cheap` says it of its operands."""
-    if op.name in ("const", "arange", "splat"):
+    if "rematerializable" in OPS[op.name].traits:
         return True
     kind = OPS[op.name].kind
     if kind not in ("shape", "elementwise") or (kind == "elementwise" and op.result.type.dtype.is_float):
@@ -68,11 +68,7 @@ class Liveness:
 
     def across(self, loop: Op) -> set[Value]:
         """What is live throughout a loop and made before it: used in it or after it, or anywhere in a loop around both."""
-        around = [
-            op
-            for op in self.place
-            if op.name in ("for", "while") and self.place[op] < self.place[loop] <= self.last[op]
-        ]
+        around = [op for op in self.place if op.name in LOOPS and self.place[op] < self.place[loop] <= self.last[op]]
         found = set()
         for value, used in self.used.items():
             made = self.made.get(value, -1)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from blocknb.analysis.facts import FunctionFacts
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 
 LEAST = 0.5  # of such a sum; rounding cannot halve it
-VIEWS = ("splat", "broadcast", "expand_dims")
+VIEWS = named("replicates") | {"expand_dims"}
+EXPONENTIALS = named("exponential")
 
 
 Interval = tuple[float, float]
@@ -63,7 +64,7 @@ def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None)
         if scaled is None or summed is None or scaled.name != "mul" or total not in scaled.args:
             continue
         factor = m.facts.definition.get(scaled.args[scaled.args[0] is total])
-        top = carried_over(m, loop, factor) if factor is not None and factor.name in ("exp", "exp2") else None
+        top = carried_over(m, loop, factor) if factor is not None and factor.name in EXPONENTIALS else None
         if top is None or summed.name != "reduce" or (reduction is not None and summed is not reduction):
             continue
         under = exponentials(m, summed, block.terminator.args[top])
@@ -83,7 +84,7 @@ def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
 def exponentials(m: FloatFacts, summed: Op, largest: Value) -> bool:
     """Whether a reduction adds up `exp(x - largest)`, where `largest` is the greater one of what is carried and of the maximum of x."""
     power, most = m.facts.definition.get(summed.args[0]), m.facts.definition.get(largest)
-    if single(summed) != "add" or power is None or power.name not in ("exp", "exp2") or most is None:
+    if single(summed) != "add" or power is None or power.name not in EXPONENTIALS or most is None:
         return False
     apart = m.facts.definition.get(power.args[0])
     if apart is None or apart.name != "sub" or behind(m, apart.args[1], summed.attrs["axis"]) is not largest:

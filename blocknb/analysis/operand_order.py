@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 from blocknb.analysis.facts import FunctionFacts
 from blocknb.ir.core import Op, Value
+from blocknb.ir.traversal import postorder
 
 
 def operands_first(
@@ -15,16 +16,11 @@ def operands_first(
     asked: Callable[[Op], Iterable[Value]] = lambda op: op.args,
 ) -> list[Value]:
     """The value, after whatever straight ops make it of and is not `known`; `asked` are those operands of an op that matter."""
-    order: list[Value] = []
-    seen, stack = set(), [(value, False)]
-    while stack:
-        current, ready = stack.pop()
-        if ready:
-            order.append(current)
-        elif current not in seen and current not in known:
-            seen.add(current)
-            stack.append((current, True))
-            op = facts.definition.get(current)
-            if op is not None and not op.blocks and current not in facts.argument:
-                stack.extend((a, False) for a in asked(op))
-    return order
+
+    def made_of(current: Value) -> list[Value]:
+        op = facts.definition.get(current)
+        if op is None or op.blocks or current in facts.argument:
+            return []
+        return [x for x in asked(op) if x not in known]
+
+    return list(postorder(() if value in known else (value,), made_of))

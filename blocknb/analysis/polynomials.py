@@ -6,7 +6,7 @@ trips. What is built of nothing but parameters and constants by pure ops is *of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from blocknb.analysis import ranges
@@ -15,6 +15,7 @@ from blocknb.analysis.sign_analysis import symbol_nonnegative
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Builder, emit_copy
 from blocknb.ir.core import Op, Value
+from blocknb.ir.traversal import postorder, reachable
 from blocknb.ir.verify_roles import HOST
 from blocknb.language import types as t
 
@@ -29,20 +30,19 @@ Scalar = int | Form  # of the launch
 
 def of_launch(facts: Facts, value: Value) -> bool:
     """Whether an integer or boolean scalar is made of parameters and constants alone, by ops that the host computes."""
-    todo, seen = [value], set()
-    while todo:
-        value = todo.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if not value.type.is_scalar or value.type.is_pointer or not value.type.dtype.is_integer:
+
+    def made_of(current: Value) -> tuple[Value, ...]:
+        op = facts.definition.get(current)
+        return () if op is None else op.args
+
+    for current in reachable([value], made_of):
+        if not current.type.is_scalar or current.type.is_pointer or not current.type.dtype.is_integer:
             return False
-        op = facts.definition.get(value)
-        if op is None and value in facts.argument:
+        op = facts.definition.get(current)
+        if op is None and current in facts.argument:
             return False
         if op is not None and op.name not in HOST:
             return False
-        todo.extend(op.args if op is not None else ())
     return True
 
 
@@ -73,19 +73,11 @@ def at_top(builder: Builder, facts: Facts, value: Scalar, dtype: t.DType, made: 
 
 def _slice(facts: Facts, value: Value) -> list[Op]:
     """The ops that make a value of the launch, operands first."""
-    order: dict[Op, None] = {}
-    stack = [(value, False)]
-    while stack:
-        current, ready = stack.pop()
-        op = facts.definition.get(current)
-        if op is None or op in order:
-            continue
-        if ready:
-            order[op] = None
-        else:
-            stack.append((current, True))
-            stack.extend((a, False) for a in op.args)
-    return list(order)
+
+    def makers(values: Iterable[Value]) -> list[Op]:
+        return [facts.definition[x] for x in values if x in facts.definition]
+
+    return list(postorder(makers([value]), lambda op: makers(op.args)))
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------------

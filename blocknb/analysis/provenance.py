@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.language.ops import OPS
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import OPS, named
 
 LOADED = "its pointer was loaded from memory"
 NUMBER = "its pointer was made from an integer"
@@ -24,8 +25,8 @@ MIXED = "mixed"
 Origins = frozenset[int | str]
 NONE: Origins = frozenset()
 #: Ops that give elements another place or shape, and all whose result points where their first operand does.
-MOVES = ("broadcast", "expand_dims", "reshape", "trans", "flip", "gather")
-KEEPS = ("ptradd", "promise", "splat", *MOVES)
+MOVES = named("moves_data")
+KEEPS = MOVES | {"ptradd", "promise", "splat"}
 
 
 def is_pointer(value: Value) -> bool:
@@ -79,15 +80,10 @@ class Provenance:
         """Pointers that are wanted, and those that they may be made of."""
         edges = [(target, sources) for op in self.func.ops() for target, sources in flows(op) if is_pointer(target)]
         found = {target for target, _ in edges if wanted(target)}
-        todo = list(found)
         makers: dict[Value, list[Value]] = {}
         for target, sources in edges:
             makers.setdefault(target, []).extend(filter(is_pointer, sources))
-        while todo:
-            fresh = [source for source in makers.get(todo.pop(), ()) if source not in found]
-            found.update(fresh)
-            todo += fresh
-        return found
+        return set(reachable(found, lambda pointer: makers.get(pointer, ())))
 
     # -- the fixed point -------------------------------------------------------------------------------------------------
 

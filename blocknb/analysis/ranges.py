@@ -13,6 +13,10 @@ from blocknb.analysis.facts import FunctionFacts
 from blocknb.analysis.linear_forms import COUNT, DIM, TRIP, Dim, Form, Symbol
 from blocknb.analysis.operand_order import operands_first
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import PRESERVING, named
+
+PROGRAM_INDICES, GRID_SIZES = named("program_index"), named("grid_size")
+SAME = PRESERVING | {"cast", "promise"}  # ops whose result has the bounds of their operand
 
 Interval = tuple[int, int]
 FAR = 1 << 66  # beyond every integer type
@@ -129,9 +133,9 @@ def _ruling(op: Op) -> tuple[Value, ...]:
 def _rule(facts: FunctionFacts, op: Op) -> Interval | None:
     """Bounds of an op's result from those of its operands; None when there is no rule."""
     match op.name:
-        case "program_id" | "cta_id" | "team_id":
+        case name if name in PROGRAM_INDICES:
             return 0, MAX_INT - 1
-        case "num_programs" | "num_ctas":
+        case name if name in GRID_SIZES:
             return 1, MAX_INT
         case "const":
             if not op.result.type.dtype.is_integer:
@@ -141,10 +145,7 @@ def _rule(facts: FunctionFacts, op: Op) -> Interval | None:
         return None
     found = [bounds(facts, a) for a in op.args]
     match op.name, found:
-        case (
-            ("splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part" | "cast" | "promise"),
-            [a],
-        ):
+        case name, [a] if name in SAME:
             return a
         case "min", [a, b]:
             return min(a[0], b[0]), min(a[1], b[1])
@@ -228,7 +229,7 @@ def truth(facts: FunctionFacts, value: Value) -> bool | None:
     match op.name:
         case "const":
             return bool(op.attrs["value"])
-        case "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert" | "part":
+        case name if name in PRESERVING:
             return truth(facts, op.args[0])
         case "not":
             x = truth(facts, op.args[0])

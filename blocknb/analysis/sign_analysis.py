@@ -9,6 +9,10 @@ from blocknb.analysis import ranges
 from blocknb.analysis.facts import FunctionFacts
 from blocknb.analysis.linear_forms import VALUE, Symbol
 from blocknb.ir.core import Value
+from blocknb.language.ops import PRESERVING
+
+#: Ops whose result is not negative where their first operand is not, for a divisor that is not negative.
+SIGNED_ALIKE = PRESERVING - {"part"} | {"div", "rem", "shr", "abs"}
 
 
 def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = None) -> bool:
@@ -35,7 +39,7 @@ def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
     match op.name:
         case "div" if ranges.bounds(facts, op.args[1])[1] < 0:
             return False
-        case "div" | "rem" | "shr" | "abs" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
+        case name if name in SIGNED_ALIKE:
             return nonnegative(facts, op.args[0])
         case "min":
             return all(nonnegative(facts, a) for a in op.args)

@@ -31,7 +31,9 @@ from blocknb.analysis.polynomials import (
     scalar,
 )
 from blocknb.ir.core import Op, Value
+from blocknb.ir.traversal import breadth_first
 from blocknb.language.bulk import MOST_RANK, UNBOUNDED
+from blocknb.language.ops import PRESERVING
 
 if TYPE_CHECKING:
     from blocknb.analysis.affine import Facts
@@ -115,7 +117,7 @@ class _BoxReader:
 
     def is_zero(self, value: Value) -> bool:
         op = self.facts.definition.get(value)
-        while op is not None and op.name in ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert"):
+        while op is not None and op.name in PRESERVING and op.name != "part":
             op = self.facts.definition.get(op.args[0])
         if op is None or op.name != "const":
             return False
@@ -153,18 +155,18 @@ class _BoxReader:
     def irregular(self, form: Form, axis: int) -> str:
         """Why a form is not linear along an axis."""
         name, size, makers = self.names[axis], self.pointer.type.shape[axis], dict[str, Op]()
-        todo, seen = [x.value for x in form.symbols() if x.kind == VALUE and axis in x.axes], set[Value]()
-        while todo:
-            value = todo.pop(0)
-            if value in seen:
-                continue
-            seen.add(value)
+
+        def made_of(value: Value) -> list[Value]:
             op, source = self.facts.definition.get(value), self.facts.stored(value)
             if source is not None:
-                todo.append(source)
-            elif op is not None:
+                return [source]
+            return [x for x in op.args if x.type.shape] if op is not None and op.name not in ("load", "rem") else []
+
+        symbols = [x.value for x in form.symbols() if x.kind == VALUE and axis in x.axes]
+        for value in breadth_first(symbols, made_of):
+            op = self.facts.definition.get(value)
+            if op is not None and self.facts.stored(value) is None:
                 makers.setdefault(op.name, op)
-                todo += [x for x in op.args if x.type.shape] if op.name not in ("load", "rem") else []
         if "load" in makers:
             return f"its {name} are found through an array of indices"
         if "rem" in makers:

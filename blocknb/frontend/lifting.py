@@ -17,7 +17,7 @@ from blocknb.frontend.emitter import Emitter
 from blocknb.frontend.merge import close
 from blocknb.ir.core import Block, Op, Value, walk
 from blocknb.language import types as t
-from blocknb.language.ops import OPS
+from blocknb.language.ops import LOOPS, OPS, STRUCTURED, TERMINATORS
 from blocknb.language.types import Tile
 
 LONG = 24  # ops in an arm that are worth a branch of the whole block
@@ -26,11 +26,11 @@ Path = Value | None  # None: every element
 
 def branches(ops: Sequence[Op]) -> bool:
     """Whether control flow stands among the ops of a function of scalars."""
-    return any(op.name in ("if", "for", "while") for op in ops)
+    return any(op.name in STRUCTURED for op in ops)
 
 
 def loops(ops: Sequence[Op]) -> bool:
-    return any(inner.name in ("for", "while", "load") for op in ops for inner in walk(Block((), (op,))))
+    return any(inner.name == "load" or inner.name in LOOPS for op in ops for inner in walk(Block((), (op,))))
 
 
 class Lift:
@@ -70,7 +70,7 @@ class Lift:
 
     def one(self, op: Op, path: Path) -> None:
         match op.name:
-            case "yield" | "condition":
+            case name if name in TERMINATORS:
                 return
             case "if":
                 self.branch(op, path)

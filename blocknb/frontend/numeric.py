@@ -13,6 +13,7 @@ from blocknb.frontend.shapes import axis_of, dtype_of, flag, tile_of
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.constants import PropagateNan
+from blocknb.language.ops import named
 from blocknb.language.types import Tile
 
 # -- pointwise ---------------------------------------------------------------------------------------------------------------
@@ -39,7 +40,7 @@ def _unary(name: str, op: str = "") -> None:
     emits(name)(handler)
 
 
-for _name in ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf"):
+for _name in named("special_function"):
     _unary(_name)
 _unary("sqrt_rn", "sqrt")
 

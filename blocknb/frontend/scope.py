@@ -135,7 +135,7 @@ class Frame:
 
     def run(self, statements: Iterable[ast.stmt]) -> Outcome:
         """Visits statements in order, and says how the function ended among them; None when it goes on after them."""
-        todo = deque(statements)
+        todo = deque(statements)  # no traversal: a visit may take or put statements
         if not self.ranks:
             self.ranks.update((name, i) for i, name in enumerate(self.names))
         while todo:

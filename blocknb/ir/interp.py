@@ -35,12 +35,12 @@ from blocknb.ir.report import (
 )
 from blocknb.language import meaning
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
+from blocknb.language.ops import ATOMICS, OPS, TERMINATORS, named
 from blocknb.language.types import Pointer, Tile
 
 Program = tuple[int, int, int]
-MEMORY_ACCESS = (*ACCESSES, "local_load", "local_store", "wait", "dot", "flip", "gather", "store_bulk")
-STEPS = ("await", "arrive", "expect", "copy_bulk", "store_bulk", "store_wait")  # between which warps take turns
+MEMORY_ACCESS = named("access", "exchanges")
+STEPS = named("interleaves")  # between which warps take turns
 
 
 def run(

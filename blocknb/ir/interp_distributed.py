@@ -15,8 +15,11 @@ import numpy as np
 
 from blocknb.ir import interp
 from blocknb.ir.core import Op
+from blocknb.language.ops import named
 from blocknb.language.types import Tile
 from blocknb.layouts.linear import Layout
+
+VIEWS, MOVES = named("view"), named("move")
 
 
 class DistributedMachine(interp.Machine):
@@ -101,9 +104,9 @@ class DistributedMachine(interp.Machine):
         if op.name == "part":
             layout, at = source.layout, op.attrs
             return (args[0][..., list(layout.part_registers(at["axis"], at["index"], at["count"]))],)
-        if op.name in ("flip", "gather"):
+        if op.name in MOVES:
             return (self.along_axis(op, args),)
-        if op.name not in ("broadcast", "expand_dims", "reshape", "trans"):
+        if op.name not in VIEWS:
             return super().move(op, args)
         if not source.shape:
             return (self.full(op, target, args[0]),)

@@ -14,7 +14,7 @@ import numpy as np
 
 from blocknb.ir.core import Op
 from blocknb.language.meaning import FARTHEST
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 UNOWNED = -1
 MIXED = -2  # of an integer that several addresses went into
-MOVES = ("broadcast", "expand_dims", "reshape", "trans", "flip", "gather")
+MOVES = named("view", "move")
 
 
 class Owned(np.ndarray):

@@ -223,7 +223,7 @@ class _Reader(Tokens):
                 return self.if_(names)
             case "roles":
                 return self.roles()
-            case "reduce" | "scan":
+            case name if name in table.REDUCTIONS:
                 return self.reduce(name, names)
         if name not in table.OPS:
             raise self.fail(f"no op is called {name}")

@@ -17,9 +17,10 @@ import numpy as np
 
 from blocknb.errors import AccessError, CompilerBug, DeviceAssertionFailed, Loc
 from blocknb.ir.core import Op
+from blocknb.language.ops import named
 from blocknb.language.types import DType, Pointer
 
-REPORTS = ("print", "assert", "outside")  # the ops that speak
+REPORTS = named("report")  # the ops that speak
 SHOWN = 4096  # lines that one launch prints at most
 Program = tuple[int, int, int]
 NO_ARGUMENT = -1  # in place of an argument's number: an address that lies in no array that was passed

@@ -29,6 +29,7 @@ from blocknb.errors import Loc
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.reader import LEADING, implied, parse_func
 from blocknb.language.bulk import Barriers, TensorMap
+from blocknb.language.ops import REDUCTIONS
 from blocknb.language.types import Buffer, DType, Pointer, Tile
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import SharedLayout
@@ -256,7 +257,7 @@ class _Printer:
                 self.block(op.blocks[0], inner)
                 self.put(indent, "} else {", None)
                 self.block(op.blocks[1], inner)
-            case "reduce" | "scan" if _simple(op):
+            case name if name in REDUCTIONS and _simple(op):
                 combine = op.blocks[0].ops[0]
                 short = f"{left}{op.name} {self.use(op.args)}{attrs} {combine.name}{self.attrs(combine.attrs)}{types}"
                 self.put(indent, short, op, note)
@@ -299,7 +300,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _simple(op: Op) -> bool:
     """A reduce or scan of one operand with a block of one op of its two arguments in order: the text is that op's name."""
-    if op.name not in ("reduce", "scan"):
+    if op.name not in REDUCTIONS:
         return False
     block = op.blocks[0]
     if len(op.args) != 1 or len(block.ops) != 2 or len(block.args) != 2:

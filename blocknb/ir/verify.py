@@ -17,7 +17,7 @@ from blocknb.ir.text import print_op
 from blocknb.language import ops as table
 from blocknb.language import types as t
 from blocknb.language.bulk import Barriers, TensorMap
-from blocknb.language.ops import OPS, TERMINATORS
+from blocknb.language.ops import LOOPS, OPS, REDUCTIONS, TERMINATORS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import gf2, wgmma
 from blocknb.layouts.linear import Layout
@@ -159,7 +159,7 @@ class _Verifier:
                 for block in op.blocks:
                     self.agree(op, "block arguments", _types(block.args), ())
                     self.ends(op, block, "yield", results)
-            case "reduce" | "scan":
+            case name if name in REDUCTIONS:
                 (block,) = op.blocks
                 scalars = tuple(Tile(type.dtype) for type in args)
                 self.require(len({x.shape for x in args}) == 1, op, f"operands of different shapes: {_list(args)}")
@@ -168,7 +168,7 @@ class _Verifier:
                 self.ends(op, block, "yield", scalars)
                 for inner in block.ops:
                     scalar = all(value.type.shape == () for value in (*inner.args, *inner.results))
-                    allowed = OPS[inner.name].kind in COMBINES and inner.name not in ("for", "while", "barrier")
+                    allowed = OPS[inner.name].kind in COMBINES and inner.name not in (*LOOPS, "barrier")
                     self.require(
                         scalar and allowed,
                         inner,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blocknb.ir.core import Block, Func, Op, Value, operands, walk, within
+from blocknb.ir.traversal import reachable
 from blocknb.language.bulk import Barriers, TensorMap
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import boxed
 
 #: What the host computes for tensor maps, from parameters.
-HOST = ("const", "promise", "cast", "cmp", "select", "add", "sub", "neg", "mul", "div", "rem", "min", "max")
-SIGNALS = ("expect", "await", "arrive")
-PRODUCES = ("expect", "await", "copy_bulk", "slot", "load")  # besides scalars and control flow
-ELECTED = ("expect", "copy_bulk")  # done by the producer alone
-TEAMS = ("barrier", "arrive", "fence", "store_bulk", "store_wait")  # done by the team alone
+HOST = named("host")
+SIGNALS = named("mbarrier")
+PRODUCES = named("producer")  # besides scalars and control flow
+ELECTED = named("producer_only")  # done by the producer alone
+TEAMS = named("consumer_only")  # done by the team alone
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256
 GROUP = 4  # warps that share out registers together
 
@@ -170,17 +171,13 @@ class _Checks:
 
     def scalars(self, user: Op, producer: Block) -> None:
         """What the producer's part is computed from, in front of it, is made without tiles."""
-        todo = [value for op in walk(producer) for value in op.args]
-        seen = set[Value]()
-        while todo:
-            value = todo.pop()
-            op = self.top.get(value)
-            if value in seen or op is None:
-                continue
-            seen.add(value)
-            for used in operands(op):
+
+        def made_of(value: Value) -> tuple[Value, ...]:
+            return tuple(operands(self.top[value])) if value in self.top else ()
+
+        for value in reachable((value for op in walk(producer) for value in op.args), made_of):
+            for used in made_of(value):
                 tile = isinstance(used.type, Tile) and used.type.shape != ()
                 self.require(
                     not tile, user, f"the producer needs %{value.name}, which is made of the tile %{used.name}"
                 )
-                todo.append(used)

@@ -1,4 +1,4 @@
-"""Ops of Hopper's copy engine (TMA) and of programs whose warps have roles: rows of the op table, and the two types they need.
+"""Types and type rules of Hopper's copy engine (TMA) and of programs whose warps have roles. Their ops stand in `language.rows.tma`.
 
 A *tensor map* describes an array to the copy engine; a *box* of it is moved by one instruction. An *mbarrier* counts arrivals and bytes:
 a phase of it is over when all that were expected have come, and the next begins. Phases have a parity, 0 first.
@@ -6,7 +6,6 @@ a phase of it is over when all that were expected have come, and the next begins
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,102 +134,3 @@ def roles(types: tuple, attrs: dict) -> tuple:
     need(teams >= 1 and warps[0] % teams == 0, f"{teams} teams of {warps[0]} warps")
     need(registers is None or len(registers) == 2, f"registers of roles are {registers}")
     return ()
-
-
-def rows(row: Callable) -> None:
-    """Enters the ops by way of `row` of the op table."""
-    memory = {"levels": ("memory",)}
-    row(
-        "tensor_map",
-        "distributed",
-        tensor_map,
-        "An array for the copy engine: where it begins, its extents and (but for the innermost axis) strides in elements, outer axis "
-        "first. Made by the host when the kernel is launched, from its arguments.",
-        operands="base extents... strides...",
-        attrs=("type",),
-        **memory,
-    )
-    row(
-        "mbarriers",
-        "shared",
-        mbarriers,
-        "mbarriers whose phases take `arrivals` each; `offset` (bytes) is set by the pass `shared_memory_allocation`.",
-        attrs=("slots", "arrivals", "offset"),
-        writes="shared",
-        **memory,
-    )
-    row(
-        "expect",
-        "shared",
-        expect,
-        "Arrives at an mbarrier, whose phase then also waits for so many bytes to be copied; one thread does it.",
-        operands="barriers index",
-        attrs=("bytes",),
-        writes="shared",
-        **memory,
-    )
-    row(
-        "await",
-        "shared",
-        await_,
-        "Waits until the phase of that parity (0 or 1) of an mbarrier is over.",
-        operands="barriers index parity",
-        reads="shared",
-        writes="shared",
-        **memory,
-    )
-    row(
-        "arrive",
-        "shared",
-        arrive,
-        "Arrives at an mbarrier, once a warp, if the condition holds.",
-        operands="barriers index [condition]",
-        writes="shared",
-        **memory,
-    )
-    row(
-        "copy_bulk",
-        "shared",
-        copy_bulk,
-        "Copies a box of an array to a shared buffer, zeros where it is out of bounds; its bytes count for an mbarrier. `coordinates`: of "
-        "the first element, outer axis first; `axes`: the array's axis of each of the buffer's. One thread does it, and goes on.",
-        operands="buffer map barriers index coordinates...",
-        attrs=("axes",),
-        reads="global",
-        writes="shared",
-        **memory,
-    )
-    row(
-        "store_bulk",
-        "shared",
-        store_bulk,
-        "Copies a shared buffer to a box of an array, but what is out of bounds. One thread does it, and goes on; with a `layout` one of "
-        "each warp, for the elements that its warp has there. `adds`: to what is in the array.",
-        operands="map buffer coordinates...",
-        attrs=("axes", "layout", "adds"),
-        reads="shared",
-        writes="global",
-        **memory,
-    )
-    row(
-        "store_wait",
-        "shared",
-        rules.wait,
-        "Threads wait until the buffers of all but the last `pending` of their `store_bulk` have been read.",
-        attrs=("pending",),
-        writes="shared",
-        **memory,
-    )
-    row(
-        "roles",
-        "control",
-        roles,
-        "The team of the program runs the first block, further warps the second: `warps` of each, and `registers` of their threads, where "
-        "these are shared out. There may be several `teams`, each with a program of its own.",
-        attrs=("warps", "registers", "teams"),
-        blocks=2,
-        **memory,
-    )
-    row("cta_id", "source", rules.scalar_i32, "The number of the CTA.", **memory)
-    row("team_id", "source", rules.scalar_i32, "The number of the team in its CTA.", **memory)
-    row("num_ctas", "source", rules.scalar_i32, "The number of CTAs, which may be fewer than programs.", **memory)

@@ -2,15 +2,17 @@
 
 The example is a kernel's body. A line with a comment is a claim, and the tests run it everywhere a kernel runs. It may use the arrays
 `a_ptr` (fp32: 0.0 to 15.0), `i_ptr` (int32: 0 to 15) and `out_ptr` (16 fp32 zeros). A declaration with an `Example:` of its own keeps
-that one. The functions of libdevice have theirs in `libdevice.examples`.
+that one. The functions of libdevice have theirs in `libdevice.examples`, and those that are an op in the op table.
 """
 
 from __future__ import annotations
 
 import inspect
 
-FLOAT = "A tile or scalar of any float dtype gives its own dtype and shape; fp16 and bf16 are computed in fp32. Integers become fp32."
-ANY = "Operands broadcast to one shape, in the dtype that the two promote to."
+from blocknb.language.ops import OPS
+from blocknb.language.rows.elementwise import BROADCAST as ANY
+from blocknb.language.rows.elementwise import FLOAT
+
 REDUCED = "The axis goes away (`keep_dims=True`: it has size one); without an axis all elements become a scalar."
 PLACES = (
     "`pointer` and `val` broadcast to one shape, that of the result; `val` is cast to the pointer's element type. Integers "
@@ -21,15 +23,6 @@ PHILOX = "`offset` is an integer tile or scalar and gives the shape, `seed` an i
 #: name -> (shapes, dtypes and errors; the example).
 EXAMPLES: dict[str, tuple[str, str]] = {
     # -- programs and sources
-    "program_id": (
-        "`axis` is 0, 1 or 2, known while compiling. An int32 scalar.",
-        "pid = tl.program_id(0)\npid  # 0",
-    ),
-    "num_programs": ("`axis` is 0, 1 or 2, known while compiling. An int32 scalar.", "tl.num_programs(0)  # 1"),
-    "arange": (
-        "int32, of shape (end - start,), which is a power of two known while compiling; any other length is an error.",
-        "tl.arange(0, 8)  # [0, 1, 2, 3, 4, 5, 6, 7]\ntl.arange(4, 8) * 2  # [8, 10, 12, 14]",
-    ),
     "full": (
         "The sizes of `shape` are powers of two known while compiling; an empty shape gives a scalar.",
         "tl.full((2, 2), 3, tl.int32)  # [[3, 3], [3, 3]]",
@@ -41,20 +34,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "x = tl.to_tensor(3)\nx.dtype  # tl.int32",
     ),
     # -- memory
-    "load": (
-        "`pointer` is a tile or scalar of pointers and gives the shape; `mask` (int1) and `other` broadcast to it, and `other` is cast "
-        "to the element type. Where the mask is off nothing is read, and the element is `other`, or zero. `cache_modifier`, "
-        "`eviction_policy` and `volatile` change no result. `other` without `mask` is an error.",
-        "i = tl.arange(0, 4)\n"
-        "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]\n"
-        "tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]",
-    ),
-    "store": (
-        "`value` and `mask` broadcast to the shape of `pointer`, and `value` is cast to the element type. Where the mask is off "
-        "nothing is written. A tile stored to a scalar pointer is an error.",
-        "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i * 10, mask=i > 1)\ntl.debug_barrier()\n"
-        "tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]",
-    ),
     "atomic_add": (PLACES, "before = tl.atomic_add(i_ptr + 5, 3)\nbefore  # 5\ntl.load(i_ptr + 5)  # 8"),
     "atomic_max": (PLACES, "before = tl.atomic_max(i_ptr + tl.arange(0, 4), 2)\nbefore  # [0, 1, 2, 3]\n"
         "tl.load(i_ptr + 1)  # 2"),
@@ -63,19 +42,11 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "atomic_or": ("Integers only. " + PLACES, "before = tl.atomic_or(i_ptr + 4, 3)\nbefore  # 4\ntl.load(i_ptr + 4)  # 7"),
     "atomic_xor": ("Integers only. " + PLACES, "before = tl.atomic_xor(i_ptr + 5, 1)\nbefore  # 5\ntl.load(i_ptr + 5)  # 4"),
     "atomic_xchg": (PLACES, "before = tl.atomic_xchg(i_ptr + 5, 40)\nbefore  # 5\ntl.load(i_ptr + 5)  # 40"),
-    "atomic_cas": (
-        "`pointer`, `cmp` and `val` broadcast to one shape, that of the result; elements of 8 bits and integers of 16 are refused.",
-        "before = tl.atomic_cas(i_ptr + 5, 5, 50)\nbefore  # 5\ntl.load(i_ptr + 5)  # 50",
-    ),
     "debug_barrier": (
         "",
         "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i)\ntl.debug_barrier()\ntl.load(out_ptr + 3 - i)  # [3.0, 2.0, 1.0, 0.0]",
     ),
     # -- shapes
-    "reshape": (
-        "The number of elements stays, the sizes are powers of two. The shape is one tuple or several arguments.",
-        "tl.reshape(tl.arange(0, 4), (2, 2))  # [[0, 1], [2, 3]]",
-    ),
     "view": ("As for `reshape`.", "tl.view(tl.arange(0, 4), 2, 2)  # [[0, 1], [2, 3]]"),
     "broadcast_to": (
         "Sizes that differ must be one in the input, else an error.",
@@ -83,54 +54,24 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "broadcast": ("Sizes that differ must be one in one of them, else an error.",
         "x, y = tl.broadcast(tl.arange(0, 2)[:, None], tl.arange(0, 2)[None, :])\nx  # [[0, 0], [1, 1]]"),
-    "expand_dims": ("`x[:, None]` is the same.", "tl.expand_dims(tl.arange(0, 2), 1)  # [[0], [1]]"),
     "ravel": ("", "tl.ravel(tl.full((2, 2), 5, tl.int32))  # [5, 5, 5, 5]"),
-    "trans": (
-        "`dims` names every axis of the input once, as one tuple or several arguments. `x.T` is the same for two axes.",
-        "x = tl.reshape(tl.arange(0, 4), (2, 2))\ntl.trans(x)  # [[0, 2], [1, 3]]",
-    ),
     "permute": ("As for `trans`.", "x = tl.reshape(tl.arange(0, 4), (1, 2, 2))\ntl.permute(x, (2, 1, 0))  # [[[0], [2]], [[1], [3]]]"),
     # -- types and selection
-    "cast": (
-        "Floats become integers by truncation, integers wrap, anything becomes int1 by comparison with zero. `bitcast=True` wants "
-        "equal widths. `fp_downcast_rounding` is \"rtne\" (the default) or \"rtz\".",
-        "tl.cast(tl.arange(0, 2) + 0.75, tl.int32)  # [0, 1]\ntl.cast(1.0, tl.int32, bitcast=True)  # 1065353216",
-    ),
     "to": ("As for `cast`.", "(tl.arange(0, 4) / 2).to(tl.int32)  # [0, 0, 1, 1]"),
     "where": (
         "`condition` is int1, or numbers compared with zero. " + ANY,
         "x = tl.arange(0, 4)\ntl.where(x > 1, x, -1)  # [-1, -1, 2, 3]",
     ),
     # -- arithmetic
-    "exp": (FLOAT, "tl.exp(tl.full((2,), 1.0, tl.float32))  # [2.7182817, 2.7182817]"),
-    "exp2": (FLOAT, "tl.exp2(tl.load(a_ptr + tl.arange(0, 4)))  # [1.0, 2.0, 4.0, 8.0]"),
-    "log": (FLOAT, "tl.log(tl.full((), 10.0, tl.float32))  # 2.3025851"),
-    "log2": (FLOAT, "tl.log2(tl.full((), 8.0, tl.float32))  # 3.0"),
-    "sqrt": (FLOAT, "tl.sqrt(tl.load(a_ptr + 9))  # 3.0"),
     "sqrt_rn": (FLOAT, "tl.sqrt_rn(tl.load(a_ptr + 2))  # 1.4142135"),
-    "rsqrt": (FLOAT, "tl.rsqrt(tl.load(a_ptr + 4))  # 0.5"),
-    "sin": (FLOAT, "tl.sin(tl.load(a_ptr + 1))  # 0.84147098"),
-    "cos": (FLOAT, "tl.cos(tl.load(a_ptr + 1))  # 0.54030231"),
-    "tanh": (FLOAT, "tl.tanh(tl.load(a_ptr + 1))  # 0.76159416"),
-    "erf": (FLOAT, "tl.erf(tl.load(a_ptr + 1))  # 0.84270079"),
-    "floor": ("Of any float dtype; integers stay as they are.", "tl.floor(tl.load(a_ptr + 3) / 2)  # 1.0"),
-    "ceil": ("Of any float dtype; integers stay as they are.", "tl.ceil(tl.load(a_ptr + 3) / 2)  # 2.0"),
-    "abs": ("Of any number; the dtype stays, so the smallest signed integer stays itself.", "tl.abs(tl.arange(0, 4) - 2)  # [2, 1, 0, 1]"),
     "maximum": (ANY, "tl.maximum(tl.arange(0, 4), 2)  # [2, 2, 2, 3]"),
     "minimum": (ANY, "tl.minimum(tl.arange(0, 4), 2)  # [0, 1, 2, 2]"),
     "clamp": (ANY, "tl.clamp(tl.load(a_ptr + tl.arange(0, 4)), 1.0, 2.0)  # [1.0, 1.0, 2.0, 2.0]"),
     "umulhi": (ANY, "tl.umulhi(tl.full((), 2**31 - 1, tl.int32), 8)  # 3"),
-    "fma": ("Floats only. " + ANY, "tl.fma(tl.load(a_ptr + 3), 2.0, 1.0)  # 7.0"),
     "fdiv": ("Floats only. " + ANY, "tl.fdiv(tl.load(a_ptr + 3), 2.0)  # 1.5"),
     "div_rn": ("Floats only. " + ANY, "tl.div_rn(tl.load(a_ptr + 3), 2.0)  # 1.5"),
     "logical_and": ("int1. " + ANY, "x = tl.arange(0, 4)\n(x > 0).logical_and(x < 3)  # [False, True, True, False]"),
     "logical_or": ("int1. " + ANY, "x = tl.arange(0, 4)\n(x < 1).logical_or(x > 2)  # [True, False, False, True]"),
-    "dot": (
-        "(M, K) times (K, N), or a stack of them, (B, M, K) times (B, K, N), of one dtype. `acc` has "
-        "the shape and dtype of the result. Shapes that do not fit are an error.",
-        "x = tl.full((16, 16), 0.5, tl.float16)\ny = tl.full((16, 16), 2.0, tl.float16)\n"
-        "tl.sum(tl.dot(x, y))  # 4096.0",
-    ),
     # -- reductions
     "sum": (REDUCED, "x = tl.reshape(tl.arange(0, 4), (2, 2))\ntl.sum(x)  # 6\ntl.sum(x, axis=0)  # [2, 4]"),
     "max": (
@@ -146,11 +87,6 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "cumsum": ("The shape stays.", "tl.cumsum(tl.arange(0, 4) + 1, 0)  # [1, 3, 6, 10]\n"
         "tl.cumsum(tl.arange(0, 4) + 1, 0, reverse=True)  # [10, 9, 7, 4]"),
     "cumprod": ("The shape stays.", "tl.cumprod(tl.arange(0, 4) + 1, 0)  # [1, 2, 6, 24]"),
-    "gather": (
-        "`index` is an integer tile of the rank of `src` and gives the shape of the result.",
-        "x = tl.arange(0, 4) * 10\ntl.gather(x, 3 - tl.arange(0, 4), 0)  # [30, 20, 10, 0]",
-    ),
-    "flip": ("Shape and dtype stay.", "tl.flip(tl.arange(0, 4))  # [3, 2, 1, 0]"),
     "xor_shuffle": ("Shape and dtype stay; `mask` is known while compiling and below the size of the axis.",
         "tl.xor_shuffle(tl.arange(0, 4), 0, 1)  # [1, 0, 3, 2]"),
     # -- loops and compile time
@@ -208,9 +144,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
 
 
 def documented(name: str, doc: str | None) -> str | None:
-    """A docstring with what stands here of its name; with `Example:` of its own it stays as it is."""
-    if not doc or name not in EXAMPLES or "Example:" in doc or "On a GPU:" in doc:
+    """A docstring with the details and the example of its name, from here or from the op table. A docstring with an `Example:` of its own
+    stays as it is."""
+    if not doc or not (name in EXAMPLES or name in OPS) or "Example:" in doc or "On a GPU:" in doc:
         return doc
-    details, example = EXAMPLES[name]
+    details, example = EXAMPLES[name] if name in EXAMPLES else (OPS[name].help.details, OPS[name].help.example)
     lines = "\n".join(f"    {line}" for line in example.splitlines())
     return "\n\n".join(part for part in (inspect.cleandoc(doc), details, f"Example:\n{lines}") if part)

@@ -29,7 +29,7 @@ def builtin(declaration: Callable, member: bool = False) -> Callable:
     """Makes a declaration a builtin of the language. `member`: also a method of tiles, which are then its first argument."""
     name = declaration.__qualname__
     if not declaration.__doc__ and name in OPS:
-        declaration.__doc__ = OPS[name].doc
+        declaration.__doc__ = OPS[name].help.text
     declaration.__doc__ = documented(name, declaration.__doc__)
 
     @functools.wraps(declaration)

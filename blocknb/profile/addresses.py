@@ -20,15 +20,16 @@ from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.ir import interp
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import ACCESSES, OPS, PRESERVING, TERMINATORS, named
 from blocknb.passes.support import program_order
 
 Program = tuple[int, int, int]
 Known = np.ndarray | None  # None: it depends on data
 WINDOW_BITS = 42
 MOST_TRIPS = 1024  # of a loop that has to be walked to its end for the addresses behind it
-SAME_PLACE = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert")
-_COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip", "gather", "reduce", "scan", "part"}
+SAME_PLACE = PRESERVING - {"part"}  # of which only the first one begins where its operand does
+_COMPUTED = named("preserves_elements", "rematerializable", "move", "reduce") | {"program_id", "num_programs"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Access:
     why: str = ""
 
 
-BULK = ("copy_bulk", "store_bulk")
+BULK = named("box_copy")
 
 
 def is_bulk(op: Op) -> bool:
@@ -441,10 +442,4 @@ def _needed(func: Func) -> set[Value]:
                 outside = [arg for block in op.blocks for inner in walk(block) for arg in inner.args]
                 for result in op.results:
                     makes.setdefault(result, []).extend((*op.args, *outside))
-    needed: set[Value] = set()
-    while todo:
-        value = todo.pop()
-        if value not in needed:
-            needed.add(value)
-            todo += makes.get(value, ())
-    return needed
+    return set(reachable(todo, lambda value: makes.get(value, ())))

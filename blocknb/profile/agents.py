@@ -14,13 +14,12 @@ from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.errors import Unsupported
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.language.ops import ATOMICS, OPS, TERMINATORS
+from blocknb.language.ops import ATOMICS, OPS, PRESERVING, REDUCTIONS, TERMINATORS, named
 from blocknb.layouts import wgmma
 from blocknb.profile.addresses import program_at
 from blocknb.profile.spans import Rates, Span, Timeline
 
-SAME = ("splat", "broadcast", "expand_dims", "reshape", "trans", "convert", "part")
-SPECIAL = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "div")
+SPECIAL = named("special_unit")
 
 
 class Undecided(Unsupported):
@@ -313,7 +312,7 @@ class Agent:
 
     def clocks(self, op: Op) -> float:
         """What arithmetic on floats takes. That on indices is mostly folded into addresses, and is left out."""
-        if op.name in ("reduce", "scan"):
+        if op.name in REDUCTIONS:
             return float(op.args[0].type.size / self.machine.rates.lanes)
         if OPS[op.name].kind not in ("elementwise", "assembly") or not op.results or not op.result.type.shape:
             return 0.0
@@ -341,11 +340,11 @@ class Agent:
                 return [(np.asarray(machine.program[op.attrs["axis"]], np.int32), 0.0)]
             case "num_programs":
                 return [(np.asarray(machine.grid[op.attrs["axis"]], np.int32), 0.0)]
-        if op.name in SAME and len(op.args) == 1 and op.args[0] in self.copied:
+        if op.name in PRESERVING and len(op.args) == 1 and op.args[0] in self.copied:
             self.copied[op.result] = self.copied[op.args[0]]
         if kind.shape and getattr(kind.dtype, "kind", "") != "bool":
             return unknown
-        if op.name in SAME:
+        if op.name in PRESERVING:
             return [(args[0], ready)] if len(op.results) == 1 else unknown
         if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
             return [(np.asarray(False), ready)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp import elementwise
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, TERMINATORS
 
 Grid = tuple[int, int, int]
 SAMPLE = 512  # programs looked at when they differ; the rest is taken to be like them
@@ -105,7 +105,7 @@ class _Walk:
                 self.forget(op)
                 if _has_dot(*op.blocks):
                     raise _Unknown
-            case "yield" | "condition":
+            case name if name in TERMINATORS:
                 pass
             case _:
                 self.scalar(op)

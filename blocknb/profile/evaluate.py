@@ -16,10 +16,13 @@ import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.interp import elementwise, numpy_dtype
-from blocknb.language.ops import ACCESSES, OPS
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import ACCESSES, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer
 from blocknb.profile import spread
 from blocknb.profile.spread import Spread
+
+SHAPES = named("shape")
 
 WINDOW = 40  # bits of an array's own range of addresses
 OVERHEAD = 20_000  # what looking at an op costs, in elements, each of about a nanosecond
@@ -98,9 +101,9 @@ class Evaluator:
                 self.compute(op, batch)
         for op in block.ops:
             self.spend(0, batch.size)
-            if op.name in ("yield", "condition"):
+            if op.name in TERMINATORS:
                 return [batch.env.get(a) for a in op.args]
-            if op.name in ("for", "if", "while"):
+            if op.name in STRUCTURED:
                 if counted(op):
                     getattr(self, f"_{op.name}")(op, batch)
                 else:
@@ -270,7 +273,7 @@ class Evaluator:
                 return (np.full(1, self.grid[op.attrs["axis"]], np.int32),)
             case "arange":
                 return (np.arange(op.attrs["start"], op.attrs["end"], dtype=np.int32)[None],)
-            case "splat" | "broadcast" | "expand_dims" | "trans" | "reshape":
+            case name if name in SHAPES:
                 return reshaped(op, args[0])
             case "promise":
                 return args[0]
@@ -379,12 +382,7 @@ def needed(func: Func) -> set[Value]:
                 flows |= {v: [a, b] for v, a, b in zip(op.results, *pairs, strict=True)}
             case name if OPS[name].kind in ("elementwise", "shape"):
                 flows |= {value: list(op.args) for value in op.results}
-    found: set[Value] = set()
-    while wanted:
-        if (value := wanted.pop()) not in found:
-            found.add(value)
-            wanted += flows.get(value, [])
-    return found
+    return set(reachable(wanted, lambda value: flows.get(value, ())))
 
 
 def counted(op: Op) -> bool:

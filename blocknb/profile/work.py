@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Func, Op, Value
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, MASK_AT, OPS, REDUCTIONS, named
 from blocknb.profile import spread
 from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
 from blocknb.profile.spread import Spread
@@ -31,8 +31,9 @@ from blocknb.profile.unique import Touched, touch
 BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
 LARGEST = 1 << 22  # elements of the largest array
 LEAST_SAMPLE = 32
-ARITHMETIC = {"add": 1, "sub": 1, "mul": 1, "div": 1, "rem": 1, "min": 1, "max": 1, "fma": 2}
-SPECIAL = frozenset({"exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf"})
+FLOPS = {name: spec.cost.flops for name, spec in OPS.items() if spec.cost is not None and spec.cost.flops}
+SPECIAL = named("special_function")
+VIEWS = named("view")
 ALL = None  # of masks: everything
 
 
@@ -184,18 +185,18 @@ class _Counter(Evaluator):
                 self.access(op, batch)
             case "dot":
                 self.dot(op, batch)
-            case "reduce" | "scan":
+            case name if name in REDUCTIONS:
                 self.combine(op, batch)
             case "asm":
                 self.why_flops = self.why_flops or f"what the assembly {line(op)} computes is not known"
-            case name if name in ARITHMETIC or name in SPECIAL:
+            case name if name in FLOPS:
                 if op.result.type.dtype.is_float if hasattr(op.result.type.dtype, "is_float") else False:
                     self.elementwise(op, batch)
         self.validity(op, batch)
 
     def access(self, op: Op, batch: Batch) -> None:
         pointer = op.args[0]
-        position = {"load": 1, "store": 2, "atomic": 2}.get(op.name)
+        position = MASK_AT.get(op.name)
         given = op.args[position] if position is not None and len(op.args) > position else None
         address, mask = batch.env.get(pointer), ALL if given is None else batch.env.get(given)
         size, shape = pointer.type.dtype.element.bytes, pointer.type.shape
@@ -220,7 +221,7 @@ class _Counter(Evaluator):
         return int(spread.true_counts(mask, shape, batch.size).sum())
 
     def elementwise(self, op: Op, batch: Batch) -> None:
-        each = ARITHMETIC.get(op.name, 1)
+        each = FLOPS[op.name]
         useful = self.number(op.result.type.shape, self.useful(op.result, op.args, batch), batch) * self.scale
         self.add(each * useful, each * op.result.type.size * batch.size * self.scale)
         if op.name in SPECIAL:
@@ -252,7 +253,7 @@ class _Counter(Evaluator):
 
     def combine(self, op: Op, batch: Batch) -> None:
         each = sum(
-            ARITHMETIC.get(inner.name, inner.name in SPECIAL)
+            FLOPS.get(inner.name, 0)
             for inner in op.blocks[0].ops
             if inner.results and getattr(inner.result.type.dtype, "is_float", False)
         )
@@ -292,7 +293,7 @@ class _Counter(Evaluator):
             case "load":
                 if len(op.args) > 1 and isinstance(env.get(op.args[1]), tuple):
                     env["live", op.result] = env[op.args[1]]
-            case "broadcast" | "expand_dims" | "trans" | "reshape":
+            case name if name in VIEWS:
                 if ("live", op.args[0]) in env:
                     env["live", op.result] = reshaped(op, env["live", op.args[0]])
             case "scan":

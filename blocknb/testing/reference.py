@@ -16,6 +16,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from blocknb.language.ops import named
 from blocknb.language.refused import REFUSED
 from blocknb.testing import examples
 from blocknb.testing.examples import Example
@@ -65,7 +66,8 @@ def group(name: str) -> str:
         return "libdevice"
     if name.removeprefix("tl.") in examples.dtypes():
         return "Dtypes"
-    return next((title for title, names in GROUPS.items() if last in names.split()), "Other names")
+    others = "Arithmetic" if last in named("elementwise") else "Other names"
+    return next((title for title, names in GROUPS.items() if last in names.split()), others)
 
 
 def digest(example: Example) -> str:

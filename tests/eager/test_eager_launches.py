@@ -258,7 +258,14 @@ def test_an_op_that_is_new_in_the_table_needs_nothing_here(monkeypatch):
     from blocknb.frontend.scope import HANDLERS
     from blocknb.language import meaning, ops, rules, surface
 
-    spec = ops.OpSpec("hypot", "elementwise", rules.same("float"), "", operands="a b", numpy=meaning.wide(np.hypot))
+    spec = ops.OpSpec(
+        "hypot",
+        "elementwise",
+        rules.same("float"),
+        ops.Help(""),
+        operands="a b",
+        numpy=meaning.wide(np.hypot),
+    )
     monkeypatch.setitem(ops.OPS, "hypot", spec)
     monkeypatch.setitem(
         HANDLERS,

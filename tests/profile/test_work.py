@@ -18,7 +18,7 @@ from blocknb.ir.core import Func
 from blocknb.kernels.add import add_kernel
 from blocknb.kernels.matmul import matmul_kernel
 from blocknb.kernels.softmax import softmax_kernel
-from blocknb.profile.work import ARITHMETIC, BUDGET, SPECIAL, Work, _Counter, count
+from blocknb.profile.work import BUDGET, FLOPS, Work, _Counter, count
 
 CPU = "cpu:x86-64-v3"
 
@@ -235,11 +235,11 @@ class Executed:
             self.number += 2 * op.args[0].type.shape[-1] * op.results[0].type.size
         elif op.name in ("reduce", "scan"):
             inner = [o for o in op.blocks[0].ops if o.results and is_float(o.result)]
-            each = sum(ARITHMETIC.get(o.name, o.name in SPECIAL) for o in inner)
+            each = sum(FLOPS.get(o.name, 0) for o in inner)
             length = op.args[0].type.shape[op.attrs["axis"]]
             self.number += each * (op.args[0].type.size // length) * (length - 1)
-        elif (op.name in ARITHMETIC or op.name in SPECIAL) and is_float(op.result):
-            self.number += ARITHMETIC.get(op.name, 1) * op.result.type.size
+        elif op.name in FLOPS and is_float(op.result):
+            self.number += FLOPS[op.name] * op.result.type.size
 
 
 def counted(case: Case, func: Func, arguments: dict[str, Any]) -> Work:

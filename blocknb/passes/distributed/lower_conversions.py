@@ -13,7 +13,7 @@ from typing import Any
 
 from blocknb.ir.build import Rebuild, emit_copy, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses, walk
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.language.types import Buffer
 from blocknb.layouts import convert, gf2
 from blocknb.layouts.linear import Layout
@@ -145,7 +145,7 @@ class ConversionLowering(Rebuild):
         if self.waiting[-1]:
             used = used_in(op)
             self.flush([v for v in self.waiting[-1] if v in used])
-        if op.name in ("for", "while"):
+        if op.name in LOOPS:
             self.operands.before_loop(op, self.get)
         super().one(op)
 

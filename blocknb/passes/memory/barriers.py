@@ -21,13 +21,15 @@ from blocknb.analysis import affine
 from blocknb.analysis.effects import orders
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.language.ops import OPS
+from blocknb.language.ops import ATOMICS, LOOPS, OPS, named
 from blocknb.language.types import Buffer
 from blocknb.layouts.convert import within_warps
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+READERS = named("reads_buffers")
 
 
 @gpu_pass()
@@ -164,11 +166,11 @@ class BarrierPlacement:
                 return [array, self.shared_access(op, op.args[1], False)]
             case "store_wait":
                 return [self.shared_access(op, x, False) for x in self.bulk]
-            case "dot" | "flip" | "gather":
+            case name if name in READERS:
                 return [self.shared_access(op, x, False) for x in op.args[:2] if x in self.offsets]
             case "load" | "store":
                 return [self.array_access(op, op.args[0])]
-            case "atomic" | "atomic_cas":
+            case name if name in ATOMICS:
                 return self.atomic_accesses(op)
             case "asm":  # it may do anything through the pointers that it gets
                 return [replace(self.array_access(op, x), own=None) for x in op.args if x.type.is_pointer]
@@ -227,7 +229,7 @@ class BarrierPlacement:
             elif op.id in self.before or op.name == "barrier":
                 pending = frozenset()
             match op.name:
-                case "for" | "while":
+                case name if name in LOOPS:
                     pending = self.walk_loop(op, pending)
                 case "roles":
                     pending = self.walk(op.blocks[0].ops, pending)

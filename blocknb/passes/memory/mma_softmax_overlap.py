@@ -24,6 +24,7 @@ from blocknb.analysis import affine, ranges
 from blocknb.analysis.effects import Effects, effects
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
+from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts import wgmma
@@ -210,13 +211,7 @@ def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
     """The ops of a trip that lead to values."""
-    todo, found = list(values), set[Op]()
-    while todo:
-        op = made.get(todo.pop())
-        if op is not None and op not in found:
-            found.add(op)
-            todo += operands(op)
-    return found
+    return set(backward_slice(values, made, operands=operands))
 
 
 class OverlapRotation(Rebuild):

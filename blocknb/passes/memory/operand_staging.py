@@ -12,11 +12,13 @@ tiles stay in registers.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from blocknb.ir.build import Rebuild, current_origin, rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import STRUCTURED
 from blocknb.language.types import Buffer, Tile
 from blocknb.layouts.shared import swizzled
 from blocknb.layouts.wgmma import ALIGNMENT
@@ -98,13 +100,14 @@ class StagedLoadFinder:
 
     def of(self, loop: Op) -> list[Op]:
         """Those of a loop's own block."""
-        own, seen = set(loop.blocks[0].ops), set[Op]()
-        todo = [value for op in own if op.name == "dot" for value in op.args[:2]]
-        while todo:
-            op = self.maker(todo.pop())
-            if op in own and op not in seen and op.name not in ("dot", "for", "while", "if"):
-                seen.add(op)
-                todo += () if op.name == "load" else op.args
+        own = set(loop.blocks[0].ops)
+
+        def makers(values: Iterable[Value]) -> list[Op]:
+            found = [op for op in map(self.maker, values) if op in own]
+            return [op for op in found if op.name != "dot" and op.name not in STRUCTURED]
+
+        multiplied = [value for op in own if op.name == "dot" for value in op.args[:2]]
+        seen = set(reachable(makers(multiplied), lambda op: () if op.name == "load" else makers(op.args)))
         return [op for op in loop.blocks[0].ops if op in seen and op.name == "load" and self.wanted(op)]
 
     def maker(self, value: Value) -> Op | None:

@@ -14,7 +14,8 @@ from collections.abc import Container, Iterator
 from blocknb.analysis import affine
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.ir.report import REPORTS
-from blocknb.language.ops import ATOMICS
+from blocknb.ir.traversal import reachable
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.memory.warp_specialization import applies
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import sources
@@ -67,21 +68,12 @@ def loops(block: Block, inside: bool) -> Iterator[tuple[Op, bool]]:
     for op in block.ops:
         for inner in op.blocks:
             found = list(loops(inner, True))
-            if op.name in ("for", "while") and (found or any(x.name == "dot" for x in inner.ops)):
+            if op.name in LOOPS and (found or any(x.name == "dot" for x in inner.ops)):
                 yield op, bool(found)
             yield from found
 
 
 def depends(facts: affine.Facts, value: Value, on: Container[str] = ("program_id", "load", *ATOMICS)) -> bool:
     """Whether a scalar follows from an op of these names: from those, it may differ from program to program."""
-    todo, seen = [value], set[Value]()
-    while todo:
-        current = todo.pop()
-        if current in seen:
-            continue
-        seen.add(current)
-        op = facts.definition.get(current)
-        if op is not None and op.name in on:
-            return True
-        todo += sources(facts, current)
-    return False
+    makers = map(facts.definition.get, reachable([value], lambda x: sources(facts, x)))
+    return any(op is not None and op.name in on for op in makers)

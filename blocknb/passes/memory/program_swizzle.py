@@ -30,8 +30,9 @@ from blocknb.analysis.polynomials import of_launch
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses
 from blocknb.ir.report import REPORTS
+from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.backward_slice import sources
 from blocknb.passes.support.program_order import arithmetic, place
@@ -100,7 +101,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
         if op.name == "load" and loops and op.result.type.shape:
             yield op, loops
         for inner in op.blocks:
-            yield from reading(inner, (*loops, op) if op.name in ("for", "while") else loops)
+            yield from reading(inner, (*loops, op) if op.name in LOOPS else loops)
 
 
 @dataclass(frozen=True)
@@ -183,18 +184,12 @@ class ReuseFinder:
 
     def axes(self, values: Iterable[Value]) -> set[int]:
         """The axes of the grid on which values depend, by way of whatever makes them, where they are loaded and in which trip."""
-        todo, seen, found = list(values), set[Value](), set[int]()
-        while todo:
-            value = todo.pop()
-            if value in seen:
-                continue
-            seen.add(value)
+        found = set[int]()
+        for value in reachable(values, lambda x: () if x in self.roots else sources(self.facts, x)):
             if value in self.roots:
                 found.add(self.roots[value])
-                continue
-            if (op := self.facts.definition.get(value)) is not None and op.name == "program_id":  # beside its parts
+            elif (op := self.facts.definition.get(value)) is not None and op.name == "program_id":  # beside its parts
                 found |= {X, Y}
-            todo += sources(self.facts, value)
         return found
 
 

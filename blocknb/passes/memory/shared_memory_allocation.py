@@ -14,7 +14,7 @@ from typing import Any
 from blocknb.errors import OutOfResources
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses
-from blocknb.language.ops import OPS
+from blocknb.language.ops import LOOPS, OPS, named
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -22,7 +22,7 @@ from blocknb.trace import Notes
 ALIGNMENT = 128  # bytes; a wavefront
 OWN_PLACE = 1024  # bytes: a buffer up to this size shares its place with no other, since reuse would cost a barrier,
 OWN_PLACES = 64  # as long as there are no more of them
-PLACED = ("alloc", "mbarriers")
+PLACED = named("allocates")
 
 
 @gpu_pass()
@@ -150,7 +150,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
             start = at[op.id] = position
             if OPS[op.name].kind == "reduce":
                 continue
-            inner = (*around, op.id) if op.name in ("for", "while", "roles") else around
+            inner = (*around, op.id) if op.name in (*LOOPS, "roles") else around
             for nested in op.blocks:
                 number(nested, inner)
             position += 1

@@ -23,7 +23,9 @@ from blocknb.analysis import ranges
 from blocknb.analysis.accesses import COPY_BYTES, copy_width
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.traversal import backward_slice
 from blocknb.language import types as t
+from blocknb.language.ops import STRUCTURED, named
 from blocknb.passes.memory.shared_memory_allocation import place
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.mma_operands import from_shared, lasting
@@ -32,6 +34,8 @@ from blocknb.passes.support.stages import VIEWS, multiplies, stages
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+SHAPES = named("shape")
 
 
 def staged(func: Func, target: Target) -> list[Op]:
@@ -185,34 +189,28 @@ class PipelinePlanner(PipeliningObstacles):
     def stored(self, loop: Op) -> Iterator[tuple[Op, Op]]:
         """The loads of a loop's own block whose tiles end in shared memory, computed with or not, each with its store."""
         own, seen = set(loop.blocks[0].ops), set()
+        steps = ("cast", "bitcast", "convert", *VIEWS)
         for store in loop.blocks[0].ops:
             if store.name != "local_store":
                 continue
-            todo = [store.args[1]]
-            while todo:
-                op = self.defs.get(todo.pop())
+            for op in backward_slice([store.args[1]], self.defs, lambda op: op in own and op.name in steps):
                 if op in own and op.name == "load" and op.id not in seen and op.result.type.shape:
                     seen.add(op.id)
                     yield op, store
-                elif op in own and op.name in ("cast", "bitcast", "convert", *VIEWS):
-                    todo += op.args
 
     def computed(self, loop: Op) -> set[Op]:
         """The loads of a loop's own block of whose tiles something is made that ends in shared memory, from where products have it."""
-        own, seen = set(loop.blocks[0].ops), set[Op]()
-        todo = [
-            self.defs.get(op.args[1])
-            for op in own
-            if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")
-        ]
-        while todo:
-            op = todo.pop()
-            if op in own and op not in seen and op.name not in ("dot", "for", "while", "if"):
-                seen.add(op)
-                todo += [
-                    self.defs.get(self.facts.stored(x) or x) for x in op.args if op.name != "load" and x.type.shape
-                ]
-        return {op for op in seen if op.name == "load" and op.result.type.shape}
+        own = set(loop.blocks[0].ops)
+
+        def goes_on(op: Op) -> bool:
+            return op in own and op.name not in ("load", "dot", *STRUCTURED)
+
+        def tiles(op: Op) -> list[Value]:
+            return [self.facts.stored(x) or x for x in op.args if x.type.shape]
+
+        stored = [op.args[1] for op in own if op.name == "local_store" and self.defs[op.args[0]].attrs.get("align")]
+        found = backward_slice(stored, self.defs, goes_on, tiles)
+        return {op for op in found if op in own and op.name == "load" and op.result.type.shape}
 
     def views(self, load: Op, store: Op) -> tuple[Op, ...]:
         """What makes the tile that is stored from the one that is loaded, in order."""
@@ -243,7 +241,7 @@ class PipelinePlanner(PipeliningObstacles):
 
     def is_zero(self, value: Value) -> bool:
         op = self.defs.get(value)
-        while op is not None and op.name in ("splat", "broadcast", *VIEWS):
+        while op is not None and op.name in SHAPES:
             op = self.defs.get(op.args[0])
         return op is not None and op.name == "const" and op.attrs["value"] == 0
 

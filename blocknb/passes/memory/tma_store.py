@@ -22,9 +22,10 @@ from blocknb.analysis.linear_forms import Form
 from blocknb.analysis.tma_boxes import TmaBox
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Block, Func, Op, Value, definitions, uses, walk
+from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
 from blocknb.language.bulk import MOST_EXTENT, SWIZZLES, TensorMap
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS, STRUCTURED
 from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 from blocknb.layouts.linear import Layout
@@ -281,24 +282,25 @@ class TmaStoreFinder:
         step = self.facts.integer(loop.args[2])
         if any(depends(self.facts, x) for x in loop.args[1:3]) or step.constant == 1:
             return False
-        todo, seen = [s.value for form in store.start for s in form.symbols()], set[Any]()
-        while todo:
-            value = todo.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if value is loop or value is loop.blocks[0].args[0]:
-                continue
-            if isinstance(value, Value) and self.facts.form(value) == step:
+        ends, found = (loop, loop.blocks[0].args[0]), False
+
+        def made_of(value: Any) -> Sequence[Value]:
+            if value in ends:
+                return ()
+            return sources(self.facts, value) if isinstance(value, Value) else value.args[:3]
+
+        for value in reachable([s.value for form in store.start for s in form.symbols()], made_of):
+            if value in ends:
+                found = True
+            elif isinstance(value, Value) and self.facts.form(value) == step:
                 return False
-            todo += sources(self.facts, value) if isinstance(value, Value) else value.args[:3]
-        return not seen.isdisjoint((loop, loop.blocks[0].args[0]))
+        return found
 
     def loops(self, op: Op) -> list[Op]:
         """The loops of the program that an op is in."""
         found, parent = [], self.facts.parent[op]
         while parent is not None:
-            if parent.name in ("for", "while"):
+            if parent.name in LOOPS:
                 found.append(parent)
             parent = self.facts.parent[parent]
         return found[:-1] if self.persistent else found  # the last one is over programs
@@ -376,7 +378,7 @@ class TmaStoreFinder:
 def blocks_of(block: Block) -> Iterator[Block]:
     yield block
     for op in walk(block):
-        if op.name in ("for", "while", "if"):
+        if op.name in STRUCTURED:
             yield from op.blocks
 
 

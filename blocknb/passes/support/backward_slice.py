@@ -8,6 +8,7 @@ from blocknb.analysis.affine import Facts
 from blocknb.analysis.linear_forms import TRIP, VALUE
 from blocknb.analysis.tma_boxes import Poly
 from blocknb.ir.core import Op, Value
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import OPS
 from blocknb.language.types import Tile
 
@@ -21,19 +22,16 @@ class BackwardSlice:
 
     def add(self, values: Iterable[Value]) -> str:
         """Why the producer cannot make these values, "" if it can; then they and what they are made of are needed."""
-        todo, found = list(values), set[Value]()
-        while todo:
-            value = todo.pop()
-            if value in self.values or value in found:
+        found: dict[Value, Sequence[Value]] = {}
+        for value in reachable(values, lambda x: found.get(x, ())):
+            if value in self.values:
                 continue
             if not isinstance(value.type, Tile) or value.type.shape:
                 return "where it lies depends on elements of a tile"
-            found.add(value)
-            why, more = self.made_of(value)
+            why, found[value] = self.made_of(value)
             if why:
                 return why
-            todo += more
-        self.values |= found
+        self.values |= set(found)
         return ""
 
     def made_of(self, value: Value) -> tuple[str, Sequence[Value]]:

@@ -15,7 +15,7 @@ from blocknb.analysis.provenance import KEEPS, MOVES, Provenance, is_pointer
 from blocknb.ir.build import Builder, Rebuild, rebuild
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES, OPS
+from blocknb.language.ops import ACCESSES, OPS, STRUCTURED
 from blocknb.language.types import Tile
 from blocknb.trace import Notes
 
@@ -99,7 +99,7 @@ class Owners:
     def visit(self, op: Op, walk: Rebuild) -> Any:
         carried = self.provenance.carried
         match op.name:
-            case "for" | "while" | "if" if not any(map(carried, op.results)):
+            case name if name in STRUCTURED and not any(map(carried, op.results)):
                 return NotImplemented
             case "for":
                 return self._for(op, walk)

@@ -12,17 +12,14 @@ from types import MappingProxyType
 
 from blocknb.analysis.effects import has_side_effects
 from blocknb.ir.core import Block, Op, Value
+from blocknb.language.ops import TERMINATORS
 
 
 def sweep(ops: Sequence[Op], needed: set[Value], removed: Callable[[Op], None]) -> list[Op]:
     """The ops that are needed, in order. `needed` is extended by what they use; `removed` is told of each op that goes."""
     kept: list[Op] = []
     for op in reversed(ops):
-        if (
-            op.name not in ("yield", "condition")
-            and not any(r in needed for r in op.results)
-            and not has_side_effects(op)
-        ):
+        if op.name not in TERMINATORS and not any(r in needed for r in op.results) and not has_side_effects(op):
             removed(op)
             continue
         match op.name:

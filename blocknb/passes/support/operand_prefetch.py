@@ -9,13 +9,14 @@ its product with what the trip before has made, and while that runs awaits the n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from blocknb.analysis import affine, ranges
 from blocknb.ir.build import Rebuild, emit_copy
 from blocknb.ir.core import Block, Func, Op, Value, operands, uses, walk
+from blocknb.ir.traversal import backward_slice
 from blocknb.language.ops import OPS
 from blocknb.language.types import Buffer, Tile
 from blocknb.trace import Notes
@@ -105,22 +106,23 @@ def from_rings(reading: Sequence[Op]) -> bool:
 def leading_to(block: Block, value: Value) -> tuple[Op, ...] | None:
     """The ops of a block that read and compute a value, in order; None where that is anything else."""
     made = {result: op for op in block.ops for result in op.results}
-    found, todo = set[Op](), [value]
-    while todo:
-        op = made.get(todo.pop())
-        if op is None or op in found:
-            continue
+    found = dict[Op, list[Op]]()  # with the op without which it reads nothing
+
+    def used(op: Op) -> Iterable[Value]:
+        return (x for needed in (op, *found[op]) for x in needed.args)
+
+    for op in backward_slice([value], made, operands=used):
         if op.blocks or not (OPS[op.name].pure or op.name in READS):
             return None
-        found.add(op)
-        todo += op.args
-        if op.name in ("slot", "alloc"):
-            filled = filling(block, op)
-            if filled is None:
-                return None
-            found.add(filled)
-            todo += filled.args
-    return tuple(op for op in block.ops if op in found)
+        found[op] = []
+        if op.name == "slot":
+            found[op] = [x for x in block.ops if x.name == "await" and x.args[1] is op.args[1]]
+        if op.name == "alloc":
+            found[op] = [x for x in block.ops if x.name == "local_store" and x.args[0] is op.result]
+        if op.name in ("slot", "alloc") and len(found[op]) != 1:
+            return None
+    kept = {x for op, needed in found.items() for x in (op, *needed)}
+    return tuple(op for op in block.ops if op in kept)
 
 
 def filling(block: Block, op: Op) -> Op | None:
@@ -142,11 +144,8 @@ def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op
     read."""
     made = {value: op for op in block.ops for value in op.results}
     late, found = behind(block, dot), set[Op]()
-    todo = [block.terminator.args[i] for i in carried.values()]
-    while todo:
-        op = made.get(todo.pop())
-        if op is None or op in found:
-            continue
+    passed = [block.terminator.args[i] for i in carried.values()]
+    for op in backward_slice(passed, made, late.__contains__, operands):
         if op in reading:
             return None
         if op not in late:
@@ -154,7 +153,6 @@ def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op
         if not OPS[op.name].pure or op.blocks or op is dot:
             return None
         found.add(op)
-        todo += operands(op)
     return tuple(op for op in block.ops if op in found)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from blocknb.analysis.axis_info import PROMISES
 from blocknb.ir.core import Op, Value
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.support.rewriting import RewriteContext
 from blocknb.passes.support.tile_modulo import whole_tile
 
-COMMUTATIVE = ("add", "mul", "and", "or", "xor", "min", "max")
+COMMUTATIVE = named("associative")
 OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 
 

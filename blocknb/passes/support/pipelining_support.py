@@ -10,12 +10,13 @@ everywhere (`barriers`), two arguments are taken to be two arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from blocknb.analysis import affine, ranges
 from blocknb.analysis.effects import effects, global_operands, mask_of, orders
 from blocknb.ir.build import Builder, Rebuild, emit_copy
 from blocknb.ir.core import Func, Op, Value, uses, walk
+from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS
 from blocknb.language.types import Tile
 
@@ -69,16 +70,20 @@ class PipeliningObstacles:
 
     def path(self, value: Value, loop: Op) -> tuple[str, bool]:
         """Why a value of a later trip cannot be found early ("" if it can), and whether trips differ in it."""
-        todo, seen, varies, count = [value], set[Value](), False, 0
-        while todo:
-            current = todo.pop()
-            if current in seen or not self.facts.inside(current, loop):
-                continue
-            seen.add(current)
+        varies, count = False, 0
+
+        def inside(values: Iterable[Value]) -> list[Value]:
+            return [x for x in values if self.facts.inside(x, loop)]
+
+        def made_of(value: Value) -> list[Value]:
+            if value in self.facts.argument:
+                _, _, i = self.facts.argument[value]
+                return inside([loop.blocks[0].terminator.args[i - 1]] if i else [])
+            return inside(self.facts.definition[value].args)
+
+        for current in reachable(inside([value]), made_of):
             if current in self.facts.argument:
-                _, _, i = self.facts.argument[current]
                 varies = True
-                todo += [loop.blocks[0].terminator.args[i - 1]] if i else []
                 continue
             op = self.facts.definition[current]
             if op.name == "load":
@@ -87,7 +92,6 @@ class PipeliningObstacles:
                 return f"is made by a {op.name} in the loop", varies
             if (count := count + 1) > MOST_OPS:
                 return "takes much arithmetic, which would be done twice", varies
-            todo += op.args
         return "", varies
 
 

@@ -12,13 +12,16 @@ from blocknb.analysis import axis_info
 from blocknb.analysis.axis_info import PROMISES
 from blocknb.analysis.polynomials import nonnegative
 from blocknb.ir.core import Op, Value
+from blocknb.language.ops import named
 from blocknb.passes.support.rewriting import RewriteContext
+
+UNIFORM = named("uniform")
 
 
 def whole_tile(op: Op, rewriter: RewriteContext) -> Value | None:
     """What a remainder comes to if its tile is never cut."""
     counted, modulus = (rewriter.definition.get(a) for a in op.args)
-    if counted is None or modulus is None or modulus.name not in ("splat", "const"):
+    if counted is None or modulus is None or modulus.name not in UNIFORM:
         return None
     start, steps = _parts(op.args[0], counted, rewriter)
     if steps is None or not _divided(op, rewriter):

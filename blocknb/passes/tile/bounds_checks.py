@@ -15,15 +15,13 @@ from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value
 from blocknb.ir.report import action_of
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES
+from blocknb.language.ops import ACCESSES, MASK_AT
 from blocknb.language.types import Tile
 from blocknb.passes.registry import tile_pass
 from blocknb.passes.support.carried_bounds import UNOWNED, Guard, Owners, explain
 from blocknb.passes.tile.simplify import tidy
 from blocknb.target import Target
 from blocknb.trace import Note, Notes
-
-MASK_AT = {"load": 1, "store": 2, "atomic": 2, "atomic_cas": 3}
 
 
 def tests_bounds(func: Func, target: Target) -> bool:

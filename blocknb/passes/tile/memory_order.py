@@ -15,7 +15,7 @@ from typing import Any
 from blocknb.analysis.effects import looked_at
 from blocknb.ir.build import Rebuild, rebuild
 from blocknb.ir.core import Block, Func, Op, Value, uses, within
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, LOOPS
 from blocknb.passes.registry import tile_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
@@ -96,7 +96,7 @@ def followed_by_observation(block: Block, users: Mapping[Value, object], after: 
     """The ids of the atomics of a block after which an observation may run. `after`: one may run after the block."""
     for op in reversed(block.ops):
         inside = any(observes(x, users) for x in within(op))
-        repeats = op.name in ("for", "while")
+        repeats = op.name in LOOPS
         for nested in op.blocks:
             yield from followed_by_observation(nested, users, after or (repeats and inside))
         if after and op.name in ATOMICS:

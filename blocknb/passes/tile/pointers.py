@@ -11,15 +11,16 @@ The sum of the offsets within a tile is taken to fit the source's own integer ty
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from blocknb.analysis.axis_info import PROMISES
 from blocknb.errors import CompilerBug
 from blocknb.ir.build import Rebuild
 from blocknb.ir.core import Func, Op, Value, definitions
+from blocknb.ir.traversal import reachable
 from blocknb.language import types as t
-from blocknb.language.ops import ACCESSES
+from blocknb.language.ops import ACCESSES, LOOPS, named
 from blocknb.language.types import Tile
 from blocknb.passes.registry import tile_pass
 from blocknb.passes.tile.simplify import tidy
@@ -27,8 +28,10 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 WIDE = (t.int32, t.int64)
-MOVES = ("expand_dims", "broadcast", "trans", "reshape")
-PARTED = (*MOVES, "add", "sub", "mul", "neg", "cast", "ptradd")
+UNIFORM = named("uniform")
+MOVES = named("view")
+ARITHMETIC = named("ring") | {"cast"}
+PARTED = MOVES | ARITHMETIC | {"ptradd"}
 
 
 @tile_pass(optional=True)
@@ -103,17 +106,13 @@ class AddressSplitter(Rebuild):
                     if has_parts(entry[0]):
                         carried[entry[0]] = carried[entry[1]] = entry[2:]
                         work.extend(entry)
-        found: set[Value] = set()
-        while work:
-            value = work.pop()
-            if value in found or not has_parts(value):
-                continue
-            found.add(value)
-            if value in carried:
-                work.extend(carried[value])
-            elif (maker := self.original.get(value)) is not None and maker.name in PARTED:
-                work.extend(maker.args)
-        return found
+
+        def made_of(value: Value) -> Iterable[Value]:
+            maker = self.original.get(value)
+            parts = carried.get(value, maker.args if maker is not None and maker.name in PARTED else ())
+            return filter(has_parts, parts)
+
+        return set(reachable(filter(has_parts, work), made_of))
 
     def uniform(self, value: Value) -> bool:
         """Whether a tile of the original has no rest."""
@@ -121,9 +120,9 @@ class AddressSplitter(Rebuild):
         if op is None or promised(op):
             return False
         match op.name:
-            case "splat" | "const":
+            case name if name in UNIFORM:
                 return True
-            case "neg" | "add" | "sub" | "mul" | "cast":
+            case name if name in ARITHMETIC:
                 return has_parts(value) and all(has_parts(a) and self.uniform(a) for a in op.args)
         return op.name in MOVES and self.uniform(op.args[0])
 
@@ -340,7 +339,7 @@ def explain(func: Func, notes: Notes) -> None:
             if op.name in ACCESSES and op.args[0].type.shape:
                 describe(op, loops)
             for block in op.blocks:
-                walk(block.ops, loops + (op.name in ("for", "while")))
+                walk(block.ops, loops + (op.name in LOOPS))
 
     def describe(op: Op, loops: int) -> None:
         pointer = makers.get(op.args[0])

@@ -19,6 +19,7 @@ from blocknb.analysis import affine, ranges
 from blocknb.analysis.liveness import Liveness, registers
 from blocknb.ir.build import Rebuild, emit_copy, revised
 from blocknb.ir.core import Block, Func, Op, Value, walk
+from blocknb.ir.traversal import forward_slice
 from blocknb.language.ops import OPS
 from blocknb.passes.registry import gpu_pass
 from blocknb.passes.support.pipelining_support import (
@@ -159,15 +160,8 @@ class PrefetchPlanner(PipeliningObstacles):
 
     def is_index(self, value: Value) -> bool:
         """Whether an address is made of a value."""
-        todo, seen = [value], {value}
-        while todo:
-            for op, _ in self.users.get(todo.pop(), ()):
-                if op.name == "ptradd":
-                    return True
-                made = set(op.results) - seen if OPS[op.name].kind in ARITHMETIC else set()
-                seen |= made
-                todo += made
-        return False
+        found = forward_slice([value], self.users, lambda op: OPS[op.name].kind in ARITHMETIC)
+        return any(op.name == "ptradd" for op in found)
 
     def refuse(self, loads: Sequence[Op] | Iterator[Op], why: str) -> None:
         for load in loads:

@@ -12,12 +12,15 @@ from typing import Any
 from blocknb.ir.build import Rebuild, rebuild, revised
 from blocknb.ir.core import Func, Op, Value, definitions
 from blocknb.language import types as t
-from blocknb.language.ops import ATOMICS
+from blocknb.language.ops import ATOMICS, REDUCTIONS, STRUCTURED
 from blocknb.layouts import tables, wgmma
 from blocknb.layouts.linear import Layout
 from blocknb.passes.registry import gpu_pass
 from blocknb.target import Target
 from blocknb.trace import Notes
+
+#: Ops behind which a value is no longer that of a product: a decision of this pass.
+STOPS = ATOMICS | STRUCTURED | REDUCTIONS | {"load", "gather", "broadcast"}
 
 
 @gpu_pass(optional=True)
@@ -101,7 +104,7 @@ def operands_of_dots(func: Func) -> set[Value]:
             return
         if op.name == "dot":
             found.add(value)
-        elif op.name not in ("load", *ATOMICS, "for", "while", "if", "reduce", "scan", "gather", "broadcast"):
+        elif op.name not in STOPS:
             for arg in op.args:
                 trace_back(arg, depth + 1)
 

@@ -21,7 +21,7 @@ from blocknb.ir.build import current_origin
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.ir.fold import fold
 from blocknb.language import ops as table
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, REDUCTIONS
 from blocknb.language.types import Tile
 from blocknb.passes.registry import tile_pass
 from blocknb.passes.support.dce import sweep
@@ -225,7 +225,7 @@ class SimplifyRewriter:
                 self.append(
                     self.with_blocks(op, [self.rebuilt(block, False) for block in op.blocks]), len(self.scopes) - 1
                 )
-            case "reduce" | "scan":
+            case name if name in REDUCTIONS:
                 op = self.with_blocks(op, [self.combine(block) for block in op.blocks])
                 self.replaced(op, self.place(op))
             case _ if self.theirs(op):
