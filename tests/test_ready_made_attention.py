@@ -13,7 +13,8 @@ import pytest
 from kernels.attention import exact, exact_gradients
 
 from blocknb.kernels import attention, attention_backward, heads
-from blocknb.runtime.kernel import Launch, captured
+from blocknb.runtime.kernel import Launch
+from blocknb.runtime.launch_context import captured
 
 gradients_module = importlib.import_module("blocknb.kernels.attention_gradients")
 attention_module = importlib.import_module("blocknb.kernels.attention")

@@ -17,7 +17,7 @@ from blocknb.kernels import gemm
 from blocknb.kernels.operands import MOST_KEPT, Product, _kept
 from blocknb.kernels.shapes import Tile, choose
 from blocknb.kernels.strides import Device
-from blocknb.runtime import kernel
+from blocknb.runtime import launch_context
 
 TILE = (32, 32, 16)
 DTYPES = {
@@ -207,9 +207,9 @@ def launched():
     def observe(launch: Any) -> None:
         names.append(launch.kernel.__name__)
 
-    kernel.observers.append(observe)
+    launch_context.observers.append(observe)
     yield names
-    kernel.observers.remove(observe)
+    launch_context.observers.remove(observe)
 
 
 @pytest.mark.parametrize("order", ["nn", "tt"])

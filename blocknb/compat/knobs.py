@@ -29,7 +29,7 @@ class Group:
 
 runtime = Group(
     "runtime",
-    "blocknb.runtime.kernel.observers are called after each launch; kernel.interpret runs a kernel as Python",
+    "blocknb.runtime.launch_context.observers are called after each launch; kernel.interpret runs a kernel as Python",
     launch_enter_hook=None,
     launch_exit_hook=None,
     jit_cache_hook=None,

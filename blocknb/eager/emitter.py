@@ -15,7 +15,7 @@ from blocknb.eager.values import UNKNOWN, EagerValue
 from blocknb.frontend.emitter import Emitter, Mismatch
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
-from blocknb.ir.interp import Machine, Program
+from blocknb.ir.interp_tile import Machine, Program
 from blocknb.language import ops as table
 from blocknb.target import Target
 

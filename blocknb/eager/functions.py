@@ -18,7 +18,7 @@ from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
 from blocknb.frontend.scope import Frame
 from blocknb.frontend.shapes import axis_of, constant_int, flag, tile_of
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.ir.interp import Machine, numpy_dtype
+from blocknb.ir.interp_tile import Machine, numpy_dtype
 from blocknb.language.types import Tile
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from blocknb.frontend.source import Source, source_of
 from blocknb.frontend.statements import settle
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Value
-from blocknb.ir.interp import Program, numpy_dtype
+from blocknb.ir.interp_tile import Program, numpy_dtype
 from blocknb.ir.report import lines
 from blocknb.language.constants import constexpr, unwrap
 from blocknb.language.ops import TypeRule

@@ -16,7 +16,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
 from blocknb.notebook.beside import DEFAULT_VIEW
-from blocknb.notebook.observe import Record, Specialisation, record_of
+from blocknb.notebook.observe import Record, Specialisation
 from blocknb.notebook.sections import Section
 from blocknb.passes.carried_bounds import COUNTED
 from blocknb.profile.spans import Timeline
@@ -267,20 +267,6 @@ def card_of(record: Record, target: str | None = None, opened: Collection[str] =
     except KernelError as error:
         view = View("view", target, target, expression, None, numbers.complaint(error))
     return Card(record, (ran, view), opened)
-
-
-def bundle_of(kernel: Kernel) -> dict[str, Any]:
-    """The bundle of a kernel's newest card; of a kernel that was never launched, how to launch it."""
-    record = record_of(kernel)
-    if record is None:
-        text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
-        return {
-            "text/plain": text,
-            "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
-        }
-    from blocknb.notebook import live
-
-    return live.bundle(newest(record))
 
 
 def newest(record: Record) -> Card:

@@ -13,7 +13,7 @@ from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import numbers
 from blocknb.notebook.observe import Record, apart
 from blocknb.runtime.grids import Gone
-from blocknb.runtime.recent import unobserved
+from blocknb.runtime.launch_context import unobserved
 
 SECONDS = 1.0  # that a measurement may take, about
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 50

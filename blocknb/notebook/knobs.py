@@ -17,12 +17,12 @@ from blocknb.errors import LaunchError
 from blocknb.notebook import beside
 from blocknb.notebook.card import Card, card_of
 from blocknb.notebook.observe import Observation, Record, Specialisation, apart
-from blocknb.runtime import arguments
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import constant_kind
 from blocknb.trace import Trace
 
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -122,7 +122,7 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
 
     Both are done before anything is measured, which a compiler on the same processors would disturb.
     """
-    kinds = {**made.compiled.kinds, **{n: arguments.constant_kind(v) for n, v in constants.items()}}
+    kinds = {**made.compiled.kinds, **{n: constant_kind(v) for n, v in constants.items()}}
 
     wait = beside.compiled(made.compiled.source, kinds, options, view) if view is not None else None
     found = compiler.compile(made.compiled.source, kinds, options, made.compiled.target)

@@ -160,8 +160,8 @@ class BlockMagics(Magics):
 
     def _begin(self, line: str, cell: Any) -> Session:
         from blocknb.notebook.observe import Observation
-        from blocknb.runtime import kernel as runtime
-        from blocknb.runtime.recent import interpreted
+        from blocknb.runtime import launch_context
+        from blocknb.runtime.launch_context import interpreted
 
         try:
             options = parse_argstring(self.blockkernel, line)
@@ -197,13 +197,13 @@ class BlockMagics(Magics):
         self._enforce()
         errors.adopt_cuda(self.shell)
         session.observation.start()
-        runtime.companions.append(session.views)
+        launch_context.companions.append(session.views)
         return session
 
     def _stop(self, session: Session) -> None:
-        from blocknb.runtime import kernel as runtime
+        from blocknb.runtime import launch_context
 
-        runtime.companions.remove(session.views)
+        launch_context.companions.remove(session.views)
         session.observation.stop()
         session.interpreting.close()
         self.sessions.remove(session)
@@ -211,7 +211,7 @@ class BlockMagics(Magics):
 
     def _enforce(self) -> None:
         """Launches are checked while a cell that asks for it is among those that run."""
-        from blocknb.runtime.kernel import enforced
+        from blocknb.runtime.launch_context import enforced
 
         enforced.clear()
         if any(session.checked for session in self.sessions):

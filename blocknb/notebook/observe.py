@@ -1,6 +1,6 @@
 """What a cell launched: one Record a kernel, one Specialisation for each way that kernel was compiled.
 
-An Observation listens to `runtime.kernel.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
+An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
 an array. The newest Record of each kernel stays reachable here, so that naming the kernel in a later cell shows its card again.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb import forks
-from blocknb.runtime import kernel as runtime
-from blocknb.runtime.again import Again
+from blocknb.runtime import launch_context
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Grid, Kernel, Launch
+from blocknb.runtime.launch_snapshot import Again
 from blocknb.runtime.reports import muted
 
 KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and their times dropped
@@ -106,11 +106,11 @@ class Observation:
         forks.renewed(self, _lock=threading.Lock)  # a cell may launch from several threads
 
     def start(self) -> None:
-        runtime.observers.append(self._saw)
+        launch_context.observers.append(self._saw)
 
     def stop(self) -> None:
-        if self._saw in runtime.observers:
-            runtime.observers.remove(self._saw)
+        if self._saw in launch_context.observers:
+            launch_context.observers.remove(self._saw)
 
     def _saw(self, launch: Launch) -> None:
         with self._lock:

@@ -157,19 +157,19 @@ def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
 def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progress) -> None:
     """Compiles the last launch of a record with each value of a constant or option, at the same time. What goes wrong is said when the
     value's turn has come."""
-    from blocknb.runtime import many
+    from blocknb.runtime import parallel_compile
 
     made, kernel = record.latest, record.kernel
     given = made.again.arguments(made.compiled.stored)
     if given is None:
         return
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
-    with many.gathered() as requests:
+    with parallel_compile.gathered() as requests:
         for value in values:
             with contextlib.suppress(KernelError):
                 kernel.warmup(**{**options, **given, name: value})
     said = contextlib.nullcontext(lambda what: progress.say(f"compiling {what}"))
-    many.compile_all(requests, show=lambda total, label: said)
+    parallel_compile.compile_all(requests, show=lambda total, label: said)
 
 
 def _written(made: Any) -> int | None:

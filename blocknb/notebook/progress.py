@@ -73,7 +73,7 @@ class Progress:
 
 @contextlib.contextmanager
 def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
-    """What `runtime.many.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
+    """What `runtime.parallel_compile.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
     if threading.current_thread() is not threading.main_thread() or not _in_notebook():
         yield lambda what: None
         return

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.analysis.effects import global_operands, mask_of
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.language.ops import ACCESSES, OPS, TERMINATORS
@@ -155,7 +155,7 @@ class _Walk:
         self.found: dict[int, tuple[Op, Known, Known, bool, int | None]] = {}
         self.recording = True
         self.trips: tuple[int | None, ...] = (1,)
-        self.machine = interp.Machine(home.func, AddressSpace(), home.grid, program)
+        self.machine = interp_tile.Machine(home.func, AddressSpace(), home.grid, program)
 
     def block(self, block: Block) -> list[Known]:
         """Walks a block; what its terminator passes on."""
@@ -355,13 +355,13 @@ class _Origins(_Walk):
             return [np.asarray(op.attrs["start"], np.int32)]
         if op.name == "const":
             kind = op.attrs["type"]
-            return [np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype))]
+            return [np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(kind.dtype))]
         if op.name == "num_programs":
             return [np.asarray(self.home.grid[op.attrs["axis"]], np.int32)]
         if op.name in SAME_PLACE or (op.name == "part" and not op.attrs["index"]):
             return known
         if OPS[op.name].kind == "elementwise":
-            return [np.asarray(interp.elementwise(op, known))]
+            return [np.asarray(interp_tile.elementwise(op, known))]
         return [None] * len(op.results)
 
     def branch(self, op: Op) -> None:

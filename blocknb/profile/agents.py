@@ -12,7 +12,7 @@ import numpy as np
 
 from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.errors import Unsupported
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import ATOMICS, OPS, TERMINATORS
 from blocknb.layouts import wgmma
@@ -350,10 +350,10 @@ class Agent:
         if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
             return [(np.asarray(False), ready)]
         if op.name == "const":
-            return [(np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype)), 0.0)]
+            return [(np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(kind.dtype)), 0.0)]
         if OPS[op.name].kind != "elementwise" or any(not isinstance(a, (np.ndarray, np.generic)) for a in args):
             return unknown
-        return [(np.asarray(interp.elementwise(op, args)), ready)]  # type: ignore[arg-type]
+        return [(np.asarray(interp_tile.elementwise(op, args)), ready)]  # type: ignore[arg-type]
 
     def loop(self, op: Op) -> Generator[Any, None, None]:
         bounds = [int(self.scalar(a, op)) for a in op.args[:3]]

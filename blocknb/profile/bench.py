@@ -52,7 +52,7 @@ def ceilings() -> list[Row]:
     """Measures the limits of this machine's devices anew, which rooflines compare with: memory, caches, FP32, tensor cores."""
     from blocknb.profile import ceilings as limits
     from blocknb.runtime import machine
-    from blocknb.runtime.arguments import HOST
+    from blocknb.runtime.kinds import HOST
 
     rows: list[Row] = []
     gpu = machine.current_gpu()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.interp import elementwise
+from blocknb.ir.interp_tile import elementwise
 from blocknb.language.ops import OPS
 
 Grid = tuple[int, int, int]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.interp import elementwise, numpy_dtype
+from blocknb.ir.interp_tile import elementwise, numpy_dtype
 from blocknb.language.ops import ACCESSES, OPS
 from blocknb.language.types import Pointer
 from blocknb.profile import spread

@@ -19,7 +19,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
-from blocknb.runtime.moduli import moduli
+from blocknb.runtime.divisor_specialization import moduli
 
 #: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.checks`); `num_warps`
 #: and `num_stages` for: nobody names a number (see `passes.warps` and `passes.STAGES`).

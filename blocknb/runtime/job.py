@@ -1,4 +1,4 @@
-"""One compilation: front end, passes, code generation, worker; from a Request to a Compiled.
+"""One compilation: front end, passes, code generation, worker; from a Request to Code and a Trace.
 
 Any error of ours on the way is a CompilerBug that carries the Trace up to where it broke.
 """
@@ -21,10 +21,10 @@ from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
-from blocknb.runtime.arguments import Kind, Tuple
 from blocknb.runtime.binding import definition
-from blocknb.runtime.compile import Code, Compiled, Request
 from blocknb.runtime.effects import memory_use
+from blocknb.runtime.kinds import Kind, Tuple
+from blocknb.runtime.request import Code, Request
 from blocknb.trace import Note, Resources, Stage, Trace
 
 
@@ -60,13 +60,13 @@ class Job:
         self.generate(self.front())  # which may have notes
         return tuple(self.stages)
 
-    def run(self) -> Compiled:
-        """Compiles, and stores the result on disk."""
+    def run(self) -> tuple[Code, Trace]:
+        """Compiles, and waits for it."""
         self.begin()
         return self.finish()
 
     def begin(self) -> None:
-        """What is done in this process: afterwards a worker has the text."""
+        """Does what this process does of it; afterwards a worker has the text."""
         with self._blamed():
             self.func = self.front()
             self.code, self.text = self.generate(self.func)
@@ -77,15 +77,14 @@ class Job:
         """Whether `finish` need not wait."""
         return self.future.done()
 
-    def finish(self) -> Compiled:
-        """Waits for the worker, and stores the result on disk."""
+    def finish(self) -> tuple[Code, Trace]:
+        """Waits for the worker; returns what a launch needs, and the trace with all artifacts."""
         with self._blamed():
             begin = time.perf_counter()
             made = llvm.shared().wait(self.future)
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
         failures.record(trace)
-        self.request.to_disk(self.code, trace)
-        return self.request.compiled(self.code, trace, self.calls)
+        return self.code, trace
 
     def abandon(self) -> None:
         """Stops the worker, if it is busy with this."""

@@ -17,8 +17,10 @@ from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import dependencies
 from blocknb.frontend.description import ATOMS, Collector
 from blocknb.runtime import cache, host, machine
-from blocknb.runtime.arguments import HOST, describer
-from blocknb.runtime.kernel import Kernel, enforced
+from blocknb.runtime.arguments import describer
+from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import HOST
+from blocknb.runtime.launch_context import enforced
 from blocknb.tune.config import Config
 from blocknb.tune.tuning import FATES, Trial, Tuning
 
@@ -144,9 +146,9 @@ def _machine(gpu: int | None) -> list[Any]:
     if gpu is not None:
         import cupy
 
-        from blocknb.runtime import driver
+        from blocknb.runtime import cuda
 
-        target, runtime = driver.target(gpu), cupy.cuda.runtime
+        target, runtime = cuda.target(gpu), cupy.cuda.runtime
         model = runtime.getDeviceProperties(gpu)["name"]
         versions = cache.environment_parts(toolchain.find_ptxas(target))
         return [str(target), model, runtime.driverGetVersion(), versions]

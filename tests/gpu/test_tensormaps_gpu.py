@@ -15,8 +15,8 @@ from blocknb import TensorDescriptor
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.runtime import driver
-from blocknb.runtime.compile import Code
+from blocknb.runtime import cuda, driver
+from blocknb.runtime.request import Code
 
 cupy = pytest.importorskip("cupy")
 
@@ -112,7 +112,7 @@ PARAMETERS = (
 
 @pytest.fixture(scope="module")
 def launcher() -> driver.Launcher:
-    if driver.target(0).capability != 90:
+    if cuda.target(0).capability != 90:
         pytest.skip("the machine code is for compute capability 9.0")
     code = Code("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, persistent=True)
     compiled: Any = SimpleNamespace(
@@ -247,7 +247,7 @@ def test_launches_of_one_kernel_have_their_own_maps() -> None:
         for a, b, c in arrays:
             c[:] = np.nan
             compiled = launch(a, b, c)
-            assert driver.target(0).capability != 90 or compiled.code.maps
+            assert cuda.target(0).capability != 90 or compiled.code.maps
         for a, b, c in arrays:
             check(a, b, c)
 

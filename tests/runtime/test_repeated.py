@@ -15,11 +15,12 @@ import blocknb
 import blocknb.language as bl
 from blocknb.language import types as t
 from blocknb.runtime import kernel as kernels
-from blocknb.runtime.arguments import DESCRIBE, constant_kind, describer
+from blocknb.runtime.arguments import DESCRIBE, describer
 from blocknb.runtime.binding import bind
-from blocknb.runtime.moduli import finer
+from blocknb.runtime.divisor_specialization import finer
+from blocknb.runtime.fast_launch import repeated
+from blocknb.runtime.kinds import constant_kind
 from blocknb.runtime.plan import Plan
-from blocknb.runtime.repeated import repeated
 
 BYTES = np.zeros(4096, np.uint8)
 ROOM = BYTES[-BYTES.ctypes.data % 64 :]
@@ -283,7 +284,7 @@ def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
 
 def test_alternating_plans_are_prepared_once_each(monkeypatch):
     made = []
-    monkeypatch.setattr("blocknb.runtime.repeated.repeated", lambda *a: made.append(a) or repeated(*a))
+    monkeypatch.setattr("blocknb.runtime.fast_launch.repeated", lambda *a: made.append(a) or repeated(*a))
     fresh = blocknb.kernel(scaled.fn)
     for _ in range(10):
         for array in (np.ones(8, np.float32), np.ones(8, np.float64)):

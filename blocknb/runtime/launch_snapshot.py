@@ -16,10 +16,10 @@ import numpy as np
 
 from blocknb.language.types import Descriptor
 from blocknb.runtime import memory
-from blocknb.runtime.arguments import Kind, Tuple, flat
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.grids import Grid, keep_grid
 from blocknb.runtime.interface import TensorWrapper
+from blocknb.runtime.kinds import Kind, Tuple, flat
 
 Scratch = dict[int, tuple[int, Any]]  # by the id of an owner: where its copied bytes began, and the copy
 _NUMBERS = (int, float, np.generic)
