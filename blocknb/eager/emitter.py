@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from blocknb.eager.running import RunningKernel
 from blocknb.eager.values import UNKNOWN, EagerValue
 from blocknb.frontend.emitter import Emitter, Mismatch
 from blocknb.ir.address import AddressSpace
@@ -18,9 +19,6 @@ from blocknb.ir.core import EMPTY, Block, Func, Op, Value
 from blocknb.ir.interp_tile import Machine, Program
 from blocknb.language import ops as table
 from blocknb.target import Target
-
-if TYPE_CHECKING:
-    from blocknb.eager.interpreter import Interpreter
 
 
 class Known(dict):
@@ -71,7 +69,7 @@ class EagerMachine(Machine):
 class EagerEmitter(Emitter):
     """Computes what is emitted outside of blocks; `machine` is that of the program that runs."""
 
-    def __init__(self, interpreter: Interpreter, options: Mapping[str, Any]):
+    def __init__(self, interpreter: RunningKernel, options: Mapping[str, Any]):
         super().__init__(Target.parse("cpu"), options)  # wherever the arrays are, it is the CPU that computes
         self.known, self.printed = Known(), Printed(lambda: interpreter.prints)
         self.runs = interpreter.run_helper

@@ -14,6 +14,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, SyntaxUnsupported
 from blocknb.frontend import shapes
+from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
 from blocknb.frontend.hints import instead_of
 from blocknb.frontend.merge import merge_arms
@@ -75,8 +76,6 @@ def visit_tuple(frame: Frame, node: ast.Tuple | ast.List) -> tuple:
 @expression(ast.ListComp)
 def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
     """A tuple of what the element is for each element of a tuple; as in Python, its names are its own."""
-    from blocknb.frontend.statements import assign_target
-
     loop = node.generators[0]
     function = frame.expr(loop.iter.func) if isinstance(loop.iter, ast.Call) else None
     counts = function is range or getattr(function, "builtin", None) in ("range", "static_range")

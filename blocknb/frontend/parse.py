@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend import dot, loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from blocknb.fuzz import dtypes
+from blocknb.fuzz import accesses, dtypes
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, weak
+from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, production, weak
 from blocknb.fuzz.state import Axis, State, pointer
 from blocknb.fuzz.tree import Node, Type, literal, number, var
 
@@ -152,6 +152,7 @@ def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[N
     return [number(constant(g, dtype), dtype, shape if kind == "tile" else ())]
 
 
+@production("load")
 def load(g: State, dtype: str, shape: Shape) -> Node:
     """A load of a tile from anywhere in an input."""
     g.loads -= 1
@@ -279,3 +280,11 @@ def store(g: State, value: Node) -> None:
         extra = condition(g, shape, 1)
         mask = extra if mask is None else Node("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
     g.emit(t.Store(_offset(pointer(array), index), value, mask))
+
+
+def shapes(g: State) -> list[tuple[int, ...]]:
+    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
+    own = accesses.structured_shape(g)
+    seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
+    others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
+    return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]

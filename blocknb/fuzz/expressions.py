@@ -1,7 +1,8 @@
-"""Random expressions of a given dtype and shape, elementwise; `tiles` has the ops on whole tiles, `accesses` the loads."""
+"""Random expressions of a given dtype and shape, elementwise. Other modules register more productions: ops on whole tiles, loads, calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from blocknb.fuzz import dtypes
@@ -35,18 +36,28 @@ INTEGER_OPS = EITHER | {
     "condition": 1.5,
     "bitcast": 0.4,
 }
+#: What expressions are made of that other modules define, by name: ops on whole tiles, loads, calls of helpers.
+PRODUCTIONS: dict[str, Callable[..., Any]] = {}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+def production(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function that makes a part of random expressions. `generate` imports the modules that define them."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        PRODUCTIONS[name] = function
+        return function
+
+    return register
 
 
 def expression(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     """An expression of exactly this type."""
-    from blocknb.fuzz import tiles
-
     g.budget -= 1
     if depth <= 0 or g.budget <= 0:
         return leaf(g, dtype, shape)
     if shape and g.chance(0.36):
-        found = tiles.tile_op(g, dtype, shape, depth)
+        found = PRODUCTIONS["tile op"](g, dtype, shape, depth)
         if found is not None:
             return maybe_named(g, convert(g, found, dtype))
     if dtype == "i1":
@@ -63,8 +74,6 @@ def maybe_named(g: State, node: Node) -> Node:
 
 
 def leaf(g: State, dtype: str, shape: Shape) -> Node:
-    from blocknb.fuzz import accesses
-
     names = g.names_of(shape)
     same = [n for n in names if n.type.dtype == dtype]
     if same and g.chance(0.75):
@@ -72,7 +81,7 @@ def leaf(g: State, dtype: str, shape: Shape) -> Node:
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
     if not g.closed and g.loads > 0 and g.chance(0.7 if shape else 0.25):
-        found = accesses.load(g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
+        found = PRODUCTIONS["load"](g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
         return convert(g, found, dtype)
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)
@@ -268,9 +277,7 @@ def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> No
     if kind == "condition":
         return cast(condition(g, shape, depth - 1), dtype)
     if kind == "call":
-        from blocknb.fuzz import helpers
-
-        return helpers.call(g, dtype, shape, depth)
+        return PRODUCTIONS["call"](g, dtype, shape, depth)
     return None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from blocknb.fuzz import accesses, regions
+from blocknb.fuzz import accesses, helpers, regions, tiles  # noqa: F401 (some only register productions)
 from blocknb.fuzz import tree as t
+from blocknb.fuzz.accesses import shapes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.expressions import binary, compare, expression
 from blocknb.fuzz.state import Axis, State
@@ -83,14 +84,6 @@ def like(g: State, most: int) -> int:
         if size != 1 and (size % 16 == 0) == (most % 16 == 0):
             return size
     return most
-
-
-def shapes(g: State) -> list[tuple[int, ...]]:
-    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
-    own = accesses.structured_shape(g)
-    seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
-    others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
-    return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]
 
 
 def values(g: State, count: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression
+from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression, production
 from blocknb.fuzz.state import State
 from blocknb.fuzz.tree import Node, Type, literal, var
 
 
+@production("call")
 def call(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     """A call of a helper with one or two parameters that returns one value."""
     if g.closed:

@@ -32,9 +32,7 @@ def region(g: State) -> None:
 
 
 def _shape(g: State) -> Shape:
-    from blocknb.fuzz.generate import shapes
-
-    return () if g.chance(0.15) else g.pick(shapes(g))
+    return () if g.chance(0.15) else g.pick(accesses.shapes(g))
 
 
 def plain(g: State) -> None:

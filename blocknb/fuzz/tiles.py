@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from blocknb.fuzz import dtypes, helpers
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float
-from blocknb.fuzz.expressions import Shape, binary, cast, expression
+from blocknb.fuzz.expressions import Shape, binary, cast, expression, production
 from blocknb.fuzz.state import MAX_ELEMENTS, State
 from blocknb.fuzz.tree import Node, Type, literal
 
@@ -39,6 +39,7 @@ OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
 }
 
 
+@production("tile op")
 def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
     """An op on whole tiles that gives `shape`, of `dtype` or another dtype; None where nothing fits."""
     able = {name: weight for name, (weight, fits) in OPS.items() if fits(shape)}

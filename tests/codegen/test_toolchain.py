@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from blocknb.codegen import toolchain
+from blocknb.codegen.batch_assembly import assemble_many, merge_ptx
 from blocknb.codegen.llvm import compile_cpu, compile_cuda, list_cpu
 from blocknb.codegen.sass import Listing, assembly_lines, disassemble, ptx_lines, sass_lines
-from blocknb.codegen.toolchain import Resources, assemble_many, find_nvdisasm, find_ptxas, merge_ptx, read_ptxas_log
+from blocknb.codegen.toolchain import Resources, find_nvdisasm, find_ptxas, read_ptxas_log
 from blocknb.errors import KernelError
 from blocknb.target import Target, known
 

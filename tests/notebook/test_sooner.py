@@ -14,7 +14,6 @@ from blocknb.errors import Unsupported
 from blocknb.notebook import document, extension
 from blocknb.runtime import compile as compiler
 from blocknb.runtime import job, launch_context
-from blocknb.runtime import kernel as runtime
 
 KERNEL = """@blocknb.kernel
 def triple(x, out, BLOCK: tl.constexpr):
@@ -44,7 +43,7 @@ def seen(monkeypatch):
 
     monkeypatch.setattr(job.Job, "run", run)
     monkeypatch.setattr(compiler, "from_disk", lambda request: None)
-    monkeypatch.setattr(runtime, "observers", [lambda launch: found.append(("launch",))])
+    monkeypatch.setattr(launch_context, "observers", [lambda launch: found.append(("launch",))])
     return found
 
 

@@ -15,7 +15,6 @@ from pretend_gpu import CupyArray, TorchTensor, pretend
 import blocknb
 import blocknb.language as bl
 from blocknb.errors import KernelError, LaunchError
-from blocknb.runtime import kernel as kernels
 from blocknb.runtime import launch_context
 from blocknb.runtime.launch_context import interpreted, noticed, this_thread, unobserved
 
@@ -428,14 +427,14 @@ def test_whoever_looks_at_launches_sees_repeated_ones(monkeypatch, scale):
     x = np.zeros(64, np.float32)
     warm(scale, x, x, 64, 2.0, 64)
     kept = scale[(1,)]
-    monkeypatch.setattr(kernels, "observers", [seen.append])
+    monkeypatch.setattr(launch_context, "observers", [seen.append])
     for launch in (scale[(1,)], kept, lambda *a: scale.run(*a, grid=(1,))):
         launch(x, x, 64, 2.0, 64)
     assert len(seen) == 3
     with unobserved():
         scale[(1,)](x, x, 64, 2.0, 64)
     assert len(seen) == 3
-    monkeypatch.setattr(kernels, "observers", [])
+    monkeypatch.setattr(launch_context, "observers", [])
     taken = []
     with launch_context.captured(taken.append):
         x[:] = 1
