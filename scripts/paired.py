@@ -30,10 +30,10 @@ CALLS = 3  # of one case in one round; the median counts
 def worker(device: str) -> None:
     """Answers JSON lines: {"cases": names}, {"prepare": [name, index]}, {"time": calls}."""
     from blocknb.profile.suite.catalogue import BENCHMARKS
-    from blocknb.profile.suite.measure import OURS, Bench, Session
+    from blocknb.profile.suite.measure import OURS, Bench, MeasuringSession
     from blocknb.profile.timing import clock_of
 
-    session, clock, call = Session(device, peers=()), clock_of(device == "gpu"), None
+    session, clock, call = MeasuringSession(device, peers=()), clock_of(device == "gpu"), None
     replies, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
         ((verb, value),) = json.loads(line).items()

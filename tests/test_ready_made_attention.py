@@ -224,7 +224,7 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
 def test_registers_are_shared_out_within_those_of_a_multiprocessor(
     tile: tuple[int, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_module, "TILES", heads.Tiles({64: tile}, {}))
+    monkeypatch.setattr(attention_module, "TILES", heads.HeadTiles({64: tile}, {}))
     launch = launches(64, causal, np.float16, 90, monkeypatch)[0]
     trace = launch.retarget("sm_90a")
     (roles,) = (op for op in trace.stages[-1].after.ops() if op.name == "roles")

@@ -14,8 +14,8 @@ from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
 from blocknb.kernels import gemm
-from blocknb.kernels.operands import MOST_KEPT, Product, _kept
-from blocknb.kernels.shapes import Tile, choose
+from blocknb.kernels.operands import MOST_KEPT, MatmulProblem, _kept
+from blocknb.kernels.shapes import TileShape, choose
 from blocknb.kernels.strides import Device
 from blocknb.runtime import launch_context
 
@@ -190,7 +190,7 @@ def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monke
 @pytest.mark.parametrize(("m", "n"), [(152, 304), (304, 152)])
 def test_of_fp32_one_operand_may_lie_along_either_axis(order, m, n, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
-    monkeypatch.setattr(gemm, "choose", lambda *sizes: Tile(128, 128, 32, 4, 3))
+    monkeypatch.setattr(gemm, "choose", lambda *sizes: TileShape(128, 128, 32, 4, 3))
     monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
     a, b = operands(m, n, 64, "float32", order)
     with launched() as names:
@@ -325,15 +325,20 @@ def test_facts_of_a_product_are_kept_for_arrays_that_lie_alike_and_for_no_others
         return memory[begin : begin + rows * columns].reshape(rows, columns)
 
     a, b = operand(64, 32), operand(32, 48)
-    first, second = Product.of(a, b), Product.of(operand(64, 32), b, activation="")
+    first, second = MatmulProblem.of(a, b), MatmulProblem.of(operand(64, 32), b, activation="")
     assert second.blocks is first.blocks and second.out is not first.out and second.a is not a
-    assert isinstance(first.blocks, tuple) and "multiple of 16 bytes" in Product.of(a, operand(32, 48, shift=1)).blocks
-    assert Product.of(a, operand(48, 32).T).b_strides == (0, 1, 32)
+    assert (
+        isinstance(first.blocks, tuple)
+        and "multiple of 16 bytes" in MatmulProblem.of(a, operand(32, 48, shift=1)).blocks
+    )
+    assert MatmulProblem.of(a, operand(48, 32).T).b_strides == (0, 1, 32)
     bias = np.ones(48, np.float16)
-    assert Product.of(a, b, bias=bias).epilogue["bias"] is bias and Product.of(a, b).epilogue["bias"] is None
+    assert (
+        MatmulProblem.of(a, b, bias=bias).epilogue["bias"] is bias and MatmulProblem.of(a, b).epilogue["bias"] is None
+    )
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot multiply"):
-            Product.of(a, operand(48, 32))
+            MatmulProblem.of(a, operand(48, 32))
     for n in range(8, 8 * MOST_KEPT + 16, 8):
-        Product.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
-    assert len(_kept) <= MOST_KEPT and Product.of(a, b).n == 48
+        MatmulProblem.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
+    assert len(_kept) <= MOST_KEPT and MatmulProblem.of(a, b).n == 48

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blocknb.codegen.llvm import shared
-from blocknb.codegen.toolchain import Resources, _numbers, find_ptxas, read_ptxas_log
+from blocknb.codegen.toolchain import PtxasResources, _numbers, find_ptxas, read_ptxas_log
 from blocknb.errors import CompilerBug
 from blocknb.target import Target
 
@@ -49,7 +49,7 @@ class Assembly:
     """Several kernels assembled at once: the cubin, resources by kernel, warnings."""
 
     cubin: bytes
-    resources: dict[str, Resources]
+    resources: dict[str, PtxasResources]
     warnings: tuple[str, ...]
 
 

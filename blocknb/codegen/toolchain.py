@@ -37,7 +37,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Resources:
+class PtxasResources:
     """What ptxas says of one kernel: registers a thread, bytes of stack and spills a thread, static shared bytes, barriers."""
 
     registers: int = 0
@@ -140,7 +140,7 @@ def _ask_version(path: str) -> tuple[int, ...]:
     return _numbers(found[1]) if found else ()
 
 
-def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
+def read_ptxas_log(log: str) -> tuple[dict[str, PtxasResources], tuple[str, ...]]:
     """Reads the output of `ptxas -v`: resources by kernel, and the warnings and performance advice (such as C7514)."""
     resources: dict[str, dict[str, int]] = {}
     warnings: list[str] = []
@@ -166,4 +166,4 @@ def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
                     resources[kernel][name] = int(found[1])
         elif re.search(r"\bwarning\b|\(C\d{4}\)", line):
             warnings.append(re.sub(r"^ptxas\s*(?:/tmp\S*|/proc\S*)?[,\s]*", "", line).strip())
-    return {name: Resources(**counts) for name, counts in resources.items()}, tuple(warnings)
+    return {name: PtxasResources(**counts) for name, counts in resources.items()}, tuple(warnings)

@@ -40,7 +40,7 @@ class Known(dict):
         return self[x] if self.__contains__(x) else default
 
 
-class Printed(list):
+class EagerOutput(list):
     """Emitter.printed, shown as it comes."""
 
     def __init__(self, shown: Callable[[], bool]):
@@ -71,7 +71,7 @@ class EagerEmitter(Emitter):
 
     def __init__(self, interpreter: RunningKernel, options: Mapping[str, Any]):
         super().__init__(Target.parse("cpu"), options)  # wherever the arrays are, it is the CPU that computes
-        self.known, self.printed = Known(), Printed(lambda: interpreter.prints)
+        self.known, self.printed = Known(), EagerOutput(lambda: interpreter.prints)
         self.runs = interpreter.run_helper
         self.interpreter = interpreter
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from blocknb.frontend import blocks
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
-from blocknb.frontend.records import BlockPointer, TensorDescriptor
+from blocknb.frontend.records import BlockPointer, DescriptorValue
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import flag, tile_of
 from blocknb.ir.core import Value
@@ -35,7 +35,7 @@ def _check_pointer(name: str, pointer: Any, boundary_check: Any, value: Any = No
             hint = "the pointer comes first: tl.store(pointer, value)"
         elif name == "store" and isinstance(pointer, (Value, *NUMBERS)):
             hint = "to change a variable, assign to it; " + hint
-        if isinstance(pointer, TensorDescriptor):
+        if isinstance(pointer, DescriptorValue):
             hint = f"a tensor descriptor has methods for it: desc.{name}([...])"
         raise Mismatch(f"`{name}` needs a pointer, not {describe(pointer)}", hint, "pointer")
     if boundary_check:

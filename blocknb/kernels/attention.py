@@ -14,7 +14,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
+from blocknb.kernels.heads import HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
@@ -75,7 +75,7 @@ def attention_kernel(
         bl.store(line + rows, logsum, mask=rows < queries)
 
 
-TILES = Tiles(
+TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 32, 8, 2)},
     {64: (256, 64, 16, 4)},  # four warpgroups hide each other's waits: 5 to 7 % on an H200

@@ -25,7 +25,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.kernels import heads
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Heads, Tile, Tiles, alike, heads_of
+from blocknb.kernels.heads import Heads, HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
@@ -184,18 +184,18 @@ def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.cons
 
 
 #: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
-KEY_TILES = Tiles(
+KEY_TILES = HeadTiles(
     {64: (64, 128, 8, 4), 128: (64, 128, 8, 3), 256: (64, 64, 8, 1)},
     {64: (32, 128, 8, 2), 128: (32, 64, 8, 2), 256: (16, 16, 8, 2)},
 )
-QUERY_TILES = Tiles(
+QUERY_TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 64, 8, 1)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 SOME_ROWS = 64
 AHEAD = {64}  # heads of which a trip computes scores for the next, where programs add to dq
 #: Of programs that have keys and add to dq; and heads, and whether causal, for which that has been measured to be faster.
-ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
+ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {(64, False), (64, True), (128, True)}
 BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 

@@ -13,8 +13,8 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb import TensorDescriptor
-from blocknb.kernels.operands import Blocks, Product
-from blocknb.kernels.shapes import Tile
+from blocknb.kernels.operands import Blocks, MatmulProblem
+from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device
 from blocknb.kernels.tiling import finish, place
 
@@ -153,7 +153,7 @@ def matmul_persistent_kernel(
 WAYS = ("kernel", "host", "persistent")
 
 
-def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What `matmul_descriptor_kernel` is launched with, or `matmul_batch_kernel`: positional and by name, without tiles and options. All
     that is named holds for the other kernels, too."""
     assert not isinstance(p.blocks, str)
@@ -166,14 +166,14 @@ def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def matmul_descriptors(
-    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, way: str = "kernel", halves: bool = False, **rest: Any,
 ) -> Any:  # fmt: skip
     """out = a @ b through tensor descriptors; arguments as those of `matmul`. `way` is one of WAYS. Returns `out`.
 
     Raises ValueError for arrays that cannot be described (see `operands.described`), and for batches unless the kernel describes them.
     """
-    p = Product.of(a, b, out, **rest)
+    p = MatmulProblem.of(a, b, out, **rest)
     if p.empty:
         return p.out
     if isinstance(p.blocks, str):
@@ -185,7 +185,7 @@ def matmul_descriptors(
 
 
 def by_descriptors(
-    p: Product, t: Tile, group: int, way: str = "kernel", halves: bool = False, swapped: bool = False
+    p: MatmulProblem, t: TileShape, group: int, way: str = "kernel", halves: bool = False, swapped: bool = False
 ) -> Any:
     """Computes a product of described arrays that is not empty in these tiles; returns its result. `swapped`: its kernel adds up the
     transposed result."""

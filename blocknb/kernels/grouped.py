@@ -12,7 +12,7 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.operands import ALIGNMENT, SUMS, Product
+from blocknb.kernels.operands import ALIGNMENT, SUMS, MatmulProblem
 from blocknb.kernels.shapes import choose, without_turns
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
@@ -132,7 +132,7 @@ def grouped_matmul(
         out = empty(a, (m, n), SUMS.get(dtype_name(a), ("", dtype_name(a)))[1])
     if groups == 0:
         return out
-    p = Product.of(a, b[0], out)  # checks the rest
+    p = MatmulProblem.of(a, b[0], out)  # checks the rest
     if p.empty:
         return out
     if tile:
@@ -161,7 +161,7 @@ def matmul_many(
     out = [None] * len(a) if out is None else out
     if not len(a) == len(b) == len(out):
         raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
-    problems = [Product.of(*arrays) for arrays in zip(a, b, out, strict=True)]
+    problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]
     out = [p.out for p in problems]
     work = [p for p in problems if not p.empty]
     for name, arrays in (("a", a), ("b", b), ("out", out)):

@@ -114,7 +114,7 @@ def contiguous(array: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class HeadTiles:
     """(ROWS, COLUMNS, num_warps, num_stages) by the size of a head: with wgmma, whose results take few registers beside the accumulators,
     and with mma.sync, whose operands take registers, too. What each says spills nothing."""
 

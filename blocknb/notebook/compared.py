@@ -11,7 +11,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import numbers
-from blocknb.notebook.observe import Record, apart
+from blocknb.notebook.observe import KernelRecord, apart
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.launch_context import unobserved
 
@@ -54,7 +54,7 @@ def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any
 
 
 def of_record(
-    record: Record, variants: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Call]
+    record: KernelRecord, variants: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Call]
 ) -> dict[str, Any]:
     """The kernel of a record as it was last launched, with other options (`variants`), and against baselines."""
     made, kernel = record.latest, record.kernel

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from blocknb.notebook import document, numbers
 from blocknb.notebook.blobs import Blobs, read
-from blocknb.notebook.observe import Record, Specialisation
+from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -36,7 +36,7 @@ class VersionCard(Protocol):
     """A card, as the history sees it."""
 
     @property
-    def record(self) -> Record: ...
+    def record(self) -> KernelRecord: ...
     @property
     def views(self) -> Sequence[Viewed]: ...
     @property

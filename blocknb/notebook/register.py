@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import beside, completion, errors, extension, html, lines, progress
+from blocknb.notebook import completion, concurrent_compile, errors, extension, html, lines, progress
 from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
 from blocknb.runtime import parallel_compile
 
@@ -56,7 +56,7 @@ def register(shell: Any) -> None:
     completion.install(shell)
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
-        beside.prepare()
+        concurrent_compile.prepare()
         parallel_compile.shows = progress.of_compiles
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)

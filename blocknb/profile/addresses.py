@@ -32,7 +32,7 @@ _COMPUTED = {"const", "arange", "program_id", "num_programs", *SAME_PLACE, "flip
 
 
 @dataclass(frozen=True)
-class Access:
+class TracedAccess:
     """What one op touches in one program. `array`: the parameter that the pointers come from; `offsets`: bytes from where it points
     to, int64 in the tile's shape; `on`: the mask. `offsets` is None, and `why` says so in words, when they are not known; `guessed`
     when the mask depends on data and is taken to be on. `trips` of the innermost loop around it: 1 outside of loops, None unknown."""
@@ -98,10 +98,10 @@ class Addresses:
             elif name in scalars:
                 self.start[param] = np.asarray(scalars[name]).astype(param.type.dtype.numpy)
 
-    def of(self, program: Program, trip: int = 0) -> dict[int, Access]:
+    def of(self, program: Program, trip: int = 0) -> dict[int, TracedAccess]:
         """The accesses of one program by op id, in loops those of the trip (the last one, where there are fewer). Ops that the
         program does not reach are not in it."""
-        walker = _Walk(self, program, trip)
+        walker = _AddressWalk(self, program, trip)
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
         return {number: self._access(*found) for number, found in walker.found.items()}
@@ -109,7 +109,7 @@ class Addresses:
     def origins(self, op: int, programs: Sequence[Program]) -> list[int | None]:
         """For each program the byte offset of the first element that the op touches, in loops in the first trip; None where it is
         not known or not reached."""
-        walker = _Origins(self, np.asarray(programs, np.int64).reshape(-1, 3))
+        walker = _AddressOrigins(self, np.asarray(programs, np.int64).reshape(-1, 3))
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
         pointers = walker.found[op][1] if op in walker.found else None
@@ -122,17 +122,17 @@ class Addresses:
         offsets = addresses - _base(number)
         return [int(x) if ok else None for x, ok in zip(offsets, valid, strict=True)]
 
-    def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> Access:
+    def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> TracedAccess:
         shape = bulk_parts(op).buffer.type.shape if is_bulk(op) else global_operands(op)[0].type.shape
         on: np.ndarray = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
         if pointers is None:
-            return Access(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
+            return TracedAccess(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
         addresses = np.broadcast_to(pointers, shape)
         numbers = np.unique((addresses[on] if on.any() else addresses) >> WINDOW_BITS) - 1
         if len(numbers) != 1 or not 0 <= numbers[0] < len(self.names):
-            return Access(op, "", None, on, trips, guessed, "the addresses lead to more than one array")
+            return TracedAccess(op, "", None, on, trips, guessed, "the addresses lead to more than one array")
         number = int(numbers[0])
-        return Access(op, self.names[number], addresses - _base(number), on, trips, guessed)
+        return TracedAccess(op, self.names[number], addresses - _base(number), on, trips, guessed)
 
 
 def _base(number: Any) -> Any:
@@ -143,7 +143,7 @@ def _base(number: Any) -> Any:
 # -- the walk ------------------------------------------------------------------------------------------------------------
 
 
-class _Walk:
+class _AddressWalk:
     """One program. Values that are not in `env` are unknown."""
 
     flat = False  # whether one element stands for a tile
@@ -322,7 +322,7 @@ class _Walk:
         self.assign(op.results, results)
 
 
-class _Origins(_Walk):
+class _AddressOrigins(_AddressWalk):
     """All programs at once: a value is an array with a number for each program, the first element where it is a tile."""
 
     flat = True

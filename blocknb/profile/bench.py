@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blocknb.errors import KernelError
 from blocknb.profile.bench_table import Row, show
-from blocknb.profile.suite.runner import Options
+from blocknb.profile.suite.runner import BenchOptions
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
 INTERRUPTED = 130  # the exit status, as of a shell
@@ -126,7 +126,7 @@ def listing() -> str:
     )
 
 
-def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
+def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     """Runs the named benchmarks (all of them when none is named; some names are of `groups`). Returns an exit status.
 
     Those of kernels run first and together. Rows go to the file `path`, as JSON, if it is given.

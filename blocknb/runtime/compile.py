@@ -25,7 +25,7 @@ from blocknb.frontend.dependencies import Dependencies, HostCall
 from blocknb.frontend.source import Source
 from blocknb.runtime import cache, machine, readback, record
 from blocknb.runtime.kinds import Kind
-from blocknb.runtime.request import NOMINAL_WARPS, Code, Request, described, finding_tools
+from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, described, finding_tools
 from blocknb.target import Target
 from blocknb.trace import DeferredStages, Stage, Trace
 
@@ -56,7 +56,7 @@ class Compiled:
     kinds: Mapping[str, Kind]
     options: Mapping[str, Any]
     target: Target
-    code: Code
+    code: KernelCode
     trace: Trace
     reached: tuple[Dependencies, ...]
     kernel: Any = None
@@ -269,7 +269,7 @@ def from_disk(request: Request) -> Compiled | None:
 def _read(request: Request, entry: cache.Entry) -> Compiled:
     files, stored_files = request.files, entry.meta["files"]
     code = record.decode(entry.meta["code"], files)
-    if not isinstance(code, Code):
+    if not isinstance(code, KernelCode):
         raise TypeError("this is no code")
     stages = DeferredStages(functools.partial(_stages_again, request))
     trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
@@ -286,7 +286,7 @@ def _stages_again(request: Request) -> tuple[Stage, ...]:
     return load().Job(request).stages_again()
 
 
-def to_disk(request: Request, code: Code, trace: Trace) -> None:
+def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
     """Stores what another process may find; nothing where something cannot be described to it."""
     if request.unknown:
         return
@@ -301,13 +301,13 @@ def to_disk(request: Request, code: Code, trace: Trace) -> None:
     cache.shared().put(request.digest, meta, blobs)
 
 
-def stored(job: Job, code: Code, trace: Trace) -> Compiled:
+def stored(job: Job, code: KernelCode, trace: Trace) -> Compiled:
     """The result of a compilation, which is stored on disk."""
     to_disk(job.request, code, trace)
     return _compiled(job.request, code, trace, job.calls)
 
 
-def _compiled(request: Request, code: Code, trace: Trace, calls: tuple[HostCall, ...]) -> Compiled:
+def _compiled(request: Request, code: KernelCode, trace: Trace, calls: tuple[HostCall, ...]) -> Compiled:
     if trace.options["num_warps"] is None:
         trace.options = {**trace.options, "num_warps": code.warps if request.target.is_gpu else NOMINAL_WARPS}
     source, kinds, options = request.source, request.kinds, request.options

@@ -33,7 +33,7 @@ from blocknb.runtime.driver import MAX_GRID, Launcher
 from blocknb.runtime.kinds import HOST, NONE, ONE, Kind, Tuple
 from blocknb.runtime.launch_context import attended
 from blocknb.runtime.launchable import Launchable
-from blocknb.runtime.plan import Plan
+from blocknb.runtime.plan import LaunchPlan
 
 Launch = Callable[..., Any]
 _FILE = os.path.join(
@@ -44,23 +44,23 @@ _IMMUTABLE = (int, float, bool, str, type(None))
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class FastLaunch:
     """Launches of one plan called in one way. `launch(grid, *args, **kwargs)` launches what it recognises, and leaves the rest to
     others; `attempt(grid, *values)`, with the values that a call gives in the binding's order, returns None for what it does not
     recognise, and else makes `launch` what the kernel tries first. Both return the plan's Compiled."""
 
-    plan: Plan
+    plan: LaunchPlan
     launch: Callable[..., Any]
     attempt: Callable[..., Any]
 
 
-def repeated(kernel: Launchable, binding: Binding, plan: Plan, values: Sequence[Any]) -> Repeated | None:
-    """The Repeated of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
+def repeated(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
+    """The FastLaunch of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
     writer = _Writer(kernel, binding, plan, values)
     if not writer.recognised:
         return None
     make = _compiled(writer.text(), tuple(writer.names))
-    return Repeated(plan, *make(*writer.names.values()))
+    return FastLaunch(plan, *make(*writer.names.values()))
 
 
 @functools.lru_cache(512)
@@ -80,7 +80,7 @@ class _Writer:
     """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
     of the call begins with."""
 
-    def __init__(self, kernel: Launchable, binding: Binding, plan: Plan, values: Sequence[Any]):
+    def __init__(self, kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]):
         self.kernel, self.binding, self.plan = kernel, binding, plan
         self.mark = "_"
         while any(name.startswith(self.mark) for name in binding.keywords):

@@ -16,7 +16,7 @@ import numpy as np
 from blocknb.eager import Interpreter, Run
 from blocknb.eager.record import program_id
 from blocknb.errors import LaunchError
-from blocknb.frontend.parse import ArgType, Constant, Group
+from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.interp_tile import Program
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
@@ -63,7 +63,7 @@ def run(
         raise LaunchError(f"watch={watch!r}: it takes names", hint=f"watch=[{watch!r}]")
     report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
     space = AddressSpace()
-    given: dict[str, Constant | tuple[ArgType | Group, list[Any]]] = {}
+    given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
     options = dict(kernel.options)
     with _memory(space, binding, kinds, raws, values) as addresses:
         for name, kind, raw, plain in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):

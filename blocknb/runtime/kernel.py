@@ -44,14 +44,14 @@ from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
 from blocknb.runtime.launch_context import attended, this_thread, wanted_by_environment
-from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
+from blocknb.runtime.plan import Grid, LaunchPlan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.reports import asserting
 from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.eager import Run
     from blocknb.runtime.compile import Compiled
-    from blocknb.runtime.launch_snapshot import Again
+    from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
 _TRIED = 8  # ways of launching that are tried before the general one
@@ -83,7 +83,7 @@ class Launch:
     arguments: Mapping[str, dict[str, Any]]
     milliseconds: float
     device: int
-    again: Again | None = None
+    again: LaunchSnapshot | None = None
 
     @property
     def trace(self) -> Trace:
@@ -352,7 +352,7 @@ class Kernel(KernelInterface):
             ) from None
         return refined(kinds, raws, binding.moduli) if binding.moduli else tuple(kinds), raws
 
-    def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> Plan:
+    def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> LaunchPlan:
         with self._lock:
             if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
                 return plan
@@ -363,7 +363,7 @@ class Kernel(KernelInterface):
                     shown, why = spelled(name), "and that array is read-only"
                     message = f"the kernel {self.__name__} stores through `{shown}`, {why}"
                     raise launch_error(self.source, name, message, f"pass a copy: {shown}.copy()")
-            plan = Plan(compiled, kinds, device, starter(compiled, binding, kinds, device))
+            plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
                 binding.ways.clear()
@@ -373,7 +373,7 @@ class Kernel(KernelInterface):
             binding.plans[kinds] = plan
             return plan
 
-    def _repeat(self, binding: Binding, plan: Plan, values: tuple[Any, ...]) -> None:
+    def _repeat(self, binding: Binding, plan: LaunchPlan, values: tuple[Any, ...]) -> None:
         """Prepares for further launches with a plan, when it is launched for the second time."""
         key = plan, *map(type, values)
         if key not in binding.ways:
@@ -425,7 +425,7 @@ class Kernel(KernelInterface):
         return {p.name: given[p.name] for p in self.source.parameters}, options
 
     def _observed(
-        self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+        self, plan: LaunchPlan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
     ) -> None:
         from blocknb.runtime.launch_snapshot import remember
         from blocknb.runtime.summary import summary

@@ -26,7 +26,7 @@ Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LaunchPlan:
     """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
 
     compiled: Compiled

@@ -48,7 +48,7 @@ def asserting() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in ("BLOCKNB_DEBUG", "TRITON_DEBUG"))
 
 
-class Block:
+class ReportBuffer:
     """The report of one stream: memory on its device."""
 
     def __init__(self) -> None:
@@ -75,16 +75,16 @@ class Block:
             runtime.streamSynchronize(stream)
 
 
-_blocks: dict[tuple[int, int], Block] = {}
+_blocks: dict[tuple[int, int], ReportBuffer] = {}
 _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
-def block_of(device: int, stream: int) -> Block:
+def block_of(device: int, stream: int) -> ReportBuffer:
     """The report of a stream; the device must be the current one."""
     with _lock:
         if (device, stream) not in _blocks:
-            _blocks[device, stream] = Block()
+            _blocks[device, stream] = ReportBuffer()
         return _blocks[device, stream]
 
 

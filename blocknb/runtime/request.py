@@ -1,4 +1,4 @@
-"""What a compilation is asked for (`Request`), the keys under which its result is kept, and what it hands to a launch (`Code`).
+"""What a compilation is asked for (`Request`), the keys under which its result is kept, and what it hands to a launch (`KernelCode`).
 
 The digest of a request is the key on disk. It covers the source and all that the kernel reaches, the kinds of the arguments, the
 options, the target and the versions of the tools, but not the names of files: a cell finds its entry in the next session.
@@ -30,7 +30,7 @@ NOMINAL_WARPS = 4  # on a CPU, which has none
 
 
 @dataclass(frozen=True, eq=False)
-class Code:
+class KernelCode:
     """What a launch needs beside the artifacts, and what the disk cache stores as JSON.
 
     `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and

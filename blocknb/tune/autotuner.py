@@ -186,7 +186,7 @@ class Autotuner(Wrapper):
         configs, place = self.prune_configs(kwargs), None
         if store.wanted(self.cache_results, not self._measured_by_others):
             by = (*key, self.use_cuda_graph)
-            place = store.Place.of(self.kernel, self.arg_names, args, kwargs, configs, by)
+            place = store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
         named = self._named_key(key)
         if place is not None and (found := place.read()) is not None:
             tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)

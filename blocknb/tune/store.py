@@ -28,7 +28,7 @@ FORMAT = 2  # of entries, and of the way in which times are taken: another numbe
 
 
 @dataclass(frozen=True)
-class Place:
+class StorePlace:
     """One entry: the trials of `configs`, in their order."""
 
     digest: str
@@ -42,7 +42,7 @@ class Place:
         kwargs: Mapping[str, Any],
         configs: Sequence[Config],
         key: tuple[Any, ...],
-    ) -> Place | None:
+    ) -> StorePlace | None:
         """The place for this tuning; None when it has none."""
         reached = dependencies(kernel.source)
         if not reached.persistent or not all(isinstance(k, ATOMS) for k in key) or any(c.pre_hook for c in configs):
@@ -60,7 +60,7 @@ class Place:
             list(map(repr, key)),
             _machine(gpu_of(names, args, kwargs)),
         )
-        return Place(cache.key("autotune", *parts), tuple(configs))
+        return StorePlace(cache.key("autotune", *parts), tuple(configs))
 
     def read(self) -> tuple[list[Trial], Config] | None:
         """The trials and the best configuration; None where there is no entry, or none that can be read."""

@@ -20,7 +20,7 @@ from blocknb.runtime.binding import bind
 from blocknb.runtime.divisor_specialization import finer
 from blocknb.runtime.fast_launch import repeated
 from blocknb.runtime.kinds import constant_kind
-from blocknb.runtime.plan import Plan
+from blocknb.runtime.plan import LaunchPlan
 
 BYTES = np.zeros(4096, np.uint8)
 ROOM = BYTES[-BYTES.ctypes.data % 64 :]
@@ -131,7 +131,7 @@ class Way:
         compiled = SimpleNamespace(reached=(), calls=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
-        self.way = repeated(kernel, binding, Plan(compiled, kinds, -1, start), self.values(value))
+        self.way = repeated(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
 
     def values(self, value):
         return (value, None) if self.fixed else (None, value)
@@ -294,5 +294,5 @@ def test_alternating_plans_are_prepared_once_each(monkeypatch):
 
 
 def test_plans_are_told_apart_by_identity():
-    plan = Plan(None, (), -1, None)
+    plan = LaunchPlan(None, (), -1, None)
     assert plan != replace(plan)
