@@ -38,8 +38,10 @@ WAYS: dict[str, Callable[..., Any]] = {
     "matmul": ready.matmul,
     "pointers": lambda *arrays, **rest: ready.matmul_pointers(*arrays, tile=TILE, **rest),
     "descriptors": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, **rest),
-    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, way="host", **rest),
-    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, way="persistent", halves=True, **rest),
+    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, strategy="host", **rest),
+    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(
+        *arrays, tile=TILE, strategy="persistent", epilogue_subtiles=True, **rest
+    ),
     "split": lambda *arrays, **rest: ready.matmul_split(*arrays, splits=3, tile=TILE, **rest),
 }  # fmt: skip
 BLOCKWISE = ("descriptors", "host", "persistent")
@@ -173,7 +175,7 @@ def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
 def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
-    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
     a, b = operands(80, 48, 64, dtype, order)
     with launched() as names:
         out = ready.matmul(a, b, tile=TILE)
@@ -191,7 +193,7 @@ def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monke
 def test_of_fp32_one_operand_may_lie_along_either_axis(order, m, n, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
     monkeypatch.setattr(gemm, "choose", lambda *sizes: TileShape(128, 128, 32, 4, 3))
-    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
     a, b = operands(m, n, 64, "float32", order)
     with launched() as names:
         out = ready.matmul(a, b, bias=random((n,)) * 0)
@@ -269,7 +271,7 @@ REFUSED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
     ),
     "scales' dtype": (lambda a, b: ready.matmul(a, b, a_scale=np.ones(1), b_scale=np.ones(1)), "scales are float32"),
     "one place": (lambda a, b: ready.matmul(a, b, np.broadcast_to(np.float32(0), (8, 4))), "out repeats elements"),
-    "way": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), way="cluster"), "no way 'cluster'"),
+    "way": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), strategy="cluster"), "no way 'cluster'"),
     "splits": (lambda a, b: ready.matmul_split(a, b, splits=0), "cannot split into 0 parts"),
     "workspace": (lambda a, b: ready.matmul_split(a, b, splits=1, workspace=a), "the workspace must be"),
 }  # fmt: skip

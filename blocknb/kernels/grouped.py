@@ -18,7 +18,7 @@ from blocknb.kernels.strides import address, contiguous, device, dtype_name, emp
 from blocknb.kernels.tiling import place
 
 #: Groups whose ends are looked at together.
-TOGETHER = bl.constexpr(2)  # more take more registers than a warp that only copies has
+GROUPS_PER_STEP = bl.constexpr(2)  # more take more registers than a warp that only copies has
 #: The language's names of dtypes, where they are not the arrays'.
 TYPES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 
@@ -41,8 +41,8 @@ def grouped_kernel(
     program, across = bl.program_id(0), bl.cdiv(n, BLOCK_N)
     group, first, last, offset, begin, before = -1, 0, 0, 0, 0, 0
     # scalars, not tiles: so that a warp that only copies can find its group, too
-    for some in range(0, groups, TOGETHER):
-        for i in bl.static_range(TOGETHER):  # whose ends are loaded together
+    for some in range(0, groups, GROUPS_PER_STEP):
+        for i in bl.static_range(GROUPS_PER_STEP):  # whose ends are loaded together
             g = some + i
             end = bl.where(g < groups, bl.load(ends + g, mask=g < groups, other=0), begin)
             programs = bl.cdiv(end - begin, BLOCK_M) * across
@@ -168,7 +168,7 @@ def matmul_many(
         if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
             raise ValueError(f"the matrices of {name} must have one dtype and two axes")
         if any(0 not in array.shape and array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
-            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are turned")
+            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are transposed")
     if not work:
         return out
     if any(p.far for p in work):

@@ -89,7 +89,7 @@ def alike(found: Heads, **arrays: Any) -> None:
     for name, array in arrays.items():
         if array is None:
             continue
-        if name in ("logsums", "deltas"):
+        if name in ("logsumexp", "deltas"):
             if tuple(array.shape) != of_queries or name_of(array) != "float32" or not contiguous(array):
                 raise ValueError(
                     f"{name} must be contiguous, float32, of shape {of_queries}; it is {name_of(array)}, {tuple(array.shape)}"

@@ -33,7 +33,7 @@ NEAR = 1 << 31  # elements that 32-bit offsets reach
 class Blocks:
     """How an array is described: along which of its last two axes it is contiguous, as the inner one, and how far apart the others are."""
 
-    turned: bool
+    transposed: bool
     step: int
     batch: int
 
@@ -180,7 +180,7 @@ class MatmulProblem:
             one = described(array, steps, size, self.batched)
             if isinstance(one, str):
                 return f"{name} {one}"
-            if one.turned and name == "out":
+            if one.transposed and name == "out":
                 return "out is stored column by column"
             found.append(one)
         if self.k == 0:

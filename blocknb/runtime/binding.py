@@ -58,7 +58,7 @@ class Binding:
     which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
     by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
     launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
-    Python types (a Repeated; None after one launch, or where it cannot be seen)."""
+    Python types (a FastLaunch; None after one launch, or where it cannot be seen)."""
 
     source: Source
     positional: int

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from blocknb.trace import Trace
 
 _TRIED = 8  # ways of launching that are tried before the general one
-_NEVER = object()  # in the place of a Repeated for arguments that are not recognised at a glance
+_NEVER = object()  # in the place of a FastLaunch for arguments that are not recognised at a glance
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {

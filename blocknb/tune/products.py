@@ -19,7 +19,7 @@ from blocknb.kernels.strides import Device, device
 from blocknb.tune.autotuner import Autotuner
 from blocknb.tune.config import Config
 
-KEY = ["m", "n", "k", "A_TURNED", "B_TURNED", "a_column", "b_column", "ACTIVATION"]
+KEY = ["m", "n", "k", "TRANS_A", "TRANS_B", "a_column", "b_column", "ACTIVATION"]
 
 
 def configs(itemsize: int, on: Device) -> list[Config]:

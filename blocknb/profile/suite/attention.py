@@ -109,14 +109,14 @@ def run_forward(inputs: Arrays, kept: Arrays, causal: bool) -> None:
     """Writes what the backward pass needs."""
     from blocknb.kernels import attention
 
-    attention(inputs["q"], inputs["k"], inputs["v"], kept["out"], causal=causal, logsums=kept["logsums"])
+    attention(inputs["q"], inputs["k"], inputs["v"], kept["out"], causal=causal, logsumexp=kept["logsumexp"])
 
 
 def _backward(causal: bool) -> SuiteBenchmark:
     def arrays(make: Make, tokens: int, head: int) -> tuple[Arrays, Arrays]:
         shape = sizes(tokens, head)
         inputs = {name: make.normal(*shape) for name in ("q", "k", "v", "dout")}
-        kept = {"out": make.poison(*shape), "logsums": make.poison(*shape[:3], dtype="float32")}
+        kept = {"out": make.poison(*shape), "logsumexp": make.poison(*shape[:3], dtype="float32")}
         run_forward(inputs, kept, causal)
         return inputs | kept, {name: make.poison(*shape) for name in ("dq", "dk", "dv")}
 
@@ -128,7 +128,7 @@ def _backward(causal: bool) -> SuiteBenchmark:
         return compared(xp, outputs, exact)
 
     def ours(kernels: Any, a: Arrays, **config: Any) -> Any:
-        order = ("q", "k", "v", "out", "logsums", "dout", "dq", "dk", "dv")
+        order = ("q", "k", "v", "out", "logsumexp", "dout", "dq", "dk", "dv")
         return kernels.attention_backward(*(a[name] for name in order), causal=causal, **config)
 
     variants = {"Triton": Variant("triton", ours, "attention_gradients", over_two_tiles, first(over_two_tiles))}

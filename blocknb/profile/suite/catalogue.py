@@ -136,19 +136,19 @@ def _rows(xp: Any, classes: Any) -> Any:
 
 
 def _cross_entropy(xp: Any, x: Any, classes: Any) -> Any:
-    logsums = _logsum(xp, x)
-    return logsums - x[_rows(xp, classes), classes], logsums
+    logsumexp = _logsum(xp, x)
+    return logsumexp - x[_rows(xp, classes), classes], logsumexp
 
 
 def _cross_entropy_backward_arrays(make: Make, m: int, n: int) -> tuple[Arrays, Arrays]:
     x = make.normal(m, n)
-    logsums = make.cast(_logsum(make.xp, make.wide(x)), "float32")
-    inputs = {"x": x, "classes": make.below(n, m), "dlosses": make.normal(m, dtype="float32"), "logsums": logsums}
+    logsumexp = make.cast(_logsum(make.xp, make.wide(x)), "float32")
+    inputs = {"x": x, "classes": make.below(n, m), "dlosses": make.normal(m, dtype="float32"), "logsumexp": logsumexp}
     return inputs, {"dx": make.poison(m, n)}
 
 
-def _cross_entropy_backward(xp: Any, x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
-    gradient = xp.exp(x - logsums[:, None])
+def _cross_entropy_backward(xp: Any, x: Any, classes: Any, dlosses: Any, logsumexp: Any) -> Any:
+    gradient = xp.exp(x - logsumexp[:, None])
     gradient[_rows(xp, classes), classes] -= 1
     return gradient * dlosses[:, None]
 
@@ -227,16 +227,16 @@ BENCHMARKS: dict[str, SuiteBenchmark] = {
             "cross_entropy", "cross_entropy",
             lambda make, m, n: (
                 {"x": make.normal(m, n), "classes": make.below(n, m)},
-                {"losses": make.poison(m, dtype="float32"), "logsums": make.poison(m, dtype="float32")},
+                {"losses": make.poison(m, dtype="float32"), "logsumexp": make.poison(m, dtype="float32")},
             ),
-            lambda k, a, **c: k.cross_entropy(*(a[name] for name in ("x", "classes", "losses", "logsums")), **c),
+            lambda k, a, **c: k.cross_entropy(*(a[name] for name in ("x", "classes", "losses", "logsumexp")), **c),
             _cross_entropy,
             both(*_LOGITS), ((1024, 8192), (256, 50257)), over_rows,
         ),
         SuiteBenchmark(
             "cross_entropy_backward", "cross_entropy", _cross_entropy_backward_arrays,
             lambda k, a, **c: k.cross_entropy_backward(
-                *(a[name] for name in ("x", "classes", "dlosses", "logsums", "dx")), **c
+                *(a[name] for name in ("x", "classes", "dlosses", "logsumexp", "dx")), **c
             ),
             _cross_entropy_backward,
             both(*_LOGITS), ((1024, 8192), (256, 50257)), over_rows,

@@ -104,11 +104,15 @@ def product(
         return xp.where(found >= 0, found, 0.01 * found) if activation else found
 
     itemsize = BYTES[next(iter(gpu))]
-    pointers, persistent = calling("matmul_pointers"), calling("matmul_descriptors", way="persistent")
+    pointers, persistent = calling("matmul_pointers"), calling("matmul_descriptors", strategy="persistent")
     variants = {
         "Triton": Variant("triton", pointers, "matmul", grid(itemsize), known()),
         "Triton TMA": Variant(
-            "triton", persistent, "descriptors", grid(itemsize, halves=(False, True)), known(halves=True)
+            "triton",
+            persistent,
+            "descriptors",
+            grid(itemsize, epilogue_subtiles=(False, True)),
+            known(epilogue_subtiles=True),
         ),
         "pointers": Variant("blocknb", pointers, "matmul"),
         "unspecialized": Variant("unspecialized", calling("matmul"), "gemm"),
