@@ -271,7 +271,7 @@ REFUSED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
     ),
     "scales' dtype": (lambda a, b: ready.matmul(a, b, a_scale=np.ones(1), b_scale=np.ones(1)), "scales are float32"),
     "one place": (lambda a, b: ready.matmul(a, b, np.broadcast_to(np.float32(0), (8, 4))), "out repeats elements"),
-    "way": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), strategy="cluster"), "no way 'cluster'"),
+    "strategy": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), strategy="cluster"), "no strategy 'cluster'"),
     "splits": (lambda a, b: ready.matmul_split(a, b, splits=0), "cannot split into 0 parts"),
     "workspace": (lambda a, b: ready.matmul_split(a, b, splits=1, workspace=a), "the workspace must be"),
 }  # fmt: skip
