@@ -19,6 +19,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from blocknb.runtime import exporter
+
 if TYPE_CHECKING:
     from blocknb import compat as compat
     from blocknb import errors as errors
@@ -139,6 +141,16 @@ def load_ipython_extension(shell: Any) -> None:
     from blocknb.notebook.register import register
 
     register(shell)
+
+
+def _export_html(kernel: Any, path: Any) -> Any:
+    """What `kernel.export_html` does; loads the notebook's modules when it is called."""
+    from blocknb.notebook.export import export_html
+
+    return export_html(kernel, path)
+
+
+exporter.provide(_export_html)
 
 
 def _inside_ipython() -> Any:

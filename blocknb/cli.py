@@ -24,12 +24,12 @@ def bench(options: argparse.Namespace) -> int:
     """Measures blocknb against its peers on this machine: `blocknb bench softmax add`, `kernels` (all of them), `gemm` (products of
     matrices), `attention`, `launch`, `compile`, `ceilings`, `scaling`; all without a name."""
     from blocknb.profile.bench import listing, run
-    from blocknb.profile.suite.runner import Options
+    from blocknb.profile.suite.runner import BenchOptions
 
     if options.list:
         print(listing())
         return 0
-    given = Options(
+    given = BenchOptions(
         options.device, options.threads, options.peers, options.shapes, options.dtypes, options.search, options.rounds
     )
     return run(options.names, given, options.json)
@@ -95,7 +95,7 @@ def fuzz(options: argparse.Namespace) -> int:
     import os
     import secrets
 
-    from blocknb.fuzz.run import Options, run
+    from blocknb.fuzz.run import FuzzOptions, run
     from blocknb.fuzz.worker import Setup
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -104,7 +104,7 @@ def fuzz(options: argparse.Namespace) -> int:
     setup = Setup(options.target, features, threads=8 if options.target == "cuda" else 2)
     seconds = options.seconds or (0.0 if options.count else 60.0)
     jobs = options.jobs or (2 if options.target == "cuda" else cores)
-    return run(Options(seed, setup, seconds, options.count, options.first, jobs, options.out))
+    return run(FuzzOptions(seed, setup, seconds, options.count, options.first, jobs, options.out))
 
 
 def _fuzz_arguments(command: argparse.ArgumentParser) -> None:

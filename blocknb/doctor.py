@@ -30,20 +30,20 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class InstalledGpu:
     name: str
     capability: tuple[int, int]
     memory: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class InstalledDriver:
     """The NVIDIA driver: the newest CUDA it serves, its own version where the kernel module tells it, and its GPUs.
     `trouble` is what its initialisation said when it failed."""
 
     cuda: tuple[int, int]
     version: str | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[InstalledGpu, ...] = ()
     trouble: str = ""
 
 
@@ -54,7 +54,7 @@ def own_version() -> str:
         return "(not installed)"
 
 
-def find_driver() -> Driver | None:
+def find_driver() -> InstalledDriver | None:
     """Asks libcuda itself, so that neither nvidia-smi nor CuPy is needed. None without a driver."""
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -68,12 +68,12 @@ def find_driver() -> Driver | None:
     if status:
         text = ctypes.c_char_p()
         cuda.cuGetErrorString(status, ctypes.byref(text))
-        return Driver(newest, kernel_module(), trouble=(text.value or b"unknown error").decode())
+        return InstalledDriver(newest, kernel_module(), trouble=(text.value or b"unknown error").decode())
     cuda.cuDeviceGetCount(ctypes.byref(number))
-    return Driver(newest, kernel_module(), tuple(describe(cuda, index) for index in range(number.value)))
+    return InstalledDriver(newest, kernel_module(), tuple(describe(cuda, index) for index in range(number.value)))
 
 
-def describe(cuda: ctypes.CDLL, index: int) -> Device:
+def describe(cuda: ctypes.CDLL, index: int) -> InstalledGpu:
     """Name, compute capability (device attributes 75 and 76) and memory of one GPU."""
     device, major, minor, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     name = ctypes.create_string_buffer(128)
@@ -82,7 +82,7 @@ def describe(cuda: ctypes.CDLL, index: int) -> Device:
     cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
     cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    return Device(name.value.decode(), (major.value, minor.value), memory.value)
+    return InstalledGpu(name.value.decode(), (major.value, minor.value), memory.value)
 
 
 def kernel_module() -> str | None:
@@ -95,7 +95,7 @@ def kernel_module() -> str | None:
     return found[1] if found else None
 
 
-def fitting_extra(driver: Driver | None) -> str:
+def fitting_extra(driver: InstalledDriver | None) -> str:
     """The extra for this machine: CuPy and assembler of the driver's CUDA, or the assembler alone."""
     if driver is None or not driver.devices or driver.cuda[0] < OLDEST_CUDA:
         return "toolchain"
@@ -120,7 +120,7 @@ def examine() -> list[Finding]:
     ]
 
 
-def examine_gpu(driver: Driver | None) -> Finding:
+def examine_gpu(driver: InstalledDriver | None) -> Finding:
     if driver is None or not driver.devices:
         return Finding("GPU", None, "none needed: kernels run on the CPU, and compile for any GPU to be read")
     names = [f"{d.name} (sm_{d.capability[0]}{d.capability[1]}, {d.memory / 2**30:.0f} GiB)" for d in driver.devices]
@@ -128,7 +128,7 @@ def examine_gpu(driver: Driver | None) -> Finding:
     return Finding("GPU", f"{same} x {names[0]}" if same > 1 else "; ".join(names))
 
 
-def examine_driver(driver: Driver | None) -> Finding:
+def examine_driver(driver: InstalledDriver | None) -> Finding:
     if driver is None:
         return Finding("driver", None, "to run on an NVIDIA GPU, install its driver; CUDA itself comes from PyPI")
     found = f"{driver.version + ', ' if driver.version else ''}CUDA {driver.cuda[0]}.{driver.cuda[1]}"
@@ -141,7 +141,7 @@ def examine_driver(driver: Driver | None) -> Finding:
     return Finding("driver", found)
 
 
-def examine_cupy(driver: Driver | None, extra: str) -> Finding:
+def examine_cupy(driver: InstalledDriver | None, extra: str) -> Finding:
     """CuPy is there when it imports, and right when it is built for a CUDA that the driver serves."""
     try:
         import cupy

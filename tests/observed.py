@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blocknb.notebook.observe import Observation, Record
+from blocknb.notebook.observe import KernelRecord, Observation
 
 
-def observed(*launches: Callable[[], Any]) -> Record:
+def observed(*launches: Callable[[], Any]) -> KernelRecord:
     """The record of some launches of one kernel."""
     observation = Observation()
     observation.start()

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.language.types import Pointer
-from blocknb.runtime import driver, reports, tensormaps
+from blocknb.runtime import cuda, driver, reports, tensormaps
 from blocknb.runtime.compile import Compiled
 from blocknb.target import Target
 
@@ -233,13 +233,13 @@ class PretendGpu:
 def pretend(monkeypatch: Any, count: int = 1) -> PretendGpu:
     """As many GPUs, until the test is over."""
     gpu = PretendGpu(count)
-    monkeypatch.setattr(driver, "cupy", lambda: gpu.cupy)
+    monkeypatch.setattr(cuda, "cupy", lambda: gpu.cupy)
     api = SimpleNamespace(launchKernel=gpu.launch, occupancyMaxActiveBlocksPerMultiprocessor=gpu.occupancy)
-    monkeypatch.setattr(driver, "_api", lambda: api)
+    monkeypatch.setattr(cuda, "driver_api", lambda: api)
     monkeypatch.setattr(tensormaps, "encode_tiled", lambda: gpu.encode)
     monkeypatch.setattr(reports, "_blocks", {})
     tensormaps.spare.cache_clear()
     monkeypatch.setattr(driver, "_load", gpu.load)
-    monkeypatch.setattr(driver, "current_stream", gpu.current_stream)
-    monkeypatch.setattr(driver, "target", lambda device: Target.parse("sm_90a"))
+    monkeypatch.setattr(cuda, "current_stream", gpu.current_stream)
+    monkeypatch.setattr(cuda, "target", lambda device: Target.parse("sm_90a"))
     return gpu

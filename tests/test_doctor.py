@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from blocknb import cli, doctor
-from blocknb.doctor import Device, Driver, Finding
+from blocknb.doctor import Finding, InstalledDriver, InstalledGpu
 from blocknb.notebook import extension
 
 ROOT = Path(__file__).resolve().parent.parent
-H200 = Device("NVIDIA H200", (9, 0), 141 * 2**30)
+H200 = InstalledGpu("NVIDIA H200", (9, 0), 141 * 2**30)
 
 
 def test_doctor_names_every_part_once_and_in_order() -> None:
@@ -24,15 +24,15 @@ def test_doctor_names_every_part_once_and_in_order() -> None:
 
 def test_the_extra_follows_the_driver() -> None:
     assert doctor.fitting_extra(None) == "toolchain"
-    assert doctor.fitting_extra(Driver((13, 0), devices=(H200,))) == "cuda13"
-    assert doctor.fitting_extra(Driver((12, 4), devices=(H200,))) == "cuda12"
-    assert doctor.fitting_extra(Driver((11, 8), devices=(H200,))) == "toolchain"
-    assert doctor.fitting_extra(Driver((13, 0))) == "toolchain", "a driver without a GPU runs nothing"
+    assert doctor.fitting_extra(InstalledDriver((13, 0), devices=(H200,))) == "cuda13"
+    assert doctor.fitting_extra(InstalledDriver((12, 4), devices=(H200,))) == "cuda12"
+    assert doctor.fitting_extra(InstalledDriver((11, 8), devices=(H200,))) == "toolchain"
+    assert doctor.fitting_extra(InstalledDriver((13, 0))) == "toolchain", "a driver without a GPU runs nothing"
 
 
 def test_a_missing_cupy_names_the_extra_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    driver = Driver((12, 4), devices=(H200,))
+    driver = InstalledDriver((12, 4), devices=(H200,))
     finding = doctor.examine_cupy(driver, doctor.fitting_extra(driver))
     assert finding.found is None
     assert finding.fix == 'pip install "blocknb[cuda12]"'
@@ -65,13 +65,13 @@ def test_a_missing_llvmlite_is_the_one_part_that_fails_the_command(
 
 
 def test_gpus_of_one_kind_are_counted() -> None:
-    driver = Driver((13, 0), "580.95.05", (H200, H200))
+    driver = InstalledDriver((13, 0), "580.95.05", (H200, H200))
     assert doctor.examine_gpu(driver).found == "2 x NVIDIA H200 (sm_90, 141 GiB)"
     assert doctor.examine_driver(driver) == Finding("driver", "580.95.05, CUDA 13.0")
 
 
 def test_a_driver_that_does_not_start_says_why() -> None:
-    finding = doctor.examine_driver(Driver((13, 0), trouble="no CUDA-capable device is detected"))
+    finding = doctor.examine_driver(InstalledDriver((13, 0), trouble="no CUDA-capable device is detected"))
     assert finding.fix
     assert "no CUDA-capable device is detected" in (finding.found or "")
 

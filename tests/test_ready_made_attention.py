@@ -13,7 +13,8 @@ import pytest
 from kernels.attention import exact, exact_gradients
 
 from blocknb.kernels import attention, attention_backward, heads
-from blocknb.runtime.kernel import Launch, captured
+from blocknb.runtime.kernel import Launch
+from blocknb.runtime.launch_context import captured
 
 gradients_module = importlib.import_module("blocknb.kernels.attention_gradients")
 attention_module = importlib.import_module("blocknb.kernels.attention")
@@ -64,14 +65,14 @@ def in_turn(first: int) -> list:
 def test_attention_and_its_gradients(shape: tuple, dtype: str) -> None:
     *sizes, shift = shape
     q, k, v = inputs(*sizes, DTYPES[dtype])
-    out, logsums = poison(q), np.full(q.shape[:3], np.nan, np.float32)
-    assert attention(q, k, v, out, logsums=logsums, **options(shift)) is out
+    out, logsumexp = poison(q), np.full(q.shape[:3], np.nan, np.float32)
+    assert attention(q, k, v, out, logsumexp=logsumexp, **options(shift)) is out
     right, right_logsums, _ = exact(q, k, v, shift)
     within = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
     np.testing.assert_allclose(out.astype(np.float64), right, **within)
-    np.testing.assert_allclose(logsums, right_logsums, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logsumexp, right_logsums, rtol=1e-5, atol=1e-5)
     dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
-    attention_backward(q, k, v, out, logsums, dout, *found, **options(shift))
+    attention_backward(q, k, v, out, logsumexp, dout, *found, **options(shift))
     for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
         largest = max(1.0, np.abs(gradient).max())
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
@@ -83,12 +84,12 @@ def test_gradients_that_programs_add_up(shape: tuple, dtype: str, boxes: bool, m
     *sizes, shift = shape
     q, k, v = inputs(*sizes, DTYPES[dtype])
     dout, found = random(*q.shape, dtype=q.dtype), [poison(x) for x in (q, k, v)]
-    logsums = np.empty(q.shape[:3], np.float32)
-    out = attention(q, k, v, logsums=logsums, **options(shift))
+    logsumexp = np.empty(q.shape[:3], np.float32)
+    out = attention(q, k, v, logsumexp=logsumexp, **options(shift))
     monkeypatch.setattr(gradients_module, "ahead", lambda *_: sizes[0] == 1)
     monkeypatch.setattr(gradients_module, "BOXES", {(2**i, x) for i in range(9) for x in (False, True) if boxes})
     tile = {"ROWS": 64, "COLUMNS": 32, "num_warps": 4, "num_stages": 1}
-    attention_backward(q, k, v, out, logsums, dout, *found, tile=tile, **options(shift))
+    attention_backward(q, k, v, out, logsumexp, dout, *found, tile=tile, **options(shift))
     for got, gradient in zip(found, exact_gradients(q, k, v, dout, shift), strict=True):
         largest = max(1.0, np.abs(gradient).max())
         np.testing.assert_allclose(got.astype(np.float64) / largest, gradient / largest, atol=TOLERANCE[dtype])
@@ -98,34 +99,36 @@ def test_keys_behind_the_last_one_give_queries_nothing() -> None:
     q, k, v = (100 * random(1, 1, n, 16) for n in (40, 33, 33))
     k = np.abs(k) * -np.sign(q[0, 0, 0])  # scores so low that a score of zero, as of no key, has an infinite power
     q[:] = q[:, :, :1]
-    logsums = np.empty((1, 1, 40), np.float32)
-    out = attention(q, k, v, logsums=logsums)
-    assert logsums.max() < -1000
+    logsumexp = np.empty((1, 1, 40), np.float32)
+    out = attention(q, k, v, logsumexp=logsumexp)
+    assert logsumexp.max() < -1000
     tile = {"ROWS": 32, "COLUMNS": 64, "num_warps": 4, "num_stages": 1}
-    found = attention_backward(q, k, v, out, logsums, out, tile=tile)
+    found = attention_backward(q, k, v, out, logsumexp, out, tile=tile)
     assert all(np.isfinite(x).all() for x in found)
 
 
 def test_results_are_made_where_none_are_given() -> None:
     q, k, v = inputs(1, 2, 1, 20, 30, 32, np.float16)
     out = attention(q, k, v, scale=0.5)
-    right, logsums, _ = exact(q * np.float16(0.5 * math.sqrt(32)), k, v)
+    right, logsumexp, _ = exact(q * np.float16(0.5 * math.sqrt(32)), k, v)
     np.testing.assert_allclose(out, right, rtol=5e-3, atol=5e-3)
-    found = attention_backward(q, k, v, out, logsums.astype(np.float32), out, scale=0.5)
+    found = attention_backward(q, k, v, out, logsumexp.astype(np.float32), out, scale=0.5)
     assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in (q, k, v)]
     assert all(np.isfinite(x).all() for x in found)
 
 
 def test_queries_without_keys_have_zeros_and_give_nothing() -> None:
     q, k, v = inputs(1, 1, 1, 9, 6, 16, np.float32)
-    out, logsums = poison(q), np.empty((1, 1, 9), np.float32)
-    attention(q, k, v, out, causal=True, shift=-4, logsums=logsums)
-    assert (out[:, :, :4] == 0).all() and (logsums[:, :, :4] == -np.inf).all() and np.isfinite(logsums[:, :, 4:]).all()
-    dq, dk, dv = attention_backward(q, k, v, out, logsums, random(*q.shape), causal=True, shift=-4)
+    out, logsumexp = poison(q), np.empty((1, 1, 9), np.float32)
+    attention(q, k, v, out, causal=True, shift=-4, logsumexp=logsumexp)
+    assert (
+        (out[:, :, :4] == 0).all() and (logsumexp[:, :, :4] == -np.inf).all() and np.isfinite(logsumexp[:, :, 4:]).all()
+    )
+    dq, dk, dv = attention_backward(q, k, v, out, logsumexp, random(*q.shape), causal=True, shift=-4)
     assert (dq[:, :, :4] == 0).all() and (dk[:, :, 5:] == 0).all() and (dv[:, :, 5:] == 0).all() and dv[:, :, 4].any()
     none = k[:, :, :0]
-    assert (attention(q, none, none, out, logsums=logsums) == 0).all() and (logsums == -np.inf).all()
-    dq, dk, _ = attention_backward(q, none, none, out, logsums, q)
+    assert (attention(q, none, none, out, logsumexp=logsumexp) == 0).all() and (logsumexp == -np.inf).all()
+    dq, dk, _ = attention_backward(q, none, none, out, logsumexp, q)
     assert (dq == 0).all() and dk.shape == none.shape
     assert attention(q[:, :, :0], k, v).shape == (1, 1, 0, 16)
 
@@ -156,7 +159,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         "k must be float32, as q is, not float16": lambda: attention(q, k.astype(np.float16), v),
         "the last axis of q must be contiguous": lambda: attention(random(1, 4, 16, 10).swapaxes(2, 3), k, v),
         "out must have the shape": lambda: attention(q, k, v, q[:, :2]),
-        "logsums must be contiguous, float32": lambda: attention(q, k, v, logsums=np.zeros((1, 4, 10))),
+        "logsumexp must be contiguous, float32": lambda: attention(q, k, v, logsumexp=np.zeros((1, 4, 10))),
         "scale must be positive": lambda: attention(q, k, v, scale=-1.0),
         "40 queries a step": lambda: attention_backward(
             q, k, v, q, np.zeros((1, 4, 10), np.float32), q, tile={"ROWS": 40, "COLUMNS": 64}
@@ -178,10 +181,10 @@ def launches(
     monkeypatch.setattr(heads, "capability", lambda array: arch)
     q, k, v = inputs(1, 2, 2, 300, 300, width, dtype)
     found: list[Launch] = []
-    logsums = np.zeros((1, 2, 300), np.float32)
+    logsumexp = np.zeros((1, 2, 300), np.float32)
     with captured(found.append):
-        attention(q, k, v, logsums=logsums, causal=causal)
-        attention_backward(q, k, v, q, logsums, q, causal=causal, deterministic=deterministic)
+        attention(q, k, v, logsumexp=logsumexp, causal=causal)
+        attention_backward(q, k, v, q, logsumexp, q, causal=causal, deterministic=deterministic)
     return found
 
 
@@ -223,7 +226,7 @@ def test_nothing_is_spilled_and_no_product_is_serialised(
 def test_registers_are_shared_out_within_those_of_a_multiprocessor(
     tile: tuple[int, ...], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_module, "TILES", heads.Tiles({64: tile}, {}))
+    monkeypatch.setattr(attention_module, "TILES", heads.HeadTiles({64: tile}, {}))
     launch = launches(64, causal, np.float16, 90, monkeypatch)[0]
     trace = launch.retarget("sm_90a")
     (roles,) = (op for op in trace.stages[-1].after.ops() if op.name == "roles")

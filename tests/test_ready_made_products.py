@@ -14,10 +14,10 @@ from kernels.gemms import AFTER
 
 from blocknb import kernels as ready
 from blocknb.kernels import gemm
-from blocknb.kernels.operands import MOST_KEPT, Product, _kept
-from blocknb.kernels.shapes import Tile, choose
+from blocknb.kernels.operands import MOST_KEPT, MatmulProblem, _kept
+from blocknb.kernels.shapes import TileShape, choose
 from blocknb.kernels.strides import Device
-from blocknb.runtime import kernel
+from blocknb.runtime import launch_context
 
 TILE = (32, 32, 16)
 DTYPES = {
@@ -38,8 +38,10 @@ WAYS: dict[str, Callable[..., Any]] = {
     "matmul": ready.matmul,
     "pointers": lambda *arrays, **rest: ready.matmul_pointers(*arrays, tile=TILE, **rest),
     "descriptors": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, **rest),
-    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, way="host", **rest),
-    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, way="persistent", halves=True, **rest),
+    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, tile=TILE, strategy="host", **rest),
+    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(
+        *arrays, tile=TILE, strategy="persistent", epilogue_subtiles=True, **rest
+    ),
     "split": lambda *arrays, **rest: ready.matmul_split(*arrays, splits=3, tile=TILE, **rest),
 }  # fmt: skip
 BLOCKWISE = ("descriptors", "host", "persistent")
@@ -173,7 +175,7 @@ def test_views_give_the_same_or_are_refused_with_a_way_out(way, view):
 @pytest.mark.parametrize("order", ["nn", "tt", "tn"])
 def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
-    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
     a, b = operands(80, 48, 64, dtype, order)
     with launched() as names:
         out = ready.matmul(a, b, tile=TILE)
@@ -190,8 +192,8 @@ def test_operands_that_hopper_wants_along_k_are_turned_first(order, dtype, monke
 @pytest.mark.parametrize(("m", "n"), [(152, 304), (304, 152)])
 def test_of_fp32_one_operand_may_lie_along_either_axis(order, m, n, monkeypatch):
     monkeypatch.setattr(gemm, "device", lambda array: HOPPER)
-    monkeypatch.setattr(gemm, "choose", lambda *sizes: Tile(128, 128, 32, 4, 3))
-    monkeypatch.setattr(gemm, "LEAST_TURNED", 32)
+    monkeypatch.setattr(gemm, "choose", lambda *sizes: TileShape(128, 128, 32, 4, 3))
+    monkeypatch.setattr(gemm, "LEAST_TRANSPOSED", 32)
     a, b = operands(m, n, 64, "float32", order)
     with launched() as names:
         out = ready.matmul(a, b, bias=random((n,)) * 0)
@@ -207,9 +209,9 @@ def launched():
     def observe(launch: Any) -> None:
         names.append(launch.kernel.__name__)
 
-    kernel.observers.append(observe)
+    launch_context.observers.append(observe)
     yield names
-    kernel.observers.remove(observe)
+    launch_context.observers.remove(observe)
 
 
 @pytest.mark.parametrize("order", ["nn", "tt"])
@@ -269,7 +271,7 @@ REFUSED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], Any], str]] = {
     ),
     "scales' dtype": (lambda a, b: ready.matmul(a, b, a_scale=np.ones(1), b_scale=np.ones(1)), "scales are float32"),
     "one place": (lambda a, b: ready.matmul(a, b, np.broadcast_to(np.float32(0), (8, 4))), "out repeats elements"),
-    "way": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), way="cluster"), "no way 'cluster'"),
+    "strategy": (lambda a, b: ready.matmul_descriptors(random((8, 8)), random((8, 8)), strategy="cluster"), "no strategy 'cluster'"),
     "splits": (lambda a, b: ready.matmul_split(a, b, splits=0), "cannot split into 0 parts"),
     "workspace": (lambda a, b: ready.matmul_split(a, b, splits=1, workspace=a), "the workspace must be"),
 }  # fmt: skip
@@ -325,15 +327,20 @@ def test_facts_of_a_product_are_kept_for_arrays_that_lie_alike_and_for_no_others
         return memory[begin : begin + rows * columns].reshape(rows, columns)
 
     a, b = operand(64, 32), operand(32, 48)
-    first, second = Product.of(a, b), Product.of(operand(64, 32), b, activation="")
+    first, second = MatmulProblem.of(a, b), MatmulProblem.of(operand(64, 32), b, activation="")
     assert second.blocks is first.blocks and second.out is not first.out and second.a is not a
-    assert isinstance(first.blocks, tuple) and "multiple of 16 bytes" in Product.of(a, operand(32, 48, shift=1)).blocks
-    assert Product.of(a, operand(48, 32).T).b_strides == (0, 1, 32)
+    assert (
+        isinstance(first.blocks, tuple)
+        and "multiple of 16 bytes" in MatmulProblem.of(a, operand(32, 48, shift=1)).blocks
+    )
+    assert MatmulProblem.of(a, operand(48, 32).T).b_strides == (0, 1, 32)
     bias = np.ones(48, np.float16)
-    assert Product.of(a, b, bias=bias).epilogue["bias"] is bias and Product.of(a, b).epilogue["bias"] is None
+    assert (
+        MatmulProblem.of(a, b, bias=bias).epilogue["bias"] is bias and MatmulProblem.of(a, b).epilogue["bias"] is None
+    )
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot multiply"):
-            Product.of(a, operand(48, 32))
+            MatmulProblem.of(a, operand(48, 32))
     for n in range(8, 8 * MOST_KEPT + 16, 8):
-        Product.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
-    assert len(_kept) <= MOST_KEPT and Product.of(a, b).n == 48
+        MatmulProblem.of(a[:1], np.broadcast_to(np.float16(0), (32, n)), np.empty((1, n), np.float16))
+    assert len(_kept) <= MOST_KEPT and MatmulProblem.of(a, b).n == 48

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from blocknb import kernels as ready
-from blocknb.runtime.kernel import Launch, captured
+from blocknb.runtime.kernel import Launch
+from blocknb.runtime.launch_context import captured
 
 MODULES = ("rows", "cross_entropy", "norm_gradients")
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}

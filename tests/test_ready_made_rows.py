@@ -98,14 +98,14 @@ def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
     x, dlosses = strided(m, n), random(m)
     classes = np.random.default_rng().integers(0, n, m)
     classes[m // 2] = -100
-    losses, logsums, dx = poison(m), poison(m), poison(m, n)
-    ready.cross_entropy(x, classes, losses, logsums)
+    losses, logsumexp, dx = poison(m), poison(m), poison(m, n)
+    ready.cross_entropy(x, classes, losses, logsumexp)
     wide, counted = x.astype(np.float64), classes >= 0
     logsum = np.log(np.exp(wide).sum(1))
     chosen = np.maximum(classes, 0)
     np.testing.assert_allclose(losses, np.where(counted, logsum - wide[np.arange(m), chosen], 0), **SINGLE)
-    np.testing.assert_allclose(logsums, logsum, **SINGLE)
-    ready.cross_entropy_backward(x, classes, dlosses, logsums, dx)
+    np.testing.assert_allclose(logsumexp, logsum, **SINGLE)
+    ready.cross_entropy_backward(x, classes, dlosses, logsumexp, dx)
     exact = np.exp(wide - logsum[:, None])
     exact[np.arange(m), chosen] -= 1
     np.testing.assert_allclose(dx, exact * (dlosses * counted)[:, None], **SINGLE)
@@ -113,8 +113,8 @@ def test_cross_entropy_and_its_gradient(m: int, n: int) -> None:
 
 def test_cross_entropy_of_large_logits_neither_overflows_nor_minds_masked_classes() -> None:
     x = np.array([[1000, 999, -np.inf], [-np.inf, -1000, -np.inf]], np.float32)
-    losses, logsums = poison(2), poison(2)
-    ready.cross_entropy(x, np.array([1, 1]), losses, logsums)
+    losses, logsumexp = poison(2), poison(2)
+    ready.cross_entropy(x, np.array([1, 1]), losses, logsumexp)
     np.testing.assert_allclose(losses, [1 + np.log1p(np.exp(-1)), 0], rtol=1e-3)
 
 
@@ -124,13 +124,13 @@ def test_cross_entropy_of_rows_that_hold_what_is_not_finite_or_are_ignored(n: in
     x = random(5, n)
     x[0], x[1, 2], x[2, 3], x[3, :-1] = -np.inf, np.nan, np.inf, -np.inf
     x[4, 0], x[4, n - 1] = -np.inf, 3e38
-    classes, losses, logsums, dx = np.array([1, -100, 1, n - 1, n - 1]), poison(5), poison(5), poison(5, n)
-    ready.cross_entropy(x, classes, losses, logsums)
+    classes, losses, logsumexp, dx = np.array([1, -100, 1, n - 1, n - 1]), poison(5), poison(5), poison(5, n)
+    ready.cross_entropy(x, classes, losses, logsumexp)
     assert np.isnan(losses[[0, 2]]).all()
-    assert np.isnan(logsums[[1, 2]]).all()
+    assert np.isnan(logsumexp[[1, 2]]).all()
     np.testing.assert_array_equal(losses[[1, 3, 4]], 0)
-    np.testing.assert_array_equal(logsums[3:], x[3:, -1])
-    ready.cross_entropy_backward(x, classes, np.ones(5, np.float32), logsums, dx)
+    np.testing.assert_array_equal(logsumexp[3:], x[3:, -1])
+    ready.cross_entropy_backward(x, classes, np.ones(5, np.float32), logsumexp, dx)
     assert np.isnan(dx[[0, 2]]).all()
     np.testing.assert_array_equal(dx[[1, 3, 4]], 0)
 
@@ -139,10 +139,10 @@ def test_cross_entropy_of_rows_that_hold_what_is_not_finite_or_are_ignored(n: in
 @pytest.mark.parametrize("apart", [0, 3])
 def test_the_gradient_of_cross_entropy_into_the_logits_themselves_and_into_rows_of_another_stride(apart: int) -> None:
     x, classes, ones = random(4, 37), np.array([0, 36, 5, -100]), np.ones(4, np.float32)
-    losses, logsums, dx = poison(4), poison(4), poison(4, 37 + apart)[:, :37]
-    ready.cross_entropy(x, classes, losses, logsums)
-    ready.cross_entropy_backward(x, classes, ones, logsums, dx)
-    ready.cross_entropy_backward(x, classes, ones, logsums, x)
+    losses, logsumexp, dx = poison(4), poison(4), poison(4, 37 + apart)[:, :37]
+    ready.cross_entropy(x, classes, losses, logsumexp)
+    ready.cross_entropy_backward(x, classes, ones, logsumexp, dx)
+    ready.cross_entropy_backward(x, classes, ones, logsumexp, x)
     np.testing.assert_array_equal(dx, x)
     np.testing.assert_allclose(dx.sum(1), 0, atol=1e-6)
     assert (dx[[0, 1, 2], classes[:3]] < 0).all()

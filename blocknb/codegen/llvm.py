@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.codegen import worker
-from blocknb.codegen.toolchain import Resources, Tool, find_ptxas, read_ptxas_log
+from blocknb.codegen.toolchain import PtxasResources, Tool, find_ptxas, read_ptxas_log
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, OutOfResources, Unsupported
 from blocknb.target import Target
 
@@ -41,7 +41,7 @@ class CudaCode:
 
     ptx: str
     cubin: bytes | None = field(default=None, repr=False)
-    resources: dict[str, Resources] = field(default_factory=dict)
+    resources: dict[str, PtxasResources] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     llvm: str | None = None
     ms: dict[str, float] = field(default_factory=dict)

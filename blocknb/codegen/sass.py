@@ -1,6 +1,6 @@
 """Machine code as text, each line with the source line it came from.
 
-PTX and x86 assembly carry `.loc` directives and nvdisasm prints `//## File` comments; all three become the same list of `Line`s,
+PTX and x86 assembly carry `.loc` directives and nvdisasm prints `//## File` comments; all three become the same list of `SassLine`s,
 which is what links a line of a cell to its machine code and back. Lines that only carry such marks are dropped. nvdisasm takes
 0.4 s for the smallest kernel, so nothing here runs until somebody looks: `disassemble` gives a Future from a worker.
 """
@@ -18,7 +18,7 @@ from blocknb.errors import KernelError
 from blocknb.target import Target
 
 
-class Line(NamedTuple):
+class SassLine(NamedTuple):
     """One line of code: its text, the source line and file it came from (None if it says none), and for inlined code the
     (file, line) of each call around it, innermost first."""
 
@@ -33,7 +33,7 @@ class Listing:
     """Code of one language ("ptx", "sass", "x86") as lines."""
 
     language: str
-    lines: tuple[Line, ...]
+    lines: tuple[SassLine, ...]
 
     @property
     def text(self) -> str:
@@ -61,21 +61,21 @@ _NOISE = re.compile(
 )
 
 
-def ptx_lines(ptx: str) -> tuple[Line, ...]:
+def ptx_lines(ptx: str) -> tuple[SassLine, ...]:
     """The lines of PTX without line directives and debug sections, each with its source line."""
     return _directive_lines(ptx, end_of_code=re.compile(r"^\s*\.section\s+\.debug"))
 
 
-def assembly_lines(asm: str) -> tuple[Line, ...]:
+def assembly_lines(asm: str) -> tuple[SassLine, ...]:
     """The lines of x86 or ARM assembly from LLVM, likewise."""
     return _directive_lines(asm, end_of_code=re.compile(r"^\s*\.section\s+\.debug"))
 
 
-def _directive_lines(text: str, end_of_code: re.Pattern) -> tuple[Line, ...]:
+def _directive_lines(text: str, end_of_code: re.Pattern) -> tuple[SassLine, ...]:
     rows = text.split("\n")
     files = {number: f"{folder}/{name}" if name else folder for number, folder, name in map(_file_row, rows) if number}
     places: dict[tuple[int, int], tuple] = {}  # the callers of a place, for chains of inlined calls
-    lines: list[Line] = []
+    lines: list[SassLine] = []
     current: tuple = (None, None, ())
     skipping = False
     for row in rows:
@@ -96,7 +96,7 @@ def _directive_lines(text: str, end_of_code: re.Pattern) -> tuple[Line, ...]:
             current = (number, files.get(file), callers) if number else (None, None, ())
         elif not _NOISE.match(row):
             code = bool(row.strip()) and not re.match(r"^\s*(?:\.|//|#|[\w$.]+:|[{}()])", row)
-            lines.append(Line(row, *current) if code else Line(row))
+            lines.append(SassLine(row, *current) if code else SassLine(row))
             if row.startswith("}") or re.match(r"^\s*\.(?:globl|visible|entry|type)\b", row):
                 current = (None, None, ())
     while lines and not lines[-1].text.strip():
@@ -113,12 +113,12 @@ _SASS_PLACE = re.compile(r'//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*
 _SASS_CODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*$")
 
 
-def sass_lines(text: str) -> tuple[Line, ...]:
+def sass_lines(text: str) -> tuple[SassLine, ...]:
     """The instructions and labels in the output of `nvdisasm -c -gi`, each with its source line; no headers, no padding.
 
     nvdisasm writes one place in a row of comments: the innermost first, then each call that it was inlined at.
     """
-    lines: list[Line] = []
+    lines: list[SassLine] = []
     current: tuple = (None, None, ())
     open_chain: list[tuple[str, int]] = []
     for row in text.split("\n"):
@@ -131,18 +131,18 @@ def sass_lines(text: str) -> tuple[Line, ...]:
             current = (open_chain[0][1] or None, open_chain[0][0], tuple(open_chain[1:]))
         elif found := _SASS_CODE.match(row):
             open_chain = []
-            lines.append(Line("    " + found[1].rstrip("; ").rstrip(), *current))
+            lines.append(SassLine("    " + found[1].rstrip("; ").rstrip(), *current))
         elif re.match(r"^\.L_\w+:", row):
-            lines.append(Line(row))
+            lines.append(SassLine(row))
         elif found := re.match(r"^\.text\.(.*):", row):
-            lines.append(Line(found[1] + ":"))
+            lines.append(SassLine(found[1] + ":"))
             current, open_chain = (None, None, ()), []
     return _without_padding(lines)
 
 
-def _without_padding(lines: list[Line]) -> tuple[Line, ...]:
+def _without_padding(lines: list[SassLine]) -> tuple[SassLine, ...]:
     """Drops the end of each function that only fills up its last block: NOPs, and the labels among them."""
-    kept: list[Line] = []
+    kept: list[SassLine] = []
     filling = True
     for line in reversed(lines):
         if filling and (line.text.strip() == "NOP" or line.text.startswith(".L_")):

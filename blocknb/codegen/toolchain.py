@@ -12,10 +12,9 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blocknb.errors import CompilerBug
 from blocknb.target import Target
 
 
@@ -38,7 +37,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Resources:
+class PtxasResources:
     """What ptxas says of one kernel: registers a thread, bytes of stack and spills a thread, static shared bytes, barriers."""
 
     registers: int = 0
@@ -141,7 +140,7 @@ def _ask_version(path: str) -> tuple[int, ...]:
     return _numbers(found[1]) if found else ()
 
 
-def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
+def read_ptxas_log(log: str) -> tuple[dict[str, PtxasResources], tuple[str, ...]]:
     """Reads the output of `ptxas -v`: resources by kernel, and the warnings and performance advice (such as C7514)."""
     resources: dict[str, dict[str, int]] = {}
     warnings: list[str] = []
@@ -167,63 +166,4 @@ def read_ptxas_log(log: str) -> tuple[dict[str, Resources], tuple[str, ...]]:
                     resources[kernel][name] = int(found[1])
         elif re.search(r"\bwarning\b|\(C\d{4}\)", line):
             warnings.append(re.sub(r"^ptxas\s*(?:/tmp\S*|/proc\S*)?[,\s]*", "", line).strip())
-    return {name: Resources(**counts) for name, counts in resources.items()}, tuple(warnings)
-
-
-# ---- many kernels in one call -------------------------------------------------------------------------------------------
-
-_HEADER = r"(?m)^\.(version|target|address_size)\s+(.*?)\s*$"
-# What only serves debugging, and names of one module that mean something else in the next.
-_DEBUG = r"(?m)^\s*\.(?:loc|file)\s.*$|^\s*\.section\s[^{]*\{[^}]*\}"
-_ENTRY = r"\.entry\s+([\w$]+)"
-_GLOBAL = r"(?m)^(?:\.(?:visible|extern|weak|common)\s+)*\.(?:global|shared|const)\s[^\n=;(]*?([\w$]+)\s*(?:\[[^\n\]]*\]\s*)*(?:=|;)"
-
-
-def merge_ptx(modules: Sequence[str]) -> str:
-    """One PTX module of several for the same target: one header, globals renamed apart, no line information.
-
-    Raises ValueError if targets differ or two modules define the same kernel.
-    """
-    versions, targets, bodies = set(), set(), []
-    kernels: set[str] = set()
-    for number, text in enumerate(modules):
-        header = dict(re.findall(_HEADER, text))
-        versions.add(_numbers(header["version"]))
-        targets.add(re.sub(r",\s*debug", "", header["target"]))
-        names = set(re.findall(_ENTRY, text))
-        if both := names & kernels:
-            raise ValueError(f"kernel {sorted(both)[0]!r} is defined twice")
-        kernels |= names
-        body = re.sub(_DEBUG, "", re.sub(_HEADER, "", text))
-        if shared := set(re.findall(_GLOBAL, body)):
-            pattern = r"(?<![\w$.%])(" + "|".join(map(re.escape, sorted(shared, key=len, reverse=True))) + r")(?![\w$])"
-            body = re.sub(pattern, rf"\1_m{number}", body)
-        bodies.append(body)
-    if len(targets) != 1:
-        raise ValueError(f"modules for different targets: {sorted(targets)}")
-    version = ".".join(map(str, max(versions)))
-    return f".version {version}\n.target {targets.pop()}\n.address_size 64\n" + "\n".join(bodies)
-
-
-@dataclass(frozen=True)
-class Assembly:
-    """Several kernels assembled at once: the cubin, resources by kernel, warnings."""
-
-    cubin: bytes
-    resources: dict[str, Resources]
-    warnings: tuple[str, ...]
-
-
-def assemble_many(modules: Sequence[str], target: Target) -> Assembly:
-    """Assembles the PTX of many kernels, all for one target, in one run of ptxas (most of a small kernel's time is its start).
-
-    Raises CompilerBug with ptxas's message if it refuses one, and ValueError as `merge_ptx` does.
-    """
-    from blocknb.codegen.llvm import shared
-
-    tool = find_ptxas(target)
-    if tool is None:
-        raise CompilerBug(f"there is no ptxas for {target} on this machine", hint="pip install 'blocknb[toolchain]'")
-    job = {"kind": "assemble", "ptx": merge_ptx(modules), "arch": target.arch, "ptxas": str(tool.path)}
-    answer = shared().wait(shared().submit(job))
-    return Assembly(answer["cubin"], *read_ptxas_log(answer["log"]))
+    return {name: PtxasResources(**counts) for name, counts in resources.items()}, tuple(warnings)

@@ -116,7 +116,7 @@ def elf_symbols(data: bytes) -> tuple[list[str], list[str]]:
 # ---- LLVM ---------------------------------------------------------------------------------------------------------------
 
 
-class Refused(Exception):
+class WorkerRefused(Exception):
     """A job that cannot be done, told in an orderly way: `error` is the kind, the message is for people."""
 
     def __init__(self, error: str, message: str, **more: object):
@@ -181,11 +181,13 @@ def _parse(text: str, machine: Any) -> Any:
         line = int(found[1]) if found else 0
         source = text.split("\n")[line - 1].strip() if line else ""
         why = found[3] if found else str(error)
-        raise Refused("parse", f"LLVM cannot read line {line} of its text: {why}", line=line, source=source) from None
+        raise WorkerRefused(
+            "parse", f"LLVM cannot read line {line} of its text: {why}", line=line, source=source
+        ) from None
     try:
         module.verify()
     except RuntimeError as error:
-        raise Refused("parse", f"LLVM refuses the module: {error}", line=0, source="") from None
+        raise WorkerRefused("parse", f"LLVM refuses the module: {error}", line=0, source="") from None
     return module
 
 
@@ -292,7 +294,7 @@ def _emit_object(job: dict, clock: Clock) -> dict:
     clock.lap("emit")
     answer["exports"], undefined = elf_symbols(answer["object"])
     if missing := sorted(set(undefined) - set(job.get("allowed", ()))):
-        raise Refused(
+        raise WorkerRefused(
             "undefined", "the code calls functions that nobody provides: " + ", ".join(missing), names=missing
         )
     return answer
@@ -352,10 +354,10 @@ def _assemble(ptx: str, job: dict, clock: Clock) -> dict:
     try:
         status, cubin, log = _tool(arguments, ptx.encode(), ["{in}", "-o", "{out}"])
     except OSError as error:
-        raise Refused("ptxas", f"{job['ptxas']} does not run: {error}", ptx=ptx) from None
+        raise WorkerRefused("ptxas", f"{job['ptxas']} does not run: {error}", ptx=ptx) from None
     clock.lap("ptxas")
     if status:
-        raise Refused("ptxas", log or f"ptxas ended with status {status}", ptx=ptx)
+        raise WorkerRefused("ptxas", log or f"ptxas ended with status {status}", ptx=ptx)
     return {"cubin": cubin, "log": log}
 
 
@@ -364,10 +366,10 @@ def _disassemble(job: dict, clock: Clock) -> dict:
     try:
         status, text, log = _tool([job["nvdisasm"], *flags], job["cubin"], ["{in}"])
     except OSError as error:
-        raise Refused("nvdisasm", f"{job['nvdisasm']} does not run: {error}") from None
+        raise WorkerRefused("nvdisasm", f"{job['nvdisasm']} does not run: {error}") from None
     clock.lap("nvdisasm")
     if status:
-        raise Refused("nvdisasm", log or f"nvdisasm ended with status {status}")
+        raise WorkerRefused("nvdisasm", log or f"nvdisasm ended with status {status}")
     return {"sass": text.decode("utf-8", "replace")}
 
 
@@ -436,8 +438,8 @@ def run(job: dict) -> dict:
             case "ping":
                 answer = _ping(job, clock)
             case kind:
-                raise Refused("internal", f"no such job: {kind!r}")
-    except Refused as refusal:
+                raise WorkerRefused("internal", f"no such job: {kind!r}")
+    except WorkerRefused as refusal:
         answer = refusal.answer
     except Exception as error:
         answer = {"error": "internal", "message": f"{type(error).__name__}: {error}"}

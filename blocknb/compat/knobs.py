@@ -9,7 +9,7 @@ from typing import Any
 from blocknb.compat.facade import NoAttribute, NotInBlocknb
 
 
-class Group:
+class KnobGroup:
     """A group of switches that stand as they do: reading gives the state, and setting another raises NotInBlocknb."""
 
     def __init__(self, name: str, hint: str, **state: Any):
@@ -27,9 +27,9 @@ class Group:
             )
 
 
-runtime = Group(
+runtime = KnobGroup(
     "runtime",
-    "blocknb.runtime.kernel.observers are called after each launch; kernel.interpret runs a kernel as Python",
+    "blocknb.runtime.launch_context.observers are called after each launch; kernel.interpret runs a kernel as Python",
     launch_enter_hook=None,
     launch_exit_hook=None,
     jit_cache_hook=None,
@@ -38,7 +38,7 @@ runtime = Group(
     debug=False,
     override_arch=None,
 )
-compilation = Group(
+compilation = KnobGroup(
     "compilation", "kernel.trace(*args) shows every stage of a compilation", always_compile=False, dump_ir=False
 )
 

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from blocknb.eager.running import RunningKernel
 from blocknb.eager.values import UNKNOWN, EagerValue
 from blocknb.frontend.emitter import Emitter, Mismatch
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import EMPTY, Block, Func, Op, Value
-from blocknb.ir.interp import Machine, Program
+from blocknb.ir.interp_tile import Machine, Program
 from blocknb.language import ops as table
 from blocknb.target import Target
-
-if TYPE_CHECKING:
-    from blocknb.eager.interpreter import Interpreter
 
 
 class Known(dict):
@@ -42,7 +40,7 @@ class Known(dict):
         return self[x] if self.__contains__(x) else default
 
 
-class Printed(list):
+class EagerOutput(list):
     """Emitter.printed, shown as it comes."""
 
     def __init__(self, shown: Callable[[], bool]):
@@ -71,9 +69,9 @@ class EagerMachine(Machine):
 class EagerEmitter(Emitter):
     """Computes what is emitted outside of blocks; `machine` is that of the program that runs."""
 
-    def __init__(self, interpreter: Interpreter, options: Mapping[str, Any]):
+    def __init__(self, interpreter: RunningKernel, options: Mapping[str, Any]):
         super().__init__(Target.parse("cpu"), options)  # wherever the arrays are, it is the CPU that computes
-        self.known, self.printed = Known(), Printed(lambda: interpreter.prints)
+        self.known, self.printed = Known(), EagerOutput(lambda: interpreter.prints)
         self.runs = interpreter.run_helper
         self.interpreter = interpreter
 

@@ -7,10 +7,11 @@ it branches or loops on one of them, it runs again for every element. So `print`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from blocknb.eager.running import RunningKernel
 from blocknb.eager.values import EagerValue, OneByOne
 from blocknb.frontend import numeric
 from blocknb.frontend.combine import _parts, _whole
@@ -18,11 +19,8 @@ from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch
 from blocknb.frontend.scope import Frame
 from blocknb.frontend.shapes import axis_of, constant_int, flag, tile_of
 from blocknb.ir.core import Block, Func, Op, Value
-from blocknb.ir.interp import Machine, numpy_dtype
+from blocknb.ir.interp_tile import Machine, numpy_dtype
 from blocknb.language.types import Tile
-
-if TYPE_CHECKING:
-    from blocknb.eager.interpreter import Interpreter
 
 Arrays = list[np.ndarray]
 HANDLERS: dict[str, Callable[..., Any]] = {}
@@ -35,7 +33,7 @@ def handles(name: str) -> Callable:
 class Elements:
     """A function of scalars, applied to every element of tiles. `single`: it returns one value, and not a tuple."""
 
-    def __init__(self, interpreter: Interpreter, function: Any, dtypes: Sequence[Any] | None = None):
+    def __init__(self, interpreter: RunningKernel, function: Any, dtypes: Sequence[Any] | None = None):
         self.interpreter, self.function = interpreter, interpreter.callable(function)
         self.dtypes, self.single = dtypes, True  # of the results; None: those of the first element
 
@@ -77,13 +75,13 @@ class Elements:
         if len(results) != len(self.dtypes):
             message = f"the combine function returns {len(results)} values for {len(self.dtypes)} operands"
             raise Mismatch(message, None, "combine_fn")
-        return [emit.broadcast(emit.cast(x, d), shape) for x, d in zip(results, self.dtypes, strict=True)]  # type: ignore[misc]
+        return [emit.broadcast(emit.cast(x, d), shape) for x, d in zip(results, self.dtypes, strict=True)]
 
 
 class Pairs(Machine):
     """The interpreter's order of combining along an axis, with a function of Python's for the block."""
 
-    def __init__(self, interpreter: Interpreter, tiles: Sequence[Value], function: Any):
+    def __init__(self, interpreter: RunningKernel, tiles: Sequence[Value], function: Any):
         super().__init__(Func("combine", (), Block((), ())), interpreter.space, interpreter.grid, (0, 0, 0))
         self.interpreter, self.kinds = interpreter, [x.type.dtype for x in tiles]
         self.elements = Elements(interpreter, function, self.kinds)

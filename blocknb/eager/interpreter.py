@@ -38,7 +38,7 @@ from blocknb.frontend.source import Source, source_of
 from blocknb.frontend.statements import settle
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Value
-from blocknb.ir.interp import Program, numpy_dtype
+from blocknb.ir.interp_tile import Program, numpy_dtype
 from blocknb.ir.report import lines
 from blocknb.language.constants import constexpr, unwrap
 from blocknb.language.ops import TypeRule
@@ -77,8 +77,8 @@ class Interpreter:
         self._functions: dict[Any, types.FunctionType] = {}
         self._pending: list[Any] = []  # what and, or, chained comparisons and conditional expressions have found so far
         self.machine = EagerMachine(source.name, space, grid, (0, 0, 0))
-        self.emit = EagerEmitter(self, options)
-        self.frame = EagerFrame(source, self)
+        self.emit: EagerEmitter = EagerEmitter(self, options)
+        self.frame: EagerFrame = EagerFrame(source, self)
 
     def program(self, program: Program) -> None:
         """Runs one program. Errors have their place, and a traceback that ends in the kernel's own frames."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.ir.interp import Program
+from blocknb.ir.interp_tile import Program
 
 
 @dataclass(frozen=True)

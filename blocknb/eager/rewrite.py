@@ -58,7 +58,7 @@ def instantiate(source: Source, helper: Any) -> types.FunctionType:
 
 
 def _rewrite(source: Source) -> Rewritten:
-    rewriter = Rewriter(source)
+    rewriter = EagerRewriter(source)
     definition = copy.deepcopy(source.node)
     definition.decorator_list = []
     definition.returns = None
@@ -88,7 +88,7 @@ def names_of(target: ast.expr) -> Any:
     return None
 
 
-class Rewriter(ast.NodeTransformer):
+class EagerRewriter(ast.NodeTransformer):
     def __init__(self, source: Source):
         self.source = source
         self.parameters = {p.name for p in source.parameters}

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from blocknb.eager.running import RunningKernel
 from blocknb.errors import KernelError
 from blocknb.frontend.emitter import Mismatch
 from blocknb.frontend.expressions import Method, attribute, new_axes, no_elements, one_answer
 from blocknb.ir.core import Value
 from blocknb.language.constants import unwrap
-
-if TYPE_CHECKING:
-    from blocknb.eager.interpreter import Interpreter
 
 UNKNOWN: Any = object()
 
@@ -35,7 +33,7 @@ class EagerValue(Value):
     __slots__ = ("constant", "data", "interpreter")
     __array_priority__ = 1000  # x op NumPy scalar is the language's operator, on either side
 
-    def __init__(self, type: Any, interpreter: Interpreter, data: np.ndarray | None = None):
+    def __init__(self, type: Any, interpreter: RunningKernel, data: np.ndarray | None = None):
         super().__init__(type)
         self.interpreter, self.constant = interpreter, UNKNOWN
         if data is not None:

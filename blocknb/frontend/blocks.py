@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blocknb.frontend.emitter import Emitter, Mismatch, describe, is_pointer
-from blocknb.frontend.records import BlockPointer, TensorDescriptor
+from blocknb.frontend.records import BlockPointer, DescriptorValue
 from blocknb.frontend.scope import Frame, emits
 from blocknb.frontend.shapes import constant_int, shape_of, to_scalar
 from blocknb.ir.core import Value
@@ -25,7 +25,7 @@ PADDING = ("", "zero", "nan")
 
 
 def window(
-    frame: Frame, view: BlockPointer | TensorDescriptor, offsets: Sequence[Any], checked: Sequence[int]
+    frame: Frame, view: BlockPointer | DescriptorValue, offsets: Sequence[Any], checked: Sequence[int]
 ) -> tuple[Value, Value | None]:
     """The pointers to the elements of a block whose first element is at `offsets`, and where they lie in the array along the
     `checked` axes (None: everywhere)."""

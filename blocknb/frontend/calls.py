@@ -30,7 +30,7 @@ from blocknb.frontend.expressions import Method, Operator, printable
 from blocknb.frontend.hints import instead_of_function
 from blocknb.frontend.libraries import of_library
 from blocknb.frontend.merge import leaves
-from blocknb.frontend.records import Record
+from blocknb.frontend.records import RecordValue
 from blocknb.frontend.scope import HANDLERS, Frame, Returned, did_you_mean, emits, expression
 from blocknb.frontend.source import MISSING, Parameter, Source, source_of
 from blocknb.ir.core import Value
@@ -432,7 +432,7 @@ def _isinstance(frame: Frame, x: Any, kinds: Any) -> bool:
         return language.tensor in kinds
     if (t.block_type in kinds and isinstance(x, t.Tile) and x.shape) or (t.DType in kinds and isinstance(x, t.Pointer)):
         return True
-    if isinstance(x, Record):
+    if isinstance(x, RecordValue):
         return any(getattr(language, name) in kinds for name in x.CLASSES)
     return constexpr in kinds or isinstance(x, tuple(k for k in kinds if isinstance(k, type)))
 

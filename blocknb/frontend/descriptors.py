@@ -14,7 +14,7 @@ from blocknb.frontend import blocks
 from blocknb.frontend.emitter import Mismatch, describe, is_pointer
 from blocknb.frontend.memory import load as load_tile
 from blocknb.frontend.memory import store as store_tile
-from blocknb.frontend.records import TensorDescriptor
+from blocknb.frontend.records import DescriptorValue
 from blocknb.frontend.scope import HANDLERS, Frame, emits
 from blocknb.frontend.shapes import shape_of
 from blocknb.ir.core import Value
@@ -30,7 +30,7 @@ LEAST_ROWS, LEAST_ROW_BYTES = 8, 32  # of a gather or scatter
 @emits("make_tensor_descriptor")
 def make_tensor_descriptor(
     frame: Frame, base: Any, shape: Any, strides: Any, block_shape: Any, padding_option: Any = "zero"
-) -> TensorDescriptor:
+) -> DescriptorValue:
     emit, base = frame.emit, blocks.array_pointer("make_tensor_descriptor", base)
     block = shape_of(frame, block_shape, "block_shape")
     given = {n: blocks.integers(frame, x, n) for n, x in (("shape", shape), ("strides", strides))}
@@ -40,7 +40,7 @@ def make_tensor_descriptor(
         raise Mismatch(*why)
     blocks.padding(padding_option, dtype)
     steps = tuple(emit.cast(s, t.int64) if isinstance(s, Value) else s for s in (*given["strides"][:-1], 1))
-    return TensorDescriptor(base, given["shape"], steps, block, padding_option or "zero")
+    return DescriptorValue(base, given["shape"], steps, block, padding_option or "zero")
 
 
 def refusal(dtype: t.DType, block: tuple[int, ...], strides: list[Any]) -> tuple[str, str, str] | None:
@@ -88,7 +88,7 @@ def field_names(name: str, rank: int) -> tuple[str, ...]:
     return name, *(f"{name}.shape{i}" for i in range(rank)), *(f"{name}.stride{i}" for i in range(rank - 1))
 
 
-def passed_descriptor(name: str, kind: t.Descriptor, divisor: int) -> tuple[TensorDescriptor, dict[Value, int]]:
+def passed_descriptor(name: str, kind: t.Descriptor, divisor: int) -> tuple[DescriptorValue, dict[Value, int]]:
     """A descriptor that is a parameter, and the parameters it is made of with what divides them. `divisor`: of the last size."""
     rank = kind.rank
     pointer = t.BoolPointer() if kind.dtype == t.int1 else t.Pointer(kind.dtype)
@@ -96,7 +96,7 @@ def passed_descriptor(name: str, kind: t.Descriptor, divisor: int) -> tuple[Tens
     divisors = [ALIGNMENT, *[1] * (rank - 1), divisor, *[ALIGNMENT // min(kind.dtype.bytes, ALIGNMENT)] * (rank - 1)]
     values = [Value(t.Tile(type_), n) for type_, n in zip(types, field_names(name, rank), strict=True)]
     shape, strides = tuple(values[1 : 1 + rank]), (*values[1 + rank :], 1)
-    record = TensorDescriptor(values[0], shape, strides, kind.block_shape, kind.padding)
+    record = DescriptorValue(values[0], shape, strides, kind.block_shape, kind.padding)
     return record, dict(zip(values, divisors, strict=True))
 
 
@@ -111,8 +111,8 @@ def opened(frame: Frame, name: str, desc: Any, offsets: Any, argument: str = "de
     return blocks.window(frame, desc, start, range(len(start)))
 
 
-def described(name: str, desc: Any, argument: str) -> TensorDescriptor:
-    if isinstance(desc, TensorDescriptor):
+def described(name: str, desc: Any, argument: str) -> DescriptorValue:
+    if isinstance(desc, DescriptorValue):
         return desc
     hint = "make one with tl.make_tensor_descriptor, or pass a blocknb.TensorDescriptor to the kernel"
     if desc is None:
@@ -127,7 +127,7 @@ def block_load(frame: Frame, name: str, desc: Any, offsets: Any, argument: str =
     return load_tile(frame, pointers, mask, blocks.padding(desc.padding, desc.dtype))
 
 
-def block_value(name: str, desc: TensorDescriptor, value: Any, shape: tuple[int, ...]) -> Any:
+def block_value(name: str, desc: DescriptorValue, value: Any, shape: tuple[int, ...]) -> Any:
     """A value to be written, which has the shape of what is written, or is a scalar."""
     if isinstance(value, Value) and value.type.shape not in ((), shape):
         raise Mismatch(f"`{name}` writes a block of shape {shape}, not {describe(value)}", "reshape it first", "value")
@@ -159,7 +159,7 @@ def descriptor_store(frame: Frame, self: Any, offsets: Any, value: Any) -> None:
     block_store(frame, "store", self, offsets, value, "self")
 
 
-def read_as(frame: Frame, desc: TensorDescriptor, dtype: Any) -> TensorDescriptor:
+def read_as(frame: Frame, desc: DescriptorValue, dtype: Any) -> DescriptorValue:
     """A descriptor of another dtype of the same size, where it was made of an address without one, as unsigned integers."""
     if (
         desc.dtype.kind != "uint"

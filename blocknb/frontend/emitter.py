@@ -17,7 +17,7 @@ from blocknb.frontend import float8
 from blocknb.frontend.constants import Mismatch, convert_number, held, own_dtype, saturated
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.description import again
-from blocknb.frontend.records import Record
+from blocknb.frontend.records import RecordValue
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -443,7 +443,7 @@ def describe(x: Any) -> str:
         return "None"
     if isinstance(x, tuple):
         return "a tuple"
-    if isinstance(x, Record):
+    if isinstance(x, RecordValue):
         return str(x)
     if isinstance(x, (*NUMBERS, str)):
         return f"the constant {x!r}"

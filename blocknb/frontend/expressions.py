@@ -14,10 +14,11 @@ from typing import Any
 
 from blocknb.errors import KernelError, SyntaxUnsupported
 from blocknb.frontend import shapes
+from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.emitter import COMPARISONS, NUMBERS, Mismatch, describe, is_pointer
 from blocknb.frontend.hints import instead_of
 from blocknb.frontend.merge import merge_arms
-from blocknb.frontend.records import BlockPointer, Record, TensorDescriptor
+from blocknb.frontend.records import BlockPointer, DescriptorValue, RecordValue
 from blocknb.frontend.scope import Frame, as_constant, did_you_mean, expression
 from blocknb.frontend.source import source_of
 from blocknb.ir.core import Value
@@ -75,8 +76,6 @@ def visit_tuple(frame: Frame, node: ast.Tuple | ast.List) -> tuple:
 @expression(ast.ListComp)
 def visit_comprehension(frame: Frame, node: ast.ListComp) -> tuple:
     """A tuple of what the element is for each element of a tuple; as in Python, its names are its own."""
-    from blocknb.frontend.statements import assign_target
-
     loop = node.generators[0]
     function = frame.expr(loop.iter.func) if isinstance(loop.iter, ast.Call) else None
     counts = function is range or getattr(function, "builtin", None) in ("range", "static_range")
@@ -235,7 +234,7 @@ def printable(x: Any) -> Any:
     """What static_print and f-strings show: constants themselves, run-time values by their type."""
     if isinstance(x, tuple):
         return tuple(printable(element) for element in x)
-    return str(x.type) if isinstance(x, (Value, Record)) else x
+    return str(x.type) if isinstance(x, (Value, RecordValue)) else x
 
 
 # -- subscripts ------------------------------------------------------------------------------------------------------------
@@ -338,7 +337,7 @@ def attribute(frame: Frame, base: Any, name: str) -> Any:
     """`base.name` of whatever stands in a kernel."""
     if isinstance(base, Value):
         return value_attribute(frame, base, name)
-    if isinstance(base, Record):
+    if isinstance(base, RecordValue):
         return record_attribute(base, name)
     if name == "value" and isinstance(base, (*NUMBERS, str, tuple, types.NoneType)):
         return base  # constexpr.value, where the constexpr was unwrapped already
@@ -385,19 +384,19 @@ def value_attribute(frame: Frame, x: Value, name: str) -> Any:
     raise Mismatch(f"{describe(x)} has no `{name}`", hint)
 
 
-ATTRIBUTES: dict[type[Record], tuple[str, ...]] = {
+ATTRIBUTES: dict[type[RecordValue], tuple[str, ...]] = {
     BlockPointer: ("type", "dtype"),
-    TensorDescriptor: ("type", "dtype", "shape", "strides", "block_shape", "block_type"),
+    DescriptorValue: ("type", "dtype", "shape", "strides", "block_shape", "block_type"),
 }
-METHODS: dict[type[Record], dict[str, Any]] = {
+METHODS: dict[type[RecordValue], dict[str, Any]] = {
     BlockPointer: {name: BUILTINS[name] for name in ("advance", "store")},
-    TensorDescriptor: {
+    DescriptorValue: {
         n.removeprefix("tensor_descriptor."): f for n, f in BUILTINS.items() if "tensor_descriptor." in n
     },
 }
 
 
-def record_attribute(x: Record, name: str) -> Any:
+def record_attribute(x: RecordValue, name: str) -> Any:
     attributes, methods = ATTRIBUTES[type(x)], METHODS[type(x)]
     if name in methods:
         return Method(methods[name], x)

@@ -7,19 +7,36 @@ become 1.75 of their sign. So does a NaN, as in Triton, but always +1.75: what s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from blocknb.ir.core import Value
 from blocknb.language import types as t
 from blocknb.language.float8 import FORMATS
 
-if TYPE_CHECKING:
-    from blocknb.frontend.emitter import Emitter
-
 LARGEST = 0x3F00  # 1.75 in fp16
 
 
-def convert(emit: Emitter, x: Value, dtype: Any) -> Value:
+class ValueEmitter(Protocol):
+    """What the conversions use of the emitter."""
+
+    def value(self, name: str, *args: Value, **attrs: Any) -> Value:
+        """The result of an op."""
+        ...
+
+    def cast(self, x: Value, dtype: Any) -> Value:
+        """x as another dtype."""
+        ...
+
+    def widened(self, x: Value) -> Value:
+        """x as a dtype that hardware computes with."""
+        ...
+
+    def number(self, value: Any, dtype: Any, shape: tuple[int, ...]) -> Value:
+        """A tile of one number."""
+        ...
+
+
+def convert(emit: ValueEmitter, x: Value, dtype: Any) -> Value:
     """x, of fp8e4b15 or on the way there, as another dtype."""
     if x.type.dtype != t.float8e4b15:
         return _narrow(emit, x)
@@ -28,7 +45,7 @@ def convert(emit: Emitter, x: Value, dtype: Any) -> Value:
     return emit.cast(_widen(emit, x), dtype)
 
 
-def signed(emit: Emitter, x: Value, op: str, bits: int) -> Value:
+def signed(emit: ValueEmitter, x: Value, op: str, bits: int) -> Value:
     """x with its sign changed, by `op` with `bits`."""
     dtype = x.type.dtype
     old = emit.value("bitcast", x, dtype=t.uint8)
@@ -41,7 +58,7 @@ def signed(emit: Emitter, x: Value, op: str, bits: int) -> Value:
     return emit.value("bitcast", new, dtype=dtype)
 
 
-def extremum(emit: Emitter, op: str, a: Value, b: Value, nan: bool) -> Value:
+def extremum(emit: ValueEmitter, op: str, a: Value, b: Value, nan: bool) -> Value:
     """The larger (`max`) or smaller of two; a NaN wins if `nan`, else it loses; -0 is below +0."""
     x, y = emit.widened(a), emit.widened(b)
     chosen = emit.value("select", emit.value("cmp", x, y, pred="gt" if op == "max" else "lt"), a, b)
@@ -54,11 +71,11 @@ def extremum(emit: Emitter, op: str, a: Value, b: Value, nan: bool) -> Value:
     return emit.value("select", emit.value("cmp", kept, kept, pred="ne"), a, chosen)
 
 
-def _constant(emit: Emitter, like: Value, number: int) -> Value:
+def _constant(emit: ValueEmitter, like: Value, number: int) -> Value:
     return emit.number(number, like.type.dtype, like.type.shape)
 
 
-def _widen(emit: Emitter, x: Value) -> Value:
+def _widen(emit: ValueEmitter, x: Value) -> Value:
     """fp16: the seven bits of the size move up by seven, and the sign to the front."""
     bits = emit.value("cast", emit.value("bitcast", x, dtype=t.uint8), dtype=t.uint16)
     size = emit.value("shl", emit.value("and", bits, _constant(emit, bits, 0x7F)), _constant(emit, bits, 7))
@@ -66,9 +83,8 @@ def _widen(emit: Emitter, x: Value) -> Value:
     return emit.value("bitcast", emit.value("or", size, sign), dtype=t.float16)
 
 
-def _narrow(emit: Emitter, x: Value) -> Value:
+def _narrow(emit: ValueEmitter, x: Value) -> Value:
     """The nearest, ties away from zero. fp16 is reached by cutting off, so that half a step is seen for what it is."""
-    from blocknb.frontend.shapes import toward_zero
 
     dtype = x.type.dtype
     half = emit.cast(x if dtype.is_float else emit.cast(x, t.float32), t.float16)
@@ -84,3 +100,20 @@ def _narrow(emit: Emitter, x: Value) -> Value:
     nan = emit.value("cmp", size, _constant(emit, bits, 0x7C00), pred="gt")
     sign = emit.value("select", nan, _constant(emit, bits, 0), sign)
     return emit.value("bitcast", emit.cast(emit.value("or", moved, sign), t.uint8), dtype=t.float8e4b15)
+
+
+def toward_zero(emit: ValueEmitter, x: Value, nearest: Value) -> Value:
+    """x rounded toward zero, from x rounded to nearest: where that went up, the float before it."""
+    dtype = nearest.type.dtype
+    integer = {8: t.int8, 16: t.int16, 32: t.int32}[dtype.bits]
+    back = emit.cast(nearest, x.type.dtype)
+    up = emit.value("cmp", emit.value("abs", back), emit.value("abs", x), pred="gt")
+    bits = emit.value("bitcast", nearest, dtype=integer)
+    before = emit.value("sub", bits, emit.number(1, integer, bits.type.shape))
+    if dtype in (
+        t.float8e4b8,
+        t.float8e5b16,
+    ):  # below the least negative number comes 0, as its pattern, 0x80, is the NaN
+        least = emit.value("cmp", bits, emit.number(-127, integer, bits.type.shape), pred="eq")
+        before = emit.value("select", least, emit.number(0, integer, bits.type.shape), before)
+    return emit.value("select", up, emit.value("bitcast", before, dtype=dtype), nearest)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from blocknb.errors import Loc, SyntaxUnsupported, TypeMismatch
+from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.calls import bind, signature
 from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, spelled
 from blocknb.frontend.expressions import condition
@@ -31,7 +32,7 @@ from blocknb.frontend.merge import (
 from blocknb.frontend.returns import contains_return
 from blocknb.frontend.scope import Frame, Undefined, statement
 from blocknb.frontend.shapes import constant_int
-from blocknb.frontend.statements import assign_target, is_constexpr
+from blocknb.frontend.statements import is_constexpr
 from blocknb.ir.core import Block, Value
 from blocknb.language import types as t
 from blocknb.language.surface import BUILTINS

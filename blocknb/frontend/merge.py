@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from blocknb.frontend.emitter import NUMBERS, Emitter, describe
-from blocknb.frontend.records import Record
+from blocknb.frontend.records import RecordValue
 from blocknb.ir.core import Block, Op, Value
 from blocknb.language import types as t
 from blocknb.language.constants import like
@@ -44,7 +44,7 @@ def placed_leaves(tree: Any, role: Role = Role.PLAIN) -> Iterator[tuple[Any, Rol
     if isinstance(tree, tuple):
         for branch in tree:
             yield from placed_leaves(branch, role)
-    elif isinstance(tree, Record):
+    elif isinstance(tree, RecordValue):
         for name, branch in zip(tree.TREES, tree.branches, strict=True):
             yield from placed_leaves(branch, Role.MOVING if name in tree.MOVING else Role.FIXED)
     else:
@@ -55,15 +55,15 @@ def rebuild(tree: Any, replaced: Iterator[Any]) -> Any:
     """The same tree with leaves taken from an iterator, in order."""
     if isinstance(tree, tuple):
         return like(tree, (rebuild(branch, replaced) for branch in tree))
-    if isinstance(tree, Record):
+    if isinstance(tree, RecordValue):
         return tree.rebuilt(rebuild(tree.branches, replaced))
     return next(replaced)
 
 
 def same_shape(a: Any, b: Any) -> bool:
-    if isinstance(a, Record) and isinstance(b, Record):
+    if isinstance(a, RecordValue) and isinstance(b, RecordValue):
         return a.constants == b.constants and same_shape(a.branches, b.branches)
-    if isinstance(a, (tuple, Record)) or isinstance(b, (tuple, Record)):
+    if isinstance(a, (tuple, RecordValue)) or isinstance(b, (tuple, RecordValue)):
         return isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b) and all(map(same_shape, a, b))
     return True
 

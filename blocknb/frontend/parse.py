@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from blocknb.errors import TypeMismatch
-from blocknb.frontend import loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
+from blocknb.frontend import dot, loops, returns, scaled, scans, statements  # noqa: F401 (they register their visitors)
 from blocknb.frontend.dependencies import HostCall
 from blocknb.frontend.descriptors import passed_descriptor
 from blocknb.frontend.emitter import Emitter
@@ -42,14 +42,14 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Group:
+class TupleArgument:
     """A tuple of arguments; `make` gives what the kernel sees of it from what it sees of its elements."""
 
     parts: tuple[Argument, ...]
     make: Callable[[Iterable[Any]], tuple] = tuple
 
 
-Argument = ArgType | Constant | Group
+Argument = ArgType | Constant | TupleArgument
 
 
 def parse(
@@ -64,7 +64,7 @@ def parse(
     Branches on constants keep the arm that is taken, static_range unrolls, calls of other kernels are inlined with their lines
     kept, and Triton's promotion and broadcasting become explicit casts, splats and broadcasts.
 
-    `arguments` has an ArgType, a Constant or a Group of them for each parameter (those with defaults may be missing); `options` become
+    `arguments` has an ArgType, a Constant or a TupleArgument for each parameter (those with defaults may be missing); `options` become
     the Func's attrs; `target` is what the kernel is told that it is compiled for; to `calls` each call of a
     host function is added. Raises SyntaxUnsupported or TypeMismatch, with the
     place in the source and a hint.
@@ -107,7 +107,7 @@ def passed(name: str, argument: Argument) -> tuple[Any, dict[Value, int]]:
     """What an argument stands for in the kernel, and the parameters of the Func that it becomes, with their divisors."""
     if isinstance(argument, Constant):
         return as_constant(name, argument.value), {}
-    if isinstance(argument, Group):
+    if isinstance(argument, TupleArgument):
         found = [passed(f"{name}.{i}", part) for i, part in enumerate(argument.parts)]
         return argument.make(value for value, _ in found), {p: d for _, parts in found for p, d in parts.items()}
     if isinstance(argument.type, Descriptor):

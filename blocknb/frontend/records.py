@@ -15,7 +15,7 @@ from blocknb.language.types import Pointer, Tile
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
+class RecordValue:
     """What all have in common. `TREES` names the fields with values known at run time, `MOVING` those of them that loops usually
     change, `CLASSES` the classes of the language that a record is an instance of."""
 
@@ -32,7 +32,7 @@ class Record:
     def branches(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.TREES)
 
-    def rebuilt(self, branches: tuple[Any, ...]) -> Record:
+    def rebuilt(self, branches: tuple[Any, ...]) -> RecordValue:
         """The same record with other trees."""
         return replace(self, **dict(zip(self.TREES, branches, strict=True)))
 
@@ -43,7 +43,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockPointer(Record):
+class BlockPointer(RecordValue):
     """`base` is a scalar pointer; `shape`, `strides` and `offsets` are integer scalars or numbers, in elements, one an axis."""
 
     TREES: ClassVar = ("base", "shape", "strides", "offsets")
@@ -66,7 +66,7 @@ class BlockPointer(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class TensorDescriptor(Record):
+class DescriptorValue(RecordValue):
     """`base` is a scalar pointer; `shape` and `strides` are integer scalars or numbers, in elements; the last stride is 1."""
 
     TREES: ClassVar = ("base", "shape", "strides")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blocknb.frontend.emitter import NUMBERS, Emitter, Mismatch, check_size, describe, spelled
+from blocknb.frontend.float8 import toward_zero
 from blocknb.frontend.hints import literal_dtype_name
 from blocknb.frontend.scope import Frame, did_you_mean, emits
 from blocknb.ir.core import Value
@@ -295,23 +296,6 @@ def trans(frame: Frame, input: Any, *dims: Any) -> Value:
     if sorted(perm) != list(range(rank)):
         raise Mismatch(f"{perm} does not name each axis of the shape {x.type.shape} once", None, "dims")
     return x if perm == tuple(range(rank)) else frame.emit.value("trans", x, perm=perm)
-
-
-def toward_zero(emit: Emitter, x: Value, nearest: Value) -> Value:
-    """x rounded toward zero, from x rounded to nearest: where that went up, the float before it."""
-    dtype = nearest.type.dtype
-    integer = {8: t.int8, 16: t.int16, 32: t.int32}[dtype.bits]
-    back = emit.cast(nearest, x.type.dtype)
-    up = emit.value("cmp", emit.value("abs", back), emit.value("abs", x), pred="gt")
-    bits = emit.value("bitcast", nearest, dtype=integer)
-    before = emit.value("sub", bits, emit.number(1, integer, bits.type.shape))
-    if dtype in (
-        t.float8e4b8,
-        t.float8e5b16,
-    ):  # below the least negative number comes 0, as its pattern, 0x80, is the NaN
-        least = emit.value("cmp", bits, emit.number(-127, integer, bits.type.shape), pred="eq")
-        before = emit.value("select", least, emit.number(0, integer, bits.type.shape), before)
-    return emit.value("select", up, emit.value("bitcast", before, dtype=dtype), nearest)
 
 
 @emits("cast", "to")

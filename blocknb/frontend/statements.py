@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from blocknb.errors import KernelError, SyntaxUnsupported, TypeMismatch
+from blocknb.errors import KernelError, TypeMismatch
+from blocknb.frontend.assignment import assign_target
 from blocknb.frontend.calls import compile_time
 from blocknb.frontend.debug import device_assert
-from blocknb.frontend.emitter import NUMBERS, Mismatch, describe, is_pointer
+from blocknb.frontend.emitter import NUMBERS, Mismatch
 from blocknb.frontend.expressions import SYMBOLS
 from blocknb.frontend.scope import Frame, statement
 from blocknb.frontend.source import _is_constexpr
@@ -49,48 +50,6 @@ def visit_assign(frame: Frame, node: ast.Assign, rest: list) -> None:
         raise
     for target in node.targets:
         assign_target(frame, target, value)
-
-
-def assign_target(frame: Frame, target: ast.expr, value: Any) -> None:
-    match target:
-        case ast.Name(id=name):
-            frame.assign(name, value, target)
-        case ast.Tuple(elts=targets) | ast.List(elts=targets):
-            if not isinstance(value, tuple):
-                raise TypeMismatch(
-                    f"{describe(value)} cannot be unpacked into {len(targets)} names",
-                    frame.loc(target),
-                    "only tuples can be unpacked; tl.split(x) takes a last axis of two apart",
-                )
-            if starred := next((element for element in targets if isinstance(element, ast.Starred)), None):
-                raise frame.unsupported(starred)
-            if len(value) != len(targets):
-                names = [ast.unparse(element) for element in targets[: len(value)]]
-                names += ["_"] * (len(value) - len(names))
-                raise TypeMismatch(
-                    f"{len(value)} values for {len(targets)} names",
-                    frame.loc(target),
-                    f"there must be as many names as values: {', '.join(names)} = ...",
-                )
-            for element, part in zip(targets, value, strict=True):
-                assign_target(frame, element, part)
-        case ast.Subscript() if is_pointer(frame.expr(target.value)):
-            pointer, at = ast.unparse(target.value), ast.unparse(target.slice)
-            raise SyntaxUnsupported(
-                "a pointer has no elements to assign",
-                frame.loc(target),
-                f"write to memory: tl.store({pointer} + {at}, ...)",
-            )
-        case ast.Subscript():
-            raise SyntaxUnsupported(
-                "elements of a tile cannot be assigned",
-                frame.loc(target),
-                "make a new tile with tl.where(condition, new, old), or write to memory with tl.store",
-            )
-        case _:
-            raise SyntaxUnsupported(
-                "only names can be assigned in a kernel", frame.loc(target), "keep values in plain variables and tuples"
-            )
 
 
 @statement(ast.AugAssign)

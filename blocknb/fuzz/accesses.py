@@ -5,27 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from blocknb.fuzz import dtypes
+from blocknb.fuzz import accesses, dtypes
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, weak
-from blocknb.fuzz.state import Axis, State, pointer
-from blocknb.fuzz.tree import Node, Type, literal, number, var
+from blocknb.fuzz.expressions import binary, cast, compare, condition, constant, expression, production, weak
+from blocknb.fuzz.state import GridAxis, State, pointer
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
 
 Shape = tuple[int, ...]
 FILLS = {"small": 6.0, "wide": 2.0, "special": 1.0}
 
 
-def iota(g: State, shape: Shape) -> Node:
+def iota(g: State, shape: Shape) -> SyntaxNode:
     """0, 1, 2... in row-major order over a shape, int32."""
     if not shape:
         return number(0)
     if len(shape) == 1 or g.chance(0.3):
-        flat = Node("arange", Type("i32", (math.prod(shape),)), attrs={"start": 0, "end": math.prod(shape)})
-        return flat if len(shape) == 1 else Node("reshape", Type("i32", shape), (flat,), {"shape": shape})
+        flat = SyntaxNode("arange", Type("i32", (math.prod(shape),)), attrs={"start": 0, "end": math.prod(shape)})
+        return flat if len(shape) == 1 else SyntaxNode("reshape", Type("i32", shape), (flat,), {"shape": shape})
     total, stride = None, math.prod(shape)
     for axis, n in enumerate(shape):
         stride //= n
-        part = Node("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+        part = SyntaxNode("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
         for other in range(len(shape)):
             if other != axis:
                 at = tuple(m if i == axis else 1 for i, m in enumerate(shape[: other + 1])) if other > axis else None
@@ -33,27 +33,27 @@ def iota(g: State, shape: Shape) -> Node:
         part = part if stride == 1 else binary("*", part, literal(stride))
         total = part if total is None else binary("+", total, part)
     assert total is not None
-    return total if total.type.shape == shape else Node("broadcast", Type("i32", shape), (total,))
+    return total if total.type.shape == shape else SyntaxNode("broadcast", Type("i32", shape), (total,))
 
 
-def _expand(node: Node, axis: int, shape: Shape | None) -> Node:
+def _expand(node: SyntaxNode, axis: int, shape: Shape | None) -> SyntaxNode:
     found = (*node.type.shape[:axis], 1, *node.type.shape[axis:])
-    return Node("expand", Type(node.type.dtype, found), (node,), {"axis": axis})
+    return SyntaxNode("expand", Type(node.type.dtype, found), (node,), {"axis": axis})
 
 
-def linear_program(g: State) -> Node:
+def linear_program(g: State) -> SyntaxNode:
     """The number of the program, 0 for the first."""
-    total: Node = Node("pid", Type("i32"), attrs={"axis": 0})
+    total: SyntaxNode = SyntaxNode("pid", Type("i32"), attrs={"axis": 0})
     if g.chance(0.1):
         total = cast(total, "i64")
     stride = g.grid[0]
     for axis in range(1, len(g.grid)):
-        total = binary("+", total, binary("*", Node("pid", Type("i32"), attrs={"axis": axis}), literal(stride)))
+        total = binary("+", total, binary("*", SyntaxNode("pid", Type("i32"), attrs={"axis": axis}), literal(stride)))
         stride *= g.grid[axis]
     return total
 
 
-def permuted(g: State, shape: Shape) -> Node:
+def permuted(g: State, shape: Shape) -> SyntaxNode:
     """Each place of a tile once, in some order, as int32."""
     i, size = iota(g, shape), math.prod(shape)
     kind = g.weighted({"plain": 5, "reversed": 1, "xor": 1, "odd": 1}) if size > 1 else "plain"
@@ -72,7 +72,7 @@ def permuted(g: State, shape: Shape) -> Node:
     return i
 
 
-def inside(g: State, shape: Shape, limit: int) -> Node:
+def inside(g: State, shape: Shape, limit: int) -> SyntaxNode:
     """Any index of a shape from 0 to below a limit, int32 or int64."""
     size = math.prod(shape)
     options = {"modulo": 1.0, "clamped": 0.7, "data": 1.0, "same": 0.3}
@@ -96,8 +96,8 @@ def inside(g: State, shape: Shape, limit: int) -> Node:
         )
     if kind == "clamped":
         i = binary("-", binary("+", iota(g, shape), linear_program(g)), literal(g.r.randrange(5)))
-        low = Node("maximum", i.type, (i, literal(0)), {"ct": "i32"})
-        return Node("minimum", i.type, (low, literal(limit - 1)), {"ct": "i32"})
+        low = SyntaxNode("maximum", i.type, (i, literal(0)), {"ct": "i32"})
+        return SyntaxNode("minimum", i.type, (low, literal(limit - 1)), {"ct": "i32"})
     if kind == "data":
         whole = expression(g, g.pick(("i32", "i64", "u8", "u32")), shape, 1)
         power = 1 << (min(limit, 256 if whole.type.dtype == "u8" else limit).bit_length() - 1)
@@ -114,7 +114,7 @@ def input_array(g: State, dtype: str, least: int) -> t.Array:
     return g.array(dtype, size, g.weighted(FILLS), prefix="x")
 
 
-def masks(g: State, shape: Shape) -> Node | None:
+def masks(g: State, shape: Shape) -> SyntaxNode | None:
     """A mask of a shape that smaller ones broadcast to, or None."""
     g.budget -= 3
     kind = g.weighted({"none": 4, "tile": 3, "iota": 2, "prefix": 1.5, "range": 0.5, "scalar": 0.4})
@@ -136,7 +136,7 @@ def masks(g: State, shape: Shape) -> Node | None:
     return condition(g, shape, 0)
 
 
-def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[Node]:
+def other_value(g: State, dtype: str, shape: Shape, mask: SyntaxNode | None) -> list[SyntaxNode]:
     """What a masked load gives elsewhere: nothing, a number, or a tile."""
     if mask is None or g.chance(0.45):
         return []
@@ -152,7 +152,8 @@ def other_value(g: State, dtype: str, shape: Shape, mask: Node | None) -> list[N
     return [number(constant(g, dtype), dtype, shape if kind == "tile" else ())]
 
 
-def load(g: State, dtype: str, shape: Shape) -> Node:
+@production("load")
+def load(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     """A load of a tile from anywhere in an input."""
     g.loads -= 1
     if found := structured_load(g, dtype, shape):
@@ -173,9 +174,9 @@ def load(g: State, dtype: str, shape: Shape) -> Node:
         far = number(
             g.pick((1 << 30, -(1 << 30))), index.type.dtype if index.type.dtype in ("i32", "i64") else "i64", shape
         )
-        index = Node("where", Type(far.type.dtype, shape), (mask, index, far), {"ct": far.type.dtype})
+        index = SyntaxNode("where", Type(far.type.dtype, shape), (mask, index, far), {"ct": far.type.dtype})
     parts = [_offset(base, index)] + ([] if mask is None else [mask, *other_value(g, dtype, shape, mask)])
-    return Node("load", Type(dtype, shape), tuple(parts), hints(g))
+    return SyntaxNode("load", Type(dtype, shape), tuple(parts), hints(g))
 
 
 def hints(g: State) -> dict[str, Any]:
@@ -189,16 +190,16 @@ def hints(g: State) -> dict[str, Any]:
     return {"hints": g.pick(options)} if g.chance(0.06) else {}
 
 
-def _offset(base: Node, index: Node) -> Node:
+def _offset(base: SyntaxNode, index: SyntaxNode) -> SyntaxNode:
     shape = base.type.shape if index.op == "literal" else index.type.shape or base.type.shape
-    return Node("offset", Type(base.type.dtype, shape, True), (base, index))
+    return SyntaxNode("offset", Type(base.type.dtype, shape, True), (base, index))
 
 
 def structured_shape(g: State) -> Shape:
     return tuple(a.block for a in g.axes if not a.row)
 
 
-def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None]:
+def position(g: State, axes: list[GridAxis], stride: int) -> tuple[SyntaxNode, SyntaxNode | None]:
     """The index of a tile along all axes, and the mask of what is inside."""
     shape = structured_shape(g)
     tiles = [a for a in g.axes if not a.row]
@@ -221,24 +222,26 @@ def position(g: State, axes: list[Axis], stride: int) -> tuple[Node, Node | None
         total = part if total is None else binary("+", total, part)
         if m is not None:
             mask = (
-                m if mask is None else Node("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
+                m
+                if mask is None
+                else SyntaxNode("binary", Type("i1", _wide(mask, m)), (mask, m), {"sym": "&", "ct": "i1"})
             )
     assert total is not None
     return total, mask
 
 
-def _wide(a: Node, b: Node) -> Shape:
+def _wide(a: SyntaxNode, b: SyntaxNode) -> Shape:
     return tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
 
 
-def extent(axes: list[Axis], stride: int) -> int:
+def extent(axes: list[GridAxis], stride: int) -> int:
     """How many elements an array has that axes walk, rows `stride` apart."""
     if len(axes) == 1:
         return axes[0].extent
     return (axes[0].extent - 1) * stride + axes[1].extent
 
 
-def structured_load(g: State, dtype: str, shape: Shape) -> Node | None:
+def structured_load(g: State, dtype: str, shape: Shape) -> SyntaxNode | None:
     """A load of the tile that the axes describe, masked at their ends."""
     if shape != structured_shape(g) or not g.axes or g.chance(0.3):
         return None
@@ -250,12 +253,12 @@ def structured_load(g: State, dtype: str, shape: Shape) -> Node | None:
     if mask is not None:
         if g.chance(0.15):
             extra = condition(g, shape, 1)
-            mask = Node("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
+            mask = SyntaxNode("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
         parts += [mask, *other_value(g, dtype, shape, mask)]
-    return Node("load", Type(dtype, shape), tuple(parts))
+    return SyntaxNode("load", Type(dtype, shape), tuple(parts))
 
 
-def store(g: State, value: Node) -> None:
+def store(g: State, value: SyntaxNode) -> None:
     """Stores a value where no other lane or program stores."""
     shape = value.type.shape
     dtype = value.type.dtype if g.chance(0.6) else g.dtype()
@@ -277,5 +280,15 @@ def store(g: State, value: Node) -> None:
         mask = None
     if g.chance(0.25):
         extra = condition(g, shape, 1)
-        mask = extra if mask is None else Node("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
-    g.emit(t.Store(_offset(pointer(array), index), value, mask))
+        mask = (
+            extra if mask is None else SyntaxNode("binary", Type("i1", shape), (mask, extra), {"sym": "&", "ct": "i1"})
+        )
+    g.emit(t.StoreStatement(_offset(pointer(array), index), value, mask))
+
+
+def shapes(g: State) -> list[tuple[int, ...]]:
+    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
+    own = accesses.structured_shape(g)
+    seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
+    others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
+    return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blocknb.errors import KernelError
 from blocknb.fuzz import compare, execute
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.execute import Case, Outcome
+from blocknb.fuzz.execute import FuzzCase, Outcome
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Blame:
         return f"{self.stage}{cured}"
 
 
-def blame(kernel: t.Kernel, outcome: Outcome, device: str = "cpu") -> Blame:
+def blame(kernel: t.KernelTree, outcome: Outcome, device: str = "cpu") -> Blame:
     if outcome.kind == "refused":
         return Blame(f"refused by {outcome.detail.split(':')[0]}", tuple(_cured(kernel, device)))
     try:
@@ -38,7 +38,7 @@ def blame(kernel: t.Kernel, outcome: Outcome, device: str = "cpu") -> Blame:
     return Blame(stage, tuple(_cured(kernel, device)))
 
 
-def _cured(kernel: t.Kernel, device: str) -> Iterator[str]:
+def _cured(kernel: t.KernelTree, device: str) -> Iterator[str]:
     from blocknb import passes
 
     relevant = ("simplify", "unroll", "pointers") if device == "cpu" else passes.optional()
@@ -47,16 +47,16 @@ def _cured(kernel: t.Kernel, device: str) -> Iterator[str]:
             yield name
 
 
-def _first_wrong_stage(kernel: t.Kernel, number: int, device: str) -> str:
+def _first_wrong_stage(kernel: t.KernelTree, number: int, device: str) -> str:
     from blocknb.runtime.plan import target_of
 
-    case = Case(kernel, "cpu")
+    case = FuzzCase(kernel, "cpu")
     launch = case.launches[number]
     function = execute.load(execute.source.module([kernel], device))[kernel.name]
     target = target_of(0) if device == "cuda" else device
     compiled = function.compile(**launch.arguments, target=target, **case.options())
     for stage in compiled.trace.stages:
-        fresh = Case(kernel, "cpu").launches[number]
+        fresh = FuzzCase(kernel, "cpu").launches[number]
         finished = stage.after.level == "memory" and stage.name in ("barriers", "program_packing")
         try:
             execute.interpret(kernel, fresh, stage.after, finished)

@@ -9,11 +9,11 @@ import numpy as np
 
 from blocknb.fuzz import dtypes
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.memory import Memory
+from blocknb.fuzz.memory import FuzzMemory
 
 
 @dataclass(frozen=True)
-class Wrong:
+class WrongResult:
     """Elements of one array that differ: how many of how many, and the first few as (index, got, expected, bound)."""
 
     array: str
@@ -30,13 +30,13 @@ class Wrong:
         return f"{self.array} ({self.dtype}): {self.count} of {self.size} elements are wrong; " + "; ".join(parts)
 
 
-def expected(kernel: t.Kernel, memory: Memory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def expected(kernel: t.KernelTree, memory: FuzzMemory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What every array must hold, with bounds, by name."""
     owners = [a.name for a in kernel.arrays if not a.base]
     return {name: (b.data, b.err) for name, b in zip(owners, memory.buffers, strict=True)}
 
 
-def differences(kernel: t.Kernel, memory: Memory, got: Mapping[str, np.ndarray]) -> list[Wrong]:
+def differences(kernel: t.KernelTree, memory: FuzzMemory, got: Mapping[str, np.ndarray]) -> list[WrongResult]:
     found = []
     kinds = {a.name: a.dtype for a in kernel.arrays}
     for name, (want, err) in expected(kernel, memory).items():
@@ -45,7 +45,7 @@ def differences(kernel: t.Kernel, memory: Memory, got: Mapping[str, np.ndarray])
             places = np.flatnonzero(wrong)[:4]
             held = got[name].astype(dtypes.held(kinds[name]))
             examples = tuple((int(i), held[i].item(), want[i].item(), float(err[i])) for i in places)
-            found.append(Wrong(name, kinds[name], int(wrong.sum()), want.size, examples))
+            found.append(WrongResult(name, kinds[name], int(wrong.sum()), want.size, examples))
     return found
 
 

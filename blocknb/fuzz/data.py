@@ -11,7 +11,7 @@ GUARD = 64  # elements before and behind each array
 ALIGN = 64  # bytes
 
 
-def inputs(kernel: t.Kernel, launch: int) -> dict[str, np.ndarray]:
+def inputs(kernel: t.KernelTree, launch: int) -> dict[str, np.ndarray]:
     """The initial values of every array that views no other, by name."""
     found = {}
     for number, array in enumerate(kernel.arrays):

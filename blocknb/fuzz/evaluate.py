@@ -17,7 +17,7 @@ import numpy as np
 
 from blocknb.fuzz import blocks, dtypes, numbers
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.memory import Memory
+from blocknb.fuzz.memory import FuzzMemory
 from blocknb.fuzz.numbers import Ambiguous, Val, cast, val
 
 LIMIT = 40_000  # expressions that a launch may evaluate
@@ -32,7 +32,7 @@ class _Returned(Exception):
 
 
 @dataclass(frozen=True)
-class BlockPointer:
+class BlockPointerValue:
     """A block pointer or tensor descriptor: base address, and sizes, strides, offsets and block sizes by axis."""
 
     dtype: str
@@ -55,9 +55,9 @@ class BlockPointer:
         return val("i64", address), val("i1", mask) if checked else None
 
 
-def evaluate(kernel: t.Kernel, arrays: Mapping[str, np.ndarray], launch: int) -> Memory:
+def evaluate(kernel: t.KernelTree, arrays: Mapping[str, np.ndarray], launch: int) -> FuzzMemory:
     """Memory after a launch. `arrays` holds the inputs by argument name, of those that view no other."""
-    memory, values = Memory(), {}
+    memory, values = FuzzMemory(), {}
     for argument in kernel.arguments:
         if isinstance(argument, t.Array) and not argument.base:
             values[argument.name] = memory.add(argument.dtype, arrays[argument.name])
@@ -71,18 +71,18 @@ def evaluate(kernel: t.Kernel, arrays: Mapping[str, np.ndarray], launch: int) ->
     budget = [LIMIT]
     with np.errstate(all="ignore"):
         for z, y, x in itertools.product(*(range(n) for n in reversed(grid))):
-            program = Program(memory, values, helpers, (x, y, z), grid, budget)
+            program = EvaluatedProgram(memory, values, helpers, (x, y, z), grid, budget)
             with contextlib.suppress(_Returned):
                 program.run(kernel.body)
     return memory
 
 
-class Program:
+class EvaluatedProgram:
     """One program: the names it has assigned, and memory."""
 
     def __init__(
         self,
-        memory: Memory,
+        memory: FuzzMemory,
         arguments: Mapping[str, Any],
         helpers: Mapping[str, t.Helper],
         pid: Any,
@@ -102,7 +102,7 @@ class Program:
             case t.Let(names, value):
                 found = self.eval(value)
                 self.env.update(zip(names, found, strict=True) if len(names) > 1 else [(names[0], found)])
-            case t.Store():
+            case t.StoreStatement():
                 self._store(s)
             case t.Atomic():
                 self._atomic(s)
@@ -126,10 +126,10 @@ class Program:
             self.env[s.name] = val(dtype, i)
             self.run(s.body)
 
-    def _store(self, s: t.Store) -> None:
+    def _store(self, s: t.StoreStatement) -> None:
         pointer, mask = self.eval(s.pointer), None if s.mask is None else self.eval(s.mask)
         dtype = s.pointer.type.dtype
-        if isinstance(pointer, BlockPointer):
+        if isinstance(pointer, BlockPointerValue):
             offsets = (
                 tuple(int(self.scalar(n)) for n in s.attrs["offsets"]) if "offsets" in s.attrs else pointer.offsets
             )
@@ -143,12 +143,12 @@ class Program:
         if s.result:
             self.env[s.result] = old
 
-    def scalar(self, node: t.Node) -> Any:
+    def scalar(self, node: t.SyntaxNode) -> Any:
         """A number that decides what happens next. Raises Ambiguous where it is not certain."""
         value = self.eval(node)
         return value.exact().item() if isinstance(value, Val) else value
 
-    def eval(self, node: t.Node) -> Any:
+    def eval(self, node: t.SyntaxNode) -> Any:
         self.budget[0] -= 1
         if self.budget[0] < 0:
             raise Ambiguous
@@ -156,7 +156,7 @@ class Program:
 
     def call(self, helper: t.Helper, args: list[Val]) -> Any:
         """A helper's results: one Val, or a tuple."""
-        inner = Program(self.memory, self.arguments, self.helpers, self.pid, self.grid, self.budget)
+        inner = EvaluatedProgram(self.memory, self.arguments, self.helpers, self.pid, self.grid, self.budget)
         given = (
             [*args, *helper.defaults[len(args) - len(helper.params) + len(helper.defaults) :]]
             if len(args) < len(helper.params)
@@ -172,7 +172,7 @@ class Program:
         return found if len(found) > 1 else found[0]
 
 
-def _operands(p: Program, n: t.Node) -> list[Val]:
+def _operands(p: EvaluatedProgram, n: t.SyntaxNode) -> list[Val]:
     """The operands of an elementwise op in the dtype that it computes in, broadcast."""
     values = [
         val(n.attrs["ct"], a.attrs["value"]) if a.op == "literal" else cast(p.eval(a), n.attrs["ct"]) for a in n.args
@@ -186,12 +186,12 @@ def _together(values: list[Val]) -> list[Val]:
     return [blocks.broadcast(v, shape) for v in values]
 
 
-def _offset(p: Program, n: t.Node) -> Val:
+def _offset(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     pointer, offset = p.eval(n.args[0]), p.eval(n.args[1])
     return val("i64", pointer.exact() + offset.exact().astype(np.int64))
 
 
-def _argument(p: Program, n: t.Node) -> Any:
+def _argument(p: EvaluatedProgram, n: t.SyntaxNode) -> Any:
     value = p.arguments[n.attrs["name"]]
     return val(
         "i64" if n.type.pointer else n.type.dtype,
@@ -199,35 +199,35 @@ def _argument(p: Program, n: t.Node) -> Any:
     )
 
 
-def _load(p: Program, n: t.Node) -> Val:
+def _load(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     pointer = p.eval(n.args[0])
     mask = p.eval(n.args[1]) if len(n.args) > 1 else None
     other = cast(p.eval(n.args[2]), n.type.dtype) if len(n.args) > 2 else None
-    if isinstance(pointer, BlockPointer):
+    if isinstance(pointer, BlockPointerValue):
         pointer, mask = pointer.access(pointer.offsets, n.attrs["check"])
     return p.memory.load(n.type.dtype, pointer, mask, other)
 
 
-def _block_pointer(p: Program, n: t.Node) -> BlockPointer:
+def _block_pointer(p: EvaluatedProgram, n: t.SyntaxNode) -> BlockPointerValue:
     rank = len(n.attrs["block"])
     base, *rest = (p.scalar(a) for a in n.args)
     shape, strides, offsets = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :] or [0] * rank
-    return BlockPointer(n.type.dtype, int(base), tuple(shape), tuple(strides), tuple(offsets), n.attrs["block"])
+    return BlockPointerValue(n.type.dtype, int(base), tuple(shape), tuple(strides), tuple(offsets), n.attrs["block"])
 
 
-def _advance(p: Program, n: t.Node) -> BlockPointer:
+def _advance(p: EvaluatedProgram, n: t.SyntaxNode) -> BlockPointerValue:
     b = p.eval(n.args[0])
     moved = tuple(o + int(p.scalar(a)) for o, a in zip(b.offsets, n.args[1:], strict=True))
-    return BlockPointer(b.dtype, b.base, b.shape, b.strides, moved, b.block)
+    return BlockPointerValue(b.dtype, b.base, b.shape, b.strides, moved, b.block)
 
 
-def _descriptor_load(p: Program, n: t.Node) -> Val:
+def _descriptor_load(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     block = p.eval(n.args[0])
     pointer, mask = block.access(tuple(int(p.scalar(a)) for a in n.args[1:]), tuple(range(len(block.block))))
     return p.memory.load(n.type.dtype, pointer, mask, None)
 
 
-def _reduce(p: Program, n: t.Node) -> Val:
+def _reduce(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     at, v = n.attrs, cast(p.eval(n.args[0]), n.attrs["ct"])
     axis, keep = at["axis"], at.get("keep", False)
     if axis is None:
@@ -245,20 +245,20 @@ def _reduce(p: Program, n: t.Node) -> Val:
     return found.moved(lambda x: np.reshape(x, n.type.shape))
 
 
-def _extreme_and_index(p: Program, n: t.Node) -> tuple[Val, Val]:
+def _extreme_and_index(p: EvaluatedProgram, n: t.SyntaxNode) -> tuple[Val, Val]:
     v, at = p.eval(n.args[0]), n.attrs
     sign = 1 if at["name"] == "max" else -1
     return blocks.extreme(v, at["axis"], False, sign), blocks.where_extreme(v, at["axis"], False, sign)
 
 
-def _scan(p: Program, n: t.Node) -> Val:
+def _scan(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     v, at = cast(p.eval(n.args[0]), n.attrs["ct"]), n.attrs
     if at["name"] == "cumsum":
         return blocks.total(v, at["axis"], True, True, at["reverse"])
     return blocks.running_product(v, at["axis"], at["reverse"])
 
 
-def _combine(p: Program, n: t.Node, running: bool) -> Any:
+def _combine(p: EvaluatedProgram, n: t.SyntaxNode, running: bool) -> Any:
     """reduce and associative_scan with a helper, from the first element (of a reversed scan, the last) on."""
     values, at = [p.eval(a) for a in n.args], n.attrs
     helper, axis = p.helpers[at["helper"]], at["axis"]
@@ -288,40 +288,40 @@ def _combine(p: Program, n: t.Node, running: bool) -> Any:
     return tuple(found) if len(found) > 1 else found[0]
 
 
-def _dot(p: Program, n: t.Node) -> Val:
+def _dot(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     a, b, *acc = (p.eval(x) for x in n.args)
     return blocks.dot(a, b, acc[0] if acc else None, n.type.dtype, n.attrs["precision"])
 
 
-def _ternary(p: Program, n: t.Node) -> Any:
+def _ternary(p: EvaluatedProgram, n: t.SyntaxNode) -> Any:
     return p.eval(n.args[1] if p.scalar(n.args[0]) else n.args[2])
 
 
-def _where(p: Program, n: t.Node) -> Val:
-    c, a, b = p.eval(n.args[0]), *_operands(p, t.Node("", None, n.args[1:], n.attrs))
+def _where(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
+    c, a, b = p.eval(n.args[0]), *_operands(p, t.SyntaxNode("", None, n.args[1:], n.attrs))
     c, a, b = _together([c, a, b])
     return numbers.select(c, a, b)
 
 
-def _pointer_where(p: Program, n: t.Node) -> Val:
+def _pointer_where(p: EvaluatedProgram, n: t.SyntaxNode) -> Val:
     c, a, b = _together([p.eval(arg) for arg in n.args])
     return val("i64", np.where(c.exact(), a.data, b.data))
 
 
-def _split(p: Program, n: t.Node) -> tuple[Val, Val]:
+def _split(p: EvaluatedProgram, n: t.SyntaxNode) -> tuple[Val, Val]:
     v = p.eval(n.args[0])
     return v.moved(lambda x: x[..., 0]), v.moved(lambda x: x[..., 1])
 
 
-def _unary(f: Callable[[Val], Val]) -> Callable[[Program, t.Node], Val]:
+def _unary(f: Callable[[Val], Val]) -> Callable[[EvaluatedProgram, t.SyntaxNode], Val]:
     return lambda p, n: f(p.eval(n.args[0]))
 
 
-def _shape(name: str) -> Callable[[Program, t.Node], Val]:
+def _shape(name: str) -> Callable[[EvaluatedProgram, t.SyntaxNode], Val]:
     return lambda p, n: blocks.SHAPES[name](p.eval(n.args[0]), n.attrs)
 
 
-def _pair(stack: Callable[..., np.ndarray]) -> Callable[[Program, t.Node], Val]:
+def _pair(stack: Callable[..., np.ndarray]) -> Callable[[EvaluatedProgram, t.SyntaxNode], Val]:
     return lambda p, n: blocks.stacked(p.eval(n.args[0]), p.eval(n.args[1]), stack)
 
 
@@ -329,7 +329,7 @@ def _invert(v: Val) -> Val:
     return val(v.dtype, np.invert(v.data), v.err)
 
 
-OPS: dict[str, Callable[[Program, t.Node], Any]] = {
+OPS: dict[str, Callable[[EvaluatedProgram, t.SyntaxNode], Any]] = {
     "var": lambda p, n: p.env[n.attrs["name"]],
     "arg": _argument,
     "full": lambda p, n: val(

@@ -1,6 +1,6 @@
 """Runs kernels of the generator in this process, on the CPU or a GPU, and judges what they leave in memory.
 
-`load` makes functions of sources that exist only in `linecache`, as a notebook's cells do. `Case` is one kernel with what it must give;
+`load` makes functions of sources that exist only in `linecache`, as a notebook's cells do. `FuzzCase` is one kernel with what it must give;
 its launches are compiled ahead by several threads, since most of the time is LLVM's, in another process.
 """
 
@@ -21,7 +21,7 @@ from blocknb.errors import KernelError
 from blocknb.fuzz import compare, data, dtypes, source
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.evaluate import evaluate
-from blocknb.fuzz.memory import Memory, OutOfRange
+from blocknb.fuzz.memory import FuzzMemory, OutOfRange
 from blocknb.fuzz.numbers import Ambiguous
 
 _numbers = itertools.count()
@@ -90,33 +90,33 @@ def poisoned_scratch() -> Iterator[None]:
 
 
 @dataclass
-class Launch:
+class FuzzLaunch:
     """One launch of a case: what memory must hold, the arrays, and the call's arguments by name."""
 
     number: int
-    memory: Memory
+    memory: FuzzMemory
     arrays: dict[str, data.Guarded]
     arguments: dict[str, Any]
     on_device: dict[str, Any] = field(default_factory=dict)
 
 
-class Case:
+class FuzzCase:
     """A kernel, ready to be launched on a device: "cpu", "cuda", or a GPU's architecture ("sm_90a"), for which it is compiled and its
     last IR interpreted. Raises Ambiguous where the evaluator cannot tell."""
 
-    def __init__(self, kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()):
+    def __init__(self, kernel: t.KernelTree, device: str = "cpu", without: Sequence[str] = ()):
         self.kernel, self.device, self.without = kernel, device, tuple(without)
         self.launches = [self._launch(number) for number in range(kernel.launches)]
         self.function: Any = None
         self.compiled: list[Any] = []  # of an architecture, by launch
 
-    def _launch(self, number: int) -> Launch:
+    def _launch(self, number: int) -> FuzzLaunch:
         kernel = self.kernel
         inputs = data.inputs(kernel, number)
         memory = evaluate(kernel, inputs, number)
         offsets = {a.name: a.offset for a in kernel.arrays}
         arrays = {name: data.Guarded(values, offsets[name]) for name, values in inputs.items()}
-        found = Launch(number, memory, arrays, {})
+        found = FuzzLaunch(number, memory, arrays, {})
         for argument in kernel.arguments:
             if isinstance(argument, t.Scalar):
                 found.arguments[argument.name] = argument.values[number % len(argument.values)]
@@ -124,7 +124,7 @@ class Case:
                 found.arguments[argument.name] = self._array(argument, found)
         return found
 
-    def _array(self, argument: t.Array, launch: Launch) -> Any:
+    def _array(self, argument: t.Array, launch: FuzzLaunch) -> Any:
         owner = launch.arrays[argument.base or argument.name]
         start = argument.offset if argument.base else 0
         if self.device != "cuda":
@@ -171,7 +171,7 @@ class Case:
                 return Outcome("outside", f"memory next to {', '.join(broken)} has changed", launch.number)
         return Outcome("right")
 
-    def _start(self, launch: Launch) -> None:
+    def _start(self, launch: FuzzLaunch) -> None:
         """Launches, and waits until the arrays hold the results."""
         if self.compiled:
             interpret(self.kernel, launch, self.compiled[launch.number].trace.stages[-1].after, True)
@@ -182,7 +182,7 @@ class Case:
             launch.arrays[name].raw[:] = array.get()
 
 
-def interpret(kernel: t.Kernel, launch: Launch, func: Any, finished: bool) -> None:
+def interpret(kernel: t.KernelTree, launch: FuzzLaunch, func: Any, finished: bool) -> None:
     """Runs IR of any level on the arrays of a launch; what is not `finished` may lack its barriers. Raises what the interpreter raises."""
     from blocknb.ir import interp
 
@@ -196,20 +196,20 @@ def interpret(kernel: t.Kernel, launch: Launch, func: Any, finished: bool) -> No
         )
 
 
-def attempt(kernel: t.Kernel, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:
+def attempt(kernel: t.KernelTree, device: str = "cpu", without: Sequence[str] = ()) -> Outcome:
     """What becomes of one kernel."""
     return next(iter(attempts([kernel], device, 1, without)))
 
 
 def attempts(
-    kernels: Sequence[t.Kernel], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()
+    kernels: Sequence[t.KernelTree], device: str = "cpu", threads: int = 2, without: Sequence[str] = ()
 ) -> Iterable[Outcome]:
     """What becomes of kernels, in order, which share a module and are compiled by several threads."""
     names = load(source.module(list(kernels), device))
 
-    def prepare(kernel: t.Kernel) -> Case | Outcome:
+    def prepare(kernel: t.KernelTree) -> FuzzCase | Outcome:
         try:
-            case = Case(kernel, device, without)
+            case = FuzzCase(kernel, device, without)
         except Ambiguous:
             return Outcome("ambiguous")
         except OutOfRange as error:
@@ -230,11 +230,11 @@ def attempts(
             yield finished(made)
 
 
-def finished(made: Case | Outcome) -> Outcome:
+def finished(made: FuzzCase | Outcome) -> Outcome:
     return made if isinstance(made, Outcome) else made.run()
 
 
-def describe(kernel: t.Kernel) -> str:
+def describe(kernel: t.KernelTree) -> str:
     """A kernel's source with its grid and the values of its launches."""
     values = ", ".join(f"{a.name}={list(a.values)}" for a in kernel.scalars)
     arrays = ", ".join(f"{a.name}: {a.dtype}[{a.size}]" for a in kernel.arrays)

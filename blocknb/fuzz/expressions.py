@@ -1,13 +1,14 @@
-"""Random expressions of a given dtype and shape, elementwise; `tiles` has the ops on whole tiles, `accesses` the loads."""
+"""Random expressions of a given dtype and shape, elementwise. Other modules register more productions: ops on whole tiles, loads, calls."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from blocknb.fuzz import dtypes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float, promote
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import Node, Type, literal, number
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, number
 
 Shape = tuple[int, ...]
 #: How often each op is drawn.
@@ -35,18 +36,28 @@ INTEGER_OPS = EITHER | {
     "condition": 1.5,
     "bitcast": 0.4,
 }
+#: What expressions are made of that other modules define, by name: ops on whole tiles, loads, calls of helpers.
+PRODUCTIONS: dict[str, Callable[..., Any]] = {}
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
 
-def expression(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    """An expression of exactly this type."""
-    from blocknb.fuzz import tiles
+def production(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function that makes a part of random expressions. `generate` imports the modules that define them."""
 
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        PRODUCTIONS[name] = function
+        return function
+
+    return register
+
+
+def expression(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
+    """An expression of exactly this type."""
     g.budget -= 1
     if depth <= 0 or g.budget <= 0:
         return leaf(g, dtype, shape)
     if shape and g.chance(0.36):
-        found = tiles.tile_op(g, dtype, shape, depth)
+        found = PRODUCTIONS["tile op"](g, dtype, shape, depth)
         if found is not None:
             return maybe_named(g, convert(g, found, dtype))
     if dtype == "i1":
@@ -57,14 +68,12 @@ def expression(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     return maybe_named(g, make(g, dtype, shape, depth))
 
 
-def maybe_named(g: State, node: Node) -> Node:
+def maybe_named(g: State, node: SyntaxNode) -> SyntaxNode:
     """The expression itself, or now and then a name that it is bound to."""
     return g.let(node) if g.chance(0.15) else node
 
 
-def leaf(g: State, dtype: str, shape: Shape) -> Node:
-    from blocknb.fuzz import accesses
-
+def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
     names = g.names_of(shape)
     same = [n for n in names if n.type.dtype == dtype]
     if same and g.chance(0.75):
@@ -72,19 +81,19 @@ def leaf(g: State, dtype: str, shape: Shape) -> Node:
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
     if not g.closed and g.loads > 0 and g.chance(0.7 if shape else 0.25):
-        found = accesses.load(g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
+        found = PRODUCTIONS["load"](g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
         return convert(g, found, dtype)
     if not shape and not g.closed and g.chance(0.6):
         return convert(g, scalar_leaf(g), dtype)
     if len(shape) == 1 and shape[0] > 1 and g.chance(0.3):
-        return convert(g, Node("arange", Type("i32", shape), attrs={"start": 0, "end": shape[0]}), dtype)
+        return convert(g, SyntaxNode("arange", Type("i32", shape), attrs={"start": 0, "end": shape[0]}), dtype)
     smaller = [n for n in _visible(g) if n.type.shape and _broadcasts(n.type.shape, shape)]
     if smaller and g.chance(0.6):
         return broadcast(convert(g, g.pick(smaller), dtype), shape)
     return number(constant(g, dtype), dtype, shape)
 
 
-def _visible(g: State) -> list[Node]:
+def _visible(g: State) -> list[SyntaxNode]:
     from blocknb.fuzz.tree import var
 
     return [var(name, type) for name, type in g.visible() if not type.pointer]
@@ -96,24 +105,24 @@ def _broadcasts(shape: Shape, wanted: Shape) -> bool:
     )
 
 
-def broadcast(node: Node, shape: Shape) -> Node:
-    return Node("broadcast", Type(node.type.dtype, shape), (node,))
+def broadcast(node: SyntaxNode, shape: Shape) -> SyntaxNode:
+    return SyntaxNode("broadcast", Type(node.type.dtype, shape), (node,))
 
 
-def scalar_leaf(g: State) -> Node:
+def scalar_leaf(g: State) -> SyntaxNode:
     """A run-time scalar: a program id, an argument, a count of programs."""
     kind = g.weighted({"pid": 3, "old": 4, "new": 2, "programs": 1})
     from blocknb.fuzz.tree import Scalar
 
     old = [a for a in g.arguments if isinstance(a, Scalar) and a.name.startswith("s")]
     if kind == "pid":
-        return Node("pid", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return SyntaxNode("pid", Type("i32"), attrs={"axis": g.r.randrange(3)})
     if kind == "programs":
-        return Node("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
+        return SyntaxNode("programs", Type("i32"), attrs={"axis": g.r.randrange(3)})
     if kind == "old" and old:
         chosen = g.pick(old)
         return typed_argument(
-            Node("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr})
+            SyntaxNode("arg", Type(chosen.dtype), attrs={"name": chosen.name, "constexpr": chosen.constexpr})
         )
     dtype = g.pick(("i32", "i32", "f32", "i64", "i1"))
     if dtype == "f32":
@@ -128,9 +137,9 @@ def scalar_leaf(g: State) -> Node:
     )
 
 
-def typed_argument(node: Node) -> Node:
+def typed_argument(node: SyntaxNode) -> SyntaxNode:
     """A compile-time argument as a run-time scalar of its dtype, which an expression may use like any other."""
-    return Node("splat", node.type, (node,)) if node.attrs["constexpr"] else node
+    return SyntaxNode("splat", node.type, (node,)) if node.attrs["constexpr"] else node
 
 
 def constant(g: State, dtype: str) -> Any:
@@ -142,23 +151,27 @@ def constant(g: State, dtype: str) -> Any:
     return g.pick((0, 1, 2, 3, 7, 10, high, low, high - 1, max(low, -1), max(low, -5)))
 
 
-def weak(g: State, dtype: str) -> Node:
+def weak(g: State, dtype: str) -> SyntaxNode:
     """A Python number that leaves the dtype of the other operand as it is."""
     if is_float(dtype):
         return literal(g.pick((0.5, 2.0, -1.5, 1.0, 3, 2, -1, 0.25)))
     return literal(g.pick((1, 2, 3, 5, 7, 100) if dtypes.is_unsigned(dtype) else (1, 2, 3, -1, -3, 5, 100)))
 
 
-def cast(node: Node, dtype: str) -> Node:
-    return node if node.type.dtype == dtype else Node("cast", Type(dtype, node.type.shape), (node,))
+def cast(node: SyntaxNode, dtype: str) -> SyntaxNode:
+    return node if node.type.dtype == dtype else SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
 
 
-def settled(node: Node, dtype: str) -> Node:
+def settled(node: SyntaxNode, dtype: str) -> SyntaxNode:
     """A cast even where the dtype is the same: some ops compute 16-bit floats in fp32, narrow integers in 32 bits, and leave them so."""
-    return Node("cast", Type(dtype, node.type.shape), (node,)) if bits(dtype) < 32 or node.type.dtype != dtype else node
+    return (
+        SyntaxNode("cast", Type(dtype, node.type.shape), (node,))
+        if bits(dtype) < 32 or node.type.dtype != dtype
+        else node
+    )
 
 
-def convert(g: State, node: Node, dtype: str) -> Node:
+def convert(g: State, node: SyntaxNode, dtype: str) -> SyntaxNode:
     """Another dtype, by a cast, a comparison or now and then the same bits."""
     have = node.type.dtype
     if have == dtype:
@@ -176,13 +189,13 @@ def convert(g: State, node: Node, dtype: str) -> Node:
         and not is_float(dtype)
         and g.chance(0.2)
     ):
-        return Node("bitcast", Type(dtype, node.type.shape), (node,))
+        return SyntaxNode("bitcast", Type(dtype, node.type.shape), (node,))
     if dtype in dtypes.FLOAT8 and not is_float(have):
         node = cast(node, "f32")
     return cast(node, dtype)
 
 
-def compare(sym: str, a: Node, b: Node) -> Node:
+def compare(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
     ct = promote(*kinds) if len(kinds) == 2 else kinds[0]
     if (
@@ -191,17 +204,17 @@ def compare(sym: str, a: Node, b: Node) -> Node:
         and any(isinstance(x.attrs.get("value"), float) for x in (a, b) if x.op == "literal")
     ):
         ct = "f32"
-    return Node("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    return SyntaxNode("compare", Type("i1", _common(a, b)), (a, b), {"sym": sym, "ct": ct})
 
 
-def _common(*nodes: Node) -> Shape:
+def _common(*nodes: SyntaxNode) -> Shape:
     shapes = [n.type.shape for n in nodes if n.op != "literal"]
     rank = max(len(s) for s in shapes)
     padded = [s for s in shapes if len(s) == rank]
     return tuple(max(s[i] for s in padded) for i in range(rank))
 
 
-def binary(sym: str, a: Node, b: Node) -> Node:
+def binary(sym: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     """`a sym b` with promotion; a literal takes the other's dtype (a float next to an integer makes it fp32)."""
     divides = sym in ("/", "%")
     kinds = [x.type.dtype for x in (a, b) if x.op != "literal"]
@@ -214,10 +227,10 @@ def binary(sym: str, a: Node, b: Node) -> Node:
         ct = "f32"
     if sym == "/" and not is_float(ct):
         ct = "f32"
-    return Node("binary", Type(ct, _common(a, b)), (a, b), {"sym": sym, "ct": ct})
+    return SyntaxNode("binary", Type(ct, _common(a, b)), (a, b), {"sym": sym, "ct": ct})
 
 
-def operand(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def operand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     """An operand of this shape, or one that broadcasts to it: a scalar, an axis of size one, a literal's place is the caller's."""
     if shape and g.chance(0.15):
         return expression(g, dtype, (), depth - 1)
@@ -227,7 +240,7 @@ def operand(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     return expression(g, dtype, shape, depth - 1)
 
 
-def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[Node, Node]:
+def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) -> tuple[SyntaxNode, SyntaxNode]:
     """Two operands of one promoted dtype that is `dtype` or narrower: the first has the shape."""
     first = dtype
     if g.chance(0.25):
@@ -240,41 +253,39 @@ def pair(g: State, dtype: str, shape: Shape, depth: int, divides: bool = False) 
     return (a, b) if g.chance(0.7) or not b.type.shape else (b, a)
 
 
-def _widened(node: Node, shape: Shape) -> Node:
-    return node if node.type.shape == shape else Node("splat", Type(node.type.dtype, shape), (node,))
+def _widened(node: SyntaxNode, shape: Shape) -> SyntaxNode:
+    return node if node.type.shape == shape else SyntaxNode("splat", Type(node.type.dtype, shape), (node,))
 
 
-def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> Node | None:
+def _common_ops(g: State, kind: str, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     if kind == "minmax":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return settled(Node(g.pick(("maximum", "minimum")), Type(ct, shape), (a, b), {"ct": ct}), dtype)
+        return settled(SyntaxNode(g.pick(("maximum", "minimum")), Type(ct, shape), (a, b), {"ct": ct}), dtype)
     if kind == "where":
         a, b = pair(g, dtype, shape, depth)
         ct = promote(a.type.dtype, b.type.dtype)
-        return Node("where", Type(ct, shape), (condition(g, shape, depth - 1), a, b), {"ct": ct})
+        return SyntaxNode("where", Type(ct, shape), (condition(g, shape, depth - 1), a, b), {"ct": ct})
     if kind == "ternary":
-        return Node(
+        return SyntaxNode(
             "ternary",
             Type(dtype, shape),
             (condition(g, (), 1), expression(g, dtype, shape, depth - 1), expression(g, dtype, shape, depth - 1)),
         )
     if kind == "negative":
-        return Node("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return SyntaxNode("negative", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
     if kind == "abs":
-        return Node("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
     if kind == "cast":
         return convert(g, expression(g, g.dtype(), shape, depth - 1), dtype)
     if kind == "condition":
         return cast(condition(g, shape, depth - 1), dtype)
     if kind == "call":
-        from blocknb.fuzz import helpers
-
-        return helpers.call(g, dtype, shape, depth)
+        return PRODUCTIONS["call"](g, dtype, shape, depth)
     return None
 
 
-def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _float(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = g.weighted(FLOAT_OPS)
     if (found := _common_ops(g, kind, dtype, shape, depth)) is not None:
         return cast(found, dtype)
@@ -287,7 +298,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         over = expression(g, dtype, shape, depth - 1)
         under = g.pick((literal(4.0), literal(3.0), None))
         if under is None:
-            magnitude = Node("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+            magnitude = SyntaxNode("abs", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
             under = binary("+", magnitude, literal(1.0))
         return cast(binary(kind, over, under), dtype)
     if kind == "float8":
@@ -295,7 +306,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     if kind == "clamp":
         a = expression(g, dtype, shape, depth - 1)
         return settled(
-            Node(
+            SyntaxNode(
                 "clamp",
                 Type(dtype, shape),
                 (a, literal(g.pick((-2.0, 0.0))), literal(g.pick((1.0, 6.0)))),
@@ -306,7 +317,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     if kind == "fma":
         wide = dtype if dtype in ("f32", "f64") else "f32"
         return cast(
-            Node(
+            SyntaxNode(
                 "fma", Type(wide, shape), tuple(expression(g, wide, shape, depth - 1) for _ in range(3)), {"ct": wide}
             ),
             dtype,
@@ -314,7 +325,7 @@ def _float(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     return _function(g, dtype, shape, depth)
 
 
-def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _function(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     wide = dtype if dtype in ("f32", "f64") else "f32"
     name = g.pick(
         (
@@ -337,14 +348,14 @@ def _function(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     )
     x = expression(g, wide, shape, depth - 1)
     if name in ("log", "log2", "sqrt", "rsqrt", "sqrt_rn"):
-        x = binary("+", Node("abs", x.type, (x,)), literal(0.125))
+        x = binary("+", SyntaxNode("abs", x.type, (x,)), literal(0.125))
     elif name not in ("floor", "ceil"):
-        low = Node("maximum", x.type, (x, literal(-8.0)), {"ct": wide})
-        x = Node("minimum", x.type, (low, literal(8.0)), {"ct": wide})
-    return cast(Node("function", Type(wide, shape), (x,), {"name": name}), dtype)
+        low = SyntaxNode("maximum", x.type, (x, literal(-8.0)), {"ct": wide})
+        x = SyntaxNode("minimum", x.type, (low, literal(8.0)), {"ct": wide})
+    return cast(SyntaxNode("function", Type(wide, shape), (x,), {"name": name}), dtype)
 
 
-def _integer(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _integer(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = g.weighted(INTEGER_OPS)
     if kind == "negative" and dtypes.is_unsigned(dtype):
         kind = "invert"
@@ -380,11 +391,11 @@ def _integer(g: State, dtype: str, shape: Shape, depth: int) -> Node:
             inner = cast(expression(g, "f32", shape, depth - 1), source)
         else:
             inner = expression(g, source, shape, depth - 1)
-        return Node("bitcast", Type(dtype, shape), (inner,))
-    return Node("invert", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
+        return SyntaxNode("bitcast", Type(dtype, shape), (inner,))
+    return SyntaxNode("invert", Type(dtype, shape), (expression(g, dtype, shape, depth - 1),))
 
 
-def condition(g: State, shape: Shape, depth: int) -> Node:
+def condition(g: State, shape: Shape, depth: int) -> SyntaxNode:
     """A tile (or scalar) of conditions."""
     kind = g.weighted({"compare": 6, "and": 1.5, "or": 1, "xor": 0.3, "not": 1, "name": 1.5})
     names = g.names_of(shape, "i1")
@@ -397,7 +408,7 @@ def condition(g: State, shape: Shape, depth: int) -> Node:
         b = operand(g, g.dtype() if g.chance(0.3) else a.type.dtype, shape, depth)
         return compare(g.pick(COMPARISONS), a, b)
     if kind == "not":
-        return Node("invert", Type("i1", shape), (condition(g, shape, depth - 1),))
+        return SyntaxNode("invert", Type("i1", shape), (condition(g, shape, depth - 1),))
     a, b = condition(g, shape, depth - 1), condition(g, shape, depth - 1)
     sym = {"and": "&", "or": "|", "xor": "^"}[kind]
-    return Node("binary", Type("i1", shape), (a, b), {"sym": sym, "ct": "i1"})
+    return SyntaxNode("binary", Type("i1", shape), (a, b), {"sym": sym, "ct": "i1"})

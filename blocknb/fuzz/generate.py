@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from blocknb.fuzz import accesses, regions
+from blocknb.fuzz import accesses, helpers, regions, tiles  # noqa: F401 (some only register productions)
 from blocknb.fuzz import tree as t
+from blocknb.fuzz.accesses import shapes
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
 from blocknb.fuzz.expressions import binary, compare, expression
-from blocknb.fuzz.state import Axis, State
-from blocknb.fuzz.tree import Node, Type, literal
+from blocknb.fuzz.state import GridAxis, State
+from blocknb.fuzz.tree import SyntaxNode, Type, literal
 
 
-def generate(seed: int, index: int) -> t.Kernel:
+def generate(seed: int, index: int) -> t.KernelTree:
     """Kernel `index` of a seed."""
     g = State(random.Random(f"blocknb fuzz {seed} {index}"), tag=str(index))
     large = g.chance(0.05)
@@ -25,7 +26,7 @@ def generate(seed: int, index: int) -> t.Kernel:
     for value in outputs(g):
         accesses.store(g, value)
     options: dict[str, Any] = {"num_warps": g.pick((1, 2, 4, 4, 8))} if g.chance(0.5) else {}
-    return t.Kernel(
+    return t.KernelTree(
         f"kernel{index}",
         tuple(g.arguments),
         tuple(g.bodies[0]),
@@ -60,20 +61,20 @@ def frame(g: State, large: bool = False) -> None:
 
 
 def _axis(g: State, number: int, block: int, count: int) -> None:
-    program: Node = Node("pid", Type("i32"), attrs={"axis": number})
+    program: SyntaxNode = SyntaxNode("pid", Type("i32"), attrs={"axis": number})
     if not block:
         index = g.let(program, "row", True)
-        g.axes.append(Axis(index.attrs["name"], "", 0, count, count, ""))
+        g.axes.append(GridAxis(index.attrs["name"], "", 0, count, count, ""))
         return
     most = (count - 1) * block + g.r.randrange(1, block + 1) if g.chance(0.8) else count * block
     sizes = [most] + [like(g, most) if g.chance(0.8) else g.r.randrange(1, most + 1) for _ in range(g.launches - 1)]
     constexpr = g.chance(0.15)
     size = g.scalar("i32", sizes[:1] if constexpr else sizes, prefix="n", constexpr=constexpr)
-    lane = Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
+    lane = SyntaxNode("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
     start = binary("*", program, literal(block))
     i = g.let(binary("+", start, lane) if count > 1 or g.chance(0.5) else lane, "i", True)
     mask = g.let(compare("<", i, size), "m", True)
-    g.axes.append(Axis(i.attrs["name"], mask.attrs["name"], block, most, count, size.attrs["name"]))
+    g.axes.append(GridAxis(i.attrs["name"], mask.attrs["name"], block, most, count, size.attrs["name"]))
 
 
 def like(g: State, most: int) -> int:
@@ -85,14 +86,6 @@ def like(g: State, most: int) -> int:
     return most
 
 
-def shapes(g: State) -> list[tuple[int, ...]]:
-    """Shapes that are worth a value: the axes' own, those of names in scope, and a few others."""
-    own = accesses.structured_shape(g)
-    seen = [type.shape for _, type in g.visible() if type.shape and not type.pointer]
-    others = [(16,), (64,), (16, 16), (8, 16), (4, 2, 8), (32, 32), (2, 64), (128,)]
-    return [own] * 6 + seen[-4:] + [g.pick(others)] if own else [*seen[-4:], g.pick(others), g.pick(others)]
-
-
 def values(g: State, count: int) -> None:
     """Names with random expressions."""
     for _ in range(count):
@@ -102,7 +95,7 @@ def values(g: State, count: int) -> None:
         g.let(expression(g, dtype, shape, g.pick((1, 1, 2, 2, 3))))
 
 
-def outputs(g: State) -> list[Node]:
+def outputs(g: State) -> list[SyntaxNode]:
     """The values to store: the newest, and some others."""
     names = [t.var(name, type) for name, type in g.visible() if not type.pointer and name not in g.fixed]
     last, rest = names[-1:], names[:-1]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from blocknb.fuzz import tree as t
-from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression
+from blocknb.fuzz.expressions import Shape, binary, cast, compare, expression, production
 from blocknb.fuzz.state import State
-from blocknb.fuzz.tree import Node, Type, literal, var
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, var
 
 
-def call(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+@production("call")
+def call(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     """A call of a helper with one or two parameters that returns one value."""
     if g.closed:
         return expression(g, dtype, shape, depth - 1)
@@ -21,12 +22,12 @@ def call(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     helper = t.Helper(g.name(f"helper{g.tag}_"), params, tuple(inner.bodies[0]), (result,))
     g.helpers.append(helper)
     args = tuple(expression(g, kind, shape, depth - 1) for kind in kinds)
-    return Node("call", Type(dtype, shape), args, {"helper": helper.name})
+    return SyntaxNode("call", Type(dtype, shape), args, {"helper": helper.name})
 
 
-def _pick(sym: str, dtype: str, a: Node, b: Node) -> Node:
+def _pick(sym: str, dtype: str, a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     if sym in ("maximum", "minimum"):
-        return Node(sym, Type(dtype), (a, b), {"ct": dtype})
+        return SyntaxNode(sym, Type(dtype), (a, b), {"ct": dtype})
     return cast(binary(sym, a, b), dtype)
 
 
@@ -38,7 +39,7 @@ def combiner(g: State, dtype: str, commutes: bool) -> t.Helper:
     if kind == "second":
         result = b
     elif kind == "branch":
-        result = Node("where", Type(dtype), (compare(">", a, b), a, b), {"ct": dtype})
+        result = SyntaxNode("where", Type(dtype), (compare(">", a, b), a, b), {"ct": dtype})
     else:
         result = _pick(kind, dtype, a, b)
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), (("a", Type(dtype)), ("b", Type(dtype))), (), (result,)))
@@ -49,13 +50,18 @@ def pair_combiner(g: State, dtype: str, other: str, commutes: bool) -> t.Helper:
     a, i, b, j = (var(n, Type(d)) for n, d in (("a", dtype), ("i", other), ("b", dtype), ("j", other)))
     kind = g.pick(("index", "both") if commutes or dtype != other else ("index", "both", "affine"))
     if kind == "affine":
-        results: tuple[Node, ...] = (cast(binary("*", a, b), dtype), cast(binary("+", binary("*", i, b), j), dtype))
+        results: tuple[SyntaxNode, ...] = (
+            cast(binary("*", a, b), dtype),
+            cast(binary("+", binary("*", i, b), j), dtype),
+        )
     elif kind == "both":
         results = (_pick(g.pick(("+", "maximum", "^")), dtype, a, b), _pick(g.pick(("+", "minimum", "|")), other, i, j))
     else:
-        tie = Node("binary", Type("i1"), (compare("==", a, b), compare("<", i, j)), {"sym": "&", "ct": "i1"})
-        first = Node("binary", Type("i1"), (compare(">", a, b), tie), {"sym": "|", "ct": "i1"})
-        results = tuple(Node("where", Type(d), (first, x, y), {"ct": d}) for d, x, y in ((dtype, a, b), (other, i, j)))
+        tie = SyntaxNode("binary", Type("i1"), (compare("==", a, b), compare("<", i, j)), {"sym": "&", "ct": "i1"})
+        first = SyntaxNode("binary", Type("i1"), (compare(">", a, b), tie), {"sym": "|", "ct": "i1"})
+        results = tuple(
+            SyntaxNode("where", Type(d), (first, x, y), {"ct": d}) for d, x, y in ((dtype, a, b), (other, i, j))
+        )
     params = (("a", Type(dtype)), ("i", Type(other)), ("b", Type(dtype)), ("j", Type(other)))
     return _kept(g, t.Helper(g.name(f"combine{g.tag}_"), params, (), results))
 
@@ -91,4 +97,4 @@ def several(g: State, first: str, second: str, shape: Shape) -> None:
     args = [expression(g, x.dtype, shape, 1) for x in types]
     if g.chance(0.7):
         args.append(expression(g, "i32", (), 1))
-    g.lets(Node("call", types, tuple(args), {"helper": helper.name}))
+    g.lets(SyntaxNode("call", types, tuple(args), {"helper": helper.name}))

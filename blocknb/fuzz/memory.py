@@ -18,21 +18,21 @@ class OutOfRange(Exception):
 
 
 @dataclass
-class Buffer:
+class FuzzBuffer:
     dtype: str
     data: np.ndarray
     err: np.ndarray
 
 
-class Memory:
+class FuzzMemory:
     """Arrays by number, from 1 on."""
 
     def __init__(self) -> None:
-        self.buffers: list[Buffer] = []
+        self.buffers: list[FuzzBuffer] = []
 
     def add(self, dtype: str, data: np.ndarray) -> int:
         """Puts a copy of an array into memory and returns the address of its first element."""
-        self.buffers.append(Buffer(dtype, data.astype(dtypes.held(dtype)), np.zeros(data.size)))
+        self.buffers.append(FuzzBuffer(dtype, data.astype(dtypes.held(dtype)), np.zeros(data.size)))
         return len(self.buffers) << SHIFT
 
     def _places(self, address: np.ndarray, on: np.ndarray, maybe: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

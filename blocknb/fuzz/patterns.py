@@ -11,21 +11,21 @@ from blocknb.fuzz import tree as t
 from blocknb.fuzz.accesses import _offset
 from blocknb.fuzz.expressions import Shape, binary, cast, compare, condition, expression
 from blocknb.fuzz.state import State, pointer
-from blocknb.fuzz.tree import Node, Type, literal, number, var
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
 
 BLOCKS: tuple[Shape, ...] = ((16,), (64,), (128,), (16, 16), (8, 32), (32, 16), (4, 64), (16, 64))
 
 
-def _scalar(value: int) -> Node:
-    return Node("literal", Type("i32"), attrs={"value": value})
+def _scalar(value: int) -> SyntaxNode:
+    return SyntaxNode("literal", Type("i32"), attrs={"value": value})
 
 
-def _sizes(g: State, values: list[int]) -> list[Node]:
+def _sizes(g: State, values: list[int]) -> list[SyntaxNode]:
     """Numbers as arguments, or as they are."""
     return [g.scalar("i32", [v] * g.launches, "t") if v != 1 and g.chance(0.4) else _scalar(v) for v in values]
 
 
-def _tile(shape: Shape, dtype: str) -> Node:
+def _tile(shape: Shape, dtype: str) -> SyntaxNode:
     return number(0.0 if dtypes.is_float(dtype) else 0, dtype, shape)
 
 
@@ -47,15 +47,17 @@ def block_pointer(g: State) -> None:
     if g.chance(0.2):
         start[-1] = _scalar(-g.r.randrange(1, 5))
     args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
-    base = g.let(Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False}), "p")
+    base = g.let(
+        SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False}), "p"
+    )
     check = tuple(range(rank))
     access = {"check": check, "padding": g.chance(0.5)}
     total = g.let(_tile(block, dtype), "acc")
     with g.block() as body:
-        got = g.let(Node("load", Type(dtype, block), (base,), access))
+        got = g.let(SyntaxNode("load", Type(dtype, block), (base,), access))
         g.emit(t.Let((total.attrs["name"],), cast(binary(g.pick("+-"), total, got), dtype)))
         step = tuple(_scalar(0 if i < rank - 1 else block[-1]) for i in range(rank))
-        g.emit(t.Let((base.attrs["name"],), Node("advance", base.type, (base, *step))))
+        g.emit(t.Let((base.attrs["name"],), SyntaxNode("advance", base.type, (base, *step))))
     g.emit(
         t.For(
             g.name("j"),
@@ -69,7 +71,7 @@ def block_pointer(g: State) -> None:
         _store_block(g, total, block)
 
 
-def _store_block(g: State, value: Node, block: Shape) -> None:
+def _store_block(g: State, value: SyntaxNode, block: Shape) -> None:
     """Stores a block where no other program does, clipped at the end of the array."""
     rank, count = len(block), g.programs
     dtype = g.dtype()
@@ -78,8 +80,8 @@ def _store_block(g: State, value: Node, block: Shape) -> None:
     array = g.array(dtype, shape[0] * strides[0], "poison", True, "o")
     start = [binary("*", accesses.linear_program(g), literal(block[0])), *(_scalar(0) for _ in block[1:])]
     args = (pointer(array), *_sizes(g, shape), *_sizes(g, strides), *start)
-    target = Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False})
-    g.emit(t.Store(target, cast(value, dtype), None, {"check": tuple(range(rank))}))
+    target = SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": False})
+    g.emit(t.StoreStatement(target, cast(value, dtype), None, {"check": tuple(range(rank))}))
 
 
 def descriptor(g: State) -> None:
@@ -94,9 +96,12 @@ def descriptor(g: State) -> None:
     loaded = _described(g, dtype, shape, stride, block, "x", "small")
     linear = accesses.linear_program(g)
     row = binary("*", linear, literal(block[0]))
-    first = Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(0)))
+    first = SyntaxNode("descriptor_load", Type(dtype, block), (loaded, row, _scalar(0)))
     value = g.let(
-        cast(binary("+", first, Node("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))), dtype)
+        cast(
+            binary("+", first, SyntaxNode("descriptor_load", Type(dtype, block), (loaded, row, _scalar(block[1])))),
+            dtype,
+        )
     )
     if g.chance(0.6):
         kind = g.pick(("f32", "f16", "i32", "i8"))
@@ -104,17 +109,17 @@ def descriptor(g: State) -> None:
             g, kind, shape, -(-shape[1] * dtypes.bits(kind) // 128) * 128 // dtypes.bits(kind), block, "o", "poison"
         )
         g.emit(
-            t.Store(
+            t.StoreStatement(
                 target, cast(value, kind), None, {"check": (0, 1), "offsets": (row, _scalar(g.pick((0, block[1]))))}
             )
         )
 
 
-def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape, prefix: str, fill: str) -> Node:
+def _described(g: State, dtype: str, shape: list[int], stride: int, block: Shape, prefix: str, fill: str) -> SyntaxNode:
     array = replace(g.array(dtype, shape[0] * stride, fill, fill == "poison", prefix), offset=0)
     g.arguments[-1] = array
     args = (pointer(array), *_sizes(g, shape), *_sizes(g, [stride]), _scalar(1))
-    return g.let(Node("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": True}), "d")
+    return g.let(SyntaxNode("block_pointer", Type(dtype, block, True), args, {"block": block, "descriptor": True}), "d")
 
 
 def product(g: State) -> None:
@@ -143,20 +148,22 @@ def product(g: State) -> None:
         inside = _both(compare("<", _column(i), literal(rows)), compare("<", _row(at), depth))
         within = _both(compare("<", _column(at), depth), compare("<", _row(j), literal(columns)))
         zero = [] if kind == "e4nv" or g.chance(0.3) else [literal(0.0 if dtypes.is_float(kind) else 0)]
-        x = Node("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
+        x = SyntaxNode("load", Type(kind, (m, k)), (_offset(pointer(a), left), inside, *zero))
         if transposed:  # B lies along K
             right = binary("+", binary("*", _column(j), literal(most)), _row(at))
             within = _both(compare("<", _column(j), literal(columns)), compare("<", _row(at), depth))
-        y = Node("load", Type(kind, (n, k) if transposed else (k, n)), (_offset(pointer(b), right), within, *zero))
+        y = SyntaxNode(
+            "load", Type(kind, (n, k) if transposed else (k, n)), (_offset(pointer(b), right), within, *zero)
+        )
         if transposed:
-            y = Node("trans", Type(kind, (k, n)), (y,), {"perm": (1, 0), "as": g.pick(("permute", "trans"))})
+            y = SyntaxNode("trans", Type(kind, (k, n)), (y,), {"perm": (1, 0), "as": g.pick(("permute", "trans"))})
         x = g.let(x)
         if g.chance(0.3) and kind not in ("e4nv",):
             x = g.let(cast(binary("*", x, literal(2)), kind))
         precision = g.pick(("ieee", "tf32", "tf32x3")) if kind == "f32" else ""
-        found = Node("dot", Type(out, (m, n)), (x, y, total), {"precision": precision})
+        found = SyntaxNode("dot", Type(out, (m, n)), (x, y, total), {"precision": precision})
         if g.chance(0.2):
-            found = binary("+", total, Node("dot", Type(out, (m, n)), (x, y), {"precision": precision}))
+            found = binary("+", total, SyntaxNode("dot", Type(out, (m, n)), (x, y), {"precision": precision}))
         g.emit(t.Let((total.attrs["name"],), found))
     g.emit(t.For(start, _scalar(0), depth, _scalar(k), tuple(body), "tl.range" if options else "range", options))
     if g.chance(0.4):
@@ -164,24 +171,24 @@ def product(g: State) -> None:
     target = g.array(g.pick((out, "f16", "f32")), rows * columns, "poison", True, "o")
     place = binary("+", binary("*", _column(i), literal(columns)), _row(j))
     mask = _both(compare("<", _column(i), literal(rows)), compare("<", _row(j), literal(columns)))
-    g.emit(t.Store(_offset(pointer(target), place), cast(total, target.dtype), mask))
+    g.emit(t.StoreStatement(_offset(pointer(target), place), cast(total, target.dtype), mask))
 
 
-def _arange(n: int) -> Node:
-    return Node("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
+def _arange(n: int) -> SyntaxNode:
+    return SyntaxNode("arange", Type("i32", (n,)), attrs={"start": 0, "end": n})
 
 
-def _column(node: Node) -> Node:
-    return Node("expand", Type(node.type.dtype, (node.type.shape[0], 1)), (node,), {"axis": 1})
+def _column(node: SyntaxNode) -> SyntaxNode:
+    return SyntaxNode("expand", Type(node.type.dtype, (node.type.shape[0], 1)), (node,), {"axis": 1})
 
 
-def _row(node: Node) -> Node:
-    return Node("expand", Type(node.type.dtype, (1, node.type.shape[0])), (node,), {"axis": 0})
+def _row(node: SyntaxNode) -> SyntaxNode:
+    return SyntaxNode("expand", Type(node.type.dtype, (1, node.type.shape[0])), (node,), {"axis": 0})
 
 
-def _both(a: Node, b: Node) -> Node:
+def _both(a: SyntaxNode, b: SyntaxNode) -> SyntaxNode:
     shape = tuple(max(x, y) for x, y in zip(a.type.shape, b.type.shape, strict=True))
-    return Node("binary", Type("i1", shape), (a, b), {"sym": "&", "ct": "i1"})
+    return SyntaxNode("binary", Type("i1", shape), (a, b), {"sym": "&", "ct": "i1"})
 
 
 def aliased(g: State) -> None:
@@ -193,12 +200,12 @@ def aliased(g: State) -> None:
     view = t.Array(g.name("u"), dtype, room * g.programs - shift, "", shift, base.name, True)
     g.arguments.append(view)
     place = binary("+", binary("*", accesses.linear_program(g), literal(room)), _arange(n))
-    before = g.let(Node("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    before = g.let(SyntaxNode("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
     g.emit(t.Barrier(False))
     new = cast(binary(g.pick("+-*"), before, expression(g, dtype, (n,), 1)), dtype)
-    g.emit(t.Store(_offset(pointer(view), place), new, condition(g, (n,), 1) if g.chance(0.4) else None))
+    g.emit(t.StoreStatement(_offset(pointer(view), place), new, condition(g, (n,), 1) if g.chance(0.4) else None))
     g.emit(t.Barrier(False))
-    g.let(Node("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
+    g.let(SyntaxNode("load", Type(dtype, (n,)), (_offset(pointer(base), place),)))
     g.emit(t.Barrier(False))
 
 
@@ -230,18 +237,18 @@ def chosen_pointer(g: State) -> None:
     mask = accesses.masks(g, shape)
     if kind == "where":
         places = [_offset(pointer(a), accesses.inside(g, shape, size)) for a in (first, second)]
-        address = Node("pointer_where", places[0].type, (condition(g, shape, 1), *places))
+        address = SyntaxNode("pointer_where", places[0].type, (condition(g, shape, 1), *places))
     else:
         c = condition(g, (), 2)
         if kind == "ternary":
-            chosen = g.let(Node("ternary", pointer(first).type, (c, pointer(first), pointer(second))), "p", True)
+            chosen = g.let(SyntaxNode("ternary", pointer(first).type, (c, pointer(first), pointer(second))), "p", True)
         else:
             chosen = g.let(_offset(pointer(first), literal(0)), "p", True)
             with g.block() as body:
                 g.emit(t.Let((chosen.attrs["name"],), _offset(pointer(second), literal(g.r.randrange(3)))))
             g.emit(t.If(c, tuple(body)))
         address = _offset(chosen, accesses.inside(g, shape, size - 3))
-    g.let(Node("load", Type(dtype, shape), (address,) if mask is None else (address, mask)))
+    g.let(SyntaxNode("load", Type(dtype, shape), (address,) if mask is None else (address, mask)))
 
 
 def optional(g: State) -> None:
@@ -253,11 +260,11 @@ def optional(g: State) -> None:
         array = g.array(dtype, shape[0], prefix="x")
         if g.chance(0.4):
             g.arguments[-1] = t.Scalar(array.name, "none", (None,))
-        test = Node("not_none", Type("i1"), attrs={"name": array.name})
-        other = Node("load", Type(dtype, shape), (_offset(pointer(array), _arange(shape[0])),))
+        test = SyntaxNode("not_none", Type("i1"), attrs={"name": array.name})
+        other = SyntaxNode("load", Type(dtype, shape), (_offset(pointer(array), _arange(shape[0])),))
     else:
         flag = g.scalar("i1", [g.chance(0.5)], "flag", constexpr=True)
-        test = Node("is_set", Type("i1"), attrs={"name": flag.attrs["name"]})
+        test = SyntaxNode("is_set", Type("i1"), attrs={"name": flag.attrs["name"]})
         other = expression(g, dtype, shape, 1)
     with g.block() as then:
         g.emit(t.Let((value.attrs["name"],), cast(binary("+", value, other), dtype)))
@@ -273,7 +280,7 @@ def helper_calls(g: State) -> None:
 def high_half(g: State) -> None:
     dtype, shape = g.pick(("i32", "u32", "i64", "u64")), g.pick(((16,), (64,), ()))
     g.let(
-        Node(
+        SyntaxNode(
             "umulhi",
             Type(dtype, shape),
             (expression(g, dtype, shape, 1), expression(g, dtype, shape, 1)),
@@ -286,20 +293,20 @@ def random_bits(g: State) -> None:
     """Philox, whose bits are known."""
     shape = g.pick(((16,), (64,), (8, 16)))
     seed = g.scalar("i32", [g.r.randrange(2, 10**6) for _ in range(g.launches)], "t")
-    g.let(Node("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
+    g.let(SyntaxNode("randint", Type("u32", shape), (seed, accesses.permuted(g, shape))))
 
 
 def quotient(g: State) -> None:
     """cdiv of an argument and a constant, and a loop over that many."""
     size = g.scalar("i32", [g.r.randrange(0, 100) for _ in range(g.launches)], "n")
-    g.let(Node("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
+    g.let(SyntaxNode("cdiv", Type("i32"), (size, literal(g.pick((2, 7, 16)))), {"ct": "i32"}))
 
 
 def largest(g: State) -> None:
     dtype, size = g.dtype(), g.pick((16, 32, 64))
     k = g.pick((1, 2, 8, 16))
-    found = Node("topk", Type(dtype, (size, k)), (expression(g, dtype, (size, 16), 1),), {"axis": 1, "k": k})
-    g.let(Node("cast", found.type, (found,)))
+    found = SyntaxNode("topk", Type(dtype, (size, k)), (expression(g, dtype, (size, 16), 1),), {"axis": 1, "k": k})
+    g.let(SyntaxNode("cast", found.type, (found,)))
 
 
 def promised(g: State) -> None:
@@ -307,14 +314,14 @@ def promised(g: State) -> None:
     dtype, size, factor = g.dtype(), g.pick((16, 64, 128)), g.pick((4, 8, 16))
     array = accesses.input_array(g, dtype, size * factor * 2)
     start = g.scalar("i32", [factor * g.r.randrange(0, size) for _ in range(g.launches)], "t")
-    start = Node("promise", start.type, (start,), {"name": "multiple_of", "value": factor})
-    place = Node(
+    start = SyntaxNode("promise", start.type, (start,), {"name": "multiple_of", "value": factor})
+    place = SyntaxNode(
         "promise",
         Type("i32", (size,)),
         (binary("+", start, _arange(size)),),
         {"name": "max_contiguous", "value": factor},
     )
-    g.let(Node("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
+    g.let(SyntaxNode("load", Type(dtype, (size,)), (_offset(pointer(array), place),)))
 
 
 #: How often each is drawn, next to the regions of `regions`.

@@ -11,7 +11,7 @@ from blocknb.fuzz.accesses import _offset
 from blocknb.fuzz.dtypes import is_float
 from blocknb.fuzz.expressions import Shape, binary, broadcast, cast, compare, condition, expression
 from blocknb.fuzz.state import State, pointer
-from blocknb.fuzz.tree import Node, Type, literal, number, var
+from blocknb.fuzz.tree import SyntaxNode, Type, literal, number, var
 
 
 def region(g: State) -> None:
@@ -32,16 +32,14 @@ def region(g: State) -> None:
 
 
 def _shape(g: State) -> Shape:
-    from blocknb.fuzz.generate import shapes
-
-    return () if g.chance(0.15) else g.pick(shapes(g))
+    return () if g.chance(0.15) else g.pick(accesses.shapes(g))
 
 
 def plain(g: State) -> None:
     g.let(expression(g, g.dtype(), _shape(g), 3))
 
 
-def update(g: State, names: list[Node], depth: int = 2) -> None:
+def update(g: State, names: list[SyntaxNode], depth: int = 2) -> None:
     """Assigns a name anew, of the type it has."""
     target = g.pick(names)
     type = target.type
@@ -56,7 +54,7 @@ def update(g: State, names: list[Node], depth: int = 2) -> None:
     g.emit(t.Let((target.attrs["name"],), value))
 
 
-def carried(g: State) -> list[Node]:
+def carried(g: State) -> list[SyntaxNode]:
     """Names that a loop or branch may assign: one or two new ones, of which one may be a scalar."""
     found = []
     for _ in range(g.r.randrange(1, 3)):
@@ -68,7 +66,7 @@ def carried(g: State) -> list[Node]:
     return found
 
 
-def bounds(g: State) -> tuple[Node, Node, Node, int]:
+def bounds(g: State) -> tuple[SyntaxNode, SyntaxNode, SyntaxNode, int]:
     """Low, high, step of a loop, and the most iterations it takes."""
     iterations = [g.pick((0, 1, 2, 3, 4, 5)) for _ in range(g.launches)]
     kind = g.weighted({"run time": 4, "loaded": 1, "constant": 2, "down": 1, "stepped": 1, "offset": 1})
@@ -76,7 +74,7 @@ def bounds(g: State) -> tuple[Node, Node, Node, int]:
         return number_literal(0), number_literal(iterations[0]), number_literal(1), iterations[0]
     if kind == "loaded":
         array = accesses.input_array(g, "i32", g.programs)
-        count = Node("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
+        count = SyntaxNode("load", Type("i32"), (_offset(pointer(array), accesses.linear_program(g)),))
         return number_literal(0), binary("&", count, literal(3)), number_literal(1), 3
     if kind == "down":
         high = g.scalar("i32", iterations, "n")
@@ -96,8 +94,8 @@ def bounds(g: State) -> tuple[Node, Node, Node, int]:
     return number_literal(0), g.scalar("i32", iterations, "n", constexpr=False), number_literal(1), max(iterations)
 
 
-def number_literal(value: int) -> Node:
-    return Node("literal", Type("i32"), attrs={"value": value})
+def number_literal(value: int) -> SyntaxNode:
+    return SyntaxNode("literal", Type("i32"), attrs={"value": value})
 
 
 def loop(g: State, nested: bool = False) -> None:
@@ -111,14 +109,14 @@ def loop(g: State, nested: bool = False) -> None:
     moving = _moving_pointer(g, iterations) if g.chance(0.25) else None
     with g.block() as body:
         if flavour == "tl.static_range":
-            g.let(Node("splat", Type("i32"), (var(index, Type("i32")),)))
+            g.let(SyntaxNode("splat", Type("i32"), (var(index, Type("i32")),)))
         else:
             g.scope[-1].append((index, Type("i32")))
         if moving is not None:
             name, array, size = moving
             here = var(name.attrs["name"], name.type)
             place = here if here.type.shape else _offset(here, accesses.iota(g, (size,)))
-            got = Node("load", Type(array.dtype, (size,)), (place,))
+            got = SyntaxNode("load", Type(array.dtype, (size,)), (place,))
             g.let(got)
             g.emit(t.Let((name.attrs["name"],), _offset(here, literal(size))))
         if g.chance(0.3):
@@ -132,7 +130,7 @@ def loop(g: State, nested: bool = False) -> None:
     g.emit(t.For(index, low, high, step, tuple(body), flavour, options))
 
 
-def _moving_pointer(g: State, iterations: int) -> tuple[Node, t.Array, int]:
+def _moving_pointer(g: State, iterations: int) -> tuple[SyntaxNode, t.Array, int]:
     """A pointer that a loop carries along an array, a tile per iteration."""
     size = g.pick((16, 32, 64))
     array = accesses.input_array(g, g.dtype(), size * max(iterations, 1))
@@ -141,7 +139,7 @@ def _moving_pointer(g: State, iterations: int) -> tuple[Node, t.Array, int]:
     return name, array, size
 
 
-def inner_branch(g: State, names: list[Node]) -> None:
+def inner_branch(g: State, names: list[SyntaxNode]) -> None:
     c = condition(g, (), 2)
     with g.block() as then:
         update(g, names)
@@ -189,19 +187,19 @@ def chunks(g: State) -> None:
     start = g.name("j")
     with g.block() as body:
         at = binary(
-            "+", var(start, Type("i32")), Node("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
+            "+", var(start, Type("i32")), SyntaxNode("arange", Type("i32", (block,)), attrs={"start": 0, "end": block})
         )
         at = g.let(at, "i", True)
         mask = g.let(compare("<", at, size), "m", True)
         index = binary("+", row, at)
         other = accesses.other_value(g, dtype, (block,), mask)
-        g.let(Node("load", Type(dtype, (block,)), (_offset(pointer(array), index), mask, *other)))
+        g.let(SyntaxNode("load", Type(dtype, (block,)), (_offset(pointer(array), index), mask, *other)))
         for name in names:
             update(g, [name])
         if target is not None:
             value = expression(g, g.dtype() if not dtypes.is_float(target.dtype) else target.dtype, (block,), 2)
             value = cast(value, target.dtype)
-            g.emit(t.Store(_offset(pointer(target), index), value, mask))
+            g.emit(t.StoreStatement(_offset(pointer(target), index), value, mask))
     g.emit(t.For(start, number_literal(0), size, number_literal(block), tuple(body), g.pick(("range", "tl.range"))))
 
 
@@ -213,10 +211,10 @@ def in_place(g: State) -> None:
     place = binary("+", binary("*", accesses.linear_program(g), literal(size)), accesses.permuted(g, shape))
     where = g.let(_offset(pointer(array), place), "p", True)
     mask = condition(g, shape, 1) if g.chance(0.4) else None
-    value = g.let(Node("load", Type(dtype, shape), (where,) if mask is None else (where, mask)))
+    value = g.let(SyntaxNode("load", Type(dtype, shape), (where,) if mask is None else (where, mask)))
     new = cast(binary(g.pick("+-*"), value, expression(g, dtype, shape, 2)), dtype)
     g.emit(t.Barrier(False))
-    g.emit(t.Store(where, new, condition(g, shape, 1) if g.chance(0.3) else mask))
+    g.emit(t.StoreStatement(where, new, condition(g, shape, 1) if g.chance(0.3) else mask))
 
 
 def stored_and_loaded(g: State) -> None:
@@ -226,12 +224,16 @@ def stored_and_loaded(g: State) -> None:
     array = g.array(dtype, size * g.programs, "poison", True, "u")
     start = binary("*", accesses.linear_program(g), literal(size))
     g.emit(
-        t.Store(
+        t.StoreStatement(
             _offset(pointer(array), binary("+", start, accesses.permuted(g, shape))), expression(g, dtype, shape, 2)
         )
     )
     g.emit(t.Barrier(g.chance(0.5)))
-    g.let(Node("load", Type(dtype, shape), (_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))),)))
+    g.let(
+        SyntaxNode(
+            "load", Type(dtype, shape), (_offset(pointer(array), binary("+", start, accesses.permuted(g, shape))),)
+        )
+    )
     g.emit(t.Barrier(False))
 
 

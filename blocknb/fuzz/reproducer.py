@@ -150,7 +150,7 @@ def _packed(array: np.ndarray) -> str:
     return f"({text!r}, {array.dtype.name!r})"
 
 
-def script(kernel: t.Kernel, outcome: Outcome, blamed: Any, command: str, device: str, features: str) -> str:
+def script(kernel: t.KernelTree, outcome: Outcome, blamed: Any, command: str, device: str, features: str) -> str:
     """The script for one failing launch of a kernel."""
     number = outcome.launch
     inputs = data.inputs(kernel, number)

@@ -27,7 +27,7 @@ KINDS = ("wrong", "outside", "refused", "crashed", "hung")
 
 
 @dataclass(frozen=True)
-class Options:
+class FuzzOptions:
     """What to run: kernels `first` to `first + count` of a seed (`count` 0: until `seconds` have passed), in `jobs` processes. Findings
     are written to the folder `out`; at most `minimise` of them are made small, in `patience` seconds each."""
 
@@ -48,7 +48,7 @@ class Findings:
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     seconds: float = 0.0
-    reduced: list[tuple[int, t.Kernel, Outcome, Blame, str]] = field(default_factory=list)
+    reduced: list[tuple[int, t.KernelTree, Outcome, Blame, str]] = field(default_factory=list)
 
     @property
     def failed(self) -> dict[int, Outcome]:
@@ -62,7 +62,7 @@ class Findings:
         return f"{len(self.outcomes)} kernels in {self.seconds:.1f} s, {rate:.1f} kernels/s: {parts}{rest}"
 
 
-def collect(options: Options) -> Findings:
+def collect(options: FuzzOptions) -> Findings:
     """Runs the kernels, and makes nothing of what fails."""
     found, begin = Findings(), time.monotonic()
     workers = [Worker(options.setup) for _ in range(options.jobs)]
@@ -112,11 +112,11 @@ def _take(waiting: dict[Worker, list[int]], found: Findings) -> None:
             del waiting[worker]
 
 
-def reduce(options: Options, found: Findings, number: int, worker: Worker) -> None:
+def reduce(options: FuzzOptions, found: Findings, number: int, worker: Worker) -> None:
     """Makes the kernel of a finding small, blames a stage, and writes a reproducer."""
     kernel, outcome = generate(options.seed, number), found.outcomes[number]
 
-    def outcome_of(kernel: t.Kernel) -> Outcome:
+    def outcome_of(kernel: t.KernelTree) -> Outcome:
         try:
             return worker.ask("attempt", kernel, seconds=PATIENCE / 4)
         except Died as death:
@@ -141,7 +141,7 @@ def reduce(options: Options, found: Findings, number: int, worker: Worker) -> No
     found.reduced.append((number, kernel, outcome, blamed, str(path)))
 
 
-def run(options: Options) -> int:
+def run(options: FuzzOptions) -> int:
     """The command: 0 if every kernel was right."""
     print(
         f"seed {options.seed}, {options.setup.device} {options.setup.features or 'native'}, {options.jobs} processes",

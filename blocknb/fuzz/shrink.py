@@ -9,10 +9,10 @@ from typing import Any
 
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import is_float
-from blocknb.fuzz.tree import Node, Type
+from blocknb.fuzz.tree import SyntaxNode, Type
 
 
-def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
+def mapped(node: SyntaxNode, change: Callable[[SyntaxNode], SyntaxNode | None]) -> SyntaxNode:
     """A node with parts exchanged: `change` gives what stands for a node, or None."""
     if (found := change(node)) is not None:
         return found
@@ -20,22 +20,22 @@ def mapped(node: Node, change: Callable[[Node], Node | None]) -> Node:
     return node if all(a is b for a, b in zip(args, node.args, strict=True)) else replace(node, args=args)
 
 
-def _exchange(old: Node, new: Node) -> Callable[[Node], Node | None]:
+def _exchange(old: SyntaxNode, new: SyntaxNode) -> Callable[[SyntaxNode], SyntaxNode | None]:
     return lambda node: new if node is old else None
 
 
-def _inline(name: str, value: Node) -> Callable[[Node], Node | None]:
+def _inline(name: str, value: SyntaxNode) -> Callable[[SyntaxNode], SyntaxNode | None]:
     return lambda node: value if node.op == "var" and node.attrs["name"] == name else None
 
 
-def mapped_body(body: tuple[Any, ...], change: Callable[[Node], Node | None]) -> tuple[Any, ...]:
+def mapped_body(body: tuple[Any, ...], change: Callable[[SyntaxNode], SyntaxNode | None]) -> tuple[Any, ...]:
     return tuple(_mapped_statement(s, change) for s in body)
 
 
-def _mapped_statement(s: Any, change: Callable[[Node], Node | None]) -> Any:
+def _mapped_statement(s: Any, change: Callable[[SyntaxNode], SyntaxNode | None]) -> Any:
     fields: dict[str, Any] = {}
     for name, value in vars(s).items():
-        if isinstance(value, Node):
+        if isinstance(value, SyntaxNode):
             fields[name] = mapped(value, change)
         elif name in ("body", "then", "other"):
             fields[name] = mapped_body(value, change)
@@ -46,13 +46,13 @@ def _mapped_statement(s: Any, change: Callable[[Node], Node | None]) -> Any:
     return replace(s, **fields) if fields else s
 
 
-def all_nodes(body: tuple[Any, ...]) -> Iterator[Node]:
+def all_nodes(body: tuple[Any, ...]) -> Iterator[SyntaxNode]:
     for statement in t.statements(body):
         for node in t.nodes(statement):
             yield from node.walk()
 
 
-def pruned(kernel: t.Kernel) -> t.Kernel:
+def pruned(kernel: t.KernelTree) -> t.KernelTree:
     """Without helpers and arguments that nothing uses."""
     bodies = [kernel.body]
     wanted: set[str] = set()
@@ -70,7 +70,7 @@ def pruned(kernel: t.Kernel) -> t.Kernel:
     return replace(kernel, arguments=keep, helpers=tuple(h for h in kernel.helpers if h.name in wanted))
 
 
-def well_formed(kernel: t.Kernel) -> bool:
+def well_formed(kernel: t.KernelTree) -> bool:
     """Whether every name is assigned before it is read."""
     return _defined(kernel.body, set())
 
@@ -112,7 +112,7 @@ def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                     yield (*body[:i], t.with_block(s, name, smaller), *body[i + 1 :])
 
 
-def _simpler(node: Node) -> Iterator[Node]:
+def _simpler(node: SyntaxNode) -> Iterator[SyntaxNode]:
     """What may stand for a node: an operand of its type, or a constant."""
     if isinstance(node.type, tuple) or node.op in ("literal", "full", "var", "arg"):
         if node.op == "full" and node.attrs["value"] not in (0, 1):
@@ -136,7 +136,7 @@ def _simpler(node: Node) -> Iterator[Node]:
         )
 
 
-def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
+def candidates(kernel: t.KernelTree, launch: int) -> Iterator[t.KernelTree]:
     """Smaller kernels, the boldest first."""
     if kernel.launches > 1:
         arguments = tuple(
@@ -151,7 +151,9 @@ def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
     if kernel.options:
         yield replace(kernel, options={})
     nodes = list({id(n): n for n in all_nodes(kernel.body)}.values())
-    places = {id(n) for s in t.statements(kernel.body) if isinstance(s, t.Store | t.Atomic) for n in s.pointer.walk()}
+    places = {
+        id(n) for s in t.statements(kernel.body) if isinstance(s, t.StoreStatement | t.Atomic) for n in s.pointer.walk()
+    }
     nodes = [n for n in nodes if id(n) not in places]  # two lanes must not come to store to one element
     for node in sorted(nodes, key=lambda n: -sum(1 for _ in n.walk())):
         for simple in _simpler(node):
@@ -163,13 +165,13 @@ def candidates(kernel: t.Kernel, launch: int) -> Iterator[t.Kernel]:
             yield replace(kernel, arguments=(*kernel.arguments[:i], smaller, *kernel.arguments[i + 1 :]))
 
 
-def _single_use(kernel: t.Kernel) -> dict[str, Node]:
+def _single_use(kernel: t.KernelTree) -> dict[str, SyntaxNode]:
     """Names that are assigned and read once, with their values."""
     reads: dict[str, int] = {}
     for n in all_nodes(kernel.body):
         if n.op == "var":
             reads[n.attrs["name"]] = reads.get(n.attrs["name"], 0) + 1
-    writes: dict[str, list[Node]] = {}
+    writes: dict[str, list[SyntaxNode]] = {}
     for s in t.statements(kernel.body):
         if isinstance(s, t.Let) and len(s.names) == 1:
             writes.setdefault(s.names[0], []).append(s.value)
@@ -199,17 +201,17 @@ def _smaller_argument(a: Any) -> Iterator[Any]:
                 yield replace(a, values=(value,) * len(a.values))
 
 
-def barriers(kernel: t.Kernel) -> int:
+def barriers(kernel: t.KernelTree) -> int:
     return sum(isinstance(s, t.Barrier) for s in t.statements(kernel.body))
 
 
 def shrink(
-    kernel: t.Kernel,
-    fails: Callable[[t.Kernel], bool],
+    kernel: t.KernelTree,
+    fails: Callable[[t.KernelTree], bool],
     launch: int = 0,
     seconds: float = 60.0,
     keep_barriers: bool = False,
-) -> t.Kernel:
+) -> t.KernelTree:
     """The smallest kernel found in that time for which `fails` still holds. `keep_barriers`: as many as before, without which lanes of a
     GPU would race."""
     end = time.monotonic() + seconds

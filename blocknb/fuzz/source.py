@@ -19,12 +19,12 @@ def spelled(value: Any) -> str:
     return repr(value)
 
 
-def module(kernels: list[t.Kernel], target: str = "cpu") -> str:
+def module(kernels: list[t.KernelTree], target: str = "cpu") -> str:
     """A module of kernels and their helpers."""
     return HEADER + "".join(f"\n\n{one(kernel, target)}" for kernel in kernels)
 
 
-def one(kernel: t.Kernel, target: str = "cpu") -> str:
+def one(kernel: t.KernelTree, target: str = "cpu") -> str:
     """A kernel and its helpers."""
     parts = [_function(helper, target) for helper in kernel.helpers]
     names = [a.name + (": tl.constexpr" if isinstance(a, t.Scalar) and a.constexpr else "") for a in kernel.arguments]
@@ -61,7 +61,7 @@ def _lines(s: Any, depth: int, target: str) -> list[str]:
     match s:
         case t.Let(names, value):
             return [f"{pad}{', '.join(names)} = {text(value)}"]
-        case t.Store():
+        case t.StoreStatement():
             return [pad + _store(s)]
         case t.Atomic():
             mask = "" if s.mask is None else f", mask={text(s.mask)}"
@@ -83,7 +83,7 @@ def _lines(s: Any, depth: int, target: str) -> list[str]:
     raise TypeError(f"no statement {s}")
 
 
-def _store(s: t.Store) -> str:
+def _store(s: t.StoreStatement) -> str:
     if "offsets" in s.attrs:
         return f"{text(s.pointer)}.store([{', '.join(map(text, s.attrs['offsets']))}], {text(s.value)})"
     mask = "" if s.mask is None else f", mask={text(s.mask)}"
@@ -91,12 +91,12 @@ def _store(s: t.Store) -> str:
     return f"tl.store({text(s.pointer)}, {text(s.value)}{mask}{check})"
 
 
-def text(n: t.Node) -> str:
+def text(n: t.SyntaxNode) -> str:
     """An expression, in brackets where it needs some."""
     return TEXTS[n.op](n, [text(a) for a in n.args])
 
 
-def _call(name: str, *keys: str) -> Callable[[t.Node, list[str]], str]:
+def _call(name: str, *keys: str) -> Callable[[t.SyntaxNode, list[str]], str]:
     """A function of the language: the operands, then attributes by position."""
     return lambda n, a: f"tl.{name}({', '.join([*a, *(spelled(n.attrs[k]) for k in keys)])})"
 
@@ -105,7 +105,7 @@ def _tuple(args: list[str]) -> str:
     return args[0] if len(args) == 1 else f"({', '.join(args)})"
 
 
-def _load(n: t.Node, a: list[str]) -> str:
+def _load(n: t.SyntaxNode, a: list[str]) -> str:
     parts = [a[0], *(f"mask={m}" for m in a[1:2]), *(f"other={o}" for o in a[2:3])]
     if n.attrs.get("check"):
         parts.append(f"boundary_check={n.attrs['check']}")
@@ -113,7 +113,7 @@ def _load(n: t.Node, a: list[str]) -> str:
     return f"tl.load({', '.join([*parts, *(f'{k}={v!r}' for k, v in n.attrs.get('hints', {}).items())])})"
 
 
-def _block_pointer(n: t.Node, a: list[str]) -> str:
+def _block_pointer(n: t.SyntaxNode, a: list[str]) -> str:
     block, rank = n.attrs["block"], len(n.attrs["block"])
     shape, strides = a[1 : 1 + rank], a[1 + rank : 1 + 2 * rank]
     if n.attrs["descriptor"]:
@@ -125,7 +125,7 @@ def _block_pointer(n: t.Node, a: list[str]) -> str:
     )
 
 
-def _reduce(n: t.Node, a: list[str]) -> str:
+def _reduce(n: t.SyntaxNode, a: list[str]) -> str:
     keep = ", keep_dims=True" if n.attrs.get("keep") else ""
     axis = "" if n.attrs["axis"] is None else f", {n.attrs['axis']}"
     if n.attrs.get("method"):
@@ -133,32 +133,32 @@ def _reduce(n: t.Node, a: list[str]) -> str:
     return f"tl.{n.attrs['name']}({a[0]}{axis}{keep})"
 
 
-def _function_name(n: t.Node) -> str:
+def _function_name(n: t.SyntaxNode) -> str:
     return str(n.attrs["name"])
 
 
-def _full(n: t.Node, a: list[str]) -> str:
+def _full(n: t.SyntaxNode, a: list[str]) -> str:
     value, dtype = n.attrs["value"], SPELLED[n.type.dtype]
     if value == 0 and n.type.shape and not (isinstance(value, float) and math.copysign(1, value) < 0):
         return f"tl.zeros({n.type.shape}, {dtype})"
     return f"tl.full({n.type.shape}, {spelled(value)}, {dtype})"
 
 
-def _expand(n: t.Node, a: list[str]) -> str:
+def _expand(n: t.SyntaxNode, a: list[str]) -> str:
     rank, axis = len(n.type.shape), n.attrs["axis"]
     if n.attrs.get("call"):
         return f"tl.expand_dims({a[0]}, {axis})"
     return f"{a[0]}[{', '.join('None' if i == axis else ':' for i in range(rank))}]"
 
 
-def _dot(n: t.Node, a: list[str]) -> str:
+def _dot(n: t.SyntaxNode, a: list[str]) -> str:
     precision = f', input_precision="{n.attrs["precision"]}"' if n.attrs["precision"] else ""
     out = f", out_dtype={SPELLED[n.type.dtype]}" if n.attrs.get("out") else ""
     return f"tl.dot({', '.join(a)}{precision}{out})"
 
 
-def _flagged(name: str, flag: str, *keys: str) -> Callable[[t.Node, list[str]], str]:
-    def print_call(n: t.Node, a: list[str]) -> str:
+def _flagged(name: str, flag: str, *keys: str) -> Callable[[t.SyntaxNode, list[str]], str]:
+    def print_call(n: t.SyntaxNode, a: list[str]) -> str:
         helper = [n.attrs["helper"]] if "helper" in n.attrs else []
         fixed = [spelled(n.attrs[k]) for k in keys]
         flags = [f"{flag}=True"] if n.attrs.get("keep" if flag == "keep_dims" else flag) else []
@@ -167,7 +167,7 @@ def _flagged(name: str, flag: str, *keys: str) -> Callable[[t.Node, list[str]], 
     return print_call
 
 
-TEXTS: dict[str, Callable[[t.Node, list[str]], str]] = {
+TEXTS: dict[str, Callable[[t.SyntaxNode, list[str]], str]] = {
     "var": lambda n, a: n.attrs["name"],
     "arg": lambda n, a: n.attrs["name"],
     "full": _full,

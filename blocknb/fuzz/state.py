@@ -11,7 +11,7 @@ from typing import Any
 
 from blocknb.fuzz import tree as t
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS
-from blocknb.fuzz.tree import Node, Type
+from blocknb.fuzz.tree import SyntaxNode, Type
 
 #: How often each dtype is drawn.
 WEIGHTS = {
@@ -32,7 +32,7 @@ MAX_ELEMENTS = 1024
 
 
 @dataclass
-class Axis:
+class GridAxis:
     """An axis of the problem: `index` and `mask` are the names of its tile of positions and of what is inside (of a row, a scalar and
     nothing), `block` its size, `extent` the largest size that it has in a launch, `count` the programs along it."""
 
@@ -57,7 +57,7 @@ class State:
     bodies: list[list[Any]] = field(default_factory=lambda: [[]])
     arguments: list[Any] = field(default_factory=list)
     helpers: list[t.Helper] = field(default_factory=list)
-    axes: list[Axis] = field(default_factory=list)
+    axes: list[GridAxis] = field(default_factory=list)
     grid: tuple[int, ...] = (1,)
     launches: int = 2
     fixed: set[str] = field(default_factory=set)  # names that nothing may assign again
@@ -89,7 +89,7 @@ class State:
     def emit(self, statement: Any) -> None:
         self.bodies[-1].append(statement)
 
-    def let(self, value: Node, prefix: str = "v", fixed: bool = False) -> Node:
+    def let(self, value: SyntaxNode, prefix: str = "v", fixed: bool = False) -> SyntaxNode:
         """Binds a value to a new name, and returns the name."""
         name = self.name(prefix)
         self.emit(t.Let((name,), value))
@@ -98,7 +98,7 @@ class State:
             self.fixed.add(name)
         return t.var(name, value.type)
 
-    def lets(self, value: Node, prefix: str = "v") -> list[Node]:
+    def lets(self, value: SyntaxNode, prefix: str = "v") -> list[SyntaxNode]:
         """Binds the results of an op that has several."""
         names = tuple(self.name(prefix) for _ in value.type)
         self.emit(t.Let(names, value))
@@ -119,7 +119,7 @@ class State:
     def visible(self) -> list[tuple[str, Type]]:
         return [entry for frame in self.scope for entry in frame]
 
-    def names_of(self, shape: tuple[int, ...], dtype: str | None = None) -> list[Node]:
+    def names_of(self, shape: tuple[int, ...], dtype: str | None = None) -> list[SyntaxNode]:
         """Names in scope of a shape, no pointers."""
         return [
             t.var(name, type)
@@ -135,10 +135,10 @@ class State:
         self.arguments.append(found)
         return found
 
-    def scalar(self, dtype: str, values: Sequence[Any], prefix: str = "s", constexpr: bool = False) -> Node:
+    def scalar(self, dtype: str, values: Sequence[Any], prefix: str = "s", constexpr: bool = False) -> SyntaxNode:
         name = self.name(prefix)
         self.arguments.append(t.Scalar(name, dtype, tuple(values), constexpr))
-        return Node("arg", Type(dtype), attrs={"name": name, "constexpr": constexpr})
+        return SyntaxNode("arg", Type(dtype), attrs={"name": name, "constexpr": constexpr})
 
     @property
     def programs(self) -> int:
@@ -148,6 +148,6 @@ class State:
         return count
 
 
-def pointer(array: t.Array) -> Node:
+def pointer(array: t.Array) -> SyntaxNode:
     """An array argument as a scalar pointer."""
-    return Node("arg", Type(array.dtype, (), True), attrs={"name": array.name})
+    return SyntaxNode("arg", Type(array.dtype, (), True), attrs={"name": array.name})

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from blocknb.fuzz import dtypes, helpers
 from blocknb.fuzz.dtypes import FLOATS, INTEGERS, bits, is_float
-from blocknb.fuzz.expressions import Shape, binary, cast, expression
+from blocknb.fuzz.expressions import Shape, binary, cast, expression, production
 from blocknb.fuzz.state import MAX_ELEMENTS, State
-from blocknb.fuzz.tree import Node, Type, literal
+from blocknb.fuzz.tree import SyntaxNode, Type, literal
 
 #: op: how often, and whether a shape can be its result.
 OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
@@ -39,7 +39,8 @@ OPS: dict[str, tuple[float, Callable[[Shape], bool]]] = {
 }
 
 
-def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+@production("tile op")
+def tile_op(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     """An op on whole tiles that gives `shape`, of `dtype` or another dtype; None where nothing fits."""
     able = {name: weight for name, (weight, fits) in OPS.items() if fits(shape)}
     if dtype in dtypes.FLOAT8:
@@ -51,7 +52,7 @@ def axis_of(g: State, shape: Shape) -> int:
     return g.r.randrange(len(shape))
 
 
-def _inner(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _inner(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     return expression(g, dtype, shape, depth - 1)
 
 
@@ -63,19 +64,19 @@ def factored(g: State, size: int) -> Shape:
     return tuple(1 << (b - a) for a, b in itertools.pairwise(edges))
 
 
-def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    return Node(
+def _reshape(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
+    return SyntaxNode(
         "reshape", Type(dtype, shape), (_inner(g, dtype, factored(g, math.prod(shape)), depth),), {"shape": shape}
     )
 
 
-def _trans(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _trans(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     perm = list(range(len(shape)))
     g.r.shuffle(perm)
     source = [0] * len(shape)
     for i, p in enumerate(perm):
         source[p] = shape[i]
-    return Node(
+    return SyntaxNode(
         "trans",
         Type(dtype, shape),
         (_inner(g, dtype, tuple(source), depth),),
@@ -83,51 +84,57 @@ def _trans(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     )
 
 
-def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _broadcast(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = axis_of(g, shape)
     if g.chance(0.2):
         inner = _inner(g, dtype, (), depth)
-        return Node("splat", Type(dtype, shape), (inner,))
-    return Node("broadcast", Type(dtype, shape), (_inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth),))
+        return SyntaxNode("splat", Type(dtype, shape), (inner,))
+    return SyntaxNode(
+        "broadcast", Type(dtype, shape), (_inner(g, dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth),)
+    )
 
 
-def _expand(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+def _expand(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     axis = shape.index(1)
     rest = (*shape[:axis], *shape[axis + 1 :])
     if not rest:
         return None
-    return Node("expand", Type(dtype, shape), (_inner(g, dtype, rest, depth),), {"axis": axis, "call": g.chance(0.3)})
+    return SyntaxNode(
+        "expand", Type(dtype, shape), (_inner(g, dtype, rest, depth),), {"axis": axis, "call": g.chance(0.3)}
+    )
 
 
-def _join(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    return Node("join", Type(dtype, shape), tuple(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
+def _join(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
+    return SyntaxNode("join", Type(dtype, shape), tuple(_inner(g, dtype, shape[:-1], depth) for _ in range(2)))
 
 
-def _interleave(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _interleave(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (*shape[:-1], shape[-1] // 2)
-    return Node("interleave", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return SyntaxNode("interleave", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
-def _cat(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _cat(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     half = (shape[0] // 2, *shape[1:])
-    return Node("cat", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
+    return SyntaxNode("cat", Type(dtype, shape), tuple(_inner(g, dtype, half, depth) for _ in range(2)))
 
 
-def _split(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    both = Node("split", (Type(dtype, shape), Type(dtype, shape)), (_inner(g, dtype, (*shape, 2), depth),))
+def _split(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
+    both = SyntaxNode("split", (Type(dtype, shape), Type(dtype, shape)), (_inner(g, dtype, (*shape, 2), depth),))
     return g.pick(g.lets(both))
 
 
-def _flip(g: State, dtype: str, shape: Shape, depth: int) -> Node:
-    return Node("flip", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis_of(g, shape)})
+def _flip(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
+    return SyntaxNode("flip", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis_of(g, shape)})
 
 
-def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> Node | None:
+def _xor_shuffle(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode | None:
     axis = axis_of(g, shape)
     if shape[axis] == 1:
         return None
     mask = 1 << g.r.randrange(shape[axis].bit_length() - 1)
-    return Node("xor_shuffle", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis, "mask": mask})
+    return SyntaxNode(
+        "xor_shuffle", Type(dtype, shape), (_inner(g, dtype, shape, depth),), {"axis": axis, "mask": mask}
+    )
 
 
 def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
@@ -138,7 +145,7 @@ def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
     return axis, (*shape[:axis], size, *shape[axis:])
 
 
-def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool, depth: int) -> Node:
+def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool, depth: int) -> SyntaxNode:
     """A reduction of a random tile, of `dtype` where the op allows it."""
     if is_float(dtype):
         name = g.weighted({"sum": 3, "max": 2, "min": 2})
@@ -170,25 +177,25 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
         )
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
-    found = Node("reduce", Type(out, result), (inner,), attrs)
-    return found if out == dtype and bits(kind) >= 32 else Node("cast", Type(dtype, result), (found,))
+    found = SyntaxNode("reduce", Type(out, result), (inner,), attrs)
+    return found if out == dtype and bits(kind) >= 32 else SyntaxNode("cast", Type(dtype, result), (found,))
 
 
-def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _reduce(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape)
     return reduction(g, dtype, source, axis, False, depth)
 
 
-def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _reduce_all(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     """A scalar that was reduced from a tile, on each element of another."""
     source = shape if math.prod(shape) > 1 else (64,)
     axis = 0 if len(source) == 1 and g.chance(0.5) else None
     found = reduction(g, dtype, source, axis, False, depth)
     if found.type.shape:  # argmax of more than one axis leaves some
-        found = Node(
+        found = SyntaxNode(
             "cast",
             Type(dtype, ()),
-            (Node("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),),
+            (SyntaxNode("reduce", Type(_summed(dtype), ()), (found,), {"name": "max", "axis": None, "ct": dtype}),),
         )
     other = expression(g, dtype, shape, depth - 1)
     return cast(binary(g.pick("+-*"), *((other, found) if g.chance(0.7) else (found, other))), dtype)
@@ -198,31 +205,31 @@ def _summed(dtype: str) -> str:
     return dtype
 
 
-def _keep(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _keep(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = axis_of(g, shape)
     found = reduction(g, dtype, shape, axis, True, depth)
     return cast(binary(g.pick("+-"), expression(g, dtype, shape, depth - 1), found), dtype)
 
 
-def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _extreme(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape)
     kind = g.dtype() if dtype == "i1" else dtype
     types = (Type(kind, shape), Type("i32", shape))
     value, index = g.lets(
-        Node(
+        SyntaxNode(
             "extreme", types, (expression(g, kind, source, depth - 1),), {"name": g.pick(("max", "min")), "axis": axis}
         )
     )
     if g.chance(0.5):
         return cast(index, kind)
-    return Node("cast", value.type, (value,)) if bits(kind) < 32 else value
+    return SyntaxNode("cast", value.type, (value,)) if bits(kind) < 32 else value
 
 
 def _combined(g: State, dtype: str) -> str:
     return dtype if dtype in INTEGERS else g.pick(("i32", "i64", "u32", "i32"))
 
 
-def _combine(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _combine(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis, source = _longer(g, shape, 32)
     kind, keep = _combined(g, dtype), False
     if g.chance(0.4):
@@ -230,10 +237,10 @@ def _combine(g: State, dtype: str, shape: Shape, depth: int) -> Node:
         helper = helpers.pair_combiner(g, kind, other, True)
         types = (Type(kind, shape), Type(other, shape))
         inner = (expression(g, kind, source, depth - 1), expression(g, other, source, depth - 1))
-        first, second = g.lets(Node("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
+        first, second = g.lets(SyntaxNode("combine", types, inner, {"helper": helper.name, "axis": axis, "keep": keep}))
         return g.pick((first, second))
     helper = helpers.combiner(g, kind, True)
-    return Node(
+    return SyntaxNode(
         "combine",
         Type(kind, shape),
         (expression(g, kind, source, depth - 1),),
@@ -241,35 +248,39 @@ def _combine(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     )
 
 
-def _scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     name = g.weighted({"cumsum": 4, "cumprod": 1})
     kind = g.dtype(FLOATS if is_float(dtype) else INTEGERS) if g.chance(0.2) or dtype == "i1" else dtype
     ct = ("u32" if dtypes.is_unsigned(kind) else "i32") if not is_float(kind) and bits(kind) < 32 else kind
     attrs = {"name": name, "axis": axis_of(g, shape), "reverse": g.chance(0.3), "ct": ct}
     inner = _inner(g, kind, shape, depth)
     if name == "cumprod" and is_float(kind):
-        positive = Node("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind})
-        inner = Node("where", Type(kind, shape), (positive, literal(-1.0), literal(1.0)), {"ct": kind})
-        inner = Node("cast", inner.type, (inner,))
-    return Node("cast", Type(kind, shape), (Node("scan", Type(ct, shape), (inner,), attrs),))
+        positive = SyntaxNode("compare", Type("i1", shape), (inner, literal(0.5)), {"sym": ">", "ct": kind})
+        inner = SyntaxNode("where", Type(kind, shape), (positive, literal(-1.0), literal(1.0)), {"ct": kind})
+        inner = SyntaxNode("cast", inner.type, (inner,))
+    return SyntaxNode("cast", Type(kind, shape), (SyntaxNode("scan", Type(ct, shape), (inner,), attrs),))
 
 
-def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _combine_scan(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind, axis = _combined(g, dtype), axis_of(g, shape)
     attrs = {"axis": axis, "reverse": g.chance(0.3)}
     if g.chance(0.4):
         other = g.pick(("i32", kind, kind))
         helper = helpers.pair_combiner(g, kind, other, False)
         inner = (_inner(g, kind, shape, depth), _inner(g, other, shape, depth))
-        both = Node("combine_scan", (Type(kind, shape), Type(other, shape)), inner, attrs | {"helper": helper.name})
+        both = SyntaxNode(
+            "combine_scan", (Type(kind, shape), Type(other, shape)), inner, attrs | {"helper": helper.name}
+        )
         return g.pick(g.lets(both))
     helper = helpers.combiner(g, kind, False)
-    return Node("combine_scan", Type(kind, shape), (_inner(g, kind, shape, depth),), attrs | {"helper": helper.name})
+    return SyntaxNode(
+        "combine_scan", Type(kind, shape), (_inner(g, kind, shape, depth),), attrs | {"helper": helper.name}
+    )
 
 
-def _sort(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _sort(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     kind = dtype if dtype != "i1" else "i32"
-    return Node(
+    return SyntaxNode(
         "sort",
         Type(kind, shape),
         (_inner(g, kind, shape, depth),),
@@ -277,27 +288,27 @@ def _sort(g: State, dtype: str, shape: Shape, depth: int) -> Node:
     )
 
 
-def _gather(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _gather(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     axis = axis_of(g, shape)
     room = max(1, min(64, MAX_ELEMENTS // (math.prod(shape) // shape[axis])))
     size = 1 << g.r.randrange(room.bit_length())
     kind = g.pick(("i32", "i32", "u8", "i64", "i16"))
     index = binary("&", expression(g, kind, shape, 1), literal(min(size, 128) - 1))
     source = _inner(g, dtype, (*shape[:axis], size, *shape[axis + 1 :]), depth)
-    return Node("gather", Type(dtype, shape), (source, index), {"axis": axis})
+    return SyntaxNode("gather", Type(dtype, shape), (source, index), {"axis": axis})
 
 
-def _histogram(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _histogram(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     count = g.pick((16, 64, 128))
     inner = binary("&", expression(g, "i32", (count,), 1), literal(shape[0] - 1))
-    return Node("histogram", Type("i32", shape), (inner,), {"bins": shape[0]})
+    return SyntaxNode("histogram", Type("i32", shape), (inner,), {"bins": shape[0]})
 
 
-def _dot(g: State, dtype: str, shape: Shape, depth: int) -> Node:
+def _dot(g: State, dtype: str, shape: Shape, depth: int) -> SyntaxNode:
     return product(g, shape, depth)
 
 
-def product(g: State, shape: Shape, depth: int, acc: Node | None = None) -> Node:
+def product(g: State, shape: Shape, depth: int, acc: SyntaxNode | None = None) -> SyntaxNode:
     """A matrix product of this shape, of small numbers."""
     kind = g.weighted({"f16": 3, "bf16": 2, "f32": 3, "i8": 1.5, "e4nv": 0.5, "f64": 0.3 if acc is None else 0})
     if acc is not None and acc.type.dtype != ("i32" if kind == "i8" else "f32"):
@@ -309,10 +320,10 @@ def product(g: State, shape: Shape, depth: int, acc: Node | None = None) -> Node
     b = expression(g, kind, (*shape[:-2], inner, shape[-1]), min(depth - 1, 1))
     if acc is None and g.chance(0.3):
         acc = expression(g, out, shape, depth - 1)
-    return Node("dot", Type(out, shape), (a, b) if acc is None else (a, b, acc), {"precision": precision})
+    return SyntaxNode("dot", Type(out, shape), (a, b) if acc is None else (a, b, acc), {"precision": precision})
 
 
-MAKE: dict[str, Callable[[State, str, Shape, int], Node | None]] = {
+MAKE: dict[str, Callable[[State, str, Shape, int], SyntaxNode | None]] = {
     "reshape": _reshape,
     "trans": _trans,
     "broadcast": _broadcast,

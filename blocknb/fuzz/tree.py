@@ -24,45 +24,45 @@ class Type:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class SyntaxNode:
     """An expression. `op` is a key of the printer's and the evaluator's tables, `attrs` what is known while compiling."""
 
     op: str
     type: Any  # a Type, or a tuple of Types for ops with several results
-    args: tuple[Node, ...] = ()
+    args: tuple[SyntaxNode, ...] = ()
     attrs: dict[str, Any] = field(default_factory=dict)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[SyntaxNode]:
         yield self
         for arg in self.args:
             yield from arg.walk()
 
 
-def var(name: str, type: Any) -> Node:
-    return Node("var", type, attrs={"name": name})
+def var(name: str, type: Any) -> SyntaxNode:
+    return SyntaxNode("var", type, attrs={"name": name})
 
 
-def number(value: Any, dtype: str = "i32", shape: tuple[int, ...] = ()) -> Node:
+def number(value: Any, dtype: str = "i32", shape: tuple[int, ...] = ()) -> SyntaxNode:
     """A typed constant, printed as `tl.full(shape, value, dtype)`."""
-    return Node("full", Type(dtype, shape), attrs={"value": value})
+    return SyntaxNode("full", Type(dtype, shape), attrs={"value": value})
 
 
-def literal(value: Any) -> Node:
+def literal(value: Any) -> SyntaxNode:
     """A Python number in the source, which takes the dtype of the other operand."""
-    return Node("literal", Type("weak"), attrs={"value": value})
+    return SyntaxNode("literal", Type("weak"), attrs={"value": value})
 
 
 @dataclass(frozen=True, eq=False)
 class Let:
     names: tuple[str, ...]
-    value: Node
+    value: SyntaxNode
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
-    pointer: Node
-    value: Node
-    mask: Node | None = None
+class StoreStatement:
+    pointer: SyntaxNode
+    value: SyntaxNode
+    mask: SyntaxNode | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
 
 
@@ -71,16 +71,16 @@ class Atomic:
     """`op` is add, max, min, and, or, xor, xchg or cas; `result` the name of the old value, or "" when it is unused."""
 
     op: str
-    pointer: Node
-    value: Node
-    mask: Node | None = None
+    pointer: SyntaxNode
+    value: SyntaxNode
+    mask: SyntaxNode | None = None
     result: str = ""
-    compare: Node | None = None
+    compare: SyntaxNode | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class If:
-    condition: Node
+    condition: SyntaxNode
     then: tuple[Any, ...]
     other: tuple[Any, ...] = ()
 
@@ -90,9 +90,9 @@ class For:
     """`flavour`: range, tl.range or tl.static_range; `options` are keywords of tl.range."""
 
     name: str
-    low: Node
-    high: Node
-    step: Node
+    low: SyntaxNode
+    high: SyntaxNode
+    step: SyntaxNode
     body: tuple[Any, ...]
     flavour: str = "range"
     options: dict[str, Any] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class For:
 
 @dataclass(frozen=True, eq=False)
 class While:
-    condition: Node
+    condition: SyntaxNode
     body: tuple[Any, ...]
 
 
@@ -115,7 +115,7 @@ class Barrier:
 class Return:
     """Ends a program, or a helper with the values that it returns."""
 
-    values: tuple[Node, ...] = ()
+    values: tuple[SyntaxNode, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,12 @@ class Helper:
     name: str
     params: tuple[tuple[str, Type], ...]
     body: tuple[Any, ...]
-    results: tuple[Node, ...]
+    results: tuple[SyntaxNode, ...]
     defaults: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Kernel:
+class KernelTree:
     """One kernel and its launches: each takes the values of that number of the scalars."""
 
     name: str
@@ -175,12 +175,12 @@ class Kernel:
         return [a for a in self.arguments if isinstance(a, Scalar)]
 
 
-def nodes(statement: Any) -> list[Node]:
+def nodes(statement: Any) -> list[SyntaxNode]:
     """The expressions of one statement, without those of statements in its body."""
     match statement:
         case Let():
             return [statement.value]
-        case Store():
+        case StoreStatement():
             parts = (statement.pointer, statement.value, statement.mask, *statement.attrs.get("offsets", ()))
             return [n for n in parts if n is not None]
         case Atomic():

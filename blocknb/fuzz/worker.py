@@ -147,13 +147,13 @@ def _run(setup: Setup, seed: int, start: int, count: int) -> Any:
     yield from zip(range(start, start + count), outcomes, strict=True)
 
 
-def _attempt(setup: Setup, kernel: t.Kernel) -> Any:
+def _attempt(setup: Setup, kernel: t.KernelTree) -> Any:
     from blocknb.fuzz.execute import attempt
 
     yield attempt(kernel, setup.device)
 
 
-def _blame(setup: Setup, kernel: t.Kernel, outcome: Outcome) -> Any:
+def _blame(setup: Setup, kernel: t.KernelTree, outcome: Outcome) -> Any:
     from blocknb.fuzz.blame import blame
 
     yield blame(kernel, outcome, setup.device)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.core import Op
 from blocknb.language.ops import named
 from blocknb.language.types import Tile
@@ -22,7 +22,7 @@ from blocknb.layouts.linear import Layout
 VIEWS, MOVES = named("view"), named("move")
 
 
-class DistributedMachine(interp.Machine):
+class DistributedMachine(interp_tile.Machine):
     """All warps of a program at once; `warps` selects those that this machine stands for."""
 
     warps: slice = slice(None)
@@ -123,14 +123,14 @@ class DistributedMachine(interp.Machine):
         (a, has_a), (b, has_b), (c, has_c) = (self.operand(op, i, x) for i, x in enumerate(args))
         rows, columns = np.all(has_a, axis=1, keepdims=True), np.all(has_b, axis=0, keepdims=True)
         known = has_c & rows & columns
-        return self.deal(op, interp.dot(op, a, b, c), known, op.result.type)
+        return self.deal(op, interp_tile.dot(op, a, b, c), known, op.result.type)
 
     def along_axis(self, op: Op, args: list) -> np.ndarray:
         """`flip` and `gather`: the elements wanted, of which the thread group must hold all."""
         index, valid = self.gather(op, args[1], op.args[1].type) if len(args) > 1 else (None, np.True_)
         x, known = self.source(op, args[0], index, valid)
-        moved = interp.along_axis(op, x, index)
-        return self.deal(op, moved, interp.along_axis(op, known, index) & valid, op.result.type)
+        moved = interp_tile.along_axis(op, x, index)
+        return self.deal(op, moved, interp_tile.along_axis(op, known, index) & valid, op.result.type)
 
     def source(self, op: Op, value: Any, index: Any, valid: Any) -> tuple[np.ndarray, np.ndarray]:
         """The tile that is moved from, and which of it is at hand."""

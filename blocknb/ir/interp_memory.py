@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import CompilerBug
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Func, Op
 from blocknb.ir.interp_distributed import DistributedMachine
@@ -278,7 +278,7 @@ class Warp(DistributedMachine):
                 return ()
             case "local_store":
                 tile, held = self.gather(op, args[1], op.args[1].type)
-                values = interp.round_to_tf32(tile[held]) if op.attrs.get("tf32") else tile[held]
+                values = interp_tile.round_to_tf32(tile[held]) if op.attrs.get("tf32") else tile[held]
                 self.keep(op, args[0], held, np.atleast_1d(values))
                 return ()
             case "dot_wait":
@@ -378,7 +378,7 @@ class Warp(DistributedMachine):
         here[self.places(op, result.layout)] = True
         numbers = np.arange(np.prod(value.type.shape)).reshape(value.type.shape)
         wanted = np.zeros(numbers.size, bool)
-        wanted[interp.along_axis(op, numbers, index)[here.reshape(result.shape)]] = True
+        wanted[interp_tile.along_axis(op, numbers, index)[here.reshape(result.shape)]] = True
         wanted = wanted.reshape(value.type.shape)
         return self.read(op, value, wanted), wanted
 

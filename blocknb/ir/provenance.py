@@ -8,7 +8,7 @@ and for pointers that were loaded or made from integers, the array that holds th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from blocknb.ir.core import Op
 from blocknb.language.meaning import FARTHEST
 from blocknb.language.ops import OPS, named
 from blocknb.language.types import Tile
-
-if TYPE_CHECKING:
-    from blocknb.ir.address import AddressSpace
 
 UNOWNED = -1
 MIXED = -2  # of an integer that several addresses went into
@@ -51,14 +48,19 @@ def moved(pointer: np.ndarray, offset: np.ndarray, size: int) -> np.ndarray:
 
 
 def follow(
-    space: AddressSpace, op: Op, args: Sequence[Any], results: tuple, move: Callable[[Op, list], tuple]
+    owners_at: Callable[[np.ndarray, int], np.ndarray],
+    op: Op,
+    args: Sequence[Any],
+    results: tuple,
+    move: Callable[[Op, list], tuple],
 ) -> tuple:
-    """The results of an op at the tile level, with the owners of those that are addresses."""
+    """The results of an op at the tile level, with the owners of those that are addresses. `owners_at(addresses, bytes)` gives the arrays
+    that hold elements of so many bytes at addresses."""
     if len(results) != 1 or not may_hold_address(op.result.type):
         return results
     owners = _owners(op, args, move)
     if op.result.type.is_pointer and (owners is None or (owners == MIXED).any()):
-        held = space.owners(results[0], op.result.type.dtype.element.bytes)
+        held = owners_at(results[0], op.result.type.dtype.element.bytes)
         owners = held if owners is None else np.where(owners == MIXED, held, owners)
     return results if owners is None else (Owned.of(results[0], owners),)
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.heads import Tile, Tiles, alike, heads_of
+from blocknb.kernels.heads import HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LEAST = bl.constexpr(-3.4028234663852886e38)  # of finite fp32: no difference of infinities where all is masked
 #: Heads whose blocks of a causal mask are taken in turn: what is begun last, with nothing behind it to fill the gaps, is short then.
-TURNS = 4
+MOST_INTERLEAVED_HEADS = 4
 LN2 = bl.constexpr(0.6931471805599453)
 
 
@@ -32,15 +32,15 @@ def head_of(array, batch, head, at, rows, width, ROWS: bl.constexpr, WIDTH: bl.c
 
 @blocknb.kernel
 def attention_kernel(
-    q, k, v, out, logsums, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
-    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, TOGETHER: bl.constexpr = 1,
+    q, k, v, out, logsumexp, q_at, k_at, v_at, out_at, scale, queries, keys, width, group, shift,
+    CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, WIDTH: bl.constexpr, INTERLEAVED_HEADS: bl.constexpr = 1,
 ):  # fmt: skip
-    """The program's ids are its block of queries, in turn of TOGETHER heads, those heads and its batch; query i sees keys up to i + shift,
-    if CAUSAL."""
-    block, batch = bl.program_id(0) // TOGETHER, bl.program_id(2)
-    head = bl.program_id(1) * TOGETHER + bl.program_id(0) % TOGETHER
+    """The ids of a program are its block of queries (the blocks of INTERLEAVED_HEADS heads take turns), those heads, and its batch.
+    With CAUSAL, query i sees keys up to i + shift."""
+    block, batch = bl.program_id(0) // INTERLEAVED_HEADS, bl.program_id(2)
+    head = bl.program_id(1) * INTERLEAVED_HEADS + bl.program_id(0) % INTERLEAVED_HEADS
     if CAUSAL:
-        block = bl.num_programs(0) // TOGETHER - 1 - block  # those with most to do begin first
+        block = bl.num_programs(0) // INTERLEAVED_HEADS - 1 - block  # those with most to do begin first
     first = block * ROWS
     rows = first + bl.arange(0, ROWS)
     query = head_of(q, batch, head, q_at, queries, width, ROWS, WIDTH).load([first, 0])
@@ -69,13 +69,13 @@ def attention_kernel(
     unseen = total == 0.0
     result *= (1.0 / bl.where(unseen, 1.0, total))[:, None]
     head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).store([first, 0], result.to(out.dtype.element_ty))
-    if logsums is not None:
-        line = logsums + (batch.to(bl.int64) * bl.num_programs(1) * TOGETHER + head) * queries
+    if logsumexp is not None:
+        line = logsumexp + (batch.to(bl.int64) * bl.num_programs(1) * INTERLEAVED_HEADS + head) * queries
         logsum = bl.where(unseen, -float("inf"), (top + bl.log2(total)) * LN2)
         bl.store(line + rows, logsum, mask=rows < queries)
 
 
-TILES = Tiles(
+TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 32, 8, 2)},
     {64: (256, 64, 16, 4)},  # four warpgroups hide each other's waits: 5 to 7 % on an H200
@@ -84,14 +84,14 @@ TILES = Tiles(
 
 def attention(
     q: Any, k: Any, v: Any, out: Any = None, *, causal: bool = False, scale: float | None = None, shift: int = 0,
-    logsums: Any = None, tile: Tile | None = None,
+    logsumexp: Any = None, tile: Tile | None = None,
 ) -> Any:  # fmt: skip
     """softmax(scale q k^T) v for each batch and head; returns `out`, which is made where it is None.
 
     q and out have the shape (batch, heads, queries, head), k and v (batch, kv heads, keys, head): heads of q share those of k and v in
     groups, in order. All are fp16, bf16 or fp32, with any strides but 1 along the last axis; a head has 8 to 256 numbers. `scale` is
     1 / sqrt(head) unless given, and positive. If `causal`, query i sees keys 0 to i + shift: 0 is torch's mask, keys - queries that of a
-    cache whose last keys are those of the queries. A query that sees no key has zeros. `logsums`, fp32 (batch, heads, queries), are
+    cache whose last keys are those of the queries. A query that sees no key has zeros. `logsumexp`, fp32 (batch, heads, queries), are
     written where given, for the backward pass: log(sum(exp(scores))), minus infinity where no key is seen. `tile` says ROWS, COLUMNS,
     num_warps and num_stages of a program.
 
@@ -99,17 +99,17 @@ def attention(
     """
     found = heads_of(q, k, v)
     out = empty(q, tuple(q.shape), found.dtype) if out is None else out
-    alike(found, out=out, logsums=logsums)
+    alike(found, out=out, logsumexp=logsumexp)
     factor = found.scale(scale) / math.log(2)
     if found.empty:
         out[...] = 0
-        if logsums is not None:
-            logsums[...] = -math.inf
+        if logsumexp is not None:
+            logsumexp[...] = -math.inf
         return out
     tile = tile or TILES.choose(q, found.block)
-    together = math.gcd(found.heads, TURNS) if causal else 1
-    attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]) * together, found.heads // together, found.batch)](
-        q, k, v, out, logsums, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
-        found.group, shift, CAUSAL=causal, WIDTH=found.block, TOGETHER=together, **tile,
+    interleaved_heads = math.gcd(found.heads, MOST_INTERLEAVED_HEADS) if causal else 1
+    attention_kernel[(blocknb.cdiv(found.queries, tile["ROWS"]) * interleaved_heads, found.heads // interleaved_heads, found.batch)](
+        q, k, v, out, logsumexp, *found.steps(q, k, v, out), factor, found.queries, found.keys, found.width,
+        found.group, shift, CAUSAL=causal, WIDTH=found.block, INTERLEAVED_HEADS=interleaved_heads, **tile,
     )  # fmt: skip
     return out

@@ -25,7 +25,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.kernels import heads
 from blocknb.kernels.attention import head_of
-from blocknb.kernels.heads import Heads, Tile, Tiles, alike, heads_of
+from blocknb.kernels.heads import Heads, HeadTiles, Tile, alike, heads_of
 from blocknb.kernels.strides import empty
 
 LOG2E = bl.constexpr(1.4426950408889634)
@@ -48,7 +48,7 @@ def place_of(sums, batch, heads, head, queries, start, ROWS: bl.constexpr, WIDTH
 
 @blocknb.kernel
 def numbers_kernel(
-    out, dout, logsums, numbers, sums, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
+    out, dout, logsumexp, numbers, sums, out_at, dout_at, queries, width, ROWS: bl.constexpr, WIDTH: bl.constexpr
 ):  # fmt: skip
     """What `gradients_kernel` begins with: two numbers of each query, those behind the last one such that they give nothing, and zeros."""
     block, head, batch = bl.program_id(0), bl.program_id(1), bl.program_id(2)
@@ -56,7 +56,7 @@ def numbers_kernel(
     result = head_of(out, batch, head, out_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
     given = head_of(dout, batch, head, dout_at, queries, width, ROWS, WIDTH).load([block * ROWS, 0]).to(bl.float32)
     line = (batch.to(bl.int64) * bl.num_programs(1) + head) * queries
-    log = bl.load(logsums + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
+    log = bl.load(logsumexp + line + rows, mask=rows < queries, other=float("inf")) * LOG2E
     both = bl.join(log, bl.sum(result * given, axis=1))
     bl.store(numbers_of(numbers, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS), both)
     if sums is not None:
@@ -117,9 +117,9 @@ def gradients_kernel(
                 if sums_at is not None:
                     head_of(sums, batch, own, sums_at, queries, WIDTH, ROWS, WIDTH).atomic_add([start, 0], part)
                 else:
-                    turned = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
+                    transposed = bl.permute(bl.reshape(part, (ROWS // 8, 8, WIDTH // 8, 8)), (0, 2, 1, 3))
                     places = place_of(sums, batch, heads, own, queries, start, ROWS, WIDTH)
-                    bl.atomic_add(places, bl.reshape(turned, (ROWS * WIDTH,)), sem="relaxed")
+                    bl.atomic_add(places, bl.reshape(transposed, (ROWS * WIDTH,)), sem="relaxed")
             both = following
             if AHEAD:
                 scores = after
@@ -174,9 +174,9 @@ def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.cons
     if sums_at is not None:
         found = head_of(sums, batch, head, sums_at, queries, WIDTH, ROWS, WIDTH).load([block * ROWS, 0])
     else:
-        turned = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
-        turned = bl.permute(bl.reshape(turned, (ROWS // 8, WIDTH // 8, 8, 8)), (0, 2, 1, 3))
-        found = bl.reshape(turned, (ROWS, WIDTH))
+        transposed = bl.load(place_of(sums, batch, bl.num_programs(1), head, queries, block * ROWS, ROWS, WIDTH))
+        transposed = bl.permute(bl.reshape(transposed, (ROWS // 8, WIDTH // 8, 8, 8)), (0, 2, 1, 3))
+        found = bl.reshape(transposed, (ROWS, WIDTH))
     dquery = found * (scale / LOG2E)
     head_of(dq, batch, head, dq_at, queries, width, ROWS, WIDTH).store(
         [block * ROWS, 0], dquery.to(dq.dtype.element_ty)
@@ -184,28 +184,28 @@ def summed_kernel(dq, sums, dq_at, sums_at, scale, queries, width, ROWS: bl.cons
 
 
 #: Of programs that have keys, COLUMNS of them and ROWS queries a step, and of those that have queries.
-KEY_TILES = Tiles(
+KEY_TILES = HeadTiles(
     {64: (64, 128, 8, 4), 128: (64, 128, 8, 3), 256: (64, 64, 8, 1)},
     {64: (32, 128, 8, 2), 128: (32, 64, 8, 2), 256: (16, 16, 8, 2)},
 )
-QUERY_TILES = Tiles(
+QUERY_TILES = HeadTiles(
     {64: (128, 128, 8, 3), 128: (128, 64, 8, 3), 256: (128, 64, 8, 1)},
     {64: (128, 64, 8, 2), 128: (128, 32, 8, 2), 256: (64, 16, 8, 2)},
 )
 SOME_ROWS = 64
 AHEAD = {64}  # heads of which a trip computes scores for the next, where programs add to dq
 #: Of programs that have keys and add to dq; and heads, and whether causal, for which that has been measured to be faster.
-ADDING = Tiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
+ADDING = HeadTiles({64: (64, 128, 8, 2), 128: (64, 128, 8, 2)}, {})
 FASTER = {(64, False), (64, True), (128, True)}
 BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 
 
 def attention_backward(
-    q: Any, k: Any, v: Any, out: Any, logsums: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
+    q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
     causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
     query_tile: Tile | None = None, tile: Tile | None = None, deterministic: bool = False,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """dq, dk and dv from dout, and from out and logsums as `attention` wrote them with the same options; made where they are None.
+    """dq, dk and dv from dout, and from out and logsumexp as `attention` wrote them with the same options; made where they are None.
 
     Each has the shape and the dtype of what it is the gradient of, and any strides but 1 along the last axis. A query that sees no key
     gives nothing, nor does a key that no query sees. Needs scratch memory of two fp32 numbers for each query, and of as many as dq has
@@ -224,7 +224,7 @@ def attention_backward(
         empty(like, tuple(like.shape), found.dtype) if array is None else array
         for array, like in ((dq, q), (dk, k), (dv, v))
     )
-    alike(found, out=out, logsums=logsums, dout=dout, dq=dq, dk=dk, dv=dv)
+    alike(found, out=out, logsumexp=logsumexp, dout=dout, dq=dq, dk=dk, dv=dv)
     factor = found.scale(scale) / math.log(2)
     if found.empty:
         for array in (dq, dk, dv):
@@ -243,7 +243,7 @@ def attention_backward(
     if sums is not None and (found.block, causal) in BOXES:
         sums_at = (found.heads * lines, lines, found.block)
     numbers_kernel[(blocks * BLOCK.value // SOME_ROWS, found.heads, found.batch)](
-        out, dout, logsums, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
+        out, dout, logsumexp, numbers, sums, *found.steps(out, dout), found.queries, found.width, **rows
     )
     gradients_kernel[(blocknb.cdiv(found.keys, of_keys["COLUMNS"]), found.heads // found.group, found.batch)](
         q, k, v, dout, dk, dv, sums, numbers, *found.steps(q, k, v, dout, dk, dv), sums_at, *sizes,

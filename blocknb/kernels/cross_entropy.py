@@ -24,7 +24,7 @@ LONG = 2048  # of a long row that a program takes at once
 
 
 @blocknb.kernel
-def cross_entropy_kernel(x, classes, losses, logsums, x_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr):
+def cross_entropy_kernel(x, classes, losses, logsumexp, x_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr):
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
@@ -36,19 +36,19 @@ def cross_entropy_kernel(x, classes, losses, logsums, x_row, m, n, ignored, ROWS
     counted = wanted != ignored
     logit = bl.load(x + start + wanted, mask=(rows < m) & counted, other=0.0).to(bl.float32)
     bl.store(losses + rows, bl.where(counted, logsum - logit, 0.0), mask=rows < m)
-    bl.store(logsums + rows, logsum, mask=rows < m)
+    bl.store(logsumexp + rows, logsum, mask=rows < m)
 
 
 @blocknb.kernel
 def cross_entropy_backward_kernel(
-    x, classes, dlosses, logsums, dx, x_row, dx_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr
+    x, classes, dlosses, logsumexp, dx, x_row, dx_row, m, n, ignored, ROWS: bl.constexpr, BLOCK: bl.constexpr
 ):
     rows = bl.program_id(0) * ROWS + bl.arange(0, ROWS)
     columns = bl.arange(0, BLOCK)
     inside = (rows < m)[:, None] & (columns < n)[None, :]
     at = rows[:, None].to(bl.int64)
     logits = bl.load(x + at * x_row + columns[None, :], mask=inside, other=-float("inf")).to(bl.float32)
-    logsum = bl.load(logsums + rows, mask=rows < m, other=0.0)
+    logsum = bl.load(logsumexp + rows, mask=rows < m, other=0.0)
     wanted = bl.load(classes + rows, mask=rows < m, other=0)
     given = bl.load(dlosses + rows, mask=rows < m, other=0.0).to(bl.float32)
     chosen = bl.where(columns[None, :] == wanted[:, None], 1.0, 0.0)
@@ -59,7 +59,7 @@ def cross_entropy_backward_kernel(
 
 @blocknb.kernel
 def long_cross_entropy_kernel(
-    x, classes, losses, logsums, x_row, n, ignored, LINES: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr
+    x, classes, losses, logsumexp, x_row, n, ignored, LINES: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr
 ):  # fmt: skip
     row = bl.program_id(0).to(bl.int64)
     wanted = bl.load(classes + row)
@@ -88,19 +88,19 @@ def long_cross_entropy_kernel(
         powers += bl.sum(bl.exp(rest - most), axis=0)
     logsum = bl.log(powers) + most
     bl.store(losses + row, bl.where(counted, logsum - logit, 0.0))
-    bl.store(logsums + row, logsum)
+    bl.store(logsumexp + row, logsum)
 
 
 @blocknb.kernel
 def long_cross_entropy_backward_kernel(
-    x, classes, dlosses, logsums, dx, x_row, dx_row, n, blocks, ignored,
+    x, classes, dlosses, logsumexp, dx, x_row, dx_row, n, blocks, ignored,
     BLOCK: bl.constexpr, WIDTH: bl.constexpr, EDGES: bl.constexpr, ALIKE: bl.constexpr,
 ):  # fmt: skip
     """A block of a row a program, `blocks` a row, whose first one has its ends too; ALIKE: dx has the strides of x."""
     row, block = (bl.program_id(0) // blocks).to(bl.int64), bl.program_id(0) % blocks
     wanted = bl.load(classes + row)
     given = bl.load(dlosses + row).to(bl.float32)
-    logsum = bl.load(logsums + row)
+    logsum = bl.load(logsumexp + row)
     begin = row * x_row
     to = begin if ALIKE else row * dx_row
     first, last = begin, begin + n
@@ -131,50 +131,50 @@ def ends(first, last, WIDTH: bl.constexpr):
 
 
 def cross_entropy(
-    x: Any, classes: Any, losses: Any, logsums: Any, *, ignored: int = IGNORED, num_warps: int | None = None
+    x: Any, classes: Any, losses: Any, logsumexp: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
     """The losses of logits x (M, N) for integer classes (M); returns `losses`, fp32 (M).
 
-    `logsums`, fp32 (M), are written for the backward pass; a row whose class is `ignored` has no loss. Classes must be below N: they
+    `logsumexp`, fp32 (M), are written for the backward pass; a row whose class is `ignored` has no loss. Classes must be below N: they
     are not looked at here. Raises ValueError for other shapes, rows that are not contiguous or longer than 65536.
     """
     m, n = matrix(x, "x")
-    for array, name in ((classes, "classes"), (losses, "losses"), (logsums, "logsums")):
+    for array, name in ((classes, "classes"), (losses, "losses"), (logsumexp, "logsumexp")):
         vector(array, name, m)
     if n > KEPT:
         width, edges = _vectors(x)
         long_cross_entropy_kernel[(m,)](
-            x, classes, losses, logsums, strides(x)[0], n, ignored,
+            x, classes, losses, logsumexp, strides(x)[0], n, ignored,
             LINES=LONG // width, WIDTH=width, EDGES=edges, num_warps=num_warps or 4,
         )  # fmt: skip
         return losses
     shape = tile(x, num_warps)
     cross_entropy_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
-        x, classes, losses, logsums, strides(x)[0], m, n, ignored, **shape
+        x, classes, losses, logsumexp, strides(x)[0], m, n, ignored, **shape
     )
     return losses
 
 
 def cross_entropy_backward(
-    x: Any, classes: Any, dlosses: Any, logsums: Any, dx: Any, *, ignored: int = IGNORED, num_warps: int | None = None
+    x: Any, classes: Any, dlosses: Any, logsumexp: Any, dx: Any, *, ignored: int = IGNORED, num_warps: int | None = None
 ) -> Any:
     """dx (M, N), which may be `x` itself, from the losses' gradient dlosses (M); returns `dx`. Raises as `cross_entropy` does."""
     m, n = matrix(x, "x")
     matrix(dx, "dx", like=x)
-    for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsums, "logsums")):
+    for array, name in ((classes, "classes"), (dlosses, "dlosses"), (logsumexp, "logsumexp")):
         vector(array, name, m)
     x_row, dx_row = strides(x)[0], strides(dx)[0]
     if n > KEPT:
         width, edges = _vectors(x)
         blocks = blocknb.cdiv(n, LONG)
         long_cross_entropy_backward_kernel[(m * blocks,)](
-            x, classes, dlosses, logsums, dx, x_row, dx_row, n, blocks, ignored,
+            x, classes, dlosses, logsumexp, dx, x_row, dx_row, n, blocks, ignored,
             BLOCK=LONG, WIDTH=width, EDGES=edges, ALIKE=x_row == dx_row, num_warps=num_warps or 4,
         )  # fmt: skip
         return dx
     shape = tile(x, num_warps)
     cross_entropy_backward_kernel[(blocknb.cdiv(m, shape["ROWS"]),)](
-        x, classes, dlosses, logsums, dx, x_row, dx_row, m, n, ignored, **shape
+        x, classes, dlosses, logsumexp, dx, x_row, dx_row, m, n, ignored, **shape
     )
     return dx
 

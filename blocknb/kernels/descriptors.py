@@ -3,7 +3,7 @@
 Three ways to say the same: descriptors made in the kernel of plain arrays (`matmul_descriptor_kernel`: as short as it gets, and fast:
 one program a tile, the compiler makes it run on and specialises its warps), descriptors that the host passes, and the latter in a
 kernel that deals the tiles out to as many programs as there are multiprocessors itself, as kernels for Triton do. Batches have an
-axis more. Operands may be stored along either axis: the transposed array is described, and its blocks are turned.
+axis more. Operands may be stored along either axis: the transposed array is described, and its blocks are transposed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb import TensorDescriptor
-from blocknb.kernels.operands import Blocks, Product
-from blocknb.kernels.shapes import Tile
+from blocknb.kernels.operands import Blocks, MatmulProblem
+from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import device
 from blocknb.kernels.tiling import finish, place
 
@@ -23,17 +23,17 @@ from blocknb.kernels.tiling import finish, place
 def matmul_descriptor_kernel(
     a, b, c, m, n, k, a_step, b_step, c_step,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
-    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32", SWAPPED: bl.constexpr = False,
 ):  # fmt: skip
     """SWAPPED adds up the transposed result, b.T @ a.T: Hopper's instruction takes the first operand from registers, and so one of 32 bits
     from memory that is stored along either axis."""
-    if A_TURNED:
+    if TRANS_A:
         a_blocks = bl.make_tensor_descriptor(a, [k, m], [a_step, 1], [BLOCK_K, BLOCK_M])
     else:
         a_blocks = bl.make_tensor_descriptor(a, [m, k], [a_step, 1], [BLOCK_M, BLOCK_K])
-    if B_TURNED:
+    if TRANS_B:
         b_blocks = bl.make_tensor_descriptor(b, [n, k], [b_step, 1], [BLOCK_N, BLOCK_K])
     else:
         b_blocks = bl.make_tensor_descriptor(b, [k, n], [b_step, 1], [BLOCK_K, BLOCK_N])
@@ -42,8 +42,8 @@ def matmul_descriptor_kernel(
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_N, BLOCK_M) if SWAPPED else (BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
-        x = a_blocks.load([inner, row]).T if A_TURNED else a_blocks.load([row, inner])
-        y = b_blocks.load([column, inner]).T if B_TURNED else b_blocks.load([inner, column])
+        x = a_blocks.load([inner, row]).T if TRANS_A else a_blocks.load([row, inner])
+        y = b_blocks.load([column, inner]).T if TRANS_B else b_blocks.load([inner, column])
         if SWAPPED:
             total = bl.dot(y.T, x.T, total, input_precision=PRECISION, out_dtype=SUM)
         else:
@@ -58,16 +58,16 @@ def matmul_descriptor_kernel(
 def matmul_batch_kernel(
     a, b, c, batch, m, n, k, a_batch, a_step, b_batch, b_step, c_batch, c_step,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
-    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
     """As many products as there are programs along the second axis of the grid."""
-    if A_TURNED:
+    if TRANS_A:
         a_blocks = bl.make_tensor_descriptor(a, [batch, k, m], [a_batch, a_step, 1], [1, BLOCK_K, BLOCK_M])
     else:
         a_blocks = bl.make_tensor_descriptor(a, [batch, m, k], [a_batch, a_step, 1], [1, BLOCK_M, BLOCK_K])
-    if B_TURNED:
+    if TRANS_B:
         b_blocks = bl.make_tensor_descriptor(b, [batch, n, k], [b_batch, b_step, 1], [1, BLOCK_N, BLOCK_K])
     else:
         b_blocks = bl.make_tensor_descriptor(b, [batch, k, n], [b_batch, b_step, 1], [1, BLOCK_K, BLOCK_N])
@@ -75,11 +75,11 @@ def matmul_batch_kernel(
     row, column, z = tile_m * BLOCK_M, tile_n * BLOCK_N, bl.program_id(1)
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
-        if A_TURNED:
+        if TRANS_A:
             x = a_blocks.load([z, inner, row]).reshape(BLOCK_K, BLOCK_M).T
         else:
             x = a_blocks.load([z, row, inner]).reshape(BLOCK_M, BLOCK_K)
-        if B_TURNED:
+        if TRANS_B:
             y = b_blocks.load([z, column, inner]).reshape(BLOCK_N, BLOCK_K).T
         else:
             y = b_blocks.load([z, inner, column]).reshape(BLOCK_K, BLOCK_N)
@@ -95,17 +95,17 @@ def matmul_batch_kernel(
 def matmul_host_descriptor_kernel(
     a, b, c, m, n, k,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
-    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
-    """a, b and c are descriptors with blocks of these sizes (of the stored array, where it is turned)."""
+    """a, b and c are descriptors with blocks of these sizes (of the stored array, where it is transposed)."""
     tile_m, tile_n = place(bl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
     for inner in range(0, k, BLOCK_K):
-        x = a.load([inner, row]).T if A_TURNED else a.load([row, inner])
-        y = b.load([column, inner]).T if B_TURNED else b.load([inner, column])
+        x = a.load([inner, row]).T if TRANS_A else a.load([row, inner])
+        y = b.load([column, inner]).T if TRANS_B else b.load([inner, column])
         total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
     rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
     total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
@@ -116,12 +116,12 @@ def matmul_host_descriptor_kernel(
 def matmul_persistent_kernel(
     a, b, c, m, n, k,
     BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, BLOCK_K: bl.constexpr, GROUP: bl.constexpr,
-    PROGRAMS: bl.constexpr, HALVES: bl.constexpr,
-    A_TURNED: bl.constexpr = False, B_TURNED: bl.constexpr = False,
+    PROGRAMS: bl.constexpr, EPILOGUE_SUBTILES: bl.constexpr,
+    TRANS_A: bl.constexpr = False, TRANS_B: bl.constexpr = False,
     bias=None, a_scale=None, b_scale=None, BY_ROW: bl.constexpr = False, ACTIVATION: bl.constexpr = "",
     SUM: bl.constexpr = bl.float32, PRECISION: bl.constexpr = "tf32",
 ):  # fmt: skip
-    """Descriptors again; PROGRAMS programs share the tiles. HALVES stores a tile in two, which takes less shared memory."""
+    """Descriptors again; PROGRAMS programs share the tiles. EPILOGUE_SUBTILES stores a tile in two, which takes less shared memory."""
     steps, stored = bl.cdiv(k, BLOCK_K), bl.program_id(0) - PROGRAMS
     tiles = bl.cdiv(m, BLOCK_M) * bl.cdiv(n, BLOCK_N)
     for tile in bl.range(bl.program_id(0), tiles, PROGRAMS, flatten=True):
@@ -130,8 +130,8 @@ def matmul_persistent_kernel(
         total = bl.zeros((BLOCK_M, BLOCK_N), SUM)
         for step in range(steps):
             inner = step * BLOCK_K
-            x = a.load([inner, row]).T if A_TURNED else a.load([row, inner])
-            y = b.load([column, inner]).T if B_TURNED else b.load([inner, column])
+            x = a.load([inner, row]).T if TRANS_A else a.load([row, inner])
+            y = b.load([column, inner]).T if TRANS_B else b.load([inner, column])
             total = bl.dot(x, y, total, input_precision=PRECISION, out_dtype=SUM)
         stored += (
             PROGRAMS  # the same tile; counted apart, so that the loads of the next need not wait for this one's stores
@@ -140,7 +140,7 @@ def matmul_persistent_kernel(
         row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
         rows, columns = row + bl.arange(0, BLOCK_M), column + bl.arange(0, BLOCK_N)
         total = finish(total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW, ACTIVATION)
-        if HALVES:
+        if EPILOGUE_SUBTILES:
             halves = bl.permute(bl.reshape(total, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
             left, right = bl.split(halves)
             c.store([row, column], left.to(c.dtype))
@@ -150,15 +150,20 @@ def matmul_persistent_kernel(
 
 
 #: Who makes the descriptors: the kernel, the host, or the host for a kernel that walks over the tiles.
-WAYS = ("kernel", "host", "persistent")
+STRATEGIES = ("kernel", "host", "persistent")
 
 
-def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What `matmul_descriptor_kernel` is launched with, or `matmul_batch_kernel`: positional and by name, without tiles and options. All
     that is named holds for the other kernels, too."""
     assert not isinstance(p.blocks, str)
     left, right, to = p.blocks
-    named = {"A_TURNED": left.turned, "B_TURNED": right.turned, "SUM": getattr(bl, p.sum), "PRECISION": p.precision}
+    named = {
+        "TRANS_A": left.transposed,
+        "TRANS_B": right.transposed,
+        "SUM": getattr(bl, p.sum),
+        "PRECISION": p.precision,
+    }
     if p.batched:
         steps = (left.batch, left.step, right.batch, right.step, to.batch, to.step)
         return (p.a, p.b, p.out, p.batch, p.m, p.n, p.k, *steps), {**p.epilogue, **named}
@@ -166,26 +171,31 @@ def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def matmul_descriptors(
-    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
-    num_warps: int | None = None, num_stages: int | None = None, way: str = "kernel", halves: bool = False, **rest: Any,
+    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
+    num_warps: int | None = None, num_stages: int | None = None, strategy: str = "kernel", epilogue_subtiles: bool = False, **rest: Any,
 ) -> Any:  # fmt: skip
-    """out = a @ b through tensor descriptors; arguments as those of `matmul`. `way` is one of WAYS. Returns `out`.
+    """out = a @ b through tensor descriptors; arguments as those of `matmul`. `strategy` is one of STRATEGIES. Returns `out`.
 
     Raises ValueError for arrays that cannot be described (see `operands.described`), and for batches unless the kernel describes them.
     """
-    p = Product.of(a, b, out, **rest)
+    p = MatmulProblem.of(a, b, out, **rest)
     if p.empty:
         return p.out
     if isinstance(p.blocks, str):
         raise ValueError(f"{p.blocks}: no tensor descriptor describes it; matmul and matmul_pointers take any strides")
-    ways = WAYS[:1] if p.batched else WAYS
-    if way not in ways:
-        raise ValueError(f"no way {way!r}{' for batches' * p.batched}; there are {', '.join(ways)}")
-    return by_descriptors(p, p.tile(tile, num_warps, num_stages), group, way, halves)
+    strategies = STRATEGIES[:1] if p.batched else STRATEGIES
+    if strategy not in strategies:
+        raise ValueError(f"no strategy {strategy!r}{' for batches' * p.batched}; there are {', '.join(strategies)}")
+    return by_descriptors(p, p.tile(tile, num_warps, num_stages), group, strategy, epilogue_subtiles)
 
 
 def by_descriptors(
-    p: Product, t: Tile, group: int, way: str = "kernel", halves: bool = False, swapped: bool = False
+    p: MatmulProblem,
+    t: TileShape,
+    group: int,
+    strategy: str = "kernel",
+    epilogue_subtiles: bool = False,
+    swapped: bool = False,
 ) -> Any:
     """Computes a product of described arrays that is not empty in these tiles; returns its result. `swapped`: its kernel adds up the
     transposed result."""
@@ -196,23 +206,25 @@ def by_descriptors(
     if p.batched:
         matmul_batch_kernel[tiles, p.batch](*given, **named)
         return p.out
-    if way == "kernel":
+    if strategy == "kernel":
         matmul_descriptor_kernel[tiles,](*given, **named, SWAPPED=swapped)
         return p.out
     left, right, to = p.blocks
-    halves = halves and way == "persistent"
+    epilogue_subtiles = epilogue_subtiles and strategy == "persistent"
     x = _descriptor(p.a, (p.m, p.k), (t.m, t.k), left)
     y = _descriptor(p.b, (p.k, p.n), (t.k, t.n), right)
-    z = _descriptor(p.out, (p.m, p.n), (t.m, t.n // (1 + halves)), to)
-    if way == "host":
+    z = _descriptor(p.out, (p.m, p.n), (t.m, t.n // (1 + epilogue_subtiles)), to)
+    if strategy == "host":
         matmul_host_descriptor_kernel[tiles,](x, y, z, p.m, p.n, p.k, **named)
     else:
         programs = min(tiles, device(p.a).processors)
-        matmul_persistent_kernel[programs,](x, y, z, p.m, p.n, p.k, PROGRAMS=programs, HALVES=halves, **named)
+        matmul_persistent_kernel[programs,](
+            x, y, z, p.m, p.n, p.k, PROGRAMS=programs, EPILOGUE_SUBTILES=epilogue_subtiles, **named
+        )
     return p.out
 
 
 def _descriptor(array: Any, shape: tuple[int, int], block: tuple[int, int], how: Blocks) -> Any:
     """The host's descriptor of a matrix, of its transposed one where that is what lies there."""
-    order = -1 if how.turned else 1
+    order = -1 if how.transposed else 1
     return TensorDescriptor(array, list(shape[::order]), [how.step, 1], list(block[::order]))

@@ -122,10 +122,10 @@ def rope(x: Any, cosines: Any, sines: Any, out: Any, *, backward: bool = False, 
         if width > 1 and strides(array)[2] != 1:
             raise ValueError(f"the last axis of {name} must be contiguous; its strides are {strides(array)}")
     block = blocknb.next_power_of_2(half)
-    together = min(blocknb.next_power_of_2(heads), max(1, 2048 // block))
-    rope_kernel[(positions, blocknb.cdiv(heads, together))](
+    heads_per_program = min(blocknb.next_power_of_2(heads), max(1, 2048 // block))
+    rope_kernel[(positions, blocknb.cdiv(heads, heads_per_program))](
         x, cosines, sines, out, *strides(x)[:2], *strides(out)[:2], heads, half,
-        BACKWARD=backward, HEADS=together, BLOCK=block, num_warps=num_warps,
+        BACKWARD=backward, HEADS=heads_per_program, BLOCK=block, num_warps=num_warps,
     )  # fmt: skip
     return out
 
@@ -151,5 +151,5 @@ def _alike(**arrays: Any) -> tuple[int, int]:
     m, n = matrix(like, first)
     for name, array in others:
         matrix(array, name, like=like)
-    together = m * n <= MOST and all(m <= 1 or strides(array)[0] == n for array in arrays.values())
-    return (1, m * n) if together else (m, n)
+    flat = m * n <= MOST and all(m <= 1 or strides(array)[0] == n for array in arrays.values())
+    return (1, m * n) if flat else (m, n)

@@ -2,7 +2,7 @@
 
 From Hopper on arrays that tensor descriptors describe go that way, others by pointers, as everything does elsewhere; results too small
 for all multiprocessors are split along K. Hopper's instruction takes operands that are not of 16 bits along K only, one of 32 bits aside:
-large ones that are stored the other way are turned first, which takes less time than the product would lose.
+large ones that are stored the other way are transposed first, which takes less time than the product would lose.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 
 from blocknb.kernels.descriptors import by_descriptors
 from blocknb.kernels.matmul import by_pointers
-from blocknb.kernels.operands import ALIGNMENT, Product
-from blocknb.kernels.shapes import Tile, choose, without_turns
+from blocknb.kernels.operands import ALIGNMENT, MatmulProblem
+from blocknb.kernels.shapes import TileShape, choose, without_turns
 from blocknb.kernels.split_k import by_parts
 from blocknb.kernels.strides import device, dtype_name, empty
 from blocknb.kernels.transpose import transpose
 
 DESCRIPTORS_FROM = 90  # the compute capability from which on something is gained by them
 
-LEAST_TURNED = 1024  # of sizes: where turning an operand pays
+LEAST_TRANSPOSED = 1024  # of sizes: where turning an operand pays
 ALONE = (128, 128, 4)  # the tile and warps that leave no registers for an operand
 
 
-def suited(p: Product, t: Tile) -> tuple[Product, Tile, bool]:
+def suited(p: MatmulProblem, t: TileShape) -> tuple[MatmulProblem, TileShape, bool]:
     """The same product of described arrays as Hopper's instruction takes operands, the tile, and whether its kernel is to add up the
     transposed result.
 
     What is not of 16 bits it reads from shared memory along K only. The first operand, if it has 32 bits, may lie along either axis, since
-    it may come from registers; the second one is the first of the transposed product. The other one is turned, and so are large operands
+    it may come from registers; the second one is the first of the transposed product. The other is transposed, and so are large operands
     of 8 bits.
     """
     a_turned, b_turned = p.a_strides[2] != 1, p.b_strides[1] != 1
@@ -49,10 +49,10 @@ def suited(p: Product, t: Tile) -> tuple[Product, Tile, bool]:
     return p, found._replace(m=found.n, n=found.m) if swapped else found, swapped
 
 
-def along_k(p: Product, a: bool = True, b: bool = True) -> Product:
+def along_k(p: MatmulProblem, a: bool = True, b: bool = True) -> MatmulProblem:
     """The same product of described arrays, large operands of 8 and 32 bits (`a`, `b`: which) copied so that elements along K lie side by
     side."""
-    size, large = p.itemsize, min(p.m, p.n, p.k) >= LEAST_TURNED and len(p.out.shape) == 2
+    size, large = p.itemsize, min(p.m, p.n, p.k) >= LEAST_TRANSPOSED and len(p.out.shape) == 2
     if size not in (1, 4) or not large or p.precision != "tf32" or p.k * size % ALIGNMENT:
         return p
     if a and p.a_strides[2] != 1:
@@ -76,7 +76,7 @@ def matmul(
     the last). `tile` (M, N, K of a program), `num_warps` and `num_stages` are chosen by shape, dtype and device unless given. Raises
     ValueError where arrays do not fit each other.
     """
-    p = Product.of(
+    p = MatmulProblem.of(
         a, b, out, bias=bias, activation=activation, a_scale=a_scale, b_scale=b_scale, out_dtype=out_dtype, precision=precision
     )  # fmt: skip
     if p.empty:

@@ -12,13 +12,13 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.operands import ALIGNMENT, SUMS, Product
+from blocknb.kernels.operands import ALIGNMENT, SUMS, MatmulProblem
 from blocknb.kernels.shapes import choose, without_turns
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
 
 #: Groups whose ends are looked at together.
-TOGETHER = bl.constexpr(2)  # more take more registers than a warp that only copies has
+GROUPS_PER_STEP = bl.constexpr(2)  # more take more registers than a warp that only copies has
 #: The language's names of dtypes, where they are not the arrays'.
 TYPES = {"float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5"}
 
@@ -41,8 +41,8 @@ def grouped_kernel(
     program, across = bl.program_id(0), bl.cdiv(n, BLOCK_N)
     group, first, last, offset, begin, before = -1, 0, 0, 0, 0, 0
     # scalars, not tiles: so that a warp that only copies can find its group, too
-    for some in range(0, groups, TOGETHER):
-        for i in bl.static_range(TOGETHER):  # whose ends are loaded together
+    for some in range(0, groups, GROUPS_PER_STEP):
+        for i in bl.static_range(GROUPS_PER_STEP):  # whose ends are loaded together
             g = some + i
             end = bl.where(g < groups, bl.load(ends + g, mask=g < groups, other=0), begin)
             programs = bl.cdiv(end - begin, BLOCK_M) * across
@@ -132,7 +132,7 @@ def grouped_matmul(
         out = empty(a, (m, n), SUMS.get(dtype_name(a), ("", dtype_name(a)))[1])
     if groups == 0:
         return out
-    p = Product.of(a, b[0], out)  # checks the rest
+    p = MatmulProblem.of(a, b[0], out)  # checks the rest
     if p.empty:
         return out
     if tile:
@@ -161,14 +161,14 @@ def matmul_many(
     out = [None] * len(a) if out is None else out
     if not len(a) == len(b) == len(out):
         raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
-    problems = [Product.of(*arrays) for arrays in zip(a, b, out, strict=True)]
+    problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]
     out = [p.out for p in problems]
     work = [p for p in problems if not p.empty]
     for name, arrays in (("a", a), ("b", b), ("out", out)):
         if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
             raise ValueError(f"the matrices of {name} must have one dtype and two axes")
         if any(0 not in array.shape and array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
-            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are turned")
+            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are transposed")
     if not work:
         return out
     if any(p.far for p in work):

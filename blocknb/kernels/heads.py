@@ -89,7 +89,7 @@ def alike(found: Heads, **arrays: Any) -> None:
     for name, array in arrays.items():
         if array is None:
             continue
-        if name in ("logsums", "deltas"):
+        if name in ("logsumexp", "deltas"):
             if tuple(array.shape) != of_queries or name_of(array) != "float32" or not contiguous(array):
                 raise ValueError(
                     f"{name} must be contiguous, float32, of shape {of_queries}; it is {name_of(array)}, {tuple(array.shape)}"
@@ -114,7 +114,7 @@ def contiguous(array: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class HeadTiles:
     """(ROWS, COLUMNS, num_warps, num_stages) by the size of a head: with wgmma, whose results take few registers beside the accumulators,
     and with mma.sync, whose operands take registers, too. What each says spills nothing."""
 

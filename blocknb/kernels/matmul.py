@@ -11,8 +11,8 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.operands import Product
-from blocknb.kernels.shapes import Tile
+from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.tiling import finish
 
 
@@ -58,14 +58,14 @@ def matmul_kernel(
     bl.store(c + rows[:, None] * c_row + columns[None, :] * c_column, total, mask=inside)
 
 
-def arguments(p: Product) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(p: MatmulProblem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What `matmul_kernel` is launched with: positional and by name, without tiles and options."""
     strides = (*p.a_strides[1:], *p.b_strides[1:], *p.out_strides[1:])
     named = {"SUM": getattr(bl, p.sum), "PRECISION": p.precision, "FAR": p.far}
     return (p.a, p.b, p.out, p.m, p.n, p.k, *strides), {**p.batches, **p.epilogue, **named}
 
 
-def by_pointers(p: Product, t: Tile, group: int) -> Any:
+def by_pointers(p: MatmulProblem, t: TileShape, group: int) -> Any:
     """Computes a product that is not empty in these tiles; returns its result."""
     given, named = arguments(p)
     grid = (blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n), p.batch)
@@ -74,9 +74,9 @@ def by_pointers(p: Product, t: Tile, group: int) -> Any:
 
 
 def matmul_pointers(
-    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    a: Any, b: Any, out: Any = None, *, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, **rest: Any,
 ) -> Any:  # fmt: skip
     """out = a @ b by the kernel of pointers, for arrays with any strides; arguments as those of `matmul`. Returns `out`."""
-    p = Product.of(a, b, out, **rest)
+    p = MatmulProblem.of(a, b, out, **rest)
     return p.out if p.empty else by_pointers(p, p.tile(tile, num_warps, num_stages), group)

@@ -1,6 +1,6 @@
 """The operands of a matrix product, looked at once: sizes, strides, batches, what follows the product, and whether blocks describe them.
 
-Wrappers of all kernels of products take the same arguments, those of `matmul`, and begin with `Product.of`.
+Wrappers of all kernels of products take the same arguments, those of `matmul`, and begin with `MatmulProblem.of`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.kernels.shapes import Tile, choose
+from blocknb.kernels.shapes import TileShape, choose
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides
 from blocknb.kernels.tiling import ACTIVATIONS
 
@@ -33,13 +33,13 @@ NEAR = 1 << 31  # elements that 32-bit offsets reach
 class Blocks:
     """How an array is described: along which of its last two axes it is contiguous, as the inner one, and how far apart the others are."""
 
-    turned: bool
+    transposed: bool
     step: int
     batch: int
 
 
 @dataclass(frozen=True)
-class Product:
+class MatmulProblem:
     """out = a @ b: arrays, their sizes and strides (batch, row, column), and the arguments that say what follows."""
 
     a: Any
@@ -61,7 +61,7 @@ class Product:
     def of(
         a: Any, b: Any, out: Any = None, *, bias: Any = None, activation: str = "", a_scale: Any = None, b_scale: Any = None,
         out_dtype: str = "", precision: str = "tf32",
-    ) -> Product:  # fmt: skip
+    ) -> MatmulProblem:  # fmt: skip
         """Raises ValueError where arguments do not fit each other, with what to do instead.
 
         What is found depends on how arrays lie and not on what they hold; it is kept for the next ones that lie alike.
@@ -70,7 +70,7 @@ class Product:
         alike = (*map(_lying, arrays), activation, out_dtype, precision)
         kept = _kept.get(alike)
         if kept is None:
-            product = Product._checked(*arrays, activation, out_dtype, precision)
+            product = MatmulProblem._checked(*arrays, activation, out_dtype, precision)
             facts = {"far": product.far, "blocks": product.blocks}
             facts |= {name: value for name, value in vars(product).items() if name not in ("a", "b", "out", "epilogue")}
             if len(_kept) >= MOST_KEPT:
@@ -78,7 +78,7 @@ class Product:
             _kept[alike] = facts, product.epilogue["BY_ROW"], tuple(product.out.shape), dtype_name(product.out)
             return product
         facts, by_row, shape, kind = kept
-        product = object.__new__(Product)
+        product = object.__new__(MatmulProblem)
         epilogue = {"bias": bias, "a_scale": a_scale, "b_scale": b_scale, "BY_ROW": by_row, "ACTIVATION": activation}
         vars(product).update(facts, a=a, b=b, out=empty(a, shape, kind) if out is None else out, epilogue=epilogue)
         return product
@@ -86,7 +86,7 @@ class Product:
     @staticmethod
     def _checked(
         a: Any, b: Any, out: Any, bias: Any, a_scale: Any, b_scale: Any, activation: str, out_dtype: str, precision: str
-    ) -> Product:  # fmt: skip
+    ) -> MatmulProblem:  # fmt: skip
         shapes = tuple(a.shape), tuple(b.shape)
         names = dtype_name(a), dtype_name(b)
         if not all(2 <= len(shape) <= 3 for shape in shapes):
@@ -126,7 +126,7 @@ class Product:
         a_strides, b_strides, out_strides = (_strides(array) for array in (a, b, out))
         if math.prod(out.shape) > 1 and 0 in [s for s, size in zip(strides(out), out.shape, strict=True) if size > 1]:
             raise ValueError("out repeats elements (a stride of 0); pass an array of its own")
-        return Product(
+        return MatmulProblem(
             a, b, out, m, n, k, batch, a_strides, b_strides, out_strides, batch > 1, after, sum_dtype, precision
         )
 
@@ -158,12 +158,12 @@ class Product:
 
     def tile(
         self, given: Any = None, num_warps: int | None = None, num_stages: int | None = None, splittable: bool = False
-    ) -> Tile:
+    ) -> TileShape:
         """What `choose` says, and in its place whatever is named: (M, N, K) of a tile, warps, stages."""
         if given is None:
             found = choose(self.m, self.n, self.k, self.itemsize, device(self.a), self.batch, splittable)
         else:
-            found = given if isinstance(given, Tile) else Tile(*given, 4, None)
+            found = given if isinstance(given, TileShape) else TileShape(*given, 4, None)
         if num_warps is None and num_stages is None:
             return found
         named = {"num_warps": num_warps, "num_stages": num_stages}
@@ -180,7 +180,7 @@ class Product:
             one = described(array, steps, size, self.batched)
             if isinstance(one, str):
                 return f"{name} {one}"
-            if one.turned and name == "out":
+            if one.transposed and name == "out":
                 return "out is stored column by column"
             found.append(one)
         if self.k == 0:

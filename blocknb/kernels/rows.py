@@ -42,8 +42,8 @@ def tile(x: Any, num_warps: int | None = None, rule: Rule | None = None) -> dict
     rows, columns = x.shape
     size = int(x.dtype.itemsize)
     block = blocknb.next_power_of_2(columns)
-    together, warps = (rule or by_size)(block, min(max(size, 2), 4), strides(x)[0] * size % 16 == 0)
-    most = HOST_TILE // block if on_host(x) else together
+    rows_per_program, warps = (rule or by_size)(block, min(max(size, 2), 4), strides(x)[0] * size % 16 == 0)
+    most = HOST_TILE // block if on_host(x) else rows_per_program
     shared = min(blocknb.next_power_of_2(rows), max(1, most))
     return {"ROWS": shared, "BLOCK": block, "num_warps": num_warps or min(max(warps, 1), MOST_WARPS)}
 
@@ -56,12 +56,12 @@ def by_size(block: int, size: int, aligned: bool) -> tuple[int, int]:
 def alone(block: int, size: int, aligned: bool) -> tuple[int, int]:
     """Rows that share nothing but the program. A warp has whole rows, if they are short, and up to 2048 elements of long ones; rows that
     are not aligned are loaded element by element, in which more threads help."""
-    together = max(1, (2048 if aligned else 1024) // block)
-    return together, max(4, together, block // 2048)
+    rows_per_program = max(1, (2048 if aligned else 1024) // block)
+    return rows_per_program, max(4, rows_per_program, block // 2048)
 
 
 def weighted(block: int, size: int, aligned: bool) -> tuple[int, int]:
     """Rows with weights: these are loaded once a program, so the warps deal out the columns, and more rows share them. A warp has a
     kilobyte of a row."""
-    together = 4096 // block if block <= 512 * size else 1
-    return together, max(min(max(block * size // 1024, 8 // size), 4 * size), block // 2048)
+    rows_per_program = 4096 // block if block <= 512 * size else 1
+    return rows_per_program, max(min(max(block * size // 1024, 8 // size), 4 * size), block // 2048)

@@ -21,7 +21,7 @@ LAUNCH = 16384  # elements that it moves in the time of another launch
 LEAST_SPLIT = 1024  # elements of K that a part of a split product has at least
 
 
-class Tile(NamedTuple):
+class TileShape(NamedTuple):
     """Extents of a program's tile, its warps and stages, and in how many parts K is split."""
 
     m: int
@@ -38,7 +38,7 @@ class Tile(NamedTuple):
         return {name: value for name, value in named.items() if value is not None}
 
 
-class Candidate(NamedTuple):
+class TileCandidate(NamedTuple):
     """A tile of the result, its warps and stages, the share of the tensor cores' rate that it reaches, and what it costs beside, in
     elements of K: tiles that share a multiprocessor hide each other's beginnings and ends."""
 
@@ -52,33 +52,35 @@ class Candidate(NamedTuple):
 
 #: From wgmma on; below, tiles whose accumulators leave registers for mma.sync's operands.
 HOPPER = (
-    Candidate(128, 256, 8, 4, 1.00, 100),
-    Candidate(128, 128, 4, 3, 0.965, 20),
-    Candidate(64, 128, 4, 8, 0.80, 0),
-    Candidate(64, 64, 4, 8, 0.60, 0),
-    Candidate(64, 32, 4, 8, 0.35, 0),
+    TileCandidate(128, 256, 8, 4, 1.00, 100),
+    TileCandidate(128, 128, 4, 3, 0.965, 20),
+    TileCandidate(64, 128, 4, 8, 0.80, 0),
+    TileCandidate(64, 64, 4, 8, 0.60, 0),
+    TileCandidate(64, 32, 4, 8, 0.35, 0),
 )
 AMPERE = (
-    Candidate(128, 128, 4, 4, 1.00, 50),
-    Candidate(64, 128, 4, 4, 0.75, 50),
-    Candidate(64, 64, 4, 4, 0.55, 50),
-    Candidate(32, 32, 2, 4, 0.25, 50),
+    TileCandidate(128, 128, 4, 4, 1.00, 50),
+    TileCandidate(64, 128, 4, 4, 0.75, 50),
+    TileCandidate(64, 64, 4, 4, 0.55, 50),
+    TileCandidate(32, 32, 2, 4, 0.25, 50),
 )
 ON_HOST = {True: (256, 128, 128), False: (128, 128, 64)}  # whether the matrices are large
 LARGE = 512  # of a matrix with enough tiles, of the size that suits a CPU, for several threads
 
 
 @functools.lru_cache(4096)
-def choose(m: int, n: int, k: int, itemsize: int, device: Device, batch: int = 1, splittable: bool = False) -> Tile:
+def choose(
+    m: int, n: int, k: int, itemsize: int, device: Device, batch: int = 1, splittable: bool = False
+) -> TileShape:
     """The tile for a product of an (m, k) by a (k, n) matrix of elements of `itemsize` bytes, `batch` times."""
     if device.capability == 0:
-        return Tile(*ON_HOST[min(m, n, k) >= LARGE], 4, 1)
+        return TileShape(*ON_HOST[min(m, n, k) >= LARGE], 4, 1)
     inner = max(16, (LINE if device.capability >= 90 else LINE // 2) // itemsize)
     found = [_timed(one, m, n, k, inner, itemsize, device, batch, splittable) for one in candidates(device)]
     return min(found)[1]
 
 
-def without_turns(found: Tile, itemsize: int, device: Device, most: int = 4) -> Tile:
+def without_turns(found: TileShape, itemsize: int, device: Device, most: int = 4) -> TileShape:
     """The tile where no two teams of a warpgroup can take turns, as programs do that look for their work, or read an operand into
     registers: that of one warpgroup is good because of them only. `most` stages."""
     small, large = (next(one for one in HOPPER if (one.m, one.n) == size) for size in ((128, 128), (128, 256)))
@@ -88,13 +90,13 @@ def without_turns(found: Tile, itemsize: int, device: Device, most: int = 4) -> 
     return found._replace(m=large.m, n=large.n, num_warps=large.num_warps, num_stages=stages)
 
 
-def candidates(device: Device) -> tuple[Candidate, ...]:
+def candidates(device: Device) -> tuple[TileCandidate, ...]:
     return HOPPER if device.capability >= 90 else AMPERE
 
 
 def _timed(
-    one: Candidate, m: int, n: int, k: int, inner: int, itemsize: int, device: Device, batch: int, splittable: bool
-) -> tuple[float, Tile]:
+    one: TileCandidate, m: int, n: int, k: int, inner: int, itemsize: int, device: Device, batch: int, splittable: bool
+) -> tuple[float, TileShape]:
     """A candidate's time in multiplications, and the tile."""
     tiles = math.ceil(m / one.m) * math.ceil(n / one.n) * batch
     splits = 1
@@ -105,4 +107,4 @@ def _timed(
     if splits > 1:  # partial results are written and read once more, in a second launch
         time += (2 * m * n * (splits + 1) / device.processors + LAUNCH) * MOVED
     stages = max(2, min(one.num_stages, device.shared // ((one.m + one.n) * inner * itemsize)))
-    return time, Tile(one.m, one.n, inner, one.num_warps, stages, splits)
+    return time, TileShape(one.m, one.n, inner, one.num_warps, stages, splits)

@@ -12,8 +12,8 @@ from typing import Any
 
 import blocknb
 import blocknb.language as bl
-from blocknb.kernels.operands import Product
-from blocknb.kernels.shapes import Tile
+from blocknb.kernels.operands import MatmulProblem
+from blocknb.kernels.shapes import TileShape
 from blocknb.kernels.strides import contiguous, dtype_name, empty
 from blocknb.kernels.tiling import finish, place
 
@@ -62,7 +62,7 @@ def sum_kernel(
 
 
 def matmul_split(
-    a: Any, b: Any, out: Any = None, *, splits: int, tile: tuple[int, ...] | Tile | None = None, group: int = 8,
+    a: Any, b: Any, out: Any = None, *, splits: int, tile: tuple[int, ...] | TileShape | None = None, group: int = 8,
     num_warps: int | None = None, num_stages: int | None = None, workspace: Any = None, **rest: Any,
 ) -> Any:  # fmt: skip
     """out = a @ b in at most `splits` parts along K, equal in every run; other arguments as those of `matmul`. Returns `out`.
@@ -70,7 +70,7 @@ def matmul_split(
     `workspace` is an array of the sums' dtype with `splits` times the elements of the result in whole tiles, made anew unless given.
     Raises ValueError for batches, which are not split.
     """
-    p = Product.of(a, b, out, **rest)
+    p = MatmulProblem.of(a, b, out, **rest)
     if p.batched or splits < 1:
         raise ValueError(f"cannot split {'a batch' if p.batched else f'into {splits} parts'}; matmul takes it whole")
     return (
@@ -78,7 +78,7 @@ def matmul_split(
     )
 
 
-def by_parts(p: Product, t: Tile, group: int, workspace: Any = None) -> Any:
+def by_parts(p: MatmulProblem, t: TileShape, group: int, workspace: Any = None) -> Any:
     """Computes a product that is neither empty nor a batch in these tiles and parts; returns its result."""
     steps = max(1, blocknb.cdiv(p.k, t.k))
     length = blocknb.cdiv(steps, t.splits) * t.k

@@ -22,15 +22,15 @@ def place(program, m, n, BLOCK_M: bl.constexpr, BLOCK_N: bl.constexpr, GROUP: bl
 @blocknb.kernel
 def finish(
     total, rows, columns, m, n, bias, a_scale, b_scale, BY_ROW: bl.constexpr, ACTIVATION: bl.constexpr,
-    TURNED: bl.constexpr = False,
+    TRANSPOSED: bl.constexpr = False,
 ):  # fmt: skip
-    """activation(total * a_scale * b_scale + bias): scales are of whole matrices, or with BY_ROW of a's rows and b's columns. TURNED: total
-    is the transposed tile."""
+    """activation(total * a_scale * b_scale + bias): scales belong to whole matrices, with BY_ROW to rows of a and columns of b.
+    TRANSPOSED: total is the transposed tile."""
     if a_scale is not None:
         if BY_ROW:
             left = bl.load(a_scale + rows, mask=rows < m, other=0.0)
             right = bl.load(b_scale + columns, mask=columns < n, other=0.0)
-            if TURNED:
+            if TRANSPOSED:
                 total = total * left[None, :] * right[:, None]
             else:
                 total = total * left[:, None] * right[None, :]
@@ -38,7 +38,7 @@ def finish(
             total = total * (bl.load(a_scale) * bl.load(b_scale))
     if bias is not None:
         added = bl.load(bias + columns, mask=columns < n, other=0.0).to(total.dtype)
-        total += added[:, None] if TURNED else added[None, :]
+        total += added[:, None] if TRANSPOSED else added[None, :]
     if ACTIVATION == "relu":
         total = bl.where(total < 0, 0.0, total)  # NaN stays
     elif ACTIVATION == "leaky_relu":

@@ -17,10 +17,10 @@ from blocknb.analysis.effects import global_operands
 from blocknb.errors import LaunchError
 from blocknb.ir.core import Op
 from blocknb.notebook import numbers
-from blocknb.notebook.beside import DEFAULT_VIEW
+from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
 from blocknb.notebook.observe import Observation, Specialisation, record_of
 from blocknb.notebook.sections import line_of
-from blocknb.notebook.tiles import Tiles
+from blocknb.notebook.tiles import TileView
 from blocknb.profile import addresses, tiles
 from blocknb.profile.addresses import bulk_parts, is_bulk
 from blocknb.profile.work import Work, count
@@ -29,7 +29,7 @@ from blocknb.trace import Trace
 
 
 @dataclass(frozen=True)
-class Access:
+class TileAccess:
     """A load, store, atomic or box of one program, in one trip of its loops: at `line`, of the array `array`. `bytes` that a lane moves
     with one instruction, of the copy engine its one thread; `requests` of all warps, `sectors` of 32 bytes that they touch, and the
     fewest that hold the same elements, `ideal`. None where loaded data decide."""
@@ -48,7 +48,7 @@ class Access:
 class Accesses:
     """The accesses of one program of a launch in program order, the GPU's `trace` they are of, and the `work` of all programs."""
 
-    rows: tuple[Access, ...]
+    rows: tuple[TileAccess, ...]
     trace: Trace
     work: Work
 
@@ -85,7 +85,7 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
     """
     made = _launched(subject)
     gpu = made.compiled.trace if str(made.compiled.target) == target else made.compiled.retarget(target).trace
-    found = Tiles(gpu, made)
+    found = TileView(gpu, made)
     if not 0 <= program < found.programs_launched:
         raise KeyError(f"program {program} of {found.programs_launched}")
     rows = []
@@ -99,12 +99,12 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
         seen = None if access.offsets is None else tiles.traffic(access, layout, groups, element.bytes)
         requests, sectors, ideal = (seen.requests, seen.sectors, seen.ideal) if seen else (None, None, None)
         bytes_, line = element.bytes * len(groups[0]), line_of(op.loc, gpu.file) or 0
-        rows.append(Access(line, op.name, access.array, bytes_, requests, sectors, ideal, access.trips))
+        rows.append(TileAccess(line, op.name, access.array, bytes_, requests, sectors, ideal, access.trips))
     work = count(gpu.stages[0].after, numbers.scalars(made), made.grid)
     return Accesses(tuple(rows), gpu, work)
 
 
-def _bulk(op: Op, moved: addresses.Access, line: int) -> Access:
+def _bulk(op: Op, moved: addresses.TracedAccess, line: int) -> TileAccess:
     """A box of the copy engine: one thread's request, in whole rows, and as many sectors as hold them."""
     parts = bulk_parts(op)
     buffer, box = parts.buffer.type, parts.map.type.box
@@ -112,7 +112,7 @@ def _bulk(op: Op, moved: addresses.Access, line: int) -> Access:
     inside = None if moved.offsets is None else np.broadcast_to(moved.offsets, moved.on.shape)[moved.on]
     sectors = None if inside is None else len(np.unique(inside // tiles.SECTOR_BYTES))
     ideal = None if inside is None else -(-len(inside) * size // tiles.SECTOR_BYTES)
-    return Access(line, op.name, moved.array, math.prod(box) * size, requests, sectors, ideal, moved.trips)
+    return TileAccess(line, op.name, moved.array, math.prod(box) * size, requests, sectors, ideal, moved.trips)
 
 
 def _launched(subject: Kernel | Callable[[], Any]) -> Specialisation:

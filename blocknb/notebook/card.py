@@ -15,11 +15,11 @@ from typing import Any
 
 from blocknb.errors import KernelError
 from blocknb.notebook import document, extension, history, html, numbers, plots, sections, tiles, timelines
-from blocknb.notebook.beside import DEFAULT_VIEW
-from blocknb.notebook.observe import Record, Specialisation, record_of
+from blocknb.notebook.concurrent_compile import DEFAULT_VIEW
+from blocknb.notebook.observe import KernelRecord, Specialisation
 from blocknb.notebook.sections import Section
 from blocknb.passes.support.carried_bounds import COUNTED
-from blocknb.profile.spans import Timeline
+from blocknb.profile.timeline_spans import Timeline
 from blocknb.runtime.kernel import Kernel
 from blocknb.trace import Trace
 
@@ -56,7 +56,7 @@ class Card:
     found out stands in `more_facts` (label and text) and in `parts`, which go into the document. A card that is not `whole` leaves for
     later what takes long to make, and its page asks for it when it is painted."""
 
-    record: Record
+    record: KernelRecord
     views: tuple[View, ...]
     opened: Collection[str] = field(default=())
     more_facts: tuple[tuple[str, str], ...] = ()
@@ -147,7 +147,7 @@ class Card:
         return found
 
     @cached_property
-    def tiles(self) -> tuple[dict[str, Any], tiles.Tiles | None]:
+    def tiles(self) -> tuple[dict[str, Any], tiles.TileView | None]:
         """What the document says of accesses, and what answers when a page asks for more."""
         return tiles.offered(self.main, [view.trace for view in self.views])
 
@@ -201,7 +201,7 @@ class Card:
             if view.trace is not None:
                 listings = sections.stage_sections(view.trace, view.expression, view.heading)
                 listings += sections.code_sections(view.trace, view.expression, view.heading, self.whole)
-            targets.append(document.Target(view.role, view.label, view.place, view.trace, listings, view.error))
+            targets.append(document.DocumentTarget(view.role, view.label, view.place, view.trace, listings, view.error))
         launches = [_launched(made) for made in self.record.specialisations.values()]
         part, drawn = self.tiles[0], self.timeline[0]
         made = document.build(
@@ -249,8 +249,8 @@ def _launched(made: Specialisation) -> dict[str, Any]:
     }
 
 
-def card_of(record: Record, target: str | None = None, opened: Collection[str] = ()) -> Card:
-    """The card of a Record. Code for `target` is shown beside what ran; after a run on the CPU that is sm_90a by default."""
+def card_of(record: KernelRecord, target: str | None = None, opened: Collection[str] = ()) -> Card:
+    """The card of a KernelRecord. Code for `target` is shown beside what ran; after a run on the CPU that is sm_90a by default."""
     assert record.latest is not None
     made, name = record.latest.compiled, record.kernel.__name__
     role = "ran" if record.latest.launches else "compiled"
@@ -269,22 +269,8 @@ def card_of(record: Record, target: str | None = None, opened: Collection[str] =
     return Card(record, (ran, view), opened)
 
 
-def bundle_of(kernel: Kernel) -> dict[str, Any]:
-    """The bundle of a kernel's newest card; of a kernel that was never launched, how to launch it."""
-    record = record_of(kernel)
-    if record is None:
-        text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
-        return {
-            "text/plain": text,
-            "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
-        }
-    from blocknb.notebook import live
-
-    return live.bundle(newest(record))
-
-
-def newest(record: Record) -> Card:
-    """The card of a Record as its cell showed it, with what the cell's options found out; else a card made now."""
+def newest(record: KernelRecord) -> Card:
+    """The card of a KernelRecord as its cell showed it, with what the cell's options found out; else a card made now."""
     shown = (version.card for version in history.versions(record.kernel))
     return next((card for card in shown if card.record is record), None) or card_of(record)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError
 from blocknb.notebook import numbers
-from blocknb.notebook.observe import Record, apart
+from blocknb.notebook.observe import KernelRecord, apart
 from blocknb.runtime.grids import Gone
-from blocknb.runtime.recent import unobserved
+from blocknb.runtime.launch_context import unobserved
 
 SECONDS = 1.0  # that a measurement may take, about
 FEWEST_ROUNDS, MOST_ROUNDS = 4, 50
@@ -54,7 +54,7 @@ def rows(candidates: Mapping[str, tuple[str, Call]], gpu: bool) -> dict[str, Any
 
 
 def of_record(
-    record: Record, variants: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Call]
+    record: KernelRecord, variants: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, Call]
 ) -> dict[str, Any]:
     """The kernel of a record as it was last launched, with other options (`variants`), and against baselines."""
     made, kernel = record.latest, record.kernel

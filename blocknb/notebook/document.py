@@ -30,7 +30,7 @@ def hash_of(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Target:
+class DocumentTarget:
     """One target as the document shows it. `role` is "ran", "compiled" or "view"; a target that could not be compiled for has an
     `error` and no trace."""
 
@@ -46,7 +46,7 @@ def build(
     kernel: str,
     facts: Sequence[tuple[str, str]],
     launches: Sequence[Mapping[str, Any]],
-    targets: Sequence[Target],
+    targets: Sequence[DocumentTarget],
     budget: int = 50_000,
 ) -> dict[str, Any]:
     """The document. `budget` bounds views and blobs, in characters; the rest is small."""
@@ -70,7 +70,7 @@ def build(
     }
 
 
-def _view(target: Target, blobs: Blobs) -> dict[str, Any]:
+def _view(target: DocumentTarget, blobs: Blobs) -> dict[str, Any]:
     trace, head = target.trace, {"role": target.role, "label": target.label, "place": target.place}
     if trace is None:
         return {**head, "error": target.error}

@@ -38,7 +38,7 @@ class Expression:
     def on_copies(self) -> Any:
         """A function of nothing that evaluates the expression on copies of the arrays it names: whatever it writes to these, the
         user's own arrays stay as they are."""
-        from blocknb.runtime.again import scratch
+        from blocknb.runtime.launch_snapshot import scratch
 
         space = {**self.shell.user_ns, **scratch(self.arrays())}
         return lambda: eval(self.code, space)

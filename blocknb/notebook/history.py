@@ -12,18 +12,40 @@ import difflib
 import json
 import statistics
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from blocknb.notebook import document, numbers
 from blocknb.notebook.blobs import Blobs, read
-
-if TYPE_CHECKING:
-    from blocknb.notebook.card import Card
-    from blocknb.runtime.kernel import Kernel
+from blocknb.notebook.observe import KernelRecord, Specialisation
+from blocknb.runtime.kernel import Kernel
+from blocknb.trace import Trace
 
 KEPT_VERSIONS, KEPT_KERNELS, KEPT_TIMES = 20, 200, 50
+
+
+class Viewed(Protocol):
+    """One target of a card, as the history sees it."""
+
+    @property
+    def trace(self) -> Trace | None: ...
+
+
+class VersionCard(Protocol):
+    """A card, as the history sees it."""
+
+    @property
+    def record(self) -> KernelRecord: ...
+    @property
+    def views(self) -> Sequence[Viewed]: ...
+    @property
+    def main(self) -> Specialisation: ...
+    @property
+    def source(self) -> str: ...
+    def document(self, budget: int) -> dict[str, Any]:
+        """The card as data."""
+        ...
 
 
 @dataclass(eq=False)
@@ -35,7 +57,7 @@ class Version:
     number: int
     note: str
     first: str
-    card: Card
+    card: Any  # the VersionCard that was recorded
     ok: bool | None = None
     milliseconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_TIMES))
     measurements: int = 0
@@ -90,7 +112,7 @@ def versions(kernel: Kernel) -> list[Version]:
     return list(_histories.get(name_of(kernel), {}).values())
 
 
-def record(card: Card, ok: bool | None = None) -> Version:
+def record(card: VersionCard, ok: bool | None = None) -> Version:
     """Adds what a cell measured to the kernel's history: a new version, or a measurement of one that there is."""
     kernel = card.record.kernel
     known = _histories.setdefault(name_of(kernel), {})
@@ -116,14 +138,14 @@ def record(card: Card, ok: bool | None = None) -> Version:
     return found
 
 
-def replace_card(old: Card, new: Card) -> None:
+def replace_card(old: VersionCard, new: VersionCard) -> None:
     """Says that a card stands for another of the same measurement."""
     for version in versions(old.record.kernel):
         if version.card is old:
             version.card = new
 
 
-def keep_texts(card: Card, made: Mapping[str, Any]) -> None:
+def keep_texts(card: VersionCard, made: Mapping[str, Any]) -> None:
     """Keeps the texts of a document with the version it shows, for documents of later versions."""
     for version in versions(card.record.kernel):
         if version.card is card:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from html import escape
 
-from blocknb.notebook.sections import Line, Section
+from blocknb.notebook.sections import ListingLine, Section
 
 LONGEST_LINE, LONGEST_FACT = 600, 1500
 INSTALL = (
@@ -144,14 +144,14 @@ def _summary(section: Section) -> str:
     return f"<b>{escape(section.title)}</b> {escape(section.about)}{detail}"
 
 
-def _lines(section: Section, wanted: bool) -> Sequence[Line]:
+def _lines(section: Section, wanted: bool) -> Sequence[ListingLine]:
     """What is listed: of a stage that has changed nothing its notes only, unless its text is `wanted`."""
     if wanted or not section.same:
         return section.lines
-    return [*(line for line in section.lines if line.note), Line("the same as after the stage before", None)]
+    return [*(line for line in section.lines if line.note), ListingLine("the same as after the stage before", None)]
 
 
-def _line(line: Line, section: Section) -> str:
+def _line(line: ListingLine, section: Section) -> str:
     text = line.text if len(line.text) <= LONGEST_LINE else line.text[:LONGEST_LINE] + " …"
     if section.key in ("times", "llvm"):
         return escape(text, quote=False)

@@ -14,16 +14,16 @@ from typing import Any
 
 from blocknb import passes
 from blocknb.errors import LaunchError
-from blocknb.notebook import beside
+from blocknb.notebook import concurrent_compile
 from blocknb.notebook.card import Card, card_of
-from blocknb.notebook.observe import Observation, Record, Specialisation, apart
+from blocknb.notebook.observe import KernelRecord, Observation, Specialisation, apart
 from blocknb.passes.support import stages
-from blocknb.runtime import arguments
 from blocknb.runtime import compile as compiler
 from blocknb.runtime.binding import OPTIONS, check_options
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.grids import Gone
 from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import constant_kind
 from blocknb.trace import Trace
 
 WARPS = (1, 2, 4, 8, 16, 32)
@@ -113,7 +113,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
         if given is not None:
             record = _measured(kernel, made, given, constants, options)
         else:
-            record = Record(kernel)
+            record = KernelRecord(kernel)
             record.latest = Specialisation(compiled, -1, again=made.again)
     return replace(card_of(record, target, card.opened), parts=card.parts)
 
@@ -123,9 +123,9 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
 
     Both are done before anything is measured, which a compiler on the same processors would disturb.
     """
-    kinds = {**made.compiled.kinds, **{n: arguments.constant_kind(v) for n, v in constants.items()}}
+    kinds = {**made.compiled.kinds, **{n: constant_kind(v) for n, v in constants.items()}}
 
-    wait = beside.compiled(made.compiled.source, kinds, options, view) if view is not None else None
+    wait = concurrent_compile.compiled(made.compiled.source, kinds, options, view) if view is not None else None
     found = compiler.compile(made.compiled.source, kinds, options, made.compiled.target)
     found.kernel = made.compiled.kernel
     if wait is not None:
@@ -135,7 +135,7 @@ def _compiled(made: Specialisation, constants: dict[str, Any], options: dict[str
 
 def _measured(
     kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
-) -> Record:
+) -> KernelRecord:
     """A few launches on scratch copies, as the record of a cell that had made them."""
     assert made.again is not None
     assert made.again.grid is not None

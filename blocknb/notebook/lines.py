@@ -28,7 +28,7 @@ class LineMagic:
 def blockview(line: str, shell: Any) -> None:
     """Show a kernel's newest card again: `%blockview softmax`, or a version of it: `%blockview softmax@2`."""
     from blocknb.notebook import diffs, live
-    from blocknb.notebook.card import bundle_of
+    from blocknb.notebook.live import bundle_of
     from blocknb.notebook.observe import record_of
 
     words = line.split()

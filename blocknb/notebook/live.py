@@ -18,9 +18,11 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.notebook import document, extension, history, knobs, numbers
+from blocknb.notebook import document, extension, history, html, knobs, numbers
 from blocknb.notebook.blobs import read
-from blocknb.notebook.card import Card
+from blocknb.notebook.card import Card, example, newest
+from blocknb.notebook.observe import record_of
+from blocknb.runtime.kernel import Kernel
 
 KEPT = 100  # cards; the oldest become disconnected
 
@@ -139,3 +141,15 @@ REQUESTS: dict[str, Callable[[LiveCard, dict[str, Any]], dict[str, Any]]] = {
     "version": _versions,
     "tiles": _tiles,
 }
+
+
+def bundle_of(kernel: Kernel) -> dict[str, Any]:
+    """The bundle of a kernel's newest card; of a kernel that was never launched, how to launch it."""
+    record = record_of(kernel)
+    if record is None:
+        text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
+        return {
+            "text/plain": text,
+            "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
+        }
+    return bundle(newest(record))

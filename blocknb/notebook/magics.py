@@ -24,7 +24,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from blocknb.errors import KernelError
-from blocknb.notebook import beside, completion, errors
+from blocknb.notebook import completion, concurrent_compile, errors
 from blocknb.notebook.options import Found, finish, unquoted, with_options
 from blocknb.notebook.options import options as all_options
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Session:
+class CellSession:
     """One running `%%blockkernel` cell: its options (`more` are those with a module of their own, by key), what it launched, and the
     kernels that were there before it. `interpreted` counts launches that were interpreted, by kernel; closing `interpreting`
     ends that."""
@@ -48,7 +48,7 @@ class Session:
     cell: Any
     before: frozenset[int]
     observation: Observation
-    views: beside.Views
+    views: concurrent_compile.Views
     interpreting: ExitStack
     interpreted: Counter[str]
 
@@ -92,7 +92,7 @@ class BlockMagics(Magics):
     def __init__(self, shell: Any):
         super().__init__(shell)
         self.cells: list[Any] = []
-        self.sessions: list[Session] = []
+        self.sessions: list[CellSession] = []
 
     @magic_arguments("%blockkernel")
     @argument(
@@ -158,10 +158,10 @@ class BlockMagics(Magics):
 
     # ---- the life of an observation ----
 
-    def _begin(self, line: str, cell: Any) -> Session:
+    def _begin(self, line: str, cell: Any) -> CellSession:
         from blocknb.notebook.observe import Observation
-        from blocknb.runtime import kernel as runtime
-        from blocknb.runtime.recent import interpreted
+        from blocknb.runtime import launch_context
+        from blocknb.runtime.launch_context import interpreted
 
         try:
             options = parse_argstring(self.blockkernel, line)
@@ -179,7 +179,7 @@ class BlockMagics(Magics):
         before = frozenset(map(id, self._kernels()))
         stack = ExitStack()
         counted = stack.enter_context(interpreted(options.interpret))
-        session = Session(
+        session = CellSession(
             target=options.target,
             launch=launch,
             show=show,
@@ -189,7 +189,7 @@ class BlockMagics(Magics):
             cell=cell,
             before=before,
             observation=Observation(),
-            views=beside.Views(options.target),
+            views=concurrent_compile.Views(options.target),
             interpreting=stack,
             interpreted=counted,
         )
@@ -197,13 +197,13 @@ class BlockMagics(Magics):
         self._enforce()
         errors.adopt_cuda(self.shell)
         session.observation.start()
-        runtime.companions.append(session.views)
+        launch_context.companions.append(session.views)
         return session
 
-    def _stop(self, session: Session) -> None:
-        from blocknb.runtime import kernel as runtime
+    def _stop(self, session: CellSession) -> None:
+        from blocknb.runtime import launch_context
 
-        runtime.companions.remove(session.views)
+        launch_context.companions.remove(session.views)
         session.observation.stop()
         session.interpreting.close()
         self.sessions.remove(session)
@@ -211,7 +211,7 @@ class BlockMagics(Magics):
 
     def _enforce(self) -> None:
         """Launches are checked while a cell that asks for it is among those that run."""
-        from blocknb.runtime.kernel import enforced
+        from blocknb.runtime.launch_context import enforced
 
         enforced.clear()
         if any(session.checked for session in self.sessions):
@@ -253,7 +253,7 @@ class BlockMagics(Magics):
             return False
         return True
 
-    def _show(self, session: Session, failed: bool) -> None:
+    def _show(self, session: CellSession, failed: bool) -> None:
         from blocknb.notebook import card, history, html, live
 
         records = list(session.observation.records.values())
@@ -279,7 +279,7 @@ class BlockMagics(Magics):
     def _display(self, bundle: dict[str, Any]) -> None:
         self.shell.display_pub.publish(bundle)
 
-    def _nothing_launched(self, session: Session) -> str:
+    def _nothing_launched(self, session: CellSession) -> str:
         from blocknb.notebook.card import example
 
         if session.interpreted:

@@ -56,9 +56,9 @@ def place(target: Target, device: int = -1) -> str:
         return "CPU"
     if device < 0:
         return str(target)
-    from blocknb.runtime import driver
+    from blocknb.runtime import cuda
 
-    return f"{driver.cupy().cuda.runtime.getDeviceProperties(device)['name'].decode()} ({target})"
+    return f"{cuda.cupy().cuda.runtime.getDeviceProperties(device)['name'].decode()} ({target})"
 
 
 def width(compiled: Compiled) -> str:

@@ -1,6 +1,6 @@
-"""What a cell launched: one Record a kernel, one Specialisation for each way that kernel was compiled.
+"""What a cell launched: one KernelRecord a kernel, one Specialisation for each way that kernel was compiled.
 
-An Observation listens to `runtime.kernel.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
+An Observation listens to `runtime.launch_context.observers` while a `%%blockkernel` cell runs; it keeps numbers and compiled code, never
 an array. The newest Record of each kernel stays reachable here, so that naming the kernel in a later cell shows its card again.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb import forks
-from blocknb.runtime import kernel as runtime
-from blocknb.runtime.again import Again
+from blocknb.runtime import launch_context
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.kernel import Grid, Kernel, Launch
+from blocknb.runtime.launch_snapshot import LaunchSnapshot
 from blocknb.runtime.reports import muted
 
 KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and their times dropped
@@ -33,7 +33,7 @@ class Specialisation:
     arguments: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     launches: int = 0
     milliseconds: list[float] = field(default_factory=list)
-    again: Again | None = None
+    again: LaunchSnapshot | None = None
 
     def add(self, launch: Launch) -> None:
         self.grid, self.arguments, self.again = launch.grid, launch.arguments, launch.again
@@ -48,7 +48,7 @@ class Specialisation:
 
 
 @dataclass(eq=False)
-class Record:
+class KernelRecord:
     """One kernel as a cell saw it. `specialisations` are in the order of their first launch, `latest` is the last launched."""
 
     kernel: Kernel
@@ -72,14 +72,14 @@ class Record:
 _NEWEST = "_notebook_record"
 
 
-def record_of(kernel: Kernel) -> Record | None:
+def record_of(kernel: Kernel) -> KernelRecord | None:
     """The newest there is to say of a kernel: what the last observed cell launched, or what was compiled since."""
     found, compiled = vars(kernel).get(_NEWEST), kernel.latest
     if compiled is None:
         return None
     if found is not None and found.latest is not None and found.latest.compiled is compiled:
         return found
-    bare = Record(kernel)
+    bare = KernelRecord(kernel)
     bare.latest = Specialisation(compiled, -1)
     return bare
 
@@ -101,20 +101,20 @@ class Observation:
     """Between `start` and `stop` every launch goes into `records`, by kernel in the order of first launches."""
 
     def __init__(self) -> None:
-        self.records: dict[Kernel, Record] = {}
+        self.records: dict[Kernel, KernelRecord] = {}
         self._lock = threading.Lock()
         forks.renewed(self, _lock=threading.Lock)  # a cell may launch from several threads
 
     def start(self) -> None:
-        runtime.observers.append(self._saw)
+        launch_context.observers.append(self._saw)
 
     def stop(self) -> None:
-        if self._saw in runtime.observers:
-            runtime.observers.remove(self._saw)
+        if self._saw in launch_context.observers:
+            launch_context.observers.remove(self._saw)
 
     def _saw(self, launch: Launch) -> None:
         with self._lock:
             record = self.records.get(launch.kernel)
             if record is None:
-                record = self.records[launch.kernel] = vars(launch.kernel)[_NEWEST] = Record(launch.kernel)
+                record = self.records[launch.kernel] = vars(launch.kernel)[_NEWEST] = KernelRecord(launch.kernel)
             record.add(launch)

@@ -27,19 +27,19 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     name: str
     values: tuple[Any, ...]
 
 
-def prepare(given: Any, shell: Any) -> Axis | None:
+def prepare(given: Any, shell: Any) -> SweepAxis | None:
     """The axis that the option names. Raises UsageError for one that cannot be read or has no values."""
     if not given:
         return None
     return axis(unquoted(given), shell)
 
 
-def axis(text: str, shell: Any) -> Axis:
+def axis(text: str, shell: Any) -> SweepAxis:
     name, separator, rest = (part.strip() for part in _split(text))
     if not separator or not name.isidentifier() or not rest:
         raise UsageError(f"--sweep takes NAME=VALUES, such as BLOCK=256,512,1024 or n=2**10..2**24, not {text!r}")
@@ -51,7 +51,7 @@ def axis(text: str, shell: Any) -> Axis:
         values = list(found) if hasattr(found, "__iter__") and not isinstance(found, str) else [found]
     if not 0 < len(values) <= MOST_VALUES:
         raise UsageError(f"--sweep {text}: {len(values)} values; between 1 and {MOST_VALUES} can be measured")
-    return Axis(name, tuple(values))
+    return SweepAxis(name, tuple(values))
 
 
 def _split(text: str) -> tuple[str, str, str]:
@@ -74,7 +74,7 @@ def _range(text: str, ends: list[Any]) -> list[Any]:
     return values
 
 
-def after(found_axis: Axis, record: Any, shell: Any, found: Found) -> None:
+def after(found_axis: SweepAxis, record: Any, shell: Any, found: Found) -> None:
     from blocknb.notebook import sweep
     from blocknb.notebook.observe import apart
 
@@ -119,7 +119,7 @@ def over_launch(record: Any, launch: Expression) -> Callable[[Any], list[Any]]:
     return lambda value: [replay for replay in captured_by(launch) if replay.kernel is record.kernel]
 
 
-def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
+def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
     """The last launch of a record with another constant or option. Raises UsageError where that is impossible."""
     from blocknb.notebook.knobs import why_not
     from blocknb.profile.replay import captured_by
@@ -157,19 +157,19 @@ def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
 def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progress) -> None:
     """Compiles the last launch of a record with each value of a constant or option, at the same time. What goes wrong is said when the
     value's turn has come."""
-    from blocknb.runtime import many
+    from blocknb.runtime import parallel_compile
 
     made, kernel = record.latest, record.kernel
     given = made.again.arguments(made.compiled.stored)
     if given is None:
         return
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
-    with many.gathered() as requests:
+    with parallel_compile.gathered() as requests:
         for value in values:
             with contextlib.suppress(KernelError):
                 kernel.warmup(**{**options, **given, name: value})
     said = contextlib.nullcontext(lambda what: progress.say(f"compiling {what}"))
-    many.compile_all(requests, show=lambda total, label: said)
+    parallel_compile.compile_all(requests, show=lambda total, label: said)
 
 
 def _written(made: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.magic_arguments import argument
 
 if TYPE_CHECKING:
-    from blocknb.notebook.observe import Record
+    from blocknb.notebook.observe import KernelRecord
 
 #: The modules of options, in the order of the help.
 MODULES = (
@@ -54,7 +54,7 @@ class Option:
 
     name: str
     settings: Mapping[str, Any]
-    after: Callable[[Any, Record, Any, Found], None]
+    after: Callable[[Any, KernelRecord, Any, Found], None]
     prepare: Callable[[Any, Any], Any] = _as_given
     complete: Callable[[str], Sequence[str]] | None = None
 
@@ -76,7 +76,7 @@ def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def finish(values: Mapping[str, Any], record: Record, shell: Any, launch: str = "") -> Found:
+def finish(values: Mapping[str, Any], record: KernelRecord, shell: Any, launch: str = "") -> Found:
     """What the options of a cell find out about one of its kernels; `values` are those of `prepare`, by key."""
     from blocknb.notebook import compared
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from blocknb.profile.spans import Timeline
+    from blocknb.profile.timeline_spans import Timeline
 
 # Of slots of a ring, of what is no copy and no product, and of waits: as labextension/src/core/views/timeline.ts paints them.
 SLOTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D6C81A", "#8A6BBF", "#A6761D")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blocknb.runtime.progress import INTERVAL, PATIENCE, Line
+from blocknb.runtime.progress import INTERVAL, PATIENCE, ProgressLine
 
 
 class Progress:
@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, total: int, label: str, stream: Any = None, patience: float = 0.0):
         self.total, self.label, self.stream, self.patience = total, label, stream, patience
         self.done, self.drawn = -1, 0.0
-        self.line: Line | None = None
+        self.line: ProgressLine | None = None
         self.bar: Any = None
         self.shown: Any = None
 
@@ -59,7 +59,7 @@ class Progress:
         if self.bar is not None:
             self.bar.value, self.bar.description = max(self.done, 0), f"{self.label}: {what}"
         elif self.stream is not None and self.stream.isatty():
-            self.line = self.line or Line(self.stream)
+            self.line = self.line or ProgressLine(self.stream)
             self.line.say(f"{self.label}: {max(self.done, 0)} of {self.total}, {what}")
 
     def __exit__(self, *error: Any) -> None:
@@ -73,7 +73,7 @@ class Progress:
 
 @contextlib.contextmanager
 def of_compiles(total: int, label: str) -> Iterator[Callable[[str], None]]:
-    """What `runtime.many.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
+    """What `runtime.parallel_compile.shows` is in a notebook. A page takes no bars of other threads than the one that runs cells."""
     if threading.current_thread() is not threading.main_thread() or not _in_notebook():
         yield lambda what: None
         return

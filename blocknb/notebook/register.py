@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.notebook import beside, completion, errors, extension, html, lines, progress
+from blocknb.notebook import completion, concurrent_compile, errors, extension, html, lines, progress
 from blocknb.notebook.magics import BlockMagics, TritonImports, start_line
-from blocknb.runtime import many
+from blocknb.runtime import parallel_compile
 
 if TYPE_CHECKING:
     from blocknb.runtime.kernel import Kernel
@@ -16,7 +16,7 @@ SHOWN_TRIALS = 100
 
 def show_kernel(kernel: Kernel, include: Any = None, exclude: Any = None) -> dict[str, Any]:
     """What IPython shows for a kernel: its newest card, or how to launch it."""
-    from blocknb.notebook.card import bundle_of
+    from blocknb.notebook.live import bundle_of
 
     return bundle_of(kernel)
 
@@ -56,8 +56,8 @@ def register(shell: Any) -> None:
     completion.install(shell)
     errors.install(shell)
     if getattr(shell, "kernel", None) is not None:  # in Jupyter; a terminal has no page
-        beside.prepare()
-        many.shows = progress.of_compiles
+        concurrent_compile.prepare()
+        parallel_compile.shows = progress.of_compiles
         extension.ask(extension.answers.append)
         shell.kernel.comm_manager.register_target(CARD_TARGET, _opened)
 

@@ -21,7 +21,7 @@ from IPython.core.error import UsageError
 from blocknb.errors import LaunchError
 from blocknb.language.types import FLOAT8
 from blocknb.notebook import numbers, plots
-from blocknb.notebook.observe import Record, Specialisation, apart, record_of
+from blocknb.notebook.observe import KernelRecord, Specialisation, apart, record_of
 from blocknb.profile.ceilings import Ceilings, ceilings
 from blocknb.profile.replay import Replay, captured_by, work_of
 from blocknb.profile.timing import Timing, interleaved, summary
@@ -235,7 +235,7 @@ def arithmetic(compiled: Any) -> str:
     return "FP32"
 
 
-def _record(kernel: Any) -> Record:
+def _record(kernel: Any) -> KernelRecord:
     while not isinstance(kernel, Kernel):  # an autotuner, heuristics
         kernel = vars(kernel)["fn"]
     found = record_of(kernel)
@@ -247,7 +247,7 @@ def _record(kernel: Any) -> Record:
     return found
 
 
-def _replay(record: Record, made: Specialisation) -> Replay | None:
+def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
     """The last launch on copies; None where the arrays or the grid are gone."""
     from blocknb.notebook.knobs import why_not
 

@@ -19,7 +19,7 @@ from blocknb.trace import Note, Stage, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ListingLine:
     """One line of a listing. `line` is the source line it belongs to; `new` says that the stage before did not have it; `note`
     is the kind of note ("info", "missed", "warning") that the line is, "" for code; `op` the op's id in an IR listing."""
 
@@ -39,7 +39,7 @@ class Section:
     key: str
     title: str
     group: str
-    lines: tuple[Line, ...]
+    lines: tuple[ListingLine, ...]
     call: str
     about: str = ""
     detail: str = ""
@@ -74,11 +74,11 @@ def source_section(traces: Iterable[Trace], expression: str, group: str) -> Sect
     first = traces[0]
     notes = _notes_by_line(traces)
     last = first.first_line + first.source.count("\n")
-    lines = [Line(text, note=kind) for text, kind in _unplaced(notes, first.first_line, last)]
+    lines = [ListingLine(text, note=kind) for text, kind in _unplaced(notes, first.first_line, last)]
     for number, text in enumerate(first.source.rstrip("\n").split("\n"), first.first_line):
-        lines.append(Line(text, number))
+        lines.append(ListingLine(text, number))
         indent = " " * (len(text) - len(text.lstrip()))
-        lines += [Line(f"{indent}{note}", note=kind) for note, kind in notes.get(number, ())]
+        lines += [ListingLine(f"{indent}{note}", note=kind) for note, kind in notes.get(number, ())]
     kinds = [note.kind for trace in traces for note in trace.notes]
     detail = numbers.plural(sum(line.note != "" for line in lines), "note")
     if missed := kinds.count("missed"):
@@ -134,7 +134,7 @@ def _stage_section(
     texts = [_ID_COMMENT.sub("", text) for text, _, _ in lines]
     known = {_ID_COMMENT.sub("", text) for text, _, _ in before} if before is not None else set(texts)
     made = tuple(
-        Line(text, line, new=bool(text.strip()) and text not in known, op=op)
+        ListingLine(text, line, new=bool(text.strip()) and text not in known, op=op)
         for text, (_, op, line) in zip(texts, lines, strict=True)
     )
     notes = tuple(_note_line(note, trace) for note in stage.notes)
@@ -150,8 +150,8 @@ def _stage_section(
     return Section(stage.name, title, group, notes + made, call, stage.title.rstrip("."), ", ".join(parts), "ir", same)
 
 
-def _note_line(note: Note, trace: Trace) -> Line:
-    return Line(f"{_SIGN[note.kind]} {note.text}", line_of(note.loc, trace.file), note=note.kind)
+def _note_line(note: Note, trace: Trace) -> ListingLine:
+    return ListingLine(f"{_SIGN[note.kind]} {note.text}", line_of(note.loc, trace.file), note=note.kind)
 
 
 # ---- below the IR ----------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def code_sections(trace: Trace, expression: str, group: str, whole: bool = True)
     later: to disassemble takes longer than to compile, and for a listing LLVM runs once more."""
     found = []
     if trace.llvm:
-        lines = tuple(Line(text) for text in trace.llvm.rstrip("\n").split("\n"))
+        lines = tuple(ListingLine(text) for text in trace.llvm.rstrip("\n").split("\n"))
         about = "LLVM IR, as the code generator wrote it"
         found.append(_code("llvm", "LLVM", group, lines, f"{expression}.llvm", about, "llvm"))
     if trace.ptx:
@@ -187,7 +187,7 @@ def _assembly(trace: Trace, expression: str, group: str, later: bool) -> Section
         text = trace.assembly or ""
     except KernelError as error:
         return Section(
-            "assembly", "assembly", group, (Line(numbers.complaint(error)),), call, about, "not listed", "asm"
+            "assembly", "assembly", group, (ListingLine(numbers.complaint(error)),), call, about, "not listed", "asm"
         )
     title = "x86 assembly" if "x86" in text or "%r" in text else "assembly"
     return _code("assembly", title, group, _listing(assembly_lines(text), trace), call, about, "asm")
@@ -203,21 +203,23 @@ def _sass(trace: Trace, expression: str, group: str, later: bool) -> Section:
     except KernelError as error:
         listing, missing = None, numbers.complaint(error)
     if listing is None:
-        return Section("sass", "SASS", group, (Line(missing),), call, about, "not disassembled", "sass")
+        return Section("sass", "SASS", group, (ListingLine(missing),), call, about, "not disassembled", "sass")
     return _code("sass", "SASS", group, _listing(listing.lines, trace), f"{call}.text", about, "sass")
 
 
-def _listing(lines: Iterable, trace: Trace) -> tuple[Line, ...]:
+def _listing(lines: Iterable, trace: Trace) -> tuple[ListingLine, ...]:
     """Lines of machine code with the line of the kernel's own file: of the code, or of the call it was inlined at."""
     found = []
     for line in lines:
         places = [(line.file, line.line), *line.callers]
         number = next((n for file, n in places if file == trace.file), None)
-        found.append(Line(line.text, number))
+        found.append(ListingLine(line.text, number))
     return tuple(found)
 
 
-def _code(key: str, title: str, group: str, lines: tuple[Line, ...], call: str, about: str, language: str) -> Section:
+def _code(
+    key: str, title: str, group: str, lines: tuple[ListingLine, ...], call: str, about: str, language: str
+) -> Section:
     detail = numbers.plural(len(lines), "line")
     return Section(key, title, group, lines, call, about, detail, language)
 
@@ -227,12 +229,14 @@ def times_section(traces: Iterable[tuple[str, Trace]], expression: str, group: s
     traces = list(traces)
     names = list(dict.fromkeys(name for _, trace in traces for name in trace.milliseconds))
     width = max(map(len, ["stage", *names]))
-    lines = [Line("stage".ljust(width) + "".join(f"{label:>14}" for label, _ in traces))]
+    lines = [ListingLine("stage".ljust(width) + "".join(f"{label:>14}" for label, _ in traces))]
     for name in names:
         cells = (trace.milliseconds.get(name) for _, trace in traces)
-        lines.append(Line(name.ljust(width) + "".join(f"{'' if ms is None else f'{ms:.2f}':>14}" for ms in cells)))
+        lines.append(
+            ListingLine(name.ljust(width) + "".join(f"{'' if ms is None else f'{ms:.2f}':>14}" for ms in cells))
+        )
     totals = (f"{trace.total_milliseconds:.2f}" for _, trace in traces)
-    lines.append(Line("in all".ljust(width) + "".join(f"{total:>14}" for total in totals)))
+    lines.append(ListingLine("in all".ljust(width) + "".join(f"{total:>14}" for total in totals)))
     detail = " and ".join(numbers.time(trace.total_milliseconds) for _, trace in traces)
     about = "Milliseconds for each stage"
     return Section("times", "compile times", group, tuple(lines), f"{expression}.milliseconds", about, detail)

@@ -2,7 +2,7 @@
 
 A layout is a handful of basis vectors, which the page evaluates; an address tile is a start and a step for each axis, or a table
 an axis, or a list; a mask is a box, or a table, or a list. So a program costs some hundred bytes, a few programs are saved, and a
-live kernel is asked for the others (`Tiles.programs`). Everything follows from scalars, the grid, and the shapes and strides
+live kernel is asked for the others (`TileView.programs`). Everything follows from scalars, the grid, and the shapes and strides
 of the arrays; no array is looked at.
 """
 
@@ -27,7 +27,7 @@ from blocknb.notebook.observe import Specialisation
 from blocknb.notebook.sections import line_of
 from blocknb.passes.support import program_order
 from blocknb.profile import tiles
-from blocknb.profile.addresses import Access, Addresses, bulk_parts, is_access, is_bulk, program_at
+from blocknb.profile.addresses import Addresses, TracedAccess, bulk_parts, is_access, is_bulk, program_at
 from blocknb.trace import Trace
 
 SAVED = 3  # programs from the first on; the last one is saved as well
@@ -43,7 +43,7 @@ NO_PROGRAMS = "The launch had no programs: its grid is empty."
 TOO_MANY = "The kernel has too many accesses to be shown tile by tile."
 
 
-class Tiles:
+class TileView:
     """The accesses of one trace for the GPU, launched as `made` was."""
 
     def __init__(self, trace: Trace, made: Specialisation):
@@ -223,7 +223,7 @@ class Tiles:
         found = self.addresses.of(self.place(number), max(0, trip))
         return {str(op): self._access(access, most) for op, access in found.items()}
 
-    def _access(self, access: Access, most: int | None) -> dict[str, Any]:
+    def _access(self, access: TracedAccess, most: int | None) -> dict[str, Any]:
         trips = {} if access.trips == 1 else {"trips": access.trips}
         mask = _mask(access.on)
         guessed = {"guessed": True} if access.guessed else {}
@@ -278,7 +278,7 @@ class Tiles:
         return extent
 
 
-def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], Tiles | None]:
+def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[str, Any], TileView | None]:
     """The document's part for the first trace that is a GPU's, and what answers for more programs; else why there is none."""
     view, trace = next(((i, t) for i, t in enumerate(traces) if t is not None and t.target.is_gpu), (0, None))
     if trace is None or not len(trace.stages) or trace.stages[-1].after.level != "memory":
@@ -287,7 +287,7 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
         return {"why": NO_LAUNCH}, None
     if not math.prod(made.grid):
         return {"why": NO_PROGRAMS}, None
-    found = Tiles(trace, made)
+    found = TileView(trace, made)
     part = found.part()
     text = pack(part)
     for name in ("map", "programs"):  # what a live kernel can give again goes first

@@ -14,10 +14,10 @@ from blocknb.errors import KernelError
 from blocknb.notebook import numbers
 from blocknb.notebook.blobs import pack
 from blocknb.notebook.observe import Specialisation
-from blocknb.notebook.sections import Line, Section, line_of
+from blocknb.notebook.sections import ListingLine, Section, line_of
 from blocknb.profile.occupancy import occupancy
-from blocknb.profile.spans import Timeline
 from blocknb.profile.timeline import has_timeline, timeline
+from blocknb.profile.timeline_spans import Timeline
 from blocknb.trace import Trace
 
 MOST_STEPS = 6000  # ops, so that a card does not wait for its picture
@@ -81,5 +81,5 @@ def section(found: Timeline, expression: str, group: str) -> Section:
     key = "░ copy under way   - waits in its slot   █ product   ▒ arithmetic   s store   · waits"
     texts = [*found.text().split("\n"), "", key, f"{found.end:,.0f} clocks{' and more' if found.cut else ''}. {ABOUT}"]
     detail = f"products under way {found.busy:.0%} of the time"
-    lines = tuple(Line(text) for text in texts)
+    lines = tuple(ListingLine(text) for text in texts)
     return Section("timeline", "timeline", group, lines, f"{expression}.stages", "What is under way when", detail)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.analysis.effects import global_operands, mask_of
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Block, Func, Op, Value, walk
 from blocknb.ir.traversal import reachable
@@ -33,7 +33,7 @@ _COMPUTED = named("preserves_elements", "rematerializable", "move", "reduce") | 
 
 
 @dataclass(frozen=True)
-class Access:
+class TracedAccess:
     """What one op touches in one program. `array`: the parameter that the pointers come from; `offsets`: bytes from where it points
     to, int64 in the tile's shape; `on`: the mask. `offsets` is None, and `why` says so in words, when they are not known; `guessed`
     when the mask depends on data and is taken to be on. `trips` of the innermost loop around it: 1 outside of loops, None unknown."""
@@ -99,10 +99,10 @@ class Addresses:
             elif name in scalars:
                 self.start[param] = np.asarray(scalars[name]).astype(param.type.dtype.numpy)
 
-    def of(self, program: Program, trip: int = 0) -> dict[int, Access]:
+    def of(self, program: Program, trip: int = 0) -> dict[int, TracedAccess]:
         """The accesses of one program by op id, in loops those of the trip (the last one, where there are fewer). Ops that the
         program does not reach are not in it."""
-        walker = _Walk(self, program, trip)
+        walker = _AddressWalk(self, program, trip)
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
         return {number: self._access(*found) for number, found in walker.found.items()}
@@ -110,7 +110,7 @@ class Addresses:
     def origins(self, op: int, programs: Sequence[Program]) -> list[int | None]:
         """For each program the byte offset of the first element that the op touches, in loops in the first trip; None where it is
         not known or not reached."""
-        walker = _Origins(self, np.asarray(programs, np.int64).reshape(-1, 3))
+        walker = _AddressOrigins(self, np.asarray(programs, np.int64).reshape(-1, 3))
         with np.errstate(all="ignore"):
             walker.block(self.func.body)
         pointers = walker.found[op][1] if op in walker.found else None
@@ -123,17 +123,17 @@ class Addresses:
         offsets = addresses - _base(number)
         return [int(x) if ok else None for x, ok in zip(offsets, valid, strict=True)]
 
-    def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> Access:
+    def _access(self, op: Op, pointers: Known, mask: Known, guessed: bool, trips: int | None) -> TracedAccess:
         shape = bulk_parts(op).buffer.type.shape if is_bulk(op) else global_operands(op)[0].type.shape
         on: np.ndarray = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
         if pointers is None:
-            return Access(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
+            return TracedAccess(op, "", None, on, trips, guessed, "the addresses depend on loaded data")
         addresses = np.broadcast_to(pointers, shape)
         numbers = np.unique((addresses[on] if on.any() else addresses) >> WINDOW_BITS) - 1
         if len(numbers) != 1 or not 0 <= numbers[0] < len(self.names):
-            return Access(op, "", None, on, trips, guessed, "the addresses lead to more than one array")
+            return TracedAccess(op, "", None, on, trips, guessed, "the addresses lead to more than one array")
         number = int(numbers[0])
-        return Access(op, self.names[number], addresses - _base(number), on, trips, guessed)
+        return TracedAccess(op, self.names[number], addresses - _base(number), on, trips, guessed)
 
 
 def _base(number: Any) -> Any:
@@ -144,7 +144,7 @@ def _base(number: Any) -> Any:
 # -- the walk ------------------------------------------------------------------------------------------------------------
 
 
-class _Walk:
+class _AddressWalk:
     """One program. Values that are not in `env` are unknown."""
 
     flat = False  # whether one element stands for a tile
@@ -156,7 +156,7 @@ class _Walk:
         self.found: dict[int, tuple[Op, Known, Known, bool, int | None]] = {}
         self.recording = True
         self.trips: tuple[int | None, ...] = (1,)
-        self.machine = interp.Machine(home.func, AddressSpace(), home.grid, program)
+        self.machine = interp_tile.Machine(home.func, AddressSpace(), home.grid, program)
 
     def block(self, block: Block) -> list[Known]:
         """Walks a block; what its terminator passes on."""
@@ -323,7 +323,7 @@ class _Walk:
         self.assign(op.results, results)
 
 
-class _Origins(_Walk):
+class _AddressOrigins(_AddressWalk):
     """All programs at once: a value is an array with a number for each program, the first element where it is a tile."""
 
     flat = True
@@ -356,13 +356,13 @@ class _Origins(_Walk):
             return [np.asarray(op.attrs["start"], np.int32)]
         if op.name == "const":
             kind = op.attrs["type"]
-            return [np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype))]
+            return [np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(kind.dtype))]
         if op.name == "num_programs":
             return [np.asarray(self.home.grid[op.attrs["axis"]], np.int32)]
         if op.name in SAME_PLACE or (op.name == "part" and not op.attrs["index"]):
             return known
         if OPS[op.name].kind == "elementwise":
-            return [np.asarray(interp.elementwise(op, known))]
+            return [np.asarray(interp_tile.elementwise(op, known))]
         return [None] * len(op.results)
 
     def branch(self, op: Op) -> None:

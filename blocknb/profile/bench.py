@@ -10,12 +10,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from blocknb.errors import KernelError
-from blocknb.profile.suite.runner import Options
+from blocknb.profile.bench_table import Row, show
+from blocknb.profile.suite.runner import BenchOptions
 
-Row = dict[str, Any]
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {}
 INTERRUPTED = 130  # the exit status, as of a shell
 
@@ -23,25 +22,6 @@ INTERRUPTED = 130  # the exit status, as of a shell
 def benchmark(function: Callable[[], list[Row]]) -> Callable[[], list[Row]]:
     BENCHMARKS[function.__name__] = function
     return function
-
-
-def show(title: str, rows: list[Row]) -> None:
-    """A plain table: the columns are the keys of the first row."""
-    print(f"\n{title}")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [[_cell(row.get(c, "")) for c in columns] for row in rows]
-    widths = [max(len(c), *(len(line[i]) for line in cells)) for i, c in enumerate(columns)]
-    for line in [columns, *cells]:
-        print(
-            "  "
-            + "  ".join(
-                text.ljust(w) if i == 0 else text.rjust(w) for i, (text, w) in enumerate(zip(line, widths, strict=True))
-            )
-        )
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 # -- the limits of this machine
@@ -52,7 +32,7 @@ def ceilings() -> list[Row]:
     """Measures the limits of this machine's devices anew, which rooflines compare with: memory, caches, FP32, tensor cores."""
     from blocknb.profile import ceilings as limits
     from blocknb.runtime import machine
-    from blocknb.runtime.arguments import HOST
+    from blocknb.runtime.kinds import HOST
 
     rows: list[Row] = []
     gpu = machine.current_gpu()
@@ -146,7 +126,7 @@ def listing() -> str:
     )
 
 
-def run(wanted: Sequence[str], options: Options, path: str = "") -> int:
+def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
     """Runs the named benchmarks (all of them when none is named; some names are of `groups`). Returns an exit status.
 
     Those of kernels run first and together. Rows go to the file `path`, as JSON, if it is given.

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from blocknb.profile.bench_table import Row, show
+
 SCRIPT = Path(__file__).with_name("compile_peer.py")
 KERNELS = ("add", "softmax", "layer norm", "matmul")
 ROUNDS = 7
@@ -24,8 +24,6 @@ ROUNDS = 7
 
 def run(rounds: int = ROUNDS) -> list[Row]:
     """Measures everything, prints the tables, and returns their rows."""
-    from blocknb.profile.bench import show
-
     peers = {"ours": sys.executable}
     if other := os.environ.get("BLOCKNB_TRITON_PYTHON"):
         peers["Triton"] = other

@@ -24,9 +24,9 @@ import numpy as np
 
 from blocknb.errors import Unsupported
 from blocknb.profile.timing import Timings, interleaved, llc_bytes
-from blocknb.runtime import cache, machine
-from blocknb.runtime.arguments import HOST
+from blocknb.runtime import cache, cuda, machine
 from blocknb.runtime.host import thread_count
+from blocknb.runtime.kinds import HOST
 
 VERSION = 4  # of the way of measuring: a change makes old files useless
 Clock = Callable[[Callable[[], Any]], float]
@@ -118,9 +118,8 @@ def name_of(device: int) -> str:
     if device == HOST:
         threads = thread_count()
         return f"{_cpu_model()}, {threads} thread{'s' * (threads > 1)}"
-    from blocknb.runtime import driver
 
-    return str(driver.cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
+    return str(cuda.cupy().cuda.runtime.getDeviceProperties(device)["name"].decode())
 
 
 @functools.cache
@@ -413,9 +412,8 @@ def _current(device: int) -> Iterator[None]:
     if device == HOST:
         yield
         return
-    from blocknb.runtime import driver
 
-    with driver.cupy().cuda.Device(device):
+    with cuda.cupy().cuda.Device(device):
         yield
 
 
@@ -428,9 +426,7 @@ def _path(device: int) -> Path:
         parts += (llc_bytes(), np.__version__)
     else:
         machine.properties(device)
-        from blocknb.runtime import driver
-
-        parts += (int(driver.cupy().cuda.runtime.driverGetVersion()),)
+        parts += (int(cuda.cupy().cuda.runtime.driverGetVersion()),)
     return Path(cache.default_root(), "ceilings", f"{cache.key(*parts)[:32]}.json")
 
 

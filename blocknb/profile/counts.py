@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.interp import elementwise
+from blocknb.ir.interp_tile import elementwise
 from blocknb.language.ops import OPS, TERMINATORS
 
 Grid = tuple[int, int, int]
@@ -41,14 +41,14 @@ def dot_flops(func: Func, scalars: Mapping[str, Any], grid: Grid) -> Flops | Non
     if not _has_dot(func.body) or not programs:
         return Flops(0)
     try:
-        return Flops(_Walk(func, scalars, grid, None).total() * programs)
+        return Flops(_CountWalk(func, scalars, grid, None).total() * programs)
     except _Unknown:
         pass
     try:
         if programs <= SAMPLE:
-            return Flops(sum(_Walk(func, scalars, grid, _program(i, grid)).total() for i in range(programs)))
+            return Flops(sum(_CountWalk(func, scalars, grid, _program(i, grid)).total() for i in range(programs)))
         picked = np.random.default_rng(0).choice(programs, SAMPLE, replace=False)
-        found = sum(_Walk(func, scalars, grid, _program(int(i), grid)).total() for i in picked)
+        found = sum(_CountWalk(func, scalars, grid, _program(int(i), grid)).total() for i in picked)
         return Flops(found * programs // SAMPLE, exact=False)
     except _Unknown:
         return None
@@ -75,7 +75,7 @@ def _program(index: int, grid: Grid) -> Grid:
     return index % grid[0], index // grid[0] % grid[1], index // (grid[0] * grid[1])
 
 
-class _Walk:
+class _CountWalk:
     """One program; `program` None stands for any. Values that are not in `env` are unknown."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Grid, program: Grid | None):

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from blocknb.ir.core import Block, Func, Op, Value, walk
-from blocknb.ir.interp import elementwise, numpy_dtype
+from blocknb.ir.interp_tile import elementwise, numpy_dtype
 from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer
-from blocknb.profile import spread
-from blocknb.profile.spread import Spread
+from blocknb.profile import factored_tiles
+from blocknb.profile.factored_tiles import Spread
 
 SHAPES = named("shape")
 
@@ -128,7 +128,7 @@ class Evaluator:
             found = batch.env.get(value)
             if type(found) is not tuple:
                 return [], found.why if isinstance(found, Unknown) else "a value that is not followed"
-            arrays.append(np.broadcast_to(spread.whole(found).reshape(-1), batch.size))
+            arrays.append(np.broadcast_to(factored_tiles.whole(found).reshape(-1), batch.size))
         return arrays, ""
 
     def _for(self, op: Op, batch: Batch) -> None:
@@ -232,7 +232,7 @@ class Evaluator:
             if len(groups) == 1:
                 batch.env[value] = groups[0][1]
             elif all(type(found) is tuple for _, found in groups):
-                batch.env[value] = spread.joined(groups, batch.size)
+                batch.env[value] = factored_tiles.joined(groups, batch.size)
             else:
                 missing = next(
                     (f for _, f in groups if isinstance(f, Unknown)), Unknown("a value that is not followed")
@@ -284,7 +284,7 @@ class Evaluator:
 
 def _of(value: Any, chosen: np.ndarray, programs: int) -> Any:
     """What is known of a value, for some of the programs."""
-    return spread.take(value, chosen, programs) if type(value) is tuple else value
+    return factored_tiles.take(value, chosen, programs) if type(value) is tuple else value
 
 
 def reshaped(op: Op, parts: Spread) -> Spread:
@@ -315,28 +315,28 @@ def lazily(op: Op, args: list[Spread]) -> Spread | None:
     if op.name == "cmp":
         kind = op.args[0].type.dtype
         small = isinstance(kind, Pointer) or (kind.is_integer and (kind.is_signed or kind.bits < 64))
-        return spread.decided(op.attrs["pred"], *args) if small else None
+        return factored_tiles.decided(op.attrs["pred"], *args) if small else None
     if isinstance(type, Pointer):
         if op.name == "ptradd":
             size = op.args[0].type.dtype.element.bytes
-            moved = spread.scaled(tuple(p.astype(np.int64) for p in args[1]), np.asarray(size, np.int64))
-            return None if moved is None else spread.add(args[0], moved)
+            moved = factored_tiles.scaled(tuple(p.astype(np.int64) for p in args[1]), np.asarray(size, np.int64))
+            return None if moved is None else factored_tiles.add(args[0], moved)
         return None
     if op.name == "and" and type.kind == "bool":
-        return spread.gathered((*args[0], *args[1]))
+        return factored_tiles.gathered((*args[0], *args[1]))
     if type.kind not in ("int", "uint"):
         return None
     match op.name:
         case "add":
-            return spread.add(*args)
+            return factored_tiles.add(*args)
         case "mul":
             for a, b in (args, args[::-1]):
                 if len(b) == 1 and b[0].size == len(b[0]):
-                    return spread.scaled(a, b[0])
+                    return factored_tiles.scaled(a, b[0])
         case "cast":
             source, low_high = op.args[0].type.dtype, np.iinfo(type.numpy)
             if source.kind in ("int", "uint"):
-                low, high = spread.bounds(args[0])
+                low, high = factored_tiles.bounds(args[0])
                 ends = [f(p) for p in args[0] for f in (np.min, np.max)]
                 if low_high.min <= min(low, *ends) and max(high, *ends) <= low_high.max:
                     return tuple(p.astype(type.numpy) for p in args[0])
@@ -345,7 +345,7 @@ def lazily(op: Op, args: list[Spread]) -> Spread | None:
 
 def written_out(op: Op, args: list[Spread]) -> Spread:
     """The op table's meaning on whole arrays, which are no larger than they must be."""
-    return (elementwise(op, np.broadcast_arrays(*map(spread.whole, args))),)
+    return (elementwise(op, np.broadcast_arrays(*map(factored_tiles.whole, args))),)
 
 
 def needed(func: Func) -> set[Value]:

@@ -6,28 +6,28 @@ gives a rate: see `ceilings`, which launches them.
 
 from __future__ import annotations
 
-import blocknb
 import blocknb.language as bl
+from blocknb.runtime.kernel import kernel
 
 SHARED_READS = 16  # of 16 bytes, by each thread in a trip of `shared_kernel`
 PRODUCT = (128, 256, 128)  # M, N and K of a product of `product_kernel`
 FMA_CHAIN = {"cpu": 8, "cuda": 32}  # of each element in a trip of `fma_kernel`
 
 
-@blocknb.kernel
+@kernel
 def copy_kernel(x, y, n, BLOCK: bl.constexpr):
     at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
     bl.store(y + at, bl.load(x + at, mask=at < n), mask=at < n)
 
 
-@blocknb.kernel
+@kernel
 def update_kernel(x, n, BLOCK: bl.constexpr):
     """Reads and writes the same memory: a CPU need not fetch what it is about to overwrite."""
     at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
     bl.store(x + at, bl.load(x + at, mask=at < n) + 1.0, mask=at < n)
 
 
-@blocknb.kernel
+@kernel
 def read_kernel(x, out, BLOCK: bl.constexpr, TRIPS: bl.constexpr):
     """Each program adds up TRIPS blocks beside each other."""
     start = bl.program_id(0).to(bl.int64) * (BLOCK * TRIPS)
@@ -37,13 +37,13 @@ def read_kernel(x, out, BLOCK: bl.constexpr, TRIPS: bl.constexpr):
     bl.store(out + bl.program_id(0), bl.sum(total, axis=0))
 
 
-@blocknb.kernel
+@kernel
 def fill_kernel(x, BLOCK: bl.constexpr):
     at = bl.program_id(0).to(bl.int64) * BLOCK + bl.arange(0, BLOCK)
     bl.store(x + at, bl.zeros((BLOCK,), bl.float32))
 
 
-@blocknb.kernel
+@kernel
 def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
     """Reads `trips` of the array's blocks, each program beginning at another one, past the cache closest to the core."""
     pid = bl.program_id(0)
@@ -54,7 +54,7 @@ def reread_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
     bl.store(out + pid * BLOCK + bl.arange(0, BLOCK), total)
 
 
-@blocknb.kernel
+@kernel
 def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
     """The same with one number for a total, which a CPU keeps in its registers."""
     pid, total = bl.program_id(0), 0.0
@@ -64,7 +64,7 @@ def reread_sum_kernel(x, out, blocks, trips, BLOCK: bl.constexpr):
     bl.store(out + pid, total)
 
 
-@blocknb.kernel
+@kernel
 def shared_kernel(out, trips, THREADS: bl.constexpr):
     """Each thread reads 16 bytes of shared memory again and again, beside its neighbours': no bank conflicts."""
     seen = bl.arange(0, THREADS)
@@ -90,7 +90,7 @@ def shared_kernel(out, trips, THREADS: bl.constexpr):
     bl.store(out + bl.program_id(0) * THREADS + bl.arange(0, THREADS), seen)
 
 
-@blocknb.kernel
+@kernel
 def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
     at = bl.program_id(0) * BLOCK + bl.arange(0, BLOCK)
     factor = bl.load(x + at)
@@ -101,7 +101,7 @@ def fma_kernel(x, out, trips, BLOCK: bl.constexpr, CHAIN: bl.constexpr):
     bl.store(out + at, value)
 
 
-@blocknb.kernel
+@kernel
 def product_kernel(a, b, out, trips, M: bl.constexpr, N: bl.constexpr, K: bl.constexpr, FORM: bl.constexpr):
     """The product of two tiles of bytes, seen as FORM, again and again."""
     row, column, inner = bl.arange(0, M), bl.arange(0, N), bl.arange(0, K)

@@ -23,7 +23,7 @@ from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import BANKS, WORD_BYTES, conflicts, vector_access
-from blocknb.profile.addresses import Access
+from blocknb.profile.addresses import TracedAccess
 from blocknb.target import Target
 
 SECTOR_BYTES = 32
@@ -66,7 +66,7 @@ def owners(op: Op, layout: Layout) -> np.ndarray:
     return (warps & layout.replicated_warp_bits == 0) & (lanes & layout.replicated_lane_bits == 0)
 
 
-def traffic(access: Access, layout: Layout, groups: Sequence[tuple[int, ...]], element_bytes: int) -> Traffic:
+def traffic(access: TracedAccess, layout: Layout, groups: Sequence[tuple[int, ...]], element_bytes: int) -> Traffic:
     """What the memory system sees of an access whose offsets are known. Lanes that are masked off ask for nothing."""
     assert access.offsets is not None
     first = layout.indices()[:, :, [group[0] for group in groups]].transpose(0, 2, 1)  # [warps, instructions, lanes]

@@ -16,8 +16,8 @@ import numpy as np
 
 from blocknb.ir.core import Func
 from blocknb.language.ops import named
-from blocknb.profile.agents import Machine
-from blocknb.profile.spans import Rates, Timeline
+from blocknb.profile.schedule_model import ScheduleModel
+from blocknb.profile.timeline_spans import Rates, Timeline
 
 H200 = Rates()
 MOST_STEPS = 30_000  # ops; what is behind is left out
@@ -38,7 +38,7 @@ def timeline(
     so that each has one program); `programs`: of another kernel, how many CTAs run one after another. Raises Undecided where loaded
     data decide on the way of the program."""
     count = max(1, int(np.prod(grid)))
-    machine = Machine(func, scalars, grid, min(count, ctas or count), rates, most)
+    machine = ScheduleModel(func, scalars, grid, min(count, ctas or count), rates, most)
     for number in range(1 if func.attrs.get("persistent") else min(programs, count)):
         machine.begin(number)
         with np.errstate(all="ignore"):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blocknb.runtime.recent import unobserved
+from blocknb.runtime.launch_context import unobserved
 
 FLUSH_BYTES = 256 << 20  # more than four times the L2 cache of an H200
 LEAST_ROUNDS = 3  # of a budget in seconds: fewer have no spread

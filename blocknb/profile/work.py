@@ -23,10 +23,10 @@ import numpy as np
 
 from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ATOMICS, MASK_AT, OPS, REDUCTIONS, named
-from blocknb.profile import spread
+from blocknb.profile import factored_tiles
 from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
-from blocknb.profile.spread import Spread
-from blocknb.profile.unique import Touched, touch
+from blocknb.profile.factored_tiles import Spread
+from blocknb.profile.unique_bytes import Touched, touch
 
 BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
 LARGEST = 1 << 22  # elements of the largest array
@@ -218,7 +218,7 @@ class _Counter(Evaluator):
         """How many elements of all programs' tiles are on."""
         if mask is ALL:
             return math.prod(shape) * batch.size
-        return int(spread.true_counts(mask, shape, batch.size).sum())
+        return int(factored_tiles.true_counts(mask, shape, batch.size).sum())
 
     def elementwise(self, op: Op, batch: Batch) -> None:
         each = FLOPS[op.name]
@@ -242,14 +242,16 @@ class _Counter(Evaluator):
         if rows is None or len(a.type.shape) > 2:
             self.add(issued, issued, issued)
             return
-        found = spread.true_counts(rows, (m,), batch.size) * spread.true_counts(columns, (n,), batch.size)
-        useful = 2 * int((found * spread.true_counts(inner, (k,), batch.size)).sum()) * self.scale
+        found = factored_tiles.true_counts(rows, (m,), batch.size) * factored_tiles.true_counts(
+            columns, (n,), batch.size
+        )
+        useful = 2 * int((found * factored_tiles.true_counts(inner, (k,), batch.size)).sum()) * self.scale
         self.add(useful, issued, useful)
         left, right = _sides(live_a, 0), _sides(live_b, 1)
         if left is not None and right is not None:
             result = (*(p[:, :, None] for p in left), *(p[:, None, :] for p in right))
             if any(p.size > 1 for p in result):
-                batch.env["live", op.result] = spread.gathered(result)
+                batch.env["live", op.result] = factored_tiles.gathered(result)
 
     def combine(self, op: Op, batch: Batch) -> None:
         each = sum(
@@ -282,7 +284,7 @@ class _Counter(Evaluator):
     def useful(self, value: Value, args: tuple[Value, ...], batch: Batch) -> Spread | None:
         found = [self.demanded(value, batch), *(self.live(a, batch) for a in args)]
         parts = {id(p): p for mask in found if mask is not ALL for p in mask}
-        return spread.gathered(parts.values()) if parts else ALL
+        return factored_tiles.gathered(parts.values()) if parts else ALL
 
     def validity(self, op: Op, batch: Batch) -> None:
         """Marks the elements of a result that come from elements which a mask had switched off."""
@@ -303,7 +305,7 @@ class _Counter(Evaluator):
             case _:
                 parts = {id(p): p for a in op.args for p in env.get(("live", a), ())}
                 if parts and all(a.type.shape == op.result.type.shape for a in op.args):
-                    env["live", op.result] = spread.gathered(parts.values())
+                    env["live", op.result] = factored_tiles.gathered(parts.values())
 
 
 def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
@@ -357,7 +359,7 @@ def _sides(live: Spread | None, side: int) -> Spread | None:
     """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if it is no product."""
     if live is ALL:
         return (np.ones((1, 1), bool),)
-    split = spread.by_axis(live, 2)
+    split = factored_tiles.by_axis(live, 2)
     if split is None:
         return None
     alone, by = split
@@ -366,21 +368,26 @@ def _sides(live: Spread | None, side: int) -> Spread | None:
 
 def _dot_parts(a: Spread | None, b: Spread | None, wanted: Spread | None) -> tuple[Any, Any, Any]:
     """Masks of rows, columns and the inner axis for which a dot is of use; None where masks are no products of axes."""
-    sides = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
-    if any(side is None for side in sides):
+    found = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
+    sides = [side for side in found if side is not None]
+    if len(sides) < len(found):
         return None, None, None
     a_rows, a_inner, b_inner, b_columns, rows, columns = sides
-    return spread.gathered(a_rows + rows), spread.gathered(b_columns + columns), spread.gathered(a_inner + b_inner)  # type: ignore[operator]
+    return (
+        factored_tiles.gathered(a_rows + rows),
+        factored_tiles.gathered(b_columns + columns),
+        factored_tiles.gathered(a_inner + b_inner),
+    )
 
 
 def _any(mask: Spread, axis: int, shape: tuple[int, ...]) -> Spread:
     """Where anything along an axis is on."""
-    split = spread.by_axis(mask, len(shape))
+    split = factored_tiles.by_axis(mask, len(shape))
     if split is None:
-        return (np.any(spread.whole(mask), axis=1 + axis),)
+        return (np.any(factored_tiles.whole(mask), axis=1 + axis),)
     alone, by = split
     rest = [i for i in range(len(shape)) if i != axis]
     expand = lambda array, at: array.reshape(len(array), *[1] * at, -1, *[1] * (len(rest) - 1 - at))  # noqa: E731
     parts = [expand(by[i], at) for at, i in enumerate(rest)]
     own = (alone & by[axis].any(1)) if len(alone) == len(by[axis]) or 1 in (len(alone), len(by[axis])) else alone
-    return spread.gathered([*parts, own.reshape(-1, *[1] * len(rest))])
+    return factored_tiles.gathered([*parts, own.reshape(-1, *[1] * len(rest))])

@@ -1,10 +1,11 @@
-"""What a launch sees of its arguments: `describe(value)` gives a Kind, on which the compiler specialises, and the raw value.
+"""How a launch describes its arguments: `describer(value)(value)` gives a Kind, on which the compiler specializes, and the raw value.
 
-A repeated launch must cost microseconds, so Kinds are interned: equal arguments give the very same object, and the key of a
-launch plan is a tuple of identities. How a value is described depends on its Python type alone and is looked up by it: NumPy
-arrays and torch CPU tensors are memory of the host, CuPy arrays, torch CUDA tensors and whatever offers
-`__cuda_array_interface__` or DLPack memory of a GPU, taken where it lies without a copy. The one trick: NumPy needs a
-microsecond to tell an array's address, reading its C struct a sixth of that (checked against NumPy's own word on import).
+The Python type of a value alone decides which function describes it, so launches look that up in a table. NumPy arrays and torch CPU
+tensors are host memory. CuPy arrays, torch CUDA tensors, and whatever offers `__cuda_array_interface__` or DLPack are device memory,
+which is used in place, without a copy. Types of our own register their function (`describe_by`): see `descriptor` and `interface`.
+
+NumPy takes a microsecond to return an array's address. Reading the `PyArrayObject` takes a sixth of that, so launches do it where a
+check at import time shows that the address lies where it is expected.
 """
 
 from __future__ import annotations
@@ -12,179 +13,31 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.language.constants import classes, like
-from blocknb.runtime.descriptor import TensorDescriptor
-from blocknb.runtime.interface import MockTensor, TensorWrapper
-
-HOST = -1  # the device number of host memory; GPUs count from 0
-ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Kind:
-    """What specialisation sees of an argument; interned, so equal kinds are the same object.
-
-    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer also 8 or what
-    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number,
-    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's
-    stream. `constant` holds the value of a constant in a one-element tuple.
-    """
-
-    type: Any
-    divisibility: int = 1
-    device: int | None = None
-    readonly: bool = False
-    library: str = ""
-    constant: tuple[Any, ...] = ()
-
-    @property
-    def is_pointer(self) -> bool:
-        return isinstance(self.type, t.Pointer)
-
-    def __str__(self) -> str:
-        if self.type is None:
-            return repr(self.constant[0])
-        if isinstance(self.type, Tuple):
-            return str(self.type)
-        divisor = f":{self.divisibility}" if self.divisibility > 1 else ""
-        if isinstance(self.type, t.Descriptor):
-            return f"{self.type}{divisor}"
-        star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
-        return f"{star}{dtype.name if dtype.is_float else dtype.short}{divisor}"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Tuple:
-    """The type of a tuple of arguments: the Kinds of its elements, and its class, which is `tuple` or a namedtuple's."""
-
-    parts: tuple[Kind, ...]
-    made_by: Any = tuple
-
-    def __str__(self) -> str:
-        return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
-
-    @property
-    def structure(self) -> str:
-        """Which classes its tuples are of, and how they stand in each other."""
-        inner = (part.type.structure if isinstance(part.type, Tuple) else "" for part in self.parts)
-        return f"{self.made_by.__qualname__}{getattr(self.made_by, '_fields', '')}({','.join(inner)})"
-
-    @property
-    def make(self) -> Callable[[Iterable[Any]], tuple]:
-        return getattr(self.made_by, "_make", tuple)
-
-
-@functools.cache
-def tuple_kind(parts: tuple[Kind, ...], made_by: Any = tuple) -> Kind:
-    """The Kind of a tuple of arguments of these Kinds."""
-    return Kind(Tuple(parts, made_by), library="torch" if any(part.library == "torch" for part in parts) else "")
-
-
-def flat(names: Iterable[str], kinds: Iterable[Kind], *columns: Iterable[Any]) -> Iterator[tuple]:
-    """(name, Kind, and an element of each column) of every argument; in the place of a tuple those of its elements, which are called
-    `x.0`, `x.1`, ..."""
-    for name, kind, *cells in zip(names, kinds, *columns, strict=True):
-        if isinstance(kind.type, Tuple):
-            yield from flat([f"{name}.{i}" for i in range(len(kind.type.parts))], kind.type.parts, *cells)
-        else:
-            yield name, kind, *cells
-
-
-def spelled(name: str) -> str:
-    """The name of an argument or of a tuple's element as one writes it: x[0][1] for `x.0.1`."""
-    first, *rest = name.split(".")
-    return first + "".join(f"[{i}]" for i in rest)
-
-
-@functools.cache
-def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = False, library: str = "") -> Kind:
-    """The Kind of an array of that dtype on that device, whose address is a multiple of 16 or not."""
-    return Kind(t.Pointer(dtype), 16 if aligned else 1, device, readonly, library)
-
-
-def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
-    """The Kind of a number passed at run time."""
-    return multiple_kind(dtype, 16 if divisible else 1)
-
-
-def integer_kind(dtype: t.DType, value: int) -> Kind:
-    """The Kind of an integer passed at run time: a multiple of 16, of 8 (16 bytes of 16-bit elements), or neither."""
-    return multiple_kind(dtype, {0: 16, 8: 8}.get(value & 15, 1))
-
-
-@functools.cache
-def multiple_kind(dtype: t.DType, divisor: int) -> Kind:
-    """The Kind of a number passed at run time, of which that is known to be a divisor."""
-    return Kind(dtype, divisor)
-
-
-@functools.cache
-def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, readonly: bool, library: str) -> Kind:
-    """The Kind of a tensor descriptor, whose last size is a multiple of 16 or not."""
-    return Kind(type, 16 if divisible else 1, device, readonly, library)
-
-
-@functools.cache
-def _constant(types: Any, value: Any, text: str) -> Kind:
-    return Kind(None, constant=(value,))
-
-
-def constant_kind(value: Any) -> Kind:
-    """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
-    if type(value) is int:
-        return _constant(int, value, "")
-    value = _frozen(value)
-    try:
-        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
-        return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
-    except TypeError:
-        raise LaunchError(
-            f"a value of type {type(value).__name__} cannot be a constant of a kernel",
-            hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
-        ) from None
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return like(value, map(_frozen, value)) if isinstance(value, tuple) else tuple(map(_frozen, value))
-    if isinstance(value, (set, frozenset)):  # `without={"coalesce"}`
-        return tuple(sorted(map(_frozen, value), key=repr))
-    if isinstance(value, np.generic):
-        return value.item()
-    return value.value if type(value).__name__ == "constexpr" else value
-
-
-def plain(kind: Kind) -> Kind:
-    """The Kind without what specialisation learnt from the value: for parameters of `do_not_specialize`."""
-    if kind is ONE:
-        return _INT32
-    if kind.type is None:
-        return kind
-    if isinstance(kind.type, Tuple):
-        return tuple_kind(tuple(map(plain, kind.type.parts)), kind.type.made_by)
-    if isinstance(kind.type, t.Descriptor):
-        return descriptor_kind(kind.type, False, kind.device, kind.readonly, kind.library)
-    if isinstance(kind.type, t.Pointer):
-        return pointer_kind(
-            kind.type.element, False, HOST if kind.device is None else kind.device, kind.readonly, kind.library
-        )
-    return scalar_kind(kind.type)
+from blocknb.runtime import cuda
+from blocknb.runtime.kinds import (
+    ANYWHERE,
+    HOST,
+    NONE,
+    ONE,
+    Kind,
+    constant_kind,
+    integer_kind,
+    pointer_kind,
+    scalar_kind,
+    tuple_kind,
+)
 
 
 def _given(kind: Kind) -> tuple[Kind, None]:
     return kind, None
 
-
-ONE = constant_kind(1)
-NONE = constant_kind(None)
 
 # ---- numbers ------------------------------------------------------------------------------------------------------------
 
@@ -192,7 +45,7 @@ _INTEGERS = tuple(
     (tuple(integer_kind(d, low_bits) for low_bits in range(16)), lo, hi)
     for d, lo, hi in ((t.int32, -(2**31), 2**31), (t.int64, -(2**63), 2**63), (t.uint64, 0, 2**64))
 )
-_INT32, _BOOL, _FLOAT = map(scalar_kind, (t.int32, t.int1, t.float32))
+_BOOL, _FLOAT = map(scalar_kind, (t.int1, t.float32))
 
 
 def _int(value: int) -> tuple[Kind, Any]:
@@ -358,15 +211,13 @@ def _cupy(array: Any) -> tuple[Kind, int]:
 
 
 def _cuda_interface(value: Any) -> tuple[Kind, int]:
-    from blocknb.runtime import driver
-
     interface = value.__cuda_array_interface__
     address, readonly = interface["data"]
-    driver.wait_for(interface.get("stream"))
+    cuda.wait_for(interface.get("stream"))
     dtype = dtype_of(np.dtype(interface["typestr"]))
     if address % dtype.bytes:
         raise _misaligned(dtype.bytes - 1)
-    return pointer_kind(dtype, address % 16 == 0, driver.device_of(address), bool(readonly)), address
+    return pointer_kind(dtype, address % 16 == 0, cuda.device_of(address), bool(readonly)), address
 
 
 def _dlpack(value: Any) -> tuple[Kind, int]:
@@ -392,19 +243,6 @@ def _addressed(value: Any) -> tuple[Kind, int]:
     return pointer_kind(dtype_of(value.dtype), address % 16 == 0, places[name]), address
 
 
-def _reinterpreted(wrapper: TensorWrapper) -> tuple[Kind, int]:
-    kind, address = describer(wrapper.base)(wrapper.base)
-    place = HOST if kind.device is None else kind.device
-    return pointer_kind(dtype_of(wrapper.dtype), address % 16 == 0, place, kind.readonly, kind.library), address
-
-
-def _descriptor(desc: TensorDescriptor) -> tuple[Kind, tuple[int, ...]]:
-    kind, address = describer(desc.base)(desc.base)
-    type_ = desc.type(kind, address)
-    found = descriptor_kind(type_, desc.shape[-1] % 16 == 0, kind.device, kind.readonly, kind.library)
-    return found, (address, *desc.shape, *desc.strides[:-1])
-
-
 def _tuple(value: tuple) -> tuple[Kind, Any]:
     if not value:
         return constant_kind(value), None
@@ -417,10 +255,6 @@ def _tuple(value: tuple) -> tuple[Kind, Any]:
         kinds.append(kind)
         raws.append(raw)
     return tuple_kind(tuple(kinds), type(value) if hasattr(value, "_make") else tuple), raws
-
-
-def _mock(tensor: MockTensor) -> tuple[Kind, int]:
-    return pointer_kind(dtype_of(tensor.dtype), True, ANYWHERE), 0
 
 
 def _refuse(value: Any) -> tuple[Kind, Any]:
@@ -449,19 +283,27 @@ DESCRIBE: dict[type, Describe] = {
     np.ndarray: _numpy,
     t.DType: _fixed,
     Kind: _given,
-    MockTensor: _mock,
-    TensorWrapper: _reinterpreted,
-    TensorDescriptor: _descriptor,
 }
 _BY_NAME: dict[tuple[str, str], Describe] = {
-    ("triton", "TensorDescriptor"): lambda d: _descriptor(
-        TensorDescriptor(d.base, d.shape, d.strides, d.block_shape, d.padding)
-    ),
     ("torch", "Tensor"): _torch,
     ("cupy", "ndarray"): _cupy,
     ("ml_dtypes", "bfloat16"): _numpy_scalar,
     **{("ml_dtypes", name): _numpy_scalar for name in t.FLOAT8_NAMES},
 }
+#: The types whose subclasses are described as they are.
+_INHERITED: set[type] = {np.ndarray, int, float, tuple}
+
+
+def describe_by(
+    type_: type, function: Describe, subclasses: bool = False, foreign: tuple[str, str] | None = None
+) -> None:
+    """Registers the function that describes values of a type, and of its subclasses where they look alike. `foreign` names a class of
+    another package, (package, class), whose values the function takes, too."""
+    DESCRIBE[type_] = function
+    if subclasses:
+        _INHERITED.add(type_)
+    if foreign is not None:
+        _BY_NAME[foreign] = function
 
 
 def describer(value: Any) -> Describe:
@@ -480,7 +322,7 @@ def _find(value: Any) -> Describe:
     for base in type_.__mro__:
         if found := _BY_NAME.get((base.__module__.split(".")[0], base.__name__)):
             return found
-        if base in (np.ndarray, int, float, tuple, TensorDescriptor):
+        if base in _INHERITED:
             return DESCRIBE[base]
     if isinstance(value, np.generic):
         return _numpy_scalar

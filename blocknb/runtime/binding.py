@@ -19,7 +19,7 @@ from typing import Any
 
 from blocknb.errors import KernelError, LaunchError, Loc
 from blocknb.frontend.source import MISSING, Parameter, Source
-from blocknb.runtime.moduli import moduli
+from blocknb.runtime.divisor_specialization import moduli
 
 #: The launch options and their defaults. `checked` and `debug` are None for: as the device has it (see `passes.bounds_checks`); `num_warps`
 #: and `num_stages` for: nobody names a number (see `passes.choose_num_warps` and `passes.support.stages`).
@@ -58,7 +58,7 @@ class Binding:
     which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
     by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
     launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
-    Python types (a Repeated; None after one launch, or where it cannot be seen)."""
+    Python types (a FastLaunch; None after one launch, or where it cannot be seen)."""
 
     source: Source
     positional: int

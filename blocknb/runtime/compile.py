@@ -9,24 +9,28 @@ running the front end and the passes, but only when somebody looks.
 from __future__ import annotations
 
 import collections
+import functools
 import importlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blocknb import forks
 from blocknb.codegen import toolchain
-from blocknb.frontend.dependencies import Dependencies, HostCall, dependencies, of_constant
-from blocknb.frontend.description import MADE
-from blocknb.frontend.source import Source, source_of
+from blocknb.frontend.dependencies import Dependencies, HostCall
+from blocknb.frontend.source import Source
 from blocknb.runtime import cache, machine, readback, record
-from blocknb.runtime.arguments import Kind, Tuple, flat
+from blocknb.runtime.kinds import Kind
+from blocknb.runtime.request import NOMINAL_WARPS, KernelCode, Request, described, finding_tools
 from blocknb.target import Target
 from blocknb.trace import DeferredStages, Stage, Trace
+
+if TYPE_CHECKING:
+    from blocknb.runtime.job import Job
 
 #: Compiled kernels of this process, the least recently used first.
 _memory: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
@@ -34,38 +38,8 @@ _MEMORY_LIMIT = 512
 #: One lock for each key, and one for these and `_memory`.
 _locks: dict[tuple[str, str], threading.Lock] = {}
 _lock = threading.Lock()
-_looking_around = threading.Lock()  # for versions and tools: once is enough
-forks.renewed(sys.modules[__name__], _locks=dict, _lock=threading.Lock, _looking_around=threading.Lock)
+forks.renewed(sys.modules[__name__], _locks=dict, _lock=threading.Lock)
 _BINARY = ("cubin", "object")
-NOMINAL_WARPS = 4  # on a CPU, which has none
-
-
-@dataclass(frozen=True, eq=False)
-class Code:
-    """What a launch needs beside the artifacts, and what the disk cache stores as JSON.
-
-    `parameters` are the run-time parameters (name, DType or Pointer) in the order of the entry's arguments; `stored` and
-    `loaded` the names of the arrays written and read. GPU: `threads` a program, of which the `warps` that were asked for are a part,
-    bytes of dynamic shared memory, and how many `programs` may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a
-    program may run for long. `sites` are the places that the kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and
-    `maps` its hidden parameters (see `codegen.module`).
-    """
-
-    entry: str
-    parameters: tuple[tuple[str, Any], ...]
-    stored: frozenset[str]
-    loaded: frozenset[str]
-    threads: int = 1
-    shared_bytes: int = 0
-    scratch_bytes: int = 0
-    sites: tuple[Any, ...] = ()
-    may_loop: bool = True
-    reports: bool = False
-    extents: tuple[int, ...] = ()
-    programs: int = 1
-    maps: tuple[Any, ...] = ()
-    persistent: bool = False
-    warps: int = NOMINAL_WARPS
 
 
 @dataclass(eq=False)
@@ -82,7 +56,7 @@ class Compiled:
     kinds: Mapping[str, Kind]
     options: Mapping[str, Any]
     target: Target
-    code: Code
+    code: KernelCode
     trace: Trace
     reached: tuple[Dependencies, ...]
     kernel: Any = None
@@ -187,7 +161,10 @@ def compile(source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any
         lock = _locks.setdefault(request.key, threading.Lock())
     with lock:
         try:
-            return find(request) or keep(request, load().Job(request).run())
+            if (found := find(request)) is None:
+                job = load().Job(request)
+                found = keep(request, stored(job, *job.run()))
+            return found
         except BaseException:
             with _lock:
                 _locks.pop(request.key, None)
@@ -198,7 +175,7 @@ def find(request: Request) -> Compiled | None:
     """What was compiled before, in this process or another; None if nothing was."""
     found = _memory.get(request.key)
     if found is None:
-        return (found := request.from_disk()) and keep(request, found)
+        return (found := from_disk(request)) and keep(request, found)
     if not found.repeats():
         return None
     if found.source is not request.source or list(map(id, found.reached)) != list(map(id, request.reached)):
@@ -254,7 +231,7 @@ def prepare() -> None:
 
 
 def _prepare() -> None:
-    with _looking_around:
+    with finding_tools:
         cache.environment_parts(toolchain.find_ptxas(Target.parse("sm_90a")))
     time.sleep(_PATIENCE)
     with forks.guard:
@@ -267,12 +244,6 @@ def _prepare() -> None:
                 importlib.import_module(name)
 
 
-def described(kinds: Mapping[str, Kind]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(the types of the run-time arguments as texts, the values of the constants), the elements of tuples as `x.0`, `x.1`, ..."""
-    leaves = list(flat(kinds, kinds.values()))
-    return {n: str(k) for n, k in leaves if k.type}, {n: k.constant[0] for n, k in leaves if not k.type}
-
-
 def forget() -> None:
     """Empties the cache in memory; the one on disk stays."""
     with _lock:
@@ -280,139 +251,67 @@ def forget() -> None:
         _locks.clear()
 
 
-def _of_constant(value: Any) -> Dependencies:
-    source = source_of(value)
-    return dependencies(source) if source is not None else of_constant(value)
+# ---- the disk cache -----------------------------------------------------------------------------------------------------
 
 
-#: What is in the class of a tuple without methods of its own.
-_PLAIN = MADE.union(vars(tuple), vars(collections.namedtuple("_PLAIN", "")))
+def from_disk(request: Request) -> Compiled | None:
+    """What an earlier process stored for a request; None if it stored nothing, or nothing that can be read."""
+    entry = None if request.unknown else cache.shared().get(request.digest)
+    if entry is None:
+        return None
+    try:
+        return _read(request, entry)
+    except (AttributeError, ImportError, LookupError, TypeError, ValueError):
+        cache.shared().drop(request.digest)  # whole, but of another making: the compiler makes a new one
+        return None
 
 
-def _classes(kind: Kind) -> Iterator[type]:
-    """The classes of tuples of arguments that have methods of their own, which a kernel may call."""
-    if isinstance(kind.type, Tuple):
-        made_by = kind.type.made_by
-        if not set(vars(made_by)) <= _PLAIN.union(getattr(made_by, "_fields", ())):
-            yield made_by
-        for part in kind.type.parts:
-            yield from _classes(part)
+def _read(request: Request, entry: cache.Entry) -> Compiled:
+    files, stored_files = request.files, entry.meta["files"]
+    code = record.decode(entry.meta["code"], files)
+    if not isinstance(code, KernelCode):
+        raise TypeError("this is no code")
+    stages = DeferredStages(functools.partial(_stages_again, request))
+    trace = request.trace(stages, dict(entry.meta["milliseconds"]), from_cache=True)
+    trace.resources = record.decode(entry.meta["resources"], files)
+    for name, blob in entry.blobs.items():
+        trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
+    if stored_files != list(files):
+        trace.disassemble = lambda cubin: _moved_listing(request.disassemble(cubin), stored_files, files)
+    return _compiled(request, code, trace, ())
 
 
-class Request:
-    """What a compilation is asked for, its `digest` (the key on disk), and the ways to a Compiled that need no compiler."""
+def _stages_again(request: Request) -> tuple[Stage, ...]:
+    """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
+    return load().Job(request).stages_again()
 
-    def __init__(self, source: Source, kinds: Mapping[str, Kind], options: Mapping[str, Any], target: Target):
-        self.source, self.kinds, self.options, self.target = source, kinds, options, target
-        leaves = list(flat(kinds, kinds.values()))
-        constants = {n: _of_constant(k.constant[0]) for n, k in leaves if k.constant}
-        classes = [of_constant(made_by) for k in kinds.values() for made_by in _classes(k)]
-        watched = (d for d in (*constants.values(), *classes) if d.places or d.fields or d.checks)
-        self.reached = (dependencies(source), *watched)
-        everything = (self.reached[0], *constants.values(), *classes)
-        self.unknown = tuple(dict.fromkeys(name for d in everything for name in d.unknown))
-        sources = [s for d in self.reached for s in d.sources]
-        self.files = tuple(dict.fromkeys(s.file for s in sources))
-        # Lines and columns are in the code's debug data, the names of files are put right when code comes from the cache.
-        places = [(s.first_line, len(s.text) - len(s.text.lstrip())) for s in sources]
-        parts = ([d.key for d in self.reached], places, self._kinds_key(constants), dict(options), target)
-        with _looking_around:
-            self.digest = cache.key(*parts, cache.environment_parts(self.ptxas()))
-        self.key = self.digest, source.file  # in memory
 
-    def ptxas(self) -> toolchain.Tool | None:
-        return toolchain.find_ptxas(self.target) if self.target.is_gpu else None
+def to_disk(request: Request, code: KernelCode, trace: Trace) -> None:
+    """Stores what another process may find; nothing where something cannot be described to it."""
+    if request.unknown:
+        return
+    files = request.files
+    meta = {
+        "files": list(files),
+        "code": record.encode(code, files),
+        "resources": record.encode(trace.resources, files),
+        "milliseconds": trace.milliseconds,
+    }
+    blobs = {name: made.encode() if isinstance(made, str) else made for name, made in trace.artifacts.items()}
+    cache.shared().put(request.digest, meta, blobs)
 
-    def _kinds_key(self, constants: Mapping[str, Dependencies]) -> list[Any]:
-        tuples = [(n, k.type.structure) for n, k in self.kinds.items() if isinstance(k.type, Tuple)]
-        leaves = [
-            (n, str(k) if k.type else None, constants[n].key if k.constant else None)
-            for n, k in flat(self.kinds, self.kinds.values())
-        ]
-        return [*leaves, *tuples]
 
-    def trace(self, stages: Sequence[Stage], milliseconds: dict[str, float], from_cache: bool = False) -> Trace:
-        signature, constants = described(self.kinds)
-        source = self.source
-        trace = Trace(
-            source.name,
-            self.target,
-            source.text,
-            source.file,
-            source.first_line,
-            signature,
-            constants,
-            dict(self.options),
-        )
-        trace.stages, trace.milliseconds, trace.from_cache = stages, milliseconds, from_cache
-        trace.disassemble, trace.list_code = self._disassemble, self._list
-        return trace
+def stored(job: Job, code: KernelCode, trace: Trace) -> Compiled:
+    """The result of a compilation, which is stored on disk."""
+    to_disk(job.request, code, trace)
+    return _compiled(job.request, code, trace, job.calls)
 
-    def _list(self, text: str) -> str:
-        from blocknb.codegen import llvm
 
-        return llvm.shared().wait(llvm.list_cpu(text, self.target))
-
-    def _disassemble(self, cubin: bytes) -> Any:
-        """The SASS, or None where there is no nvdisasm for the target."""
-        from blocknb.codegen import llvm, sass
-
-        if toolchain.find_nvdisasm(self.target) is None:
-            return None
-        return llvm.shared().wait(sass.disassemble(cubin, self.target))
-
-    def compiled(self, code: Code, trace: Trace, calls: tuple[HostCall, ...] = ()) -> Compiled:
-        if trace.options["num_warps"] is None:
-            warps = code.warps if self.target.is_gpu else NOMINAL_WARPS
-            trace.options = {**trace.options, "num_warps": warps}
-        return Compiled(self.source, self.kinds, self.options, self.target, code, trace, self.reached, calls=calls)
-
-    # ---- the disk cache ----
-
-    def to_disk(self, code: Code, trace: Trace) -> None:
-        """Stores what another process may find; nothing where something cannot be described to it."""
-        if self.unknown:
-            return
-        files = self.files
-        meta = {
-            "files": list(files),
-            "code": record.encode(code, files),
-            "resources": record.encode(trace.resources, files),
-            "milliseconds": trace.milliseconds,
-        }
-        cache.shared().put(
-            self.digest, meta, {n: a.encode() if isinstance(a, str) else a for n, a in trace.artifacts.items()}
-        )
-
-    def from_disk(self) -> Compiled | None:
-        """What was stored for this; None if nothing was, or nothing that can be read."""
-        entry = None if self.unknown else cache.shared().get(self.digest)
-        if entry is None:
-            return None
-        try:
-            return self._read(entry)
-        except (AttributeError, ImportError, LookupError, TypeError, ValueError):
-            cache.shared().drop(self.digest)  # whole, but of another making: the compiler makes a new one
-            return None
-
-    def _read(self, entry: cache.Entry) -> Compiled:
-        files, stored_files = self.files, entry.meta["files"]
-        code = record.decode(entry.meta["code"], files)
-        if not isinstance(code, Code):
-            raise TypeError("this is no code")
-        trace = self.trace(DeferredStages(self._stages_again), dict(entry.meta["milliseconds"]), from_cache=True)
-        trace.resources = record.decode(entry.meta["resources"], files)
-        for name, blob in entry.blobs.items():
-            trace.artifacts[name] = bytes(blob) if name in _BINARY else record.moved(blob.decode(), stored_files, files)
-        if stored_files != list(files):
-            trace.disassemble = lambda cubin: _moved_listing(self._disassemble(cubin), stored_files, files)
-        return self.compiled(code, trace)
-
-    def _stages_again(self) -> tuple[Stage, ...]:
-        """The stages of a kernel whose code came from the cache: front end and passes, run when somebody looks."""
-        from blocknb.runtime import job
-
-        return job.Job(self).stages_again()
+def _compiled(request: Request, code: KernelCode, trace: Trace, calls: tuple[HostCall, ...]) -> Compiled:
+    if trace.options["num_warps"] is None:
+        trace.options = {**trace.options, "num_warps": code.warps if request.target.is_gpu else NOMINAL_WARPS}
+    source, kinds, options = request.source, request.kinds, request.options
+    return Compiled(source, kinds, options, request.target, code, trace, request.reached, calls=calls)
 
 
 def _moved_listing(listing: Any, old: Sequence[str], new: Sequence[str]) -> Any:

@@ -12,13 +12,12 @@ import math
 import operator
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-
-if TYPE_CHECKING:
-    from blocknb.runtime.arguments import Kind
+from blocknb.runtime.arguments import describe_by, describer, dtype_of
+from blocknb.runtime.kinds import ANYWHERE, Kind, descriptor_kind, pointer_kind
 
 ALIGNMENT, MAX_RANK = 16, 5
 _TRACED = ("FakeTensor", "FunctionalTensor")  # torch's, while it traces a function: they have no memory
@@ -46,7 +45,7 @@ class TensorDescriptor:
         block = _integers("block_shape", block_shape)
         self.block_shape: Sequence[int] = list(block)
         traced = type(base).__name__ in _TRACED
-        kind, address = _without_memory(base) if traced else _describer()(base)(base)
+        kind, address = _without_memory(base) if traced else describer(base)(base)
         if not kind.is_pointer:
             raise LaunchError(f"a tensor descriptor describes an array, not a {type(base).__name__}")
         self._element = kind.type.element
@@ -124,16 +123,7 @@ def _check(kind: Kind, shape: tuple[int, ...], strides: tuple[int, ...], block: 
 
 
 def _without_memory(base: Any) -> tuple[Kind, int]:
-    from blocknb.runtime.arguments import ANYWHERE, dtype_of, pointer_kind
-
     return pointer_kind(dtype_of(base.dtype), True, ANYWHERE), 0
-
-
-@functools.cache
-def _describer() -> Any:
-    from blocknb.runtime.arguments import describer
-
-    return describer
 
 
 @functools.cache
@@ -183,3 +173,16 @@ def parse_descriptor(text: str) -> t.Descriptor | None:
     if found is None or dtype is None:
         return None
     return _type(dtype, tuple(map(int, found[2].split(","))), "nan" if found[3] else "zero")
+
+
+def _describe(desc: Any) -> tuple[Kind, tuple[int, ...]]:
+    """The Kind and the raw values of a tensor descriptor, ours or one of Triton's."""
+    if not isinstance(desc, TensorDescriptor):
+        desc = TensorDescriptor(desc.base, desc.shape, desc.strides, desc.block_shape, desc.padding)
+    kind, address = describer(desc.base)(desc.base)
+    type_ = desc.type(kind, address)
+    found = descriptor_kind(type_, desc.shape[-1] % 16 == 0, kind.device, kind.readonly, kind.library)
+    return found, (address, *desc.shape, *desc.strides[:-1])
+
+
+describe_by(TensorDescriptor, _describe, subclasses=True, foreign=("triton", "TensorDescriptor"))

@@ -11,19 +11,16 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
-import importlib
 import math
 import re
 import struct
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
 from blocknb.language.types import Pointer, int32, uint64
-from blocknb.runtime import tensormaps
+from blocknb.runtime import cuda, tensormaps
 from blocknb.runtime.cta import packed
-from blocknb.target import Target, known
 from blocknb.trace import Resources
 
 if TYPE_CHECKING:
@@ -55,78 +52,6 @@ Slots = tuple[memoryview, int, ctypes.Array]
 _recent: collections.deque[str] = collections.deque(maxlen=3)
 
 
-@functools.cache
-def cupy() -> ModuleType:
-    """CuPy, or a LaunchError that says how to get it."""
-    try:
-        import cupy as module
-    except ImportError:
-        raise LaunchError(
-            "launching on a GPU needs CuPy, which is not installed",
-            hint="pip install 'blocknb[cuda13]' (or blocknb[cuda12])",
-        ) from None
-    return module
-
-
-@functools.cache
-def _api() -> ModuleType:
-    cupy()
-    return importlib.import_module("cupy_backends.cuda.api.driver")
-
-
-@functools.cache
-def target(device: int) -> Target:
-    """The target of a GPU: its own architecture, or the newest known one of its generation that its code runs on."""
-    capability = int(cupy().cuda.Device(device).compute_capability)
-    names = known()
-    for name in (f"sm_{capability}a", f"sm_{capability}"):
-        if name in names:
-            return Target.parse(name)
-    # Machine code runs on later chips of the same major version, unless it is architecture-specific.
-    older = [Target.parse(n) for n in names if n.startswith("sm_") and not n.endswith("a")]
-    fitting = [t for t in older if t.capability // 10 == capability // 10 and t.capability < capability]
-    if not fitting:
-        raise Unsupported(
-            f"GPU {device} has compute capability {capability / 10}, for which there is no target",
-            hint="known: " + ", ".join(names),
-        )
-    return max(fitting, key=lambda t: t.capability)
-
-
-def device_of(address: int) -> int:
-    """The GPU on which an address lies."""
-    return (
-        int(cupy().cuda.runtime.pointerGetAttributes(address).device)
-        if address
-        else int(cupy().cuda.runtime.getDevice())
-    )
-
-
-def wait_for(stream: int | None) -> None:
-    """Has CuPy's current stream wait for a stream of the CUDA array interface (None: nothing to wait for)."""
-    if stream is not None:
-        current = cupy().cuda.get_current_stream().ptr
-        if stream != current:
-            event = cupy().cuda.Event(disable_timing=True)
-            cupy().cuda.runtime.eventRecord(event.ptr, stream)
-            cupy().cuda.runtime.streamWaitEvent(current, event.ptr)
-
-
-def current_stream(library: str) -> Callable[[int], Any]:
-    """A function of a device's number that gives its current stream: CuPy's Stream, or torch's handle where torch's tensors take part."""
-    if library == "torch":
-        import torch
-
-        return torch._C._cuda_getCurrentRawStream
-    return cupy().cuda.get_current_stream
-
-
-def stream_of(device: int, library: str) -> Callable[[], int]:
-    """A function that gives the current stream (its handle) of CuPy, or of torch where torch's tensors take part."""
-    current = current_stream(library)
-    return functools.partial(current, device) if library == "torch" else lambda: current(device).ptr
-
-
 class Launcher:
     """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` says where in raws the kernel's parameters
     lie, the last `hidden` of which are addresses and sizes behind its own.
@@ -150,28 +75,34 @@ class Launcher:
         self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
         self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
         self.pack_into, self.slots = _packer(types, len(compiled.code.maps)), [self.fresh()]
-        self.current, self.launch, self.note = current_stream(library), _api().launchKernel, _recent.append
+        self.current, self.launch, self.note = (
+            cuda.current_stream(library),
+            cuda.driver_api().launchKernel,
+            _recent.append,
+        )
         if compiled.code.programs > 1:
             self.launch = packed(self.launch, compiled.code.programs, self._sms())
-        runtime = cupy().cuda.runtime
+        runtime = cuda.cupy().cuda.runtime
         self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
         self._convert = _converters(compiled)
         self.plain = not self._convert and not hidden
 
     def _resident(self) -> int:
         """How many CTAs the device runs at a time."""
-        with cupy().cuda.Device(self.device):
-            fitting = _api().occupancyMaxActiveBlocksPerMultiprocessor(self.address, self.threads, self.shared)
+        with cuda.cupy().cuda.Device(self.device):
+            fitting = cuda.driver_api().occupancyMaxActiveBlocksPerMultiprocessor(
+                self.address, self.threads, self.shared
+            )
         return max(fitting, 1) * self._sms()
 
     def _sms(self) -> int:
-        return int(cupy().cuda.Device(self.device).attributes["MultiProcessorCount"])
+        return int(cuda.cupy().cuda.Device(self.device).attributes["MultiProcessorCount"])
 
     def __call__(
         self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False
     ) -> None:
         if self.current_device() != self.device:
-            with cupy().cuda.Device(self.device):
+            with cuda.cupy().cuda.Device(self.device):
                 self(grid, raws, values)
             return
         packed = [raws[i] for i in self.positions]
@@ -201,7 +132,7 @@ class Launcher:
         except Exception as error:
             if again or "INVALID_CONTEXT" not in str(error):
                 raise explain(error, self.name) from error
-            cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
+            cuda.cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
             self(grid, raws, values, again=True)
         self.slots.append(slots)
         self.note(self.name)
@@ -250,14 +181,14 @@ def _load(compiled: Compiled, device: int) -> Any:
     """The kernel as a CuPy Function on a device; a cubin if there is one, else PTX, which the driver then assembles."""
     import time
 
-    with cupy().cuda.Device(device):
-        module, begin = cupy().cuda.function.Module(), time.perf_counter()
+    with cuda.cupy().cuda.Device(device):
+        module, begin = cuda.cupy().cuda.function.Module(), time.perf_counter()
         image = compiled.artifacts.get("cubin") or compiled.artifacts["ptx"].encode() + b"\0"
         try:
             module.load(image)
             function = module.get_function(compiled.code.entry)
             if compiled.code.shared_bytes > _STATIC_SHARED_LIMIT:
-                _api().funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, compiled.code.shared_bytes)
+                cuda.driver_api().funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, compiled.code.shared_bytes)
         except Exception as error:
             raise explain(error, compiled.name) from error
         compiled.trace.milliseconds["load"] = (time.perf_counter() - begin) * 1e3
@@ -268,7 +199,7 @@ def _load(compiled: Compiled, device: int) -> Any:
 
 def _resources(function: Any, compiled: Compiled) -> Resources:
     """Registers and stack as the driver tells them; for code that ptxas did not see."""
-    get = _api().funcGetAttribute
+    get = cuda.driver_api().funcGetAttribute
     return Resources(
         registers=get(4, function.ptr),
         stack_bytes=get(3, function.ptr),
@@ -280,16 +211,16 @@ def _resources(function: Any, compiled: Compiled) -> Resources:
 
 def timed(device: int, library: str, start: Callable[[], None]) -> float:
     """Milliseconds, by events, of what `start` launches; waits for it."""
-    with cupy().cuda.Device(device):
-        record, stream = cupy().cuda.runtime.eventRecord, stream_of(device, library)()
-        begin, end = cupy().cuda.Event(), cupy().cuda.Event()
+    with cuda.cupy().cuda.Device(device):
+        record, stream = cuda.cupy().cuda.runtime.eventRecord, cuda.stream_of(device, library)()
+        begin, end = cuda.cupy().cuda.Event(), cuda.cupy().cuda.Event()
         record(begin.ptr, stream)
         start()
         record(end.ptr, stream)
         try:
             end.synchronize()
             settled()
-            return cupy().cuda.get_elapsed_time(begin, end)
+            return cuda.cupy().cuda.get_elapsed_time(begin, end)
         except Exception as error:
             raise explain(error, _recent[-1] if _recent else "") from error
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from blocknb.errors import LaunchError
+from blocknb.runtime.arguments import describe_by, describer, dtype_of
+from blocknb.runtime.kinds import ANYWHERE, HOST, Kind, pointer_kind
 
 
 class KernelInterface:
@@ -68,8 +70,6 @@ class TensorWrapper:
         return f"TensorWrapper[{self.dtype}]({self.base})"
 
     def data_ptr(self) -> int:
-        from blocknb.runtime.arguments import describer
-
         return describer(self.base)(self.base)[1]
 
     def stride(self, *axis: int) -> Any:
@@ -99,8 +99,6 @@ class TensorWrapper:
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
     """The array with its bits read as another dtype of the same size. Raises LaunchError for sizes that differ or for no array."""
-    from blocknb.runtime.arguments import describer, dtype_of
-
     base = tensor.base if isinstance(tensor, TensorWrapper) else tensor
     wanted, kind = dtype_of(dtype), describer(base)(base)[0]
     if not kind.is_pointer:
@@ -110,3 +108,17 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
             f"{kind.type.element} and {wanted} differ in size: the bits of one are not those of the other"
         )
     return base if kind.type.element == wanted else TensorWrapper(base, dtype)
+
+
+def _reinterpreted(wrapper: TensorWrapper) -> tuple[Kind, int]:
+    kind, address = describer(wrapper.base)(wrapper.base)
+    place = HOST if kind.device is None else kind.device
+    return pointer_kind(dtype_of(wrapper.dtype), address % 16 == 0, place, kind.readonly, kind.library), address
+
+
+def _mock(tensor: MockTensor) -> tuple[Kind, int]:
+    return pointer_kind(dtype_of(tensor.dtype), True, ANYWHERE), 0
+
+
+describe_by(TensorWrapper, _reinterpreted)
+describe_by(MockTensor, _mock)

@@ -9,48 +9,45 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from blocknb.eager import Interpreter, Run
 from blocknb.eager.record import program_id
 from blocknb.errors import LaunchError
-from blocknb.frontend.parse import ArgType, Constant, Group
+from blocknb.frontend.parse import ArgType, Constant, TupleArgument
 from blocknb.ir.address import AddressSpace
-from blocknb.ir.interp import Program
-from blocknb.runtime import arguments
-from blocknb.runtime.arguments import Kind, flat
+from blocknb.ir.interp_tile import Program
 from blocknb.runtime.binding import OPTIONS, Binding, normal_grid
 from blocknb.runtime.extents import UNBOUNDED, extent
 from blocknb.runtime.job import front_argument
-from blocknb.runtime.recent import recent
-
-if TYPE_CHECKING:
-    from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import Kind, flat, unspecialized_kind
+from blocknb.runtime.launch_context import this_thread
+from blocknb.runtime.launchable import Launchable
 
 UNKNOWN_EXTENT = 1 << 38  # bytes around a bare address that a kernel may reach
 
 
 def launcher(
-    kernel: Kernel, grid: Any, programs: Iterable[Any] | None, watch: Iterable[str], record: Any
+    kernel: Launchable, grid: Any, programs: Iterable[Any] | None, watch: Iterable[str], record: Any
 ) -> Callable[..., Run]:
     """What takes the arguments of an interpreted launch."""
 
     def launch(*args: Any, **kwargs: Any) -> Run:
-        binding, values = kernel._called(args, kwargs)
-        kinds, raws = kernel._describe(binding, values)
+        binding, values = kernel.bound_call(args, kwargs)
+        kinds, raws = kernel.describe(binding, values)
         sizes = normal_grid(kernel.source, grid, binding.bound(values) if callable(grid) else {})
         found = run(kernel, binding, kinds, raws, values, sizes, programs, watch, record)
-        if recent.interpreted is not None:
-            recent.interpreted[kernel.__name__] += 1
+        if this_thread.interpreted is not None:
+            this_thread.interpreted[kernel.__name__] += 1
         return found
 
     return launch
 
 
 def run(
-    kernel: Kernel,
+    kernel: Launchable,
     binding: Binding,
     kinds: Sequence[Kind],
     raws: Sequence[Any],
@@ -66,11 +63,11 @@ def run(
         raise LaunchError(f"watch={watch!r}: it takes names", hint=f"watch=[{watch!r}]")
     report = Run(kernel, grid, frozenset(watch), None if record is None else program_id(record))
     space = AddressSpace()
-    given: dict[str, Constant | tuple[ArgType | Group, list[Any]]] = {}
+    given: dict[str, Constant | tuple[ArgType | TupleArgument, list[Any]]] = {}
     options = dict(kernel.options)
     with _memory(space, binding, kinds, raws, values) as addresses:
         for name, kind, raw, plain in zip(binding.names, kinds, raws, binding.unspecialized, strict=True):
-            kind = arguments.plain(kind) if plain else kind
+            kind = unspecialized_kind(kind) if plain else kind
             argument = front_argument(kind)
             if isinstance(argument, Constant):
                 given[name] = argument

@@ -1,4 +1,4 @@
-"""One compilation: front end, passes, code generation, worker; from a Request to a Compiled.
+"""One compilation: front end, passes, code generation, worker; from a Request to Code and a Trace.
 
 Any error of ours on the way is a CompilerBug that carries the Trace up to where it broke.
 """
@@ -17,14 +17,14 @@ from blocknb.codegen import llvm
 from blocknb.errors import AssemblyError, CompilerBug, KernelError, LaunchError, Loc, OutOfResources
 from blocknb.frontend.calls import in_language
 from blocknb.frontend.dependencies import HostCall
-from blocknb.frontend.parse import ArgType, Argument, Constant, Group, parse
+from blocknb.frontend.parse import ArgType, Argument, Constant, TupleArgument, parse
 from blocknb.ir.core import Func
 from blocknb.language.types import Descriptor, Tile
 from blocknb.runtime import failures
-from blocknb.runtime.arguments import Kind, Tuple
 from blocknb.runtime.binding import definition
-from blocknb.runtime.compile import Code, Compiled, Request
 from blocknb.runtime.effects import memory_use
+from blocknb.runtime.kinds import Kind, Tuple
+from blocknb.runtime.request import KernelCode, Request
 from blocknb.trace import Note, Resources, Stage, Trace
 
 
@@ -33,7 +33,7 @@ def front_argument(kind: Kind) -> Argument:
     if kind.type is None:
         return Constant(kind.constant[0])
     if isinstance(kind.type, Tuple):
-        return Group(tuple(map(front_argument, kind.type.parts)), kind.type.make)
+        return TupleArgument(tuple(map(front_argument, kind.type.parts)), kind.type.make)
     return ArgType(kind.type if isinstance(kind.type, Descriptor) else Tile(kind.type), kind.divisibility)
 
 
@@ -47,7 +47,7 @@ class Job:
         self.select = 1
         self.calls: tuple[HostCall, ...] = ()
         self.func: Func
-        self.code: Code
+        self.code: KernelCode
         self.text: str
         self.future: Future[Any]
 
@@ -60,13 +60,13 @@ class Job:
         self.generate(self.front())  # which may have notes
         return tuple(self.stages)
 
-    def run(self) -> Compiled:
-        """Compiles, and stores the result on disk."""
+    def run(self) -> tuple[KernelCode, Trace]:
+        """Compiles, and waits for it."""
         self.begin()
         return self.finish()
 
     def begin(self) -> None:
-        """What is done in this process: afterwards a worker has the text."""
+        """Does what this process does of it; afterwards a worker has the text."""
         with self._blamed():
             self.func = self.front()
             self.code, self.text = self.generate(self.func)
@@ -77,15 +77,14 @@ class Job:
         """Whether `finish` need not wait."""
         return self.future.done()
 
-    def finish(self) -> Compiled:
-        """Waits for the worker, and stores the result on disk."""
+    def finish(self) -> tuple[KernelCode, Trace]:
+        """Waits for the worker; returns what a launch needs, and the trace with all artifacts."""
         with self._blamed():
             begin = time.perf_counter()
             made = llvm.shared().wait(self.future)
             trace = self.assembled(made, (time.perf_counter() - begin) * 1e3)
         failures.record(trace)
-        self.request.to_disk(self.code, trace)
-        return self.request.compiled(self.code, trace, self.calls)
+        return self.code, trace
 
     def abandon(self) -> None:
         """Stops the worker, if it is busy with this."""
@@ -155,7 +154,7 @@ class Job:
     def _front_arguments(self) -> dict[str, Argument]:
         return {name: front_argument(kind) for name, kind in self.request.kinds.items()}
 
-    def generate(self, func: Func) -> tuple[Code, str]:
+    def generate(self, func: Func) -> tuple[KernelCode, str]:
         """LLVM text, and what a launch has to know of it."""
         begin = time.perf_counter()
         stored, loaded = memory_use(self.stages[0].after)
@@ -166,7 +165,7 @@ class Job:
         if notes:  # the CPU's code generator decides as passes do
             doc = (make.__doc__ or "").strip()
             self.stages.append(Stage("codegen", doc, doc, func, func, notes, elapsed))
-        return Code(entry, parameters, stored, loaded, **more), text
+        return KernelCode(entry, parameters, stored, loaded, **more), text
 
     def _generate_gpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Writes LLVM text for one thread"""
@@ -232,7 +231,7 @@ def users_place(loc: Loc | None) -> Loc | None:
     return loc
 
 
-def _gpu_resources(code: Code, made: llvm.CudaCode) -> Resources:
+def _gpu_resources(code: KernelCode, made: llvm.CudaCode) -> Resources:
     found = made.resources.get(code.entry)
     if found is None:
         return Resources(

@@ -10,14 +10,12 @@ none. Errors of a launch point at the parameter they concern and name the line t
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
 import re
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -26,9 +24,9 @@ from blocknb import forks
 from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING, Source, written
 from blocknb.language.surface import running
-from blocknb.runtime import arguments, many
+from blocknb.runtime import arguments, exporter, launch_context, parallel_compile, request
 from blocknb.runtime import compile as compiler
-from blocknb.runtime.arguments import DESCRIBE, HOST, Kind, flat, spelled
+from blocknb.runtime.arguments import DESCRIBE
 from blocknb.runtime.binding import (
     LEFT_OUT,
     OPTIONS,
@@ -42,21 +40,22 @@ from blocknb.runtime.binding import (
     similar,
     unspecialized_names,
 )
+from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
-from blocknb.runtime.moduli import refined
-from blocknb.runtime.plan import Grid, Plan, common_device, library, mocked, starter, target_of, typed
-from blocknb.runtime.recent import attended, recent, wanted_by_environment
+from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
+from blocknb.runtime.launch_context import attended, this_thread, wanted_by_environment
+from blocknb.runtime.plan import Grid, LaunchPlan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.reports import asserting
 from blocknb.target import Target
 
 if TYPE_CHECKING:
     from blocknb.eager import Run
-    from blocknb.runtime.again import Again
     from blocknb.runtime.compile import Compiled
+    from blocknb.runtime.launch_snapshot import LaunchSnapshot
     from blocknb.trace import Trace
 
 _TRIED = 8  # ways of launching that are tried before the general one
-_NEVER = object()  # in the place of a Repeated for arguments that are not recognised at a glance
+_NEVER = object()  # in the place of a FastLaunch for arguments that are not recognised at a glance
 _MAX_PLANS = 4096
 _DECORATOR = frozenset(
     {
@@ -84,7 +83,7 @@ class Launch:
     arguments: Mapping[str, dict[str, Any]]
     milliseconds: float
     device: int
-    again: Again | None = None
+    again: LaunchSnapshot | None = None
 
     @property
     def trace(self) -> Trace:
@@ -93,15 +92,6 @@ class Launch:
     def retarget(self, target: str, without: Iterable[str] = ()) -> Trace:
         """The trace of the same kernel, types and constants for another target; launches nothing."""
         return self.compiled.retarget(target, without).trace
-
-
-#: Called with a Launch after each launch of any kernel.
-observers: list[Callable[[Launch], None]] = []
-#: Called before a kernel is compiled for a launch, with its source, kinds, options and target. What they return is called when that is
-#: done: it may wait for something that was begun.
-companions: list[Callable[[Source, Mapping[str, Kind], Mapping[str, Any], Target], Callable[[], None] | None]] = []
-#: Launch options that every launch takes which does not give them itself: those of a cell.
-enforced: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -117,23 +107,6 @@ class KernelParam:
     @property
     def has_default(self) -> bool:
         return self.default is not MISSING
-
-
-@contextlib.contextmanager
-def captured(take: Callable[[Launch], None]) -> Iterator[None]:
-    """Inside, a launch of this thread compiles and then goes to `take` instead of to the device: nothing is run, no observer sees it,
-    its time is 0. Arrays may be reached through its `again` only until `take` returns. Launches inside `unobserved` happen."""
-
-    def nobody(launch: Launch) -> None:
-        pass
-
-    before, recent.capture = recent.capture, take
-    observers.append(nobody)  # while there are none, launches do not look
-    try:
-        yield
-    finally:
-        recent.capture = before
-        observers.remove(nobody)
 
 
 class Kernel(KernelInterface):
@@ -263,20 +236,20 @@ class Kernel(KernelInterface):
         self, *args: Any, target: str | Target = "sm_90a", without: Iterable[str] = (), **kwargs: Any
     ) -> Compiled:
         """As `trace`, but returns the Compiled, which holds the machine code."""
-        binding, values = self._called(args, kwargs)
-        kinds, _ = self._describe(binding, tuple(map(typed, values, binding.fixed)))
+        binding, values = self.bound_call(args, kwargs)
+        kinds, _ = self.describe(binding, tuple(map(typed, values, binding.fixed)))
         self.latest = self._compile(binding, kinds, Target.parse(target), without)
         return self.latest
 
     def warmup(self, *args: Any, grid: Any = None, **kwargs: Any) -> Compiled:
         """Compiles and loads for these arguments, and launches nothing. A dtype of torch or NumPy, or a type text ("*fp32"), stands for
         an array where kernels run by default: on the current GPU, else on the CPU."""
-        binding, values = self._called(args, kwargs)
+        binding, values = self.bound_call(args, kwargs)
         values = tuple(map(mocked, values, binding.fixed))
-        kinds, _ = self._describe(binding, values)
-        if (requests := many.gathering.requests) is not None:  # who gathers expects no answer
+        kinds, _ = self.describe(binding, values)
+        if (requests := parallel_compile.gathering.requests) is not None:  # who gathers expects no answer
             target = target_of(common_device(self.source, binding.names, kinds, values))
-            requests.append(compiler.Request(self.source, *self._asked(binding, kinds, target, None), target))
+            requests.append(request.Request(self.source, *self._asked(binding, kinds, target, None), target))
             return None  # type: ignore[return-value]
         return self._plan(binding, kinds, values).compiled
 
@@ -286,12 +259,11 @@ class Kernel(KernelInterface):
         wanted = kwargs.get("interpret")
         if wanted is None:
             wanted = self.interpreted
-        return recent.interprets if wanted is None else wanted is not False
+        return this_thread.interprets if wanted is None else wanted is not False
 
     def export_html(self, path: Any) -> Any:
         """Writes the newest card of the kernel to one HTML file that needs no network and no kernel; returns its path."""
-        # The notebook's room lies above this one, which does without it until somebody asks.
-        return importlib.import_module("blocknb.notebook.export").export_html(self, path)
+        return exporter.export(self, path)
 
     # ---- launching -------------------------------------------------------------------------------------------------------
 
@@ -306,22 +278,22 @@ class Kernel(KernelInterface):
         if any(value is LEFT_OUT for value in (*args, *kwargs.values())):
             args = tuple(value for value in args if value is not LEFT_OUT)
             kwargs = {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
-        if self.interpreted or recent.interprets or "interpret" in kwargs:
+        if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted = self.interprets(kwargs)
             how = kwargs.pop("interpret", None)
             if wanted:
                 return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
-        if enforced:
-            kwargs = {n: x for n, x in enforced.items() if n not in self.arg_names} | kwargs
+        if launch_context.enforced:
+            kwargs = {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
         if self.source.parameters is not self._bound:  # somebody has changed the defaults of the function
             self._unbind()
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
-        if binding is not tried and not (observers or attended):
+        if binding is not tried and not (launch_context.observers or attended):
             for attempt in binding.attempts:
                 if (found := attempt(grid, *args, *kwargs.values())) is not None:
                     return found
-        kinds, raws = self._describe(binding, values)
+        kinds, raws = self.describe(binding, values)
         asked = grid
         if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
             grid = (grid[0], 1, 1)
@@ -331,11 +303,11 @@ class Kernel(KernelInterface):
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
         self._repeat(binding, plan, values)
-        self.latest, recent.device = plan.compiled, plan.device
+        self.latest, this_thread.device = plan.compiled, plan.device
         if 0 in grid:
             return plan.compiled
         try:
-            if observers and not recent.unobserved:
+            if launch_context.observers and not this_thread.unobserved:
                 self._observed(plan, binding, grid, raws, values, asked)
             else:
                 plan.start(grid, raws, values)
@@ -352,7 +324,7 @@ class Kernel(KernelInterface):
         self._launch = self._first
         self._bound = self.source.parameters
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
+    def bound_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Binding, tuple[Any, ...]]:
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         return binding, (*args, *kwargs.values(), *binding.defaults)
 
@@ -361,13 +333,13 @@ class Kernel(KernelInterface):
         binding = bind(self.source, unspecialized, positional, tuple(kwargs))
         return self._bindings.setdefault((positional, *kwargs), binding)
 
-    def _describe(self, binding: Binding, values: tuple[Any, ...]) -> tuple[tuple[Kind, ...], list[Any]]:
+    def describe(self, binding: Binding, values: tuple[Any, ...]) -> tuple[tuple[Kind, ...], list[Any]]:
         kinds: list[Kind] = []
         raws: list[Any] = []
         try:
             for value, fixed in zip(values, binding.fixed, strict=True):
                 if fixed:
-                    kinds.append(arguments.constant_kind(value))
+                    kinds.append(constant_kind(value))
                     raws.append(None)
                 else:
                     kind, raw = (DESCRIBE.get(type(value)) or arguments.describer(value))(value)
@@ -380,18 +352,18 @@ class Kernel(KernelInterface):
             ) from None
         return refined(kinds, raws, binding.moduli) if binding.moduli else tuple(kinds), raws
 
-    def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> Plan:
+    def _plan(self, binding: Binding, kinds: tuple[Kind, ...], values: tuple[Any, ...]) -> LaunchPlan:
         with self._lock:
             if (plan := binding.plans.get(kinds)) and not plan.compiled.stale():
                 return plan
             device = common_device(self.source, binding.names, kinds, values)
-            compiled = self._compile(binding, kinds, target_of(device), None, list(companions))
+            compiled = self._compile(binding, kinds, target_of(device), None, list(launch_context.companions))
             for name, kind in flat(binding.names, kinds):
                 if kind.readonly and name in compiled.stored:
                     shown, why = spelled(name), "and that array is read-only"
                     message = f"the kernel {self.__name__} stores through `{shown}`, {why}"
                     raise launch_error(self.source, name, message, f"pass a copy: {shown}.copy()")
-            plan = Plan(compiled, kinds, device, starter(compiled, binding, kinds, device))
+            plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
                 binding.ways.clear()
@@ -401,7 +373,7 @@ class Kernel(KernelInterface):
             binding.plans[kinds] = plan
             return plan
 
-    def _repeat(self, binding: Binding, plan: Plan, values: tuple[Any, ...]) -> None:
+    def _repeat(self, binding: Binding, plan: LaunchPlan, values: tuple[Any, ...]) -> None:
         """Prepares for further launches with a plan, when it is launched for the second time."""
         key = plan, *map(type, values)
         if key not in binding.ways:
@@ -409,7 +381,7 @@ class Kernel(KernelInterface):
             return
         if (way := binding.ways[key]) is None:
             with forks.guard:
-                from blocknb.runtime.repeated import repeated
+                from blocknb.runtime.fast_launch import repeated
 
             binding.ways[key] = way = repeated(self, binding, plan, values) or _NEVER
         if way is not _NEVER:
@@ -444,7 +416,7 @@ class Kernel(KernelInterface):
         for name, kind, plain in zip(binding.names, kinds, binding.unspecialized, strict=True):
             if name in OPTIONS:
                 options[name] = kind.constant[0]
-            given[name] = arguments.plain(kind) if plain else kind
+            given[name] = unspecialized_kind(kind) if plain else kind
         switched_off = options["without"] if without is None else without
         options["without"] = tuple(sorted({switched_off} if isinstance(switched_off, str) else set(switched_off)))
         check_options(self.source, options)
@@ -453,13 +425,13 @@ class Kernel(KernelInterface):
         return {p.name: given[p.name] for p in self.source.parameters}, options
 
     def _observed(
-        self, plan: Plan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+        self, plan: LaunchPlan, binding: Binding, grid: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
     ) -> None:
-        from blocknb.runtime.again import remember
+        from blocknb.runtime.launch_snapshot import remember
         from blocknb.runtime.summary import summary
 
         milliseconds = 0.0
-        if recent.capture is not None:
+        if this_thread.capture is not None:
             pass
         elif plan.device == HOST:
             begin = time.perf_counter()
@@ -472,10 +444,10 @@ class Kernel(KernelInterface):
         summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
         again = remember(asked, binding.names, values, plan.kinds)
         launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, again)
-        if recent.capture is not None:
-            return recent.capture(launch)
+        if this_thread.capture is not None:
+            return this_thread.capture(launch)
         self.last_launch = launch
-        for observer in list(observers):
+        for observer in list(launch_context.observers):
             observer(launch)
         return None
 

@@ -62,9 +62,9 @@ def current_target() -> GPUTarget:
     device = current_gpu()
     if device is None:
         return GPUTarget("cpu", 0, NOMINAL_WARP)
-    from blocknb.runtime import driver
+    from blocknb.runtime import cuda
 
-    return describe(driver.target(device))
+    return describe(cuda.target(device))
 
 
 def describe(target: Target) -> GPUTarget:

@@ -10,12 +10,12 @@ from blocknb.frontend.source import Source
 from blocknb.language import types as t
 from blocknb.language.constants import like
 from blocknb.language.types import Descriptor
-from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, HOST, Kind, Tuple, flat, spelled
+from blocknb.runtime import cuda, kinds
 from blocknb.runtime.binding import Binding, launch_error
 from blocknb.runtime.descriptor import parse_descriptor
+from blocknb.runtime.divisor_specialization import FINER
 from blocknb.runtime.interface import MockTensor
-from blocknb.runtime.moduli import FINER
+from blocknb.runtime.kinds import ANYWHERE, HOST, Kind, Tuple, flat, spelled
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -26,7 +26,7 @@ Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LaunchPlan:
     """A compiled kernel ready to start: `start(grid, raws, values)` takes raw and given values in the binding's order."""
 
     compiled: Compiled
@@ -41,7 +41,7 @@ def parse_type(text: str) -> Kind | None:
     name, _, divisor = text.partition(":")
     if described := parse_descriptor(name):
         return (
-            arguments.descriptor_kind(described, divisor == "16", ANYWHERE, False, "")
+            kinds.descriptor_kind(described, divisor == "16", ANYWHERE, False, "")
             if divisor in ("", "16", "1")
             else None
         )
@@ -51,8 +51,8 @@ def parse_type(text: str) -> Kind | None:
     if known is None or divisor not in multiples or (known.is_fp8() and not star):
         return None
     if star:
-        return arguments.pointer_kind(known, divisor == "16", ANYWHERE)
-    return arguments.multiple_kind(known, int(divisor or 1))
+        return kinds.pointer_kind(known, divisor == "16", ANYWHERE)
+    return kinds.multiple_kind(known, int(divisor or 1))
 
 
 def typed(value: Any, fixed: bool) -> Any:
@@ -78,11 +78,7 @@ def target_of(device: int) -> Target:
     """The target that kernels on a device are compiled for."""
     from blocknb.target import Target
 
-    if device == HOST:
-        return Target.parse("cpu")
-    from blocknb.runtime import driver
-
-    return driver.target(device)
+    return Target.parse("cpu") if device == HOST else cuda.target(device)
 
 
 def common_device(source: Source, names: Sequence[str], kinds: Sequence[Kind], values: Sequence[Any]) -> int:

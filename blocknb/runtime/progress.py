@@ -18,7 +18,7 @@ INTERVAL = 0.1  # seconds between two drawings
 PATIENCE = 0.3  # seconds for which nobody asks what goes on
 
 
-class Line:
+class ProgressLine:
     """A line of a terminal that is written again and again."""
 
     def __init__(self, stream: TextIO):
@@ -43,7 +43,7 @@ def on_terminal(total: int, label: str) -> Iterator[Callable[[str], None]]:
     if threading.current_thread() is not threading.main_thread() or not sys.stderr or not sys.stderr.isatty():
         yield lambda what: None
         return
-    line, done, due = Line(sys.stderr), -1, time.monotonic() + PATIENCE
+    line, done, due = ProgressLine(sys.stderr), -1, time.monotonic() + PATIENCE
 
     def step(what: str) -> None:
         nonlocal done, due

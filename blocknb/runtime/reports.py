@@ -17,6 +17,7 @@ import numpy as np
 from blocknb import forks
 from blocknb.codegen import report
 from blocknb.errors import KernelError, LaunchError
+from blocknb.runtime import cuda
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -47,21 +48,17 @@ def asserting() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in ("BLOCKNB_DEBUG", "TRITON_DEBUG"))
 
 
-class Block:
+class ReportBuffer:
     """The report of one stream: memory on its device."""
 
     def __init__(self) -> None:
-        from blocknb.runtime.driver import cupy
-
-        self.memory = cupy().cuda.alloc(8 * report.WORDS)
+        self.memory = cuda.cupy().cuda.alloc(8 * report.WORDS)
         self.lock = threading.Lock()
         forks.renewed(self, lock=threading.Lock)
         self.words = np.zeros(report.WORDS, np.int64)
 
     def clear(self, stream: int) -> None:
-        from blocknb.runtime.driver import cupy
-
-        cupy().cuda.runtime.memsetAsync(self.memory.ptr, 0, 8 * report.HEADER, stream)
+        cuda.cupy().cuda.runtime.memsetAsync(self.memory.ptr, 0, 8 * report.HEADER, stream)
 
     def read(self, stream: int) -> np.ndarray:
         """The words, as far as records are there; waits for the stream."""
@@ -71,25 +68,23 @@ class Block:
         return self.words
 
     def _copy(self, first: int, count: int, stream: int) -> None:
-        from blocknb.runtime.driver import cupy
-
         if count:
-            runtime = cupy().cuda.runtime
+            runtime = cuda.cupy().cuda.runtime
             source, target = self.memory.ptr + 8 * first, self.words.ctypes.data + 8 * first
             runtime.memcpyAsync(target, source, 8 * count, _TO_HOST, stream)
             runtime.streamSynchronize(stream)
 
 
-_blocks: dict[tuple[int, int], Block] = {}
+_blocks: dict[tuple[int, int], ReportBuffer] = {}
 _lock = threading.Lock()
 forks.renewed(sys.modules[__name__], _lock=threading.Lock)
 
 
-def block_of(device: int, stream: int) -> Block:
+def block_of(device: int, stream: int) -> ReportBuffer:
     """The report of a stream; the device must be the current one."""
     with _lock:
         if (device, stream) not in _blocks:
-            _blocks[device, stream] = Block()
+            _blocks[device, stream] = ReportBuffer()
         return _blocks[device, stream]
 
 
@@ -115,14 +110,14 @@ def starter(compiled: Compiled, device: int, positions: Sequence[int], library: 
     code, parameters = compiled.code, compiled.parameters
     more = code.reports + 2 * len(code.extents)
     launch = driver.Launcher(compiled, device, [*positions, *range(count, count + more)], library, hidden=more)
-    stream_of, cuda = driver.stream_of(device, library), driver.cupy().cuda
+    stream_of, api = cuda.stream_of(device, library), cuda.cupy().cuda
     pointers = {i: positions[i] for i in code.extents}
     sizes = {i: parameters[i][1].element.bytes for i in code.extents}
 
     def start(grid: Grid, raws: Sequence[Any], values: Sequence[Any]) -> None:
-        with cuda.Device(device):
+        with api.Device(device):
             stream = stream_of()
-            if cuda.runtime.streamIsCapturing(stream):
+            if api.runtime.streamIsCapturing(stream):
                 raise LaunchError(
                     f"{compiled.name} reports to the host when it has ended, which a CUDA graph that is being captured cannot do",
                     hint="capture it without checked=True, debug=True and prints, and test it by a plain launch before",

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from blocknb.language import types as t
-from blocknb.runtime.arguments import ANYWHERE, Kind, pointer_kind
 from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.kinds import ANYWHERE, Kind, pointer_kind
 
 
 def _strides(value: Any, size: int) -> tuple[int, ...]:

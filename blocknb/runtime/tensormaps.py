@@ -18,7 +18,8 @@ from blocknb import forks
 from blocknb.codegen import maps
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import LaunchError
-from blocknb.runtime.arguments import spelled
+from blocknb.runtime import cuda
+from blocknb.runtime.kinds import spelled
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
@@ -157,11 +158,9 @@ def encode_tiled() -> Callable[..., int]:
 @functools.cache
 def spare(device: int) -> tuple[int, int, Any]:
     """For maps of empty arrays on a device: the address of a zero, of memory that nobody reads, and what keeps them."""
-    from blocknb.runtime.driver import cupy
-
-    cuda, room = cupy().cuda, 256
-    with cuda.Device(device):
-        memory = cuda.alloc(2 * room)
-        cuda.runtime.memset(memory.ptr, 0, room)
-        cuda.runtime.streamSynchronize(0)
+    library, room = cuda.cupy().cuda, 256
+    with library.Device(device):
+        memory = library.alloc(2 * room)
+        library.runtime.memset(memory.ptr, 0, room)
+        library.runtime.streamSynchronize(0)
     return memory.ptr, memory.ptr + room, memory

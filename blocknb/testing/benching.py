@@ -17,8 +17,8 @@ import numpy as np
 
 from blocknb.errors import LaunchError
 from blocknb.runtime import machine
-from blocknb.runtime.arguments import HOST
-from blocknb.runtime.recent import noticed, recent, unobserved
+from blocknb.runtime.kinds import HOST
+from blocknb.runtime.launch_context import noticed, this_thread, unobserved
 
 FLUSH_BYTES = 256 << 20  # as Triton; more than four times the L2 cache of an H200
 MODES = ("min", "max", "mean", "median", "all")
@@ -96,7 +96,7 @@ def _first_run(fn: Callable[[], Any]) -> _HostClock | _GpuClock:
     """Runs the call once and chooses the clock."""
     with noticed():
         result = fn()
-    return _GpuClock() if machine.has_gpu() and _on_gpu(recent.device, result) else _HostClock()
+    return _GpuClock() if machine.has_gpu() and _on_gpu(this_thread.device, result) else _HostClock()
 
 
 def _on_gpu(launched: int | None, result: Any) -> bool:

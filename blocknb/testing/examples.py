@@ -164,7 +164,7 @@ def _on_cpu(made: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_gpu(made: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    from blocknb.runtime.driver import cupy as load_cupy
+    from blocknb.runtime.cuda import cupy as load_cupy
 
     cupy = load_cupy()
     there = {name: cupy.asarray(array) for name, array in arguments.items()}

@@ -104,9 +104,9 @@ def _needs_gpu(name: str) -> None:
 
 
 def _capability(device: int | None) -> int:
-    from blocknb.runtime import driver
+    from blocknb.runtime import cuda
 
-    return driver.target(machine.current_gpu() if device is None else device).capability
+    return cuda.target(machine.current_gpu() if device is None else device).capability
 
 
 def _rates(capability: int) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ def recorded() -> dict[str, Any]:
 
 def record() -> dict[str, Any]:
     """Runs every example on this machine's GPU and writes what came of it. A claim that does not hold is written as wrong."""
-    from blocknb.runtime.driver import cupy as load_cupy
+    from blocknb.runtime.cuda import cupy as load_cupy
 
     found: dict[str, Any] = {}
     for name, example in examples.examples().items():

@@ -24,12 +24,12 @@ from typing import Any
 
 from blocknb import forks
 from blocknb.errors import KernelError
-from blocknb.runtime import machine, many
-from blocknb.runtime.arguments import HOST
+from blocknb.runtime import machine, parallel_compile
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.kernel import Kernel
-from blocknb.runtime.recent import unobserved
+from blocknb.runtime.kinds import HOST
+from blocknb.runtime.launch_context import unobserved
 from blocknb.tune import store
 from blocknb.tune.config import Config
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
@@ -148,7 +148,7 @@ class Autotuner(Wrapper):
             return {}
         given = {name: value for name, value in kwargs.items() if name not in ("grid", "warmup", "interpret")}
         places: dict[Config, int] = {}
-        with many.gathered() as requests:
+        with parallel_compile.gathered() as requests:
             for config in configs:
                 before = len(requests)
                 with contextlib.suppress(KernelError):
@@ -156,7 +156,7 @@ class Autotuner(Wrapper):
                     self.fn.warmup(*args, **{**given, **config.launched(self.arg_names)})
                 if len(requests) == before + 1:
                     places[config] = before
-        made = many.compile_all(requests, f"{self.__name__}: compiling configurations")
+        made = parallel_compile.compile_all(requests, f"{self.__name__}: compiling configurations")
         return {config: made[place] for config, place in places.items()}
 
     def _named(self, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class Autotuner(Wrapper):
         configs, place = self.prune_configs(kwargs), None
         if store.wanted(self.cache_results, not self._measured_by_others):
             by = (*key, self.use_cuda_graph)
-            place = store.Place.of(self.kernel, self.arg_names, args, kwargs, configs, by)
+            place = store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
         named = self._named_key(key)
         if place is not None and (found := place.read()) is not None:
             tuning = Tuning(self.__name__, named, tuple(found[0]), found[1], from_disk=True)
@@ -269,7 +269,7 @@ class Autotuner(Wrapper):
         configs = [config for config in configs if config not in race.out and config not in race.answers]
         label = f"{self.__name__}: measuring configurations"
         if self._races:
-            with many.shows(len(configs) + ROUNDS, label) as step:
+            with parallel_compile.shows(len(configs) + ROUNDS, label) as step:
                 race.run(
                     [self._entrant(config, args, kwargs) for config in configs],
                     gpu=store.gpu_of(self.arg_names, args, kwargs),
@@ -278,7 +278,7 @@ class Autotuner(Wrapper):
                     step=step,
                 )
             return
-        with many.shows(len(configs), label) as step:
+        with parallel_compile.shows(len(configs), label) as step:
             for number, config in enumerate(configs, 1):
                 step(f"{number} of {len(configs)}")
                 self._refused = None

@@ -13,13 +13,13 @@ import blocknb
 from blocknb.kernels import descriptors
 from blocknb.kernels.gemm import DESCRIPTORS_FROM, along_k
 from blocknb.kernels.matmul import arguments, matmul_kernel
-from blocknb.kernels.operands import Product
+from blocknb.kernels.operands import MatmulProblem
 from blocknb.kernels.shapes import LINE, ON_HOST, candidates
 from blocknb.kernels.strides import Device, device
 from blocknb.tune.autotuner import Autotuner
 from blocknb.tune.config import Config
 
-KEY = ["m", "n", "k", "A_TURNED", "B_TURNED", "a_column", "b_column", "ACTIVATION"]
+KEY = ["m", "n", "k", "TRANS_A", "TRANS_B", "a_column", "b_column", "ACTIVATION"]
 
 
 def configs(itemsize: int, on: Device) -> list[Config]:
@@ -62,7 +62,7 @@ def matmul(a: Any, b: Any, out: Any = None, **after: Any) -> Any:
     """`blocknb.kernels.matmul` in the fastest of `configs`, measured when sizes, orders or dtypes are new. Takes its arguments but those
     that choose a tile; returns `out`. Raises ValueError where arrays do not fit each other.
     """
-    p = Product.of(a, b, out, **after)
+    p = MatmulProblem.of(a, b, out, **after)
     if p.empty:
         return p.out
     on = device(p.a)

@@ -17,8 +17,10 @@ from blocknb.codegen import toolchain
 from blocknb.frontend.dependencies import dependencies
 from blocknb.frontend.description import ATOMS, Collector
 from blocknb.runtime import cache, host, machine
-from blocknb.runtime.arguments import HOST, describer
-from blocknb.runtime.kernel import Kernel, enforced
+from blocknb.runtime.arguments import describer
+from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import HOST
+from blocknb.runtime.launch_context import enforced
 from blocknb.tune.config import Config
 from blocknb.tune.tuning import FATES, Trial, Tuning
 
@@ -26,7 +28,7 @@ FORMAT = 2  # of entries, and of the way in which times are taken: another numbe
 
 
 @dataclass(frozen=True)
-class Place:
+class StorePlace:
     """One entry: the trials of `configs`, in their order."""
 
     digest: str
@@ -40,7 +42,7 @@ class Place:
         kwargs: Mapping[str, Any],
         configs: Sequence[Config],
         key: tuple[Any, ...],
-    ) -> Place | None:
+    ) -> StorePlace | None:
         """The place for this tuning; None when it has none."""
         reached = dependencies(kernel.source)
         if not reached.persistent or not all(isinstance(k, ATOMS) for k in key) or any(c.pre_hook for c in configs):
@@ -58,7 +60,7 @@ class Place:
             list(map(repr, key)),
             _machine(gpu_of(names, args, kwargs)),
         )
-        return Place(cache.key("autotune", *parts), tuple(configs))
+        return StorePlace(cache.key("autotune", *parts), tuple(configs))
 
     def read(self) -> tuple[list[Trial], Config] | None:
         """The trials and the best configuration; None where there is no entry, or none that can be read."""
@@ -144,9 +146,9 @@ def _machine(gpu: int | None) -> list[Any]:
     if gpu is not None:
         import cupy
 
-        from blocknb.runtime import driver
+        from blocknb.runtime import cuda
 
-        target, runtime = driver.target(gpu), cupy.cuda.runtime
+        target, runtime = cuda.target(gpu), cupy.cuda.runtime
         model = runtime.getDeviceProperties(gpu)["name"]
         versions = cache.environment_parts(toolchain.find_ptxas(target))
         return [str(target), model, runtime.driverGetVersion(), versions]

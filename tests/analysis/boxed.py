@@ -10,7 +10,7 @@ from kernels.base import Case, parameters
 
 from blocknb.analysis import affine
 from blocknb.analysis.tma_boxes import TmaBox, at_top, box_of, emit
-from blocknb.ir import interp
+from blocknb.ir import interp, interp_tile
 from blocknb.ir.address import AddressSpace, programs_of
 from blocknb.ir.build import Builder, Rebuild
 from blocknb.ir.core import Func, Op, Value
@@ -86,7 +86,7 @@ def index(b: Builder, shape: Sequence[int], axis: int) -> Value:
     return b.value("broadcast", x, shape=tuple(shape))
 
 
-class Watcher(interp.Machine):
+class Watcher(interp_tile.Machine):
     """Notes the addresses and the mask of each access of a tile."""
 
     seen: list[tuple[np.ndarray, np.ndarray]]

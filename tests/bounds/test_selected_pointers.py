@@ -16,7 +16,7 @@ from blocknb import AccessError
 from blocknb.errors import KernelError, LaunchError
 from blocknb.language.types import int32
 from blocknb.runtime import extents
-from blocknb.runtime.arguments import HOST, pointer_kind
+from blocknb.runtime.kinds import HOST, pointer_kind
 from blocknb.runtime.summary import summary
 from bounds.ways import ACTIONS, FOREIGN, RESOLVED, SAID, WAYS
 

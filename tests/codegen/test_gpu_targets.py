@@ -15,7 +15,7 @@ from kernels import CASES, GPU_CASES
 from kernels.base import Case
 
 from blocknb import passes
-from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm, toolchain
 from blocknb.target import Target
 
 #: Targets in groups between which code may differ; a quick run takes one of each group.
@@ -55,7 +55,7 @@ def assemble(modules: dict[str, dict[str, str]]) -> None:
     ptx = {key: future.result()["ptx"] for key, future in futures.items()}
     for name, of_kernels in modules.items():
         target = Target.parse(name)
-        assembly = toolchain.assemble_many([ptx[name, kernel] for kernel in of_kernels], target)
+        assembly = batch_assembly.assemble_many([ptx[name, kernel] for kernel in of_kernels], target)
         assert set(assembly.resources) == set(of_kernels)
         spilling = {
             kernel

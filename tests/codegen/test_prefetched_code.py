@@ -15,7 +15,7 @@ TARGETS = ["sm_80", "sm_90a", "sm_120a"]
 
 
 @blocknb.kernel
-def logsums(x, out, x_row, n, BLOCK: bl.constexpr):
+def logsumexp(x, out, x_row, n, BLOCK: bl.constexpr):
     row, columns = bl.program_id(0), bl.arange(0, BLOCK)
     most = bl.full((BLOCK,), -float("inf"), bl.float32)
     total = bl.zeros((BLOCK,), bl.float32)
@@ -56,7 +56,7 @@ def loops(trace: Trace) -> list[list[str]]:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-@pytest.mark.parametrize("kernel", [logsums, softmax_rows])
+@pytest.mark.parametrize("kernel", [logsumexp, softmax_rows])
 def test_the_next_trips_loads_are_issued_before_anything_is_computed(kernel, dtype, target):
     more = {"m": "i32"} if "m" in kernel.arg_names else {}
     trace = kernel.trace(

@@ -15,7 +15,7 @@ from kernels.base import Case
 
 import blocknb
 import blocknb.language as bl
-from blocknb.codegen import gpu, llvm, sass, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm, sass
 
 
 def ran(
@@ -125,7 +125,7 @@ def test_registers_are_shared_out() -> None:
     assert module.threads == 256
     job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
     ptx = llvm.shared().submit(job | {"text": module.text}).result()["ptx"]
-    assembly = toolchain.assemble_many([ptx], HOPPER)
+    assembly = batch_assembly.assemble_many([ptx], HOPPER)
     assert not assembly.warnings
     listing = sass.disassemble(assembly.cubin, HOPPER).result().text
     assert "USETMAXREG.TRY_ALLOC" in listing

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from blocknb.codegen import toolchain
+from blocknb.codegen.batch_assembly import assemble_many, merge_ptx
 from blocknb.codegen.llvm import compile_cpu, compile_cuda, list_cpu
 from blocknb.codegen.sass import Listing, assembly_lines, disassemble, ptx_lines, sass_lines
-from blocknb.codegen.toolchain import Resources, assemble_many, find_nvdisasm, find_ptxas, merge_ptx, read_ptxas_log
+from blocknb.codegen.toolchain import PtxasResources, find_nvdisasm, find_ptxas, read_ptxas_log
 from blocknb.errors import KernelError
 from blocknb.target import Target, known
 
@@ -197,8 +198,8 @@ ptxas /proc/self/fd/6, line 19; warning : Instruction 'foo' is deprecated
 def test_what_ptxas_says_is_read_for_each_kernel():
     resources, warnings = read_ptxas_log(LOG)
     assert resources == {
-        "matmul": Resources(registers=168, spill_stores=24, spill_loads=32, stack=16, shared=1024, barriers=2),
-        "add": Resources(registers=8),
+        "matmul": PtxasResources(registers=168, spill_stores=24, spill_loads=32, stack=16, shared=1024, barriers=2),
+        "add": PtxasResources(registers=8),
     }
     assert len(warnings) == 2 and "C7514" in warnings[0] and "deprecated" in warnings[1]
     assert "/proc" not in " ".join(warnings)

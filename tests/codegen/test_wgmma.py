@@ -14,7 +14,7 @@ from kernels.base import copied, parameters
 from kernels.products import matmul
 
 from blocknb import passes
-from blocknb.codegen import gpu, llvm, sass, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm, sass
 from blocknb.target import Target
 
 HOPPER = Target.parse("sm_90a")
@@ -57,10 +57,10 @@ def product(operand, result, order, tile, num_warps):
     return case.parse(arguments, num_warps=num_warps)
 
 
-def assembled(modules) -> tuple[list[str], toolchain.Assembly]:
+def assembled(modules) -> tuple[list[str], batch_assembly.Assembly]:
     job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
     ptx = [future.result()["ptx"] for future in [llvm.shared().submit(job | {"text": m.text}) for m in modules]]
-    return ptx, toolchain.assemble_many(ptx, HOPPER)
+    return ptx, batch_assembly.assemble_many(ptx, HOPPER)
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: "-".join(map(str, tile)))

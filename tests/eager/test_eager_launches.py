@@ -12,7 +12,7 @@ from kernels.base import host_address
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import AccessError, LaunchError
-from blocknb.runtime.recent import interpreted
+from blocknb.runtime.launch_context import interpreted
 
 
 @pytest.fixture
@@ -207,7 +207,8 @@ def remote(monkeypatch):
     import ctypes
 
     from blocknb.runtime import interpreted as room
-    from blocknb.runtime.arguments import DESCRIBE, dtype_of, pointer_kind
+    from blocknb.runtime.arguments import DESCRIBE, dtype_of
+    from blocknb.runtime.kinds import pointer_kind
 
     def transfer(device, far, host, size, back):
         assert device == 0

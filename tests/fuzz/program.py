@@ -19,7 +19,7 @@ from kernels.base import Case, copied, poison
 from support import UNPLACED
 
 from blocknb import passes
-from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm
 from blocknb.ir import interp
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func, print_func
@@ -245,7 +245,7 @@ def check_simt(program: Program, target: str = "sm_90a", **options: Any) -> None
 
 def check_assembles(program: Program, target: str = "sm_90a") -> None:
     """LLVM and ptxas take the kernel."""
-    toolchain.assemble_many([ptx(program, target)()], Target.parse(target))
+    batch_assembly.assemble_many([ptx(program, target)()], Target.parse(target))
 
 
 def check_gpu(program: Program) -> None:

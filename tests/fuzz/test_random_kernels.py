@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import replace_pass
 
-from blocknb.codegen import toolchain
+from blocknb.codegen import batch_assembly
 from blocknb.target import Target
 from fuzz.generator import generate
 from fuzz.program import Line, Program, check_native, check_passes, check_simt, checked, ptx, read
@@ -52,14 +52,14 @@ def assemble(seeds: range, target: str) -> None:
     programs = [generate(seed) for seed in seeds]
     waiting = [checked(program, lambda p: ptx(p, target)) for program in programs]
     texts = [checked(program, lambda p, wait=wait: wait()) for program, wait in zip(programs, waiting, strict=True)]
-    assembly = toolchain.assemble_many(texts, Target.parse(target))
+    assembly = batch_assembly.assemble_many(texts, Target.parse(target))
     assert set(assembly.resources) == {program.name for program in programs}
 
 
 def test_random_kernels_assemble():
     assemble(SAMPLE, "sm_90a")
     found = [checked(read(text), lambda p: ptx(p, "sm_90a"))() for text in FOUND.values()]
-    toolchain.assemble_many(found, Target.parse("sm_90a"))
+    batch_assembly.assemble_many(found, Target.parse("sm_90a"))
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ import pytest
 
 from blocknb import cli
 from blocknb.fuzz import run, tree
-from blocknb.fuzz.run import Options
+from blocknb.fuzz.run import FuzzOptions
 from blocknb.fuzz.shrink import all_nodes
 from blocknb.fuzz.worker import Setup, Worker
 
@@ -34,8 +34,8 @@ def exit_status(script: str, folder: Path, prepare: str = "") -> int:
     return found.returncode
 
 
-def first_failure(prepare: str, first: int, count: int, tmp_path: Path) -> tuple[run.Findings, Options]:
-    options = Options(9, Setup(prepare=prepare), first=first, count=count, out=str(tmp_path), patience=6.0)
+def first_failure(prepare: str, first: int, count: int, tmp_path: Path) -> tuple[run.Findings, FuzzOptions]:
+    options = FuzzOptions(9, Setup(prepare=prepare), first=first, count=count, out=str(tmp_path), patience=6.0)
     found = run.collect(options)
     assert found.failed, found.summary()
     worker = Worker(options.setup)
@@ -67,7 +67,7 @@ def test_a_seeded_fault_is_found_made_small_blamed_and_reproduced(
 
 
 def test_a_crash_is_a_finding_and_the_other_kernels_still_run() -> None:
-    found = run.collect(Options(9, Setup(prepare="broken_process"), count=3))
+    found = run.collect(FuzzOptions(9, Setup(prepare="broken_process"), count=3))
     assert set(found.outcomes) == set(range(3))
     kinds = [outcome.kind for outcome in found.outcomes.values()]
     assert "crashed" in kinds

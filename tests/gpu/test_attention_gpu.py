@@ -59,18 +59,18 @@ def test_attention_and_its_gradients_are_those_of_float64(
 ) -> None:
     of_keys = (batch, shared, keys, width)
     q, k, v = arrays(dtype, (batch, heads, queries, width), of_keys, of_keys)
-    out, logsums = poison(q), empty(q, (batch, heads, queries), "float32")
-    logsums[...] = float("nan")
+    out, logsumexp = poison(q), empty(q, (batch, heads, queries), "float32")
+    logsumexp[...] = float("nan")
     options = {} if shift is None else {"causal": True, "shift": shift}
-    attention(q, k, v, out, logsums=logsums, **options)
+    attention(q, k, v, out, logsumexp=logsumexp, **options)
     given = [host(x) for x in (q, k, v)]
     right, right_logsums, _ = exact(*given, shift)
     assert np.abs(host(out) - right).max() <= TOLERANCE[dtype] * max(1, np.abs(right).max())
     seen = right_logsums > -np.inf
-    assert np.abs(host(logsums) - right_logsums)[seen].max() <= 1e-3 * (5 if dtype == "float32" else 1)
-    assert (host(logsums)[~seen] == -np.inf).all()
+    assert np.abs(host(logsumexp) - right_logsums)[seen].max() <= 1e-3 * (5 if dtype == "float32" else 1)
+    assert (host(logsumexp)[~seen] == -np.inf).all()
     (dout,), found = arrays(dtype, q.shape), [poison(x) for x in (q, k, v)]
-    attention_backward(q, k, v, out, logsums, dout, *found, **options)
+    attention_backward(q, k, v, out, logsumexp, dout, *found, **options)
     for name, got, gradient in zip(("dq", "dk", "dv"), found, exact_gradients(*given, host(dout), shift), strict=True):
         error = np.abs(host(got) - gradient).max() / max(1, np.abs(gradient).max())
         assert error <= 2 * TOLERANCE[dtype], f"{name}: {error:.2g}"

@@ -18,7 +18,7 @@ import blocknb
 import blocknb.language as tl
 from blocknb.codegen import llvm, toolchain
 from blocknb.errors import LaunchError
-from blocknb.runtime import cache, kernel
+from blocknb.runtime import cache, kernel, launch_context
 from blocknb.runtime import compile as compiler
 
 cupy = pytest.importorskip("cupy")
@@ -331,7 +331,7 @@ def test_without_ptxas_the_driver_assembles_and_tells_the_registers(monkeypatch:
 
 def test_an_observer_gets_times_and_shapes_and_keeps_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[kernel.Launch] = []
-    monkeypatch.setattr(kernel, "observers", [seen.append])
+    monkeypatch.setattr(launch_context, "observers", [seen.append])
     x, out = random(1 << 20), cupy.zeros(1 << 20, np.float32)
     add[1024,](x, x, out, 1 << 20, BLOCK=1024)
     (launch,) = seen

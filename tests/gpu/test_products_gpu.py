@@ -25,8 +25,8 @@ WAYS: dict[str, Any] = {
     "matmul": ready.matmul,
     "pointers": ready.matmul_pointers,
     "descriptors": ready.matmul_descriptors,
-    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, way="host", **rest),
-    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, way="persistent", **rest),
+    "host": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, strategy="host", **rest),
+    "persistent": lambda *arrays, **rest: ready.matmul_descriptors(*arrays, strategy="persistent", **rest),
     "split": lambda *arrays, **rest: ready.matmul_split(*arrays, splits=3, **rest),
 }
 SHAPES = ((512, 768, 640), (1040, 272, 208), (4096, 256, 4096))

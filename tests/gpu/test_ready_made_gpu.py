@@ -25,7 +25,7 @@ def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.nda
     x, dy, weight, bias = (rng.standard_normal(s).astype(np.float32) for s in ((m, n), (m, n), n, n))
     matrix, vector, row = ((lambda s=s: np.full(s, np.nan, np.float32)) for s in ((m, n), m, n))
     classes = rng.integers(0, n, m)
-    mean, rstd, logsums = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5), np.log(np.exp(x).sum(1))
+    mean, rstd, logsumexp = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5), np.log(np.exp(x).sum(1))
     cos, sin = (rng.standard_normal((m, n)).astype(np.float32) for _ in range(2))
     heads = rng.standard_normal((m, 2, 2 * n)).astype(np.float32)
     half = [a.astype(np.float16) for a in (x, weight)]
@@ -36,7 +36,7 @@ def cases(m: int, n: int) -> dict[str, tuple[Call, list[np.ndarray], list[np.nda
         "rms_norm": (ready.rms_norm, half, [matrix().astype(np.float16)]),
         "rms_norm_backward": (ready.rms_norm_backward, [x, weight, dy, rstd], [matrix(), row()]),
         "cross_entropy": (ready.cross_entropy, [x, classes], [vector(), vector()]),
-        "cross_entropy_backward": (ready.cross_entropy_backward, [x, classes, rstd, logsums], [matrix()]),
+        "cross_entropy_backward": (ready.cross_entropy_backward, [x, classes, rstd, logsumexp], [matrix()]),
         "swiglu": (ready.swiglu, [x, dy], [matrix()]),
         "swiglu_backward": (ready.swiglu_backward, [x, dy, cos], [matrix(), matrix()]),
         "rope": (ready.rope, [heads, cos, sin], [np.full_like(heads, np.nan)]),

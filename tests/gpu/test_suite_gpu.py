@@ -11,18 +11,18 @@ pytest.importorskip("cupy")
 pytest.importorskip("torch")
 from blocknb.profile.suite import launching, runner
 from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import Case
-from blocknb.profile.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, Session, measure
+from blocknb.profile.suite.definition import BenchmarkCase
+from blocknb.profile.suite.measure import COMPILED, COPY, OURS, TORCH, TRITON, MeasuringSession, measure
 from blocknb.profile.suite.search import Best
 
 SMALL = {1: (100_003,), 2: (300, 1001), 3: (70, 6, 64), 4: (3, 70, 48, 64)}
 PEERS = (COPY, TORCH, TRITON) if find_spec("triton") else (COPY, TORCH)
 
 
-def small(name: str, dtype: str) -> Case:
+def small(name: str, dtype: str) -> BenchmarkCase:
     if name.startswith("attention_"):  # rows, and the numbers of a head
-        return Case(name, (300, 64), dtype)
-    return Case(name, SMALL[len(next(iter(BENCHMARKS[name].gpu.values()))[0])], dtype)
+        return BenchmarkCase(name, (300, 64), dtype)
+    return BenchmarkCase(name, SMALL[len(next(iter(BENCHMARKS[name].gpu.values()))[0])], dtype)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -30,7 +30,7 @@ def small(name: str, dtype: str) -> Case:
 def test_every_peer_is_right_and_timed(name: str, dtype: str) -> None:
     if dtype not in BENCHMARKS[name].gpu:
         pytest.skip(f"{name} is not measured in {dtype}")
-    row = measure(Session("gpu", PEERS, rounds=3), BENCHMARKS[name], small(name, dtype))
+    row = measure(MeasuringSession("gpu", PEERS, rounds=3), BENCHMARKS[name], small(name, dtype))
     assert not {peer: why for peer, why in row.problems.items() if why != "none"}
     assert {OURS, TORCH} <= set(row.times) and all(t.median > 0 for t in row.times.values())
 
@@ -38,7 +38,7 @@ def test_every_peer_is_right_and_timed(name: str, dtype: str) -> None:
 @pytest.mark.skipif(TRITON not in PEERS, reason="needs Triton")
 def test_a_search_times_both_compilers_in_the_same_configurations(tmp_path: Path) -> None:
     best = Best("this GPU", fresh=True, show=lambda line: None, path=tmp_path / "best.json")
-    row = measure(Session("gpu", (TRITON, COMPILED), rounds=3), BENCHMARKS["rms_norm"], small("rms_norm", "fp16"),
+    row = measure(MeasuringSession("gpu", (TRITON, COMPILED), rounds=3), BENCHMARKS["rms_norm"], small("rms_norm", "fp16"),
                   before=best.before, best=best)  # fmt: skip
     assert not row.problems and row.configs[TRITON] in [config for config, _ in best.sweeps[0].times[TRITON]]
     assert len(best.sweeps[0].times[OURS]) >= 10 and not best.sweeps[0].problems

@@ -15,8 +15,8 @@ from blocknb import TensorDescriptor
 from blocknb.codegen.maps import MapSpec
 from blocknb.errors import LaunchError
 from blocknb.language import types as t
-from blocknb.runtime import driver
-from blocknb.runtime.compile import Code
+from blocknb.runtime import cuda, driver
+from blocknb.runtime.request import KernelCode
 
 cupy = pytest.importorskip("cupy")
 
@@ -112,9 +112,9 @@ PARAMETERS = (
 
 @pytest.fixture(scope="module")
 def launcher() -> driver.Launcher:
-    if driver.target(0).capability != 90:
+    if cuda.target(0).capability != 90:
         pytest.skip("the machine code is for compute capability 9.0")
-    code = Code("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, persistent=True)
+    code = KernelCode("boxes", PARAMETERS, frozenset(), frozenset(), 32, 0, maps=MAPS, persistent=True)
     compiled: Any = SimpleNamespace(
         code=code, parameters=PARAMETERS, name="boxes", artifacts={"ptx": PTX}, trace=SimpleNamespace(milliseconds={})
     )
@@ -187,7 +187,7 @@ def test_the_driver_takes_maps_of_any_dtype_and_rank(dtype: t.DType, swizzle: in
     for rank in range(2, 6):
         ones = (1,) * (rank - 2)
         spec = MapSpec(0, dtype, (*ones, *box), swizzle, (2**31,) * rank, (1024,) * (rank - 1))
-        code = Code("none", (("x", t.Pointer(dtype)),), frozenset(), frozenset(), maps=(spec,))
+        code = KernelCode("none", (("x", t.Pointer(dtype)),), frozenset(), frozenset(), maps=(spec,))
         made = Encoder(SimpleNamespace(code=code, parameters=code.parameters, name="none"), 0)  # type: ignore[arg-type]
         (address,), structs = made([memory.data.ptr])
         assert address % 64 == 0
@@ -247,7 +247,7 @@ def test_launches_of_one_kernel_have_their_own_maps() -> None:
         for a, b, c in arrays:
             c[:] = np.nan
             compiled = launch(a, b, c)
-            assert driver.target(0).capability != 90 or compiled.code.maps
+            assert cuda.target(0).capability != 90 or compiled.code.maps
         for a, b, c in arrays:
             check(a, b, c)
 

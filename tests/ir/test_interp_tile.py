@@ -9,7 +9,8 @@ import pytest
 
 from blocknb.errors import AccessError, Loc
 from blocknb.ir.core import Func
-from blocknb.ir.interp import round_to_tf32, run
+from blocknb.ir.interp import run
+from blocknb.ir.interp_tile import round_to_tf32
 from blocknb.ir.text import parse_func
 from blocknb.language import types as t
 

@@ -69,13 +69,13 @@ def forward_case(
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
         out = poison(q.shape, dtype)
-        found = {"q": q, "k": k, "v": v, "out": out, "logsums": poison(q.shape[:3], np.float32) if kept else None}
+        found = {"q": q, "k": k, "v": v, "out": out, "logsumexp": poison(q.shape[:3], np.float32) if kept else None}
         found |= {f"{x}_at": strides(found[x]) for x in ("q", "k", "v", "out")}
         return found | sizes(queries, keys, width, heads // shared, shift) | tile(shift, rows, columns, block)
 
     def reference(x):
-        out, logsums, _ = exact(x["q"], x["k"], x["v"], shift)
-        return {"out": out} | ({"logsums": logsums} if kept else {})
+        out, logsumexp, _ = exact(x["q"], x["k"], x["v"], shift)
+        return {"out": out} | ({"logsumexp": logsumexp} if kept else {})
 
     grid = (-(-queries // rows), heads, 1)
     tolerance = 2e-2 if dtype == ml_dtypes.bfloat16 else 3e-3
@@ -97,14 +97,14 @@ forward_case("odd", np.float16, 1, 1, 70, 80, 40, 64, 64, 32, num_warps=4, num_s
 forward_case("wide", ml_dtypes.bfloat16, 1, 1, 128, 140, 128, 128, 128, 32, 12, num_warps=8, num_stages=2)
 
 
-def numbers_of(logsums, deltas):
+def numbers_of(logsumexp, deltas):
     """Of each query the logarithm of its sum, in units of log2, and its delta; behind the last one of a head what gives nothing."""
-    heads, queries = logsums.shape
+    heads, queries = logsumexp.shape
     padded = -(-queries // 128) * 128
     found = np.zeros((heads * padded + 128, 2), np.float32)
     own = found[: heads * padded].reshape(heads, padded, 2)
     own[..., 0] = np.inf
-    own[:, :queries, 0], own[:, :queries, 1] = logsums / math.log(2), deltas
+    own[:, :queries, 0], own[:, :queries, 1] = logsumexp / math.log(2), deltas
     return found
 
 
@@ -123,12 +123,12 @@ def gradient_case(
     def make(rng):
         q, k, v = arrays(rng, dtype, heads, shared, queries, keys, width)
         dout = normal(rng, q.shape, dtype)
-        out, logsums, _ = exact(q, k, v, shift)
+        out, logsumexp, _ = exact(q, k, v, shift)
         found = {"q": q, "k": k, "v": v, "dout": dout} | {
             x: poison((q if x == "dq" else k).shape, dtype) for x in outputs if x != "sums"
         }
         at = {f"{x}_at": strides(found[x]) for x in found}
-        found["numbers"] = numbers_of(logsums[0], (wide(dout) * out).sum(axis=3)[0])
+        found["numbers"] = numbers_of(logsumexp[0], (wide(dout) * out).sum(axis=3)[0])
         if kernel is gradients_kernel:
             padded = (heads, -(-queries // 128) * 128, block)
             steps = (heads * padded[1] * block, padded[1] * block, block)
@@ -182,13 +182,13 @@ gradient_case(
 def _numbers_make(rng):
     out, dout = (normal(rng, (1, 2, 70, 40), np.float16) for _ in range(2))
     at = {"out_at": strides(out), "dout_at": strides(dout), "queries": 70, "width": 40, "ROWS": 64, "WIDTH": 64}
-    found = {"logsums": normal(rng, (1, 2, 70)), "numbers": poison((384, 2), np.float32)}
+    found = {"logsumexp": normal(rng, (1, 2, 70)), "numbers": poison((384, 2), np.float32)}
     return {"out": out, "dout": dout, "sums": poison((2, 128, 64), np.float32)} | found | at
 
 
 def _numbers_reference(x):
     deltas = (wide(x["out"]) * wide(x["dout"])).sum(axis=3)
-    numbers = numbers_of(wide(x["logsums"])[0], deltas[0])
+    numbers = numbers_of(wide(x["logsumexp"])[0], deltas[0])
     numbers[256:] = x["numbers"][256:]  # which nobody uses
     return {"numbers": numbers, "sums": np.zeros((2, 128, 64))}
 

@@ -19,9 +19,9 @@ from blocknb.frontend.descriptors import field_names
 from blocknb.frontend.parse import parse
 from blocknb.ir import interp
 from blocknb.ir.core import Func
-from blocknb.runtime.arguments import plain
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.job import front_argument
+from blocknb.runtime.kinds import unspecialized_kind
 from blocknb.target import Target
 from blocknb.trace import Stage
 
@@ -63,10 +63,10 @@ class Case:
     def parse(self, arguments: Mapping[str, Any], target: Target | None = None, **options: Any) -> Func:
         """The tile IR for these arguments (and launch options besides the case's own), specialised as a launch would; `target` is what
         the kernel sees while compiling."""
-        binding, values = self.kernel._called((), dict(arguments))
-        described = self.kernel._describe(binding, values)[0]
+        binding, values = self.kernel.bound_call((), dict(arguments))
+        described = self.kernel.describe(binding, values)[0]
         kinds = {
-            name: plain(kind) if unspecialized else kind
+            name: unspecialized_kind(kind) if unspecialized else kind
             for name, kind, unspecialized in zip(binding.names, described, binding.unspecialized, strict=True)
         }
         ordered = {p.name: front_argument(kinds[p.name]) for p in self.kernel.source.parameters}

@@ -52,7 +52,7 @@ def descriptor_case(
         a, b = operand(rng, (M, K), turned[0], dtype), operand(rng, (K, N), turned[1], dtype)
         return {
             "a": a, "b": b, "c": poison((M, N), result or dtype), "m": M, "n": N, "k": K, "a_step": a.shape[1], "b_step": b.shape[1],
-            "c_step": N, **blocks(tile), "A_TURNED": turned[0], "B_TURNED": turned[1],
+            "c_step": N, **blocks(tile), "TRANS_A": turned[0], "TRANS_B": turned[1],
             "bias": normal(rng, N, np.float32) if bias else None, "ACTIVATION": activation,
             "SUM": bl.int32 if dtype == np.int8 else bl.float32, "SWAPPED": swapped,
         }  # fmt: skip
@@ -84,7 +84,7 @@ def batch_case(name, order, batch=2):
         return {
             "a": a, "b": b, "c": poison((batch, M, N), np.float16), "batch": batch, "m": M, "n": N, "k": K, "a_batch": M * K,
             "a_step": a.shape[2], "b_batch": K * N, "b_step": b.shape[2], "c_batch": M * N, "c_step": N, **blocks(tile),
-            "A_TURNED": turned[0], "B_TURNED": turned[1], "ACTIVATION": "relu",
+            "TRANS_A": turned[0], "TRANS_B": turned[1], "ACTIVATION": "relu",
         }  # fmt: skip
 
     def reference(x):
@@ -108,7 +108,7 @@ def host_case(name, kernel, grid, **constants):
         return {
             "a": TensorDescriptor.from_tensor(a, [tile[0], tile[2]]), "b": TensorDescriptor.from_tensor(b, [tile[1], tile[2]]),
             "c": TensorDescriptor.from_tensor(c, [tile[0], wide_c]), "m": M, "n": N, "k": K, **blocks(tile), **constants,
-            "B_TURNED": True,
+            "TRANS_B": True,
         }  # fmt: skip
 
     def reference(x):

@@ -14,7 +14,7 @@ from kernels.base import copied, parameters, poison
 
 import blocknb
 import blocknb.language as tl
-from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm
 from blocknb.errors import CompilerBug, KernelError
 from blocknb.language import libdevice
 from blocknb.language.library import LIBRARY
@@ -78,7 +78,7 @@ def assemble(name: str, full: bool) -> None:
         text = gpu.generate(func.replace(name=f"matrix_{number}"), target).text
         job = {"kind": "ptx", "text": text, "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
         jobs[f"matrix_{number}"] = llvm.shared().submit(job)
-    found = toolchain.assemble_many([job.result()["ptx"] for job in jobs.values()], target)
+    found = batch_assembly.assemble_many([job.result()["ptx"] for job in jobs.values()], target)
     assert set(found.resources) == set(jobs)
     assert not found.warnings
 

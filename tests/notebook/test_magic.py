@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from blocknb.notebook import document
 from blocknb.notebook.completion import candidates
 from blocknb.notebook.register import register
-from blocknb.runtime import kernel as runtime
+from blocknb.runtime import launch_context
 
 ADD = """@blocknb.kernel
 def add(x, y, out, n, BLOCK: tl.constexpr):
@@ -51,7 +51,7 @@ def shell(shared_shell, capsys):
     x = np.arange(1000, dtype=np.float32)
     shared_shell.ip.user_ns.update(x=x, y=2 * x, out=np.zeros_like(x))
     yield shared_shell
-    assert runtime.observers == []  # nothing goes on listening after a cell
+    assert launch_context.observers == []  # nothing goes on listening after a cell
 
 
 # ---- the body is a cell ----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_checked_holds_for_every_launch_of_the_cell_and_no_longer(shell, capsys)
     assert type(result.error_in_exec).__name__ == "AccessError"
     assert "loads element 60 of `part`" not in str(result.error_in_exec)  # messages name the kernel's parameter
     assert "loads element 60 of `x`, which has 60 elements" in str(result.error_in_exec)
-    assert runtime.enforced == {}
+    assert launch_context.enforced == {}
     assert shell.run("stray[1,](part, out, BLOCK=64)").success
 
 

@@ -13,8 +13,7 @@ from test_measuring_magics import Shell
 from blocknb.errors import Unsupported
 from blocknb.notebook import document, extension
 from blocknb.runtime import compile as compiler
-from blocknb.runtime import job
-from blocknb.runtime import kernel as runtime
+from blocknb.runtime import job, launch_context
 
 KERNEL = """@blocknb.kernel
 def triple(x, out, BLOCK: tl.constexpr):
@@ -43,8 +42,8 @@ def seen(monkeypatch):
         return made
 
     monkeypatch.setattr(job.Job, "run", run)
-    monkeypatch.setattr(compiler.Request, "from_disk", lambda request: None)
-    monkeypatch.setattr(runtime, "observers", [lambda launch: found.append(("launch",))])
+    monkeypatch.setattr(compiler, "from_disk", lambda request: None)
+    monkeypatch.setattr(launch_context, "observers", [lambda launch: found.append(("launch",))])
     return found
 
 
@@ -71,7 +70,7 @@ def test_of_many_specialisations_the_first_is_compiled_beside_and_the_shown_one_
 def test_nothing_is_compiled_that_no_card_shows(shell, seen, options, targets):
     shell.run(f"%%blockkernel {options}\n" + KERNEL.format(tag=3) + "triple[2,](x, out, BLOCK=32);").raise_error()
     assert len({entry[1] for entry in seen if entry[0] == "begin"}) == targets
-    assert runtime.companions == []
+    assert launch_context.companions == []
 
 
 def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(shell, monkeypatch, capsys):
@@ -83,7 +82,7 @@ def test_code_that_cannot_be_had_beside_is_said_on_the_card_and_nowhere_else(she
         return real(one)
 
     monkeypatch.setattr(job.Job, "run", run)
-    monkeypatch.setattr(compiler.Request, "from_disk", lambda request: None)
+    monkeypatch.setattr(compiler, "from_disk", lambda request: None)
     shell.run("%%blockkernel\n" + KERNEL.format(tag=4) + "triple[2,](x, out, BLOCK=32)").raise_error()
     assert "not on this one" in shell.documents[0]["views"][1]["error"]
     assert (shell.ip.user_ns["out"] == 3).all() and "not on this one" not in capsys.readouterr().err

@@ -20,8 +20,7 @@ from blocknb.notebook.document import MIME
 from blocknb.notebook.progress import Progress
 from blocknb.profile.replay import captured_by
 from blocknb.runtime import compile as compiler
-from blocknb.runtime import kernel as runtime
-from blocknb.runtime import many
+from blocknb.runtime import launch_context, parallel_compile
 
 
 @blocknb.kernel
@@ -49,11 +48,11 @@ def ticking(milliseconds: float = 2.0) -> Callable[[Callable[[], Any]], float]:
 def test_a_captured_launch_runs_nothing_and_its_replay_writes_to_a_copy() -> None:
     call, total = launched()
     seen: list[Any] = []
-    runtime.observers.append(seen.append)
+    launch_context.observers.append(seen.append)
     try:
         (replay,) = captured_by(call)
     finally:
-        runtime.observers.remove(seen.append)
+        launch_context.observers.remove(seen.append)
     assert not total.any() and not seen and replay.grid == (16, 1, 1) and not replay.gpu
     replay()
     replay()
@@ -223,7 +222,9 @@ def test_an_option_is_swept(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None
 def test_all_values_of_a_constant_are_compiled_together(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     together, alone = [], []
     monkeypatch.setattr(
-        many, "compile_all", lambda found, compile=many.compile_all, **given: together.append(compile(found, **given))
+        parallel_compile,
+        "compile_all",
+        lambda found, compile=parallel_compile.compile_all, **given: together.append(compile(found, **given)),
     )
     monkeypatch.setattr(
         compiler, "keep", lambda one, made, keep=compiler.keep: (alone.append(one.key), keep(one, made))[1]
@@ -306,7 +307,7 @@ def test_progress_with_patience_shows_only_what_takes_a_while(
 
 
 def test_only_a_page_is_shown_the_progress_of_compiles() -> None:
-    assert many.shows is not progress.of_compiles  # this is no notebook, though the magics are registered
+    assert parallel_compile.shows is not progress.of_compiles  # this is no notebook, though the magics are registered
     with progress.of_compiles(5, "compiling") as step:
         step("nobody looks")
 

@@ -116,7 +116,7 @@ def test_a_bar_says_how_many_are_still_in_the_race(monkeypatch) -> None:
 
     monkeypatch.setattr(progress, "_in_notebook", lambda: True)
     monkeypatch.setattr(progress.Progress, "_show", shown)
-    monkeypatch.setattr("blocknb.runtime.many.shows", progress.of_compiles)
+    monkeypatch.setattr("blocknb.runtime.parallel_compile.shows", progress.of_compiles)
 
     def hook(arguments: dict[str, Any]) -> None:
         now[0] += 0.4

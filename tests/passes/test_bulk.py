@@ -11,7 +11,7 @@ from kernels.base import Case, copied
 
 import blocknb
 import blocknb.language as bl
-from blocknb.codegen import gpu, llvm, sass, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm, sass
 from blocknb.errors import CompilerBug
 from blocknb.ir import interp
 from blocknb.ir.core import Block, Func, Op, walk
@@ -362,7 +362,7 @@ def test_the_code_of_a_large_result_is_short():
         func, _ = case.lower(arguments, "sm_90a", without, num_warps=8)
         job = {"kind": "ptx", "opt": 1, "llvm": False, "arch": HOPPER.arch, "features": HOPPER.features}
         ptx = llvm.shared().submit(job | {"text": gpu.generate(func, HOPPER).text}).result()["ptx"]
-        assembly = toolchain.assemble_many([ptx], HOPPER)
+        assembly = batch_assembly.assemble_many([ptx], HOPPER)
         assert not assembly.warnings and all(not found.spill_stores for found in assembly.resources.values())
         listing = sass.disassemble(assembly.cubin, HOPPER).result().text
         assert tuple(map(listing.count, ("STSM.16.M88.4", "LDS.128", "STG.E.128", "UTMASTG"))) == counts

@@ -11,8 +11,8 @@ import pytest
 from blocknb.cli import main
 from blocknb.profile import bench
 from blocknb.profile.suite import launching, runner
-from blocknb.profile.suite.definition import Case
-from blocknb.profile.suite.runner import Options
+from blocknb.profile.suite.definition import BenchmarkCase
+from blocknb.profile.suite.runner import BenchOptions
 
 
 def test_an_unknown_name_is_refused_with_those_there_are(capsys: pytest.CaptureFixture) -> None:
@@ -85,7 +85,7 @@ def test_a_benchmark_that_breaks_is_told_in_full_and_what_the_others_found_is_wr
     monkeypatch.setitem(bench.BENCHMARKS, "ceilings", lambda: [{"found": 1}])
     monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"found": 1 / 0}])
     path = tmp_path / "found.json"
-    assert bench.run(["ceilings", "scaling"], Options(), str(path)) == 1
+    assert bench.run(["ceilings", "scaling"], BenchOptions(), str(path)) == 1
     assert "ZeroDivisionError" in capsys.readouterr().err
     assert json.loads(path.read_text()) == {"ceilings": [{"found": 1}]}
 
@@ -96,7 +96,7 @@ def test_an_interrupt_ends_all_and_what_was_measured_is_written(
     monkeypatch.setattr(runner, "_in_a_process", lambda names, options: {"interrupted": options.threads == (2,)})
     monkeypatch.setitem(bench.BENCHMARKS, "scaling", lambda: [{"ran": True}])
     path = tmp_path / "found.json"
-    assert bench.run(["add", "scaling"], Options("cpu", (1, 2, 3)), str(path)) == bench.INTERRUPTED
+    assert bench.run(["add", "scaling"], BenchOptions("cpu", (1, 2, 3)), str(path)) == bench.INTERRUPTED
     assert json.loads(path.read_text()) == {"kernels": [{"interrupted": False}, {"interrupted": True}]}
 
 
@@ -106,16 +106,16 @@ def test_names_without_any_are_all_and_kernels_stands_for_the_ready_made_ones(mo
     monkeypatch.setattr(launching, "run", lambda device: ran.append("launch") or [])
     for name in list(bench.BENCHMARKS):
         monkeypatch.setitem(bench.BENCHMARKS, name, lambda name=name: ran.append(name) or [])
-    assert bench.run([], Options()) == 0
+    assert bench.run([], BenchOptions()) == 0
     assert ran[0][:4] == ["add", "copy", "sum", "softmax"] and ran[1:] == ["launch", *bench.BENCHMARKS]
     ran.clear()
-    assert bench.run(["kernels", "add"], Options()) == 0
+    assert bench.run(["kernels", "add"], BenchOptions()) == 0
     assert len(ran) == 1 and ran[0].count("add") == 1 and "gemm_plain" in ran[0]
 
 
 def test_options_choose_cases() -> None:
-    def cases(device: str, name: str, **options: Any) -> list[Case]:
-        return runner.chosen([name], Options(**options), device)[0][1]
+    def cases(device: str, name: str, **options: Any) -> list[BenchmarkCase]:
+        return runner.chosen([name], BenchOptions(**options), device)[0][1]
 
     assert len(cases("gpu", "softmax")) == 21 and {c.dtype for c in cases("gpu", "softmax")} == {"fp32", "fp16"}
     assert [str(c) for c in cases("cpu", "add")] == ["add 2^24 fp32"]
@@ -130,13 +130,13 @@ def test_a_case_that_breaks_leaves_the_next_ones(
 ) -> None:
     real = runner.measure
 
-    def measure(session: Any, benchmark: Any, case: Case, **options: Any) -> Any:
+    def measure(session: Any, benchmark: Any, case: BenchmarkCase, **options: Any) -> Any:
         if case.shape == (5, 33):
             raise MemoryError("too large")
         return real(session, benchmark, case, **options)
 
     monkeypatch.setattr(runner, "measure", measure)
-    options = Options("cpu", (1,), ("NumPy",), ("5x33", "6x34"), rounds=1)
+    options = BenchOptions("cpu", (1,), ("NumPy",), ("5x33", "6x34"), rounds=1)
     document = runner.on_cpu(["softmax"], options)
     assert "softmax 5x33 fp32: MemoryError: too large" in capsys.readouterr().out
     assert [r["shape"] for r in document["rows"]] == [[6, 34]]

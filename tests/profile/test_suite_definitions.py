@@ -10,16 +10,29 @@ import pytest
 
 from blocknb.profile.suite import peers_numpy
 from blocknb.profile.suite.catalogue import BENCHMARKS, P
-from blocknb.profile.suite.definition import Case, Make
-from blocknb.profile.suite.measure import COMPILED, COPY, NUMBA, NUMPY, OURS, TORCH, TRITON, Bench, Session, measure
+from blocknb.profile.suite.definition import BenchmarkCase, Make
+from blocknb.profile.suite.measure import (
+    COMPILED,
+    COPY,
+    NUMBA,
+    NUMPY,
+    OURS,
+    TORCH,
+    TRITON,
+    Bench,
+    MeasuringSession,
+    measure,
+)
 from blocknb.profile.suite.triton_source import Sources
 
 SMALL = {1: (3001,), 2: (7, 301), 3: (5, 3, 6), 4: (2, 5, 3, 6)}
 HALF = [name for name, benchmark in BENCHMARKS.items() if "fp16" in benchmark.gpu]
 
 
-def small(name: str, dtype: str = "fp32") -> Case:
-    return Case(name, (45, 24) if name.startswith("attention_") else SMALL[len(BENCHMARKS[name].cpu[0])], dtype)
+def small(name: str, dtype: str = "fp32") -> BenchmarkCase:
+    return BenchmarkCase(
+        name, (45, 24) if name.startswith("attention_") else SMALL[len(BENCHMARKS[name].cpu[0])], dtype
+    )
 
 
 def clock(call: Any) -> float:
@@ -28,12 +41,12 @@ def clock(call: Any) -> float:
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return Session("cpu", (NUMPY, TORCH), rounds=2, clock=clock)
+def session() -> MeasuringSession:
+    return MeasuringSession("cpu", (NUMPY, TORCH), rounds=2, clock=clock)
 
 
 @pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_every_peer_on_a_cpu_gives_what_float64_gives(session: Session, name: str) -> None:
+def test_every_peer_on_a_cpu_gives_what_float64_gives(session: MeasuringSession, name: str) -> None:
     row = measure(session, BENCHMARKS[name], small(name))
     assert not row.problems
     assert set(row.times) == {OURS, *session.peers} and NUMPY in row.times
@@ -42,7 +55,7 @@ def test_every_peer_on_a_cpu_gives_what_float64_gives(session: Session, name: st
 
 @pytest.mark.parametrize("name", HALF)
 def test_ours_in_half_precision_gives_what_float64_gives(name: str) -> None:
-    row = measure(Session("cpu", (), rounds=1, clock=clock), BENCHMARKS[name], small(name, "fp16"))
+    row = measure(MeasuringSession("cpu", (), rounds=1, clock=clock), BENCHMARKS[name], small(name, "fp16"))
     assert not row.problems and row.errors[OURS] < 2e-3
 
 
@@ -50,7 +63,7 @@ def test_ours_in_half_precision_gives_what_float64_gives(name: str) -> None:
 @pytest.mark.skipif(find_spec("numba") is None, reason="needs numba")
 @pytest.mark.parametrize("name", list(BENCHMARKS))
 def test_numba_gives_what_float64_gives(name: str) -> None:
-    row = measure(Session("cpu", (NUMBA,), rounds=1, clock=clock), BENCHMARKS[name], small(name))
+    row = measure(MeasuringSession("cpu", (NUMBA,), rounds=1, clock=clock), BENCHMARKS[name], small(name))
     assert row.problems.get(NUMBA) == ("none" if name not in peers_numpy.numba_peers() else None)
 
 
@@ -61,7 +74,7 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
     pytest.importorskip("torch")
     if dtype not in BENCHMARKS[name].gpu or (dtype == "fp16" and name == "layer_norm_backward"):
         pytest.skip("torch's CPU operator wants fp16 statistics")
-    session = Session("gpu", (COPY, TORCH), rounds=2, torch_device="cpu", clock=clock)
+    session = MeasuringSession("gpu", (COPY, TORCH), rounds=2, torch_device="cpu", clock=clock)
     session.peers, session.sources[TRITON] = (*session.peers, TRITON), Sources("blocknb")
     config = session.sources[TRITON].configurations(BENCHMARKS[name], small(name).shape)[0]
     row = measure(
@@ -75,13 +88,13 @@ def test_a_gpus_peers_give_what_float64_gives_on_cpu_tensors(name: str, dtype: s
 @pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.flops is None])
 def test_what_torch_compiles_gives_what_float64_gives(name: str) -> None:
     pytest.importorskip("torch")
-    session = Session("gpu", (COMPILED,), rounds=1, torch_device="cpu", clock=clock)
+    session = MeasuringSession("gpu", (COMPILED,), rounds=1, torch_device="cpu", clock=clock)
     row = measure(session, BENCHMARKS[name], small(name))
     assert not row.problems and COMPILED in row.times
 
 
 def test_what_is_not_written_or_wrong_or_fails_is_named_and_not_timed() -> None:
-    session = Session("cpu", (NUMPY,), rounds=2, clock=clock)
+    session = MeasuringSession("cpu", (NUMPY,), rounds=2, clock=clock)
 
     def half(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
         np.add(x[:-1], y[:-1], out=out[:-1])
@@ -101,8 +114,8 @@ def test_what_is_not_written_or_wrong_or_fails_is_named_and_not_timed() -> None:
     assert row.problems == {NUMPY: "failed: RuntimeError: no such function"} and set(row.times) == {OURS}
 
 
-def test_a_dropout_that_keeps_too_many_or_scales_wrongly_is_found(session: Session) -> None:
-    bench = Bench(session, BENCHMARKS["dropout"], Case("dropout", (100_000,), "fp32"))
+def test_a_dropout_that_keeps_too_many_or_scales_wrongly_is_found(session: MeasuringSession) -> None:
+    bench = Bench(session, BENCHMARKS["dropout"], BenchmarkCase("dropout", (100_000,), "fp32"))
     x = bench.inputs["x"].astype(np.float64)
     check: Any = BENCHMARKS["dropout"].check
     dropped = np.where(np.random.default_rng(1).random(x.shape) >= P, x / (1 - P), 0)
@@ -114,18 +127,18 @@ def test_a_dropout_that_keeps_too_many_or_scales_wrongly_is_found(session: Sessi
 
 def test_a_peer_that_is_not_installed_is_named_and_an_unknown_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "numba", None)
-    session = Session("cpu", (NUMPY, NUMBA))
+    session = MeasuringSession("cpu", (NUMPY, NUMBA))
     assert session.peers == (NUMPY,) and "not installed" in session.missing[NUMBA]
     with pytest.raises(
         ValueError,
         match="no peer 'Torch'; there are CuPy, NumPy, Triton, copy, cuDNN, flash, numba, torch",
     ):
-        Session("cpu", ("Torch",))
+        MeasuringSession("cpu", ("Torch",))
 
 
 def test_inputs_are_fresh_and_bytes_are_those_of_every_array_once() -> None:
-    session = Session("cpu", ())
-    case = Case("swiglu", (7, 301), "fp32")
+    session = MeasuringSession("cpu", ())
+    case = BenchmarkCase("swiglu", (7, 301), "fp32")
     first, second = (Bench(session, BENCHMARKS["swiglu"], case) for _ in range(2))
     assert first.bytes == 3 * 7 * 301 * 4
     assert (first.inputs["gate"] != second.inputs["gate"]).all() and np.isnan(first.outputs["out"]).all()

@@ -11,15 +11,15 @@ import pytest
 from blocknb import kernels, passes
 from blocknb.profile.suite import search
 from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import Case, over_blocks, over_rows
-from blocknb.profile.suite.measure import OURS, TRITON, Bench, Session, measure
-from blocknb.profile.suite.search import Best, Sweep, grid, sweep
+from blocknb.profile.suite.definition import BenchmarkCase, over_blocks, over_rows
+from blocknb.profile.suite.measure import OURS, TRITON, Bench, MeasuringSession, measure
+from blocknb.profile.suite.search import Best, TileSweep, grid, sweep
 from blocknb.profile.suite.triton_source import Sources, rewritten
 
-CASE = Case("rms_norm", (40, 100), "fp32")
+CASE = BenchmarkCase("rms_norm", (40, 100), "fp32")
 
 
-def session() -> Session:
+def session() -> MeasuringSession:
     """Ours on the CPU, whose copied sources stand for Triton's; a call takes as many milliseconds as it is the n-th."""
     times = iter(range(1, 10_000))
 
@@ -27,7 +27,7 @@ def session() -> Session:
         call()
         return float(next(times))
 
-    made = Session("cpu", (), rounds=1, clock=clock)
+    made = MeasuringSession("cpu", (), rounds=1, clock=clock)
     made.peers, made.sources[TRITON] = (TRITON,), Sources("blocknb")
     return made
 
@@ -117,7 +117,7 @@ def test_a_configuration_that_fails_is_named_and_the_others_are_timed(monkeypatc
 
 
 def test_the_grid_has_warps_across_and_the_rest_down() -> None:
-    found = Sweep("case", {OURS: [({"ROWS": 1, "num_warps": 2}, 0.01), ({"ROWS": 2, "num_warps": 4}, 0.02)]}, 0.015)
+    found = TileSweep("case", {OURS: [({"ROWS": 1, "num_warps": 2}, 0.01), ({"ROWS": 2, "num_warps": 4}, 0.02)]}, 0.015)
     found.times[TRITON] = [({"ROWS": 2, "num_warps": 4}, 0.03)]
     assert [line.split() for line in grid(found)] == [
         ["case,", "us:", "blocknb", "|", "Triton"],
@@ -157,7 +157,11 @@ def test_modules_that_import_kernels_import_copies_of_them() -> None:
 
 
 def test_a_variant_that_knows_a_configuration_is_searched_on_request_alone(tmp_path: Path) -> None:
-    path, benchmark, case = tmp_path / "best.json", BENCHMARKS["gemm_plain"], Case("gemm_plain", (64, 48, 32), "fp32")
+    path, benchmark, case = (
+        tmp_path / "best.json",
+        BENCHMARKS["gemm_plain"],
+        BenchmarkCase("gemm_plain", (64, 48, 32), "fp32"),
+    )
     made = session()
     made.prepared |= {TRITON, "Triton TMA"}
     made.peers = (TRITON, "Triton TMA")

@@ -7,16 +7,16 @@ import json
 import pytest
 
 from blocknb.profile.suite import floors, table
-from blocknb.profile.suite.definition import Case, parse_shape, shape_text
-from blocknb.profile.suite.measure import COPY, OURS, TRITON, Row
+from blocknb.profile.suite.definition import BenchmarkCase, parse_shape, shape_text
+from blocknb.profile.suite.measure import COPY, OURS, TRITON, MeasuredRow
 from blocknb.profile.timing import summary
 
 PEERS = (COPY, TRITON)
 
 
-def row(n: int, ours: list[float], name: str = "softmax", m: int = 4096, **peers: list[float]) -> Row:
+def row(n: int, ours: list[float], name: str = "softmax", m: int = 4096, **peers: list[float]) -> MeasuredRow:
     times = {OURS: summary(ours)} | {peer: summary(values) for peer, values in peers.items()}
-    return Row(Case(name, (m, n), "fp32"), 2_000_000, times=times)
+    return MeasuredRow(BenchmarkCase(name, (m, n), "fp32"), 2_000_000, times=times)
 
 
 def test_a_ratio_is_of_medians_and_its_spread_of_rounds() -> None:
@@ -41,7 +41,9 @@ def test_a_row_shows_times_ratios_and_what_went_wrong() -> None:
 
 
 def test_a_row_whose_own_result_is_wrong_says_so_and_has_peers_times() -> None:
-    one = Row(Case("add", (1 << 26,), "fp16"), 8, times={TRITON: summary([2.0, 2.0])}, problems={OURS: "wrong: out"})
+    one = MeasuredRow(
+        BenchmarkCase("add", (1 << 26,), "fp16"), 8, times={TRITON: summary([2.0, 2.0])}, problems={OURS: "wrong: out"}
+    )
     assert table.line(one, PEERS).split() == ["2^26", "fp16", "wrong", "-", "2.0000", "ms"]
     assert one.rate is None
 
@@ -77,7 +79,7 @@ def test_promises_are_judged_by_the_lowest_or_by_the_mean_of_the_rows_they_are_o
 
 def test_a_promise_of_a_variant_is_judged_by_its_time() -> None:
     one = row(4096, [1.0], name="gemm_plain", Triton=[0.9], pointers=[0.75])
-    one.case = Case("gemm_plain", (4096, 4096, 4096), "fp16")
+    one.case = BenchmarkCase("gemm_plain", (4096, 4096, 4096), "fp16")
     found = {v.floor.ours: v for v in floors.judge("gpu", [one])}
     assert (
         set(found) == {"pointers"}

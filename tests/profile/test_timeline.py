@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from blocknb.profile.agents import Undecided
-from blocknb.profile.spans import Timeline
+from blocknb.profile.schedule_model import Undecided
 from blocknb.profile.suite.steps import PING_PONG, STEPS, Step, matmul
 from blocknb.profile.timeline import has_timeline, timeline
+from blocknb.profile.timeline_spans import Timeline
 
 TRIPS, TILES = 8, 2
 BY_NAME = {step.name: step for step in (*STEPS, PING_PONG)}

@@ -12,7 +12,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.profile.timing import Timing, interleaved, llc_bytes, summary
-from blocknb.runtime import kernel as runtime
+from blocknb.runtime import launch_context
 
 
 def test_candidates_alternate_after_the_warm_up() -> None:
@@ -132,7 +132,7 @@ def test_what_is_timed_is_not_observed(monkeypatch: pytest.MonkeyPatch) -> None:
         tl.store(x + tl.arange(0, 16), tl.load(x + tl.arange(0, 16)) * 2.0)
 
     seen: list[object] = []
-    monkeypatch.setattr(runtime, "observers", [seen.append])
+    monkeypatch.setattr(launch_context, "observers", [seen.append])
     x = np.ones(16, np.float32)
     interleaved({"a": lambda: double[(1,)](x)}, gpu=False, rounds=2, warmup=0, cold=False)
     assert x[0] == 4 and not seen

@@ -13,7 +13,7 @@ from blocknb.layouts import tables
 from blocknb.layouts.linear import Layout
 from blocknb.layouts.shared import conflicts, row_major, swizzled, vector_width
 from blocknb.profile import tiles
-from blocknb.profile.addresses import Access
+from blocknb.profile.addresses import TracedAccess
 from blocknb.target import Target
 
 LANES = np.arange(32)
@@ -81,10 +81,10 @@ def test_requests_are_counted_as_by_hand(data):
     )
 
 
-def access(layout: Layout, offsets: np.ndarray, name: str = "load") -> Access:
+def access(layout: Layout, offsets: np.ndarray, name: str = "load") -> TracedAccess:
     pointer = Value(t.Tile(t.Pointer(t.float32), layout.shape, layout))
     op = Op(name, (pointer, pointer) if name == "store" else (pointer,))
-    return Access(op, "x", offsets, np.ones(layout.shape, bool))
+    return TracedAccess(op, "x", offsets, np.ones(layout.shape, bool))
 
 
 def test_a_tile_walked_along_its_rows_is_ideal_and_along_its_columns_takes_a_sector_a_lane():

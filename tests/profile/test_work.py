@@ -12,7 +12,7 @@ from test_counts import by_data, early_return, triangle
 
 import blocknb
 import blocknb.language as tl
-from blocknb.ir import interp
+from blocknb.ir import interp, interp_tile
 from blocknb.ir.address import AddressSpace
 from blocknb.ir.core import Func
 from blocknb.kernels.add import add_kernel
@@ -216,7 +216,7 @@ class Executed:
         self.number, self.inside = 0, False
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        plain = interp.Machine.step
+        plain = interp_tile.Machine.step
 
         def step(machine: Any, op: Any, args: list) -> tuple:
             outer, self.inside = self.inside, self.inside or op.name in ("reduce", "scan")
@@ -227,7 +227,7 @@ class Executed:
             finally:
                 self.inside = outer
 
-        monkeypatch.setattr(interp.Machine, "step", step)
+        monkeypatch.setattr(interp_tile.Machine, "step", step)
 
     def see(self, op: Any) -> None:
         is_float = lambda value: bool(getattr(value.type.dtype, "is_float", False))  # noqa: E731

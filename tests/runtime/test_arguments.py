@@ -12,14 +12,15 @@ import pytest
 from blocknb.errors import LaunchError
 from blocknb.language import constexpr
 from blocknb.language import types as t
-from blocknb.runtime import arguments
-from blocknb.runtime.arguments import ANYWHERE, HOST, ONE, constant_kind, describer
+from blocknb.runtime import arguments, kinds
+from blocknb.runtime.arguments import describer
 from blocknb.runtime.extents import UNBOUNDED, extent
+from blocknb.runtime.kinds import ANYWHERE, HOST, ONE, constant_kind
 from blocknb.runtime.plan import parse_type
 from blocknb.runtime.summary import summary
 
 
-def describe(value: Any) -> tuple[arguments.Kind, Any]:
+def describe(value: Any) -> tuple[kinds.Kind, Any]:
     return describer(value)(value)
 
 
@@ -175,13 +176,13 @@ def test_read_only_arrays_have_a_kind_of_their_own() -> None:
 
 
 def test_type_texts_stand_for_kinds() -> None:
-    assert parse_type("*fp32") is arguments.pointer_kind(t.float32, False, ANYWHERE)
-    assert parse_type("*f16:16") is arguments.pointer_kind(t.float16, True, ANYWHERE)
-    assert parse_type("i32:16") is arguments.scalar_kind(t.int32, True)
-    assert parse_type("*bool") is arguments.pointer_kind(t.int1, False, ANYWHERE)
+    assert parse_type("*fp32") is kinds.pointer_kind(t.float32, False, ANYWHERE)
+    assert parse_type("*f16:16") is kinds.pointer_kind(t.float16, True, ANYWHERE)
+    assert parse_type("i32:16") is kinds.scalar_kind(t.int32, True)
+    assert parse_type("*bool") is kinds.pointer_kind(t.int1, False, ANYWHERE)
     assert parse_type("float33") is None
-    assert parse_type("*fp8e4nv:16") is arguments.pointer_kind(t.float8e4nv, True, ANYWHERE)
-    assert parse_type("*fp8e5") is parse_type("*float8_e5m2") is arguments.pointer_kind(t.float8e5, False, ANYWHERE)
+    assert parse_type("*fp8e4nv:16") is kinds.pointer_kind(t.float8e4nv, True, ANYWHERE)
+    assert parse_type("*fp8e5") is parse_type("*float8_e5m2") is kinds.pointer_kind(t.float8e5, False, ANYWHERE)
     assert parse_type("fp8e5") is None  # no parameter is a single fp8
     assert parse_type("*fp32:8") is None
 

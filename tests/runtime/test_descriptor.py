@@ -175,7 +175,7 @@ def test_an_autotuner_s_hook_sets_the_block_shape() -> None:
 
 
 def test_an_observed_launch_tells_of_the_array_and_of_its_sizes() -> None:
-    from blocknb.runtime.kernel import observers
+    from blocknb.runtime.launch_context import observers
 
     seen: list[Any] = []
     observers.append(seen.append)
@@ -192,7 +192,7 @@ def test_an_observed_launch_tells_of_the_array_and_of_its_sizes() -> None:
 def test_the_work_of_a_loop_over_a_descriptor_s_size_is_counted() -> None:
     from blocknb.notebook.numbers import rate
     from blocknb.notebook.observe import Specialisation
-    from blocknb.runtime.kernel import observers
+    from blocknb.runtime.launch_context import observers
 
     @blocknb.kernel
     def gram(x, out, BLOCK: tl.constexpr):

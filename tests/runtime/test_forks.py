@@ -178,12 +178,12 @@ def test_locks_that_other_threads_hold_are_free_in_the_child(tmp_path):
         from blocknb.codegen import llvm
         from blocknb.frontend.source import Source
         from blocknb.notebook import live
-        from blocknb.runtime import compile as compiler, reports, tensormaps
+        from blocknb.runtime import compile as compiler, reports, request, tensormaps
         from blocknb.tune import autotuner
 
         tuned = blocknb.autotune([blocknb.Config({"BLOCK": 64})], key=[])(shifted)
         properties = [p for p in vars(Source).values() if isinstance(p, functools.cached_property)]
-        locks = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, compiler._looking_around, reports._lock]
+        locks = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, request.finding_tools, reports._lock]
         locks += [tensormaps.Encoder._lock, live._lock, tuned._tuning, llvm.shared()._lock]
         locks += [p.lock for p in properties if hasattr(p, "lock")]
 
@@ -196,7 +196,7 @@ def test_locks_that_other_threads_hold_are_free_in_the_child(tmp_path):
                 lock.release()
 
         def all_are_free():
-            now = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, compiler._looking_around, reports._lock]
+            now = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, request.finding_tools, reports._lock]
             now += [tensormaps.Encoder._lock, live._lock, tuned._tuning, llvm.shared()._lock]
             for number, lock in enumerate(now):
                 assert lock.acquire(timeout=1), number

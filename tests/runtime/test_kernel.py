@@ -14,7 +14,7 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb.errors import AccessError
-from blocknb.runtime import cache, kernel
+from blocknb.runtime import cache, kernel, launch_context
 from blocknb.runtime import compile as compiler
 
 
@@ -249,7 +249,7 @@ def test_warmup_compiles_and_leaves_the_arrays_alone() -> None:
 
 def test_observers_see_each_launch_with_shapes_and_times_and_keep_no_array(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[kernel.Launch] = []
-    monkeypatch.setattr(kernel, "observers", [seen.append])
+    monkeypatch.setattr(launch_context, "observers", [seen.append])
     out = fresh()
     compiled = affine[2,](X, out, 100)
     affine[0,](X, out, 100)  # an empty grid is no launch

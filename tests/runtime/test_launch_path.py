@@ -15,8 +15,8 @@ from pretend_gpu import CupyArray, TorchTensor, pretend
 import blocknb
 import blocknb.language as bl
 from blocknb.errors import KernelError, LaunchError
-from blocknb.runtime import kernel as kernels
-from blocknb.runtime.recent import interpreted, noticed, recent, unobserved
+from blocknb.runtime import launch_context
+from blocknb.runtime.launch_context import interpreted, noticed, this_thread, unobserved
 
 LIBRARIES = (CupyArray, TorchTensor)
 
@@ -427,24 +427,24 @@ def test_whoever_looks_at_launches_sees_repeated_ones(monkeypatch, scale):
     x = np.zeros(64, np.float32)
     warm(scale, x, x, 64, 2.0, 64)
     kept = scale[(1,)]
-    monkeypatch.setattr(kernels, "observers", [seen.append])
+    monkeypatch.setattr(launch_context, "observers", [seen.append])
     for launch in (scale[(1,)], kept, lambda *a: scale.run(*a, grid=(1,))):
         launch(x, x, 64, 2.0, 64)
     assert len(seen) == 3
     with unobserved():
         scale[(1,)](x, x, 64, 2.0, 64)
     assert len(seen) == 3
-    monkeypatch.setattr(kernels, "observers", [])
+    monkeypatch.setattr(launch_context, "observers", [])
     taken = []
-    with kernels.captured(taken.append):
+    with launch_context.captured(taken.append):
         x[:] = 1
         scale[(1,)](x, x, 64, 2.0, 64)
     assert len(taken) == 1
     assert (x == 1).all(), "nothing ran"
     with noticed():
-        assert recent.device is None
+        assert this_thread.device is None
         scale[(1,)](x, x, 64, 2.0, 64)
-        assert recent.device == -1
+        assert this_thread.device == -1
     with interpreted() as counted:
         scale[(1,)](x, x, 64, 2.0, 64)
     assert counted == {"body": 1}
@@ -457,10 +457,10 @@ def test_options_of_a_cell_reach_repeated_launches(monkeypatch, scale):
     x = np.zeros(64, np.float32)
     warm(scale, x, x, 64, 2.0, 64)
     assert scale[(1,)](x, x, 64, 2.0, 64).options["checked"] is None
-    monkeypatch.setitem(kernels.enforced, "checked", False)
+    monkeypatch.setitem(launch_context.enforced, "checked", False)
     for _ in range(3):
         assert scale[(1,)](x, x, 64, 2.0, 64).options["checked"] is False
-    monkeypatch.delitem(kernels.enforced, "checked")
+    monkeypatch.delitem(launch_context.enforced, "checked")
     assert scale[(1,)](x, x, 64, 2.0, 64).options["checked"] is None
     scale.interpreted = True
     assert type(scale[(1,)](x, x, 64, 2.0, 64)).__name__ == "Run"

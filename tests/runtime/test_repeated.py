@@ -15,11 +15,12 @@ import blocknb
 import blocknb.language as bl
 from blocknb.language import types as t
 from blocknb.runtime import kernel as kernels
-from blocknb.runtime.arguments import DESCRIBE, constant_kind, describer
+from blocknb.runtime.arguments import DESCRIBE, describer
 from blocknb.runtime.binding import bind
-from blocknb.runtime.moduli import finer
-from blocknb.runtime.plan import Plan
-from blocknb.runtime.repeated import repeated
+from blocknb.runtime.divisor_specialization import finer
+from blocknb.runtime.fast_launch import repeated
+from blocknb.runtime.kinds import constant_kind
+from blocknb.runtime.plan import LaunchPlan
 
 BYTES = np.zeros(4096, np.uint8)
 ROOM = BYTES[-BYTES.ctypes.data % 64 :]
@@ -130,7 +131,7 @@ class Way:
         compiled = SimpleNamespace(reached=(), calls=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
-        self.way = repeated(kernel, binding, Plan(compiled, kinds, -1, start), self.values(value))
+        self.way = repeated(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
 
     def values(self, value):
         return (value, None) if self.fixed else (None, value)
@@ -283,7 +284,7 @@ def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
 
 def test_alternating_plans_are_prepared_once_each(monkeypatch):
     made = []
-    monkeypatch.setattr("blocknb.runtime.repeated.repeated", lambda *a: made.append(a) or repeated(*a))
+    monkeypatch.setattr("blocknb.runtime.fast_launch.repeated", lambda *a: made.append(a) or repeated(*a))
     fresh = blocknb.kernel(scaled.fn)
     for _ in range(10):
         for array in (np.ones(8, np.float32), np.ones(8, np.float64)):
@@ -293,5 +294,5 @@ def test_alternating_plans_are_prepared_once_each(monkeypatch):
 
 
 def test_plans_are_told_apart_by_identity():
-    plan = Plan(None, (), -1, None)
+    plan = LaunchPlan(None, (), -1, None)
     assert plan != replace(plan)

@@ -15,8 +15,10 @@ from blocknb.errors import LaunchError, TypeMismatch
 from blocknb.runtime import cache
 from blocknb.runtime import compile as compiler
 from blocknb.runtime import kernel as runtime
-from blocknb.runtime.arguments import describer, tuple_kind
-from blocknb.runtime.kernel import Launch, observers
+from blocknb.runtime.arguments import describer
+from blocknb.runtime.kernel import Launch
+from blocknb.runtime.kinds import tuple_kind
+from blocknb.runtime.launch_context import observers
 
 
 class Array(NamedTuple):

@@ -13,9 +13,8 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb import Config
-from blocknb.runtime import cache
-from blocknb.runtime import kernel as runtime
-from blocknb.runtime.arguments import HOST
+from blocknb.runtime import cache, launch_context
+from blocknb.runtime.kinds import HOST
 from blocknb.tune import Autotuner, AutotunerError, store
 
 X = np.arange(1000, dtype=np.float32)
@@ -212,11 +211,11 @@ def test_when_no_configuration_can_run_the_launch_says_why() -> None:
 
 def test_trials_are_not_observed_and_the_launch_is() -> None:
     seen: list[Any] = []
-    runtime.observers.append(seen.append)
+    launch_context.observers.append(seen.append)
     try:
         tuned()[grid](X.copy(), 1000)
     finally:
-        runtime.observers.remove(seen.append)
+        launch_context.observers.remove(seen.append)
     assert [launch.compiled.trace.constants["BLOCK"] for launch in seen] == [128]
 
 

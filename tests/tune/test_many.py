@@ -20,7 +20,7 @@ import blocknb.language as tl
 from blocknb import Config
 from blocknb.codegen import llvm
 from blocknb.errors import KernelError, StaticAssertionFailed
-from blocknb.runtime import cache, job, many, progress
+from blocknb.runtime import cache, job, parallel_compile, progress
 from blocknb.runtime import compile as compiler
 
 X = np.arange(1000, dtype=np.float32)
@@ -48,7 +48,7 @@ def begun(monkeypatch, tmp_path) -> list[Any]:
 
 
 def requests(kernel: Any, *blocks: int) -> list[Any]:
-    with many.gathered() as found:
+    with parallel_compile.gathered() as found:
         for block in blocks:
             assert kernel.warmup(X, X, 1000, 2.0, BLOCK=block) is None
     return found
@@ -61,19 +61,19 @@ def by_first(call, quantiles):
 
 def test_all_are_compiled_once_and_found_by_who_launches(begun):
     kernel = blocknb.kernel(scale)
-    made = many.compile_all(requests(kernel, 64, 128, 64, 256))
+    made = parallel_compile.compile_all(requests(kernel, 64, 128, 64, 256))
     assert begun == [64, 128, 256]
     assert made[0] is made[2] and len({one.trace.constants["BLOCK"] for one in made}) == 3
     out = np.empty_like(X)
     assert kernel[(16,)](X, out, 1000, 2.0, BLOCK=64) is made[0]
     np.testing.assert_array_equal(out, 2 * X)
     compiler.forget()
-    again = many.compile_all(requests(kernel, 256, 64))
+    again = parallel_compile.compile_all(requests(kernel, 256, 64))
     assert begun == [64, 128, 256] and all(one.trace.from_cache for one in again)
 
 
 def test_what_cannot_be_compiled_loses_none_of_the_others(begun, monkeypatch):
-    made = many.compile_all(requests(blocknb.kernel(scale), 64, 8192, 128))
+    made = parallel_compile.compile_all(requests(blocknb.kernel(scale), 64, 8192, 128))
     assert isinstance(made[1], StaticAssertionFailed) and not isinstance(made[0], KernelError)
     assert made[2].trace.constants["BLOCK"] == 128
     real = job.Job.generate
@@ -83,7 +83,7 @@ def test_what_cannot_be_compiled_loses_none_of_the_others(begun, monkeypatch):
         return code, text.replace("define", "defne") if one.request.kinds["BLOCK"].constant[0] == 512 else text
 
     monkeypatch.setattr(job.Job, "generate", generate)
-    first, broken, last = many.compile_all(requests(blocknb.kernel(scale), 256, 512, 1024))
+    first, broken, last = parallel_compile.compile_all(requests(blocknb.kernel(scale), 256, 512, 1024))
     assert "LLVM cannot read" in broken.message and broken.trace.stages
     assert [one.trace.constants["BLOCK"] for one in (first, last)] == [256, 1024]
 
@@ -98,14 +98,14 @@ def test_an_interrupt_stops_the_workers_and_the_next_compile_works(begun, monkey
     monkeypatch.setattr(job.Job, "done", False)
     monkeypatch.setattr(job.Job, "abandon", lambda one, real=job.Job.abandon: (stopped.append(one), real(one)))
     with pytest.raises(KeyboardInterrupt):
-        many.compile_all(requests(kernel, 64, 128, 256))
+        parallel_compile.compile_all(requests(kernel, 64, 128, 256))
     assert len(stopped) == len(begun) == 3
     for one in stopped:
         with contextlib.suppress(Exception, CancelledError):
             one.future.result(timeout=30)
         assert one.future.done()
     monkeypatch.setattr(job.Job, "finish", real)
-    (made,) = many.compile_all(requests(kernel, 64))
+    (made,) = parallel_compile.compile_all(requests(kernel, 64))
     assert made.trace.artifacts["object"]
 
 
@@ -123,7 +123,7 @@ def test_an_abandoned_compile_ends_its_worker():
 
 def test_progress_is_told_to_whoever_shows_it_and_printed_nowhere(begun, monkeypatch, capsys):
     kernel = blocknb.kernel(scale)
-    many.compile_all(requests(kernel, 64, 128))
+    parallel_compile.compile_all(requests(kernel, 64, 128))
     assert capsys.readouterr() == ("", "")
     told = []
 
@@ -132,10 +132,10 @@ def test_progress_is_told_to_whoever_shows_it_and_printed_nowhere(begun, monkeyp
         told.append((total, label))
         yield told.append
 
-    monkeypatch.setattr(many, "shows", shows)
-    many.compile_all(requests(kernel, 64, 256, 512), "compiling")
+    monkeypatch.setattr(parallel_compile, "shows", shows)
+    parallel_compile.compile_all(requests(kernel, 64, 256, 512), "compiling")
     assert told == [(2, "compiling"), "1 of 2", "2 of 2"]
-    many.compile_all(requests(kernel, 64, 256, 512), "nothing to do")
+    parallel_compile.compile_all(requests(kernel, 64, 256, 512), "nothing to do")
     assert len(told) == 3
 
 
@@ -208,6 +208,6 @@ def test_warmup_of_configurations_leaves_out_what_is_refused(begun):
 
 
 def test_one_configuration_is_not_compiled_ahead(monkeypatch):
-    monkeypatch.setattr(many, "compile_all", None)
+    monkeypatch.setattr(parallel_compile, "compile_all", None)
     tuned = blocknb.autotune([Config({"BLOCK": 64})], ["n"])(blocknb.kernel(scale))
     assert len(tuned.warmup(X, X, 1000, 2.0)) == 1

@@ -57,7 +57,7 @@ def launched(
 def kept(
     configs: Sequence[Config] = CONFIGS, args: Sequence[Any] = (X, X, 1000), key: Any = (1000, "float32"), **given: Any
 ) -> str | None:
-    place = store.Place.of(scale, scale.arg_names, args, given, configs, key)
+    place = store.StorePlace.of(scale, scale.arg_names, args, given, configs, key)
     return place and place.digest
 
 
@@ -92,7 +92,7 @@ def test_run_time_arguments_that_the_key_does_not_name_and_the_grid_do_not_matte
 
 def test_the_kernel_its_options_its_heuristics_and_the_machine_decide(monkeypatch) -> None:
     def place(kernel: Any) -> str:
-        return store.Place.of(kernel, kernel.arg_names, (X, X, 1000), {}, CONFIGS, (1000,)).digest
+        return store.StorePlace.of(kernel, kernel.arg_names, (X, X, 1000), {}, CONFIGS, (1000,)).digest
 
     def other(x, out, n, BLOCK: tl.constexpr, TWICE: tl.constexpr = False):
         tl.store(out, tl.load(x))
@@ -144,7 +144,7 @@ TRIALS = [[[1.0, 1.0, 1.0], 3, MEASURED, ""], [[2.0, 2.0, 2.0], 3, MEASURED, ""]
     ],
 )  # fmt: skip
 def test_an_entry_that_says_something_else_is_dropped_too(own, meta) -> None:
-    place = store.Place(cache.key("place"), tuple(CONFIGS))
+    place = store.StorePlace(cache.key("place"), tuple(CONFIGS))
     own.put(place.digest, {"trials": TRIALS, "best": 1}, {})
     assert place.read() == ([Trial(c, tuple(t[0]), 3) for c, t in zip(CONFIGS, TRIALS, strict=True)], CONFIGS[1])
     own.put(place.digest, meta, {})
@@ -153,7 +153,7 @@ def test_an_entry_that_says_something_else_is_dropped_too(own, meta) -> None:
 
 def test_times_of_any_kind_of_number_and_reasons_come_back() -> None:
     trials = (Trial(CONFIGS[0], np.float32(0.5)), Trial(CONFIGS[1], fate=LEFT_OUT, reason="too much"))
-    place = store.Place(cache.key("numbers"), tuple(CONFIGS))
+    place = store.StorePlace(cache.key("numbers"), tuple(CONFIGS))
     place.write(Tuning("k", {}, trials, CONFIGS[0]))
     found, best = place.read()
     assert best is CONFIGS[0] and found[0].times == 0.5 and found[1].reason == "too much"
@@ -163,7 +163,7 @@ def test_times_of_any_kind_of_number_and_reasons_come_back() -> None:
 def _write(root: str, number: int, times: int) -> int:
     """What another process does: writes and reads the same entry again and again; how often it read something whole."""
     cache.shared = lambda kept=cache.Cache(root): kept  # type: ignore[assignment]
-    place, read = store.Place(cache.key("contended"), tuple(CONFIGS)), 0
+    place, read = store.StorePlace(cache.key("contended"), tuple(CONFIGS)), 0
     for i in range(times):
         trials = tuple(Trial(c, [float(number)] * 3, i) for c in CONFIGS)
         place.write(Tuning("k", {}, trials, CONFIGS[number % 2]))

@@ -16,7 +16,7 @@ from blocknb.codegen import gpu
 from blocknb.frontend.parse import parse
 from blocknb.ir import interp
 from blocknb.ir.core import Func
-from blocknb.runtime import kernel
+from blocknb.runtime import kernel, launch_context
 from blocknb.runtime.binding import normal_grid
 from blocknb.runtime.compile import Compiled
 from blocknb.runtime.descriptor import TensorDescriptor
@@ -36,11 +36,11 @@ def launched() -> Iterator[list[Compiled]]:
         if not any(launch.compiled is c for c in found):
             found.append(launch.compiled)
 
-    kernel.observers.append(observe)
+    launch_context.observers.append(observe)
     try:
         yield found
     finally:
-        kernel.observers.remove(observe)
+        launch_context.observers.remove(observe)
 
 
 @contextmanager
@@ -114,7 +114,7 @@ def recorded() -> Iterator[list[Recorded]]:
     launch = Kernel._general
 
     def run(self, grid, args, kwargs, tried=None):
-        binding, values = self._called(args, kwargs)
+        binding, values = self.bound_call(args, kwargs)
         given = dict(zip(binding.names, values, strict=True))
         before = copies(given)
         compiled = launch(self, grid, args, kwargs, tried)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from blocknb.codegen import llvm, toolchain
+from blocknb.codegen import batch_assembly, llvm, toolchain
 from blocknb.runtime.compile import Compiled
 from blocknb.target import Target
 from zoo import ZOO
@@ -82,7 +82,7 @@ def test_the_gpu_code_of_the_zoo_assembles_without_spills(name: str) -> None:
                 "features": target.features,
             }
             futures[entry] = llvm.shared().submit(job)
-    assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
+    assembly = batch_assembly.assemble_many([future.result()["ptx"] for future in futures.values()], target)
     assert set(assembly.resources) == set(futures)
     spilled = {entry: found.spill_stores for entry, found in assembly.resources.items() if found.spill_stores}
     assert {entry: count for entry, count in spilled.items() if entry not in large} == SPILLED.get(name, {})

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from blocknb.codegen import gpu, llvm, toolchain
+from blocknb.codegen import batch_assembly, gpu, llvm
 from blocknb.ir.core import Func
 from blocknb.target import Target
 from zoo import ZOO
@@ -152,7 +152,7 @@ def test_what_wgmma_takes_does_not_spill(name: str) -> None:
         text = gpu.generate(lowered(launch.compiled, target)[0].replace(name=entry), target).text
         job = {"kind": "ptx", "text": text, "opt": 1, "llvm": False, "arch": target.arch, "features": target.features}
         futures[entry] = llvm.shared().submit(job)
-    assembly = toolchain.assemble_many([future.result()["ptx"] for future in futures.values()], target)
+    assembly = batch_assembly.assemble_many([future.result()["ptx"] for future in futures.values()], target)
     spilled = {entry: found.spill_stores for entry, found in assembly.resources.items() if found.spill_stores}
     assert not spilled
     assert not assembly.warnings

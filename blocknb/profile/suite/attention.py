@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from blocknb.profile.suite.definition import Arrays, Benchmark, Config, Make, Shape, Variant
+from blocknb.profile.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
 
 TOKENS, HIDDEN = 16384, 2048
 SHAPES: tuple[Shape, ...] = ((4096, 64), (4096, 128), (16384, 64), (16384, 128))
@@ -77,7 +77,7 @@ def compared(xp: Any, found: Arrays, exact: Callable[[int, int], tuple[Any, ...]
 # -- definitions
 
 
-def _forward(causal: bool) -> Benchmark:
+def _forward(causal: bool) -> SuiteBenchmark:
     def arrays(make: Make, tokens: int, head: int) -> tuple[Arrays, Arrays]:
         shape = sizes(tokens, head)
         return {name: make.normal(*shape) for name in "qkv"}, {"out": make.poison(*shape)}
@@ -98,7 +98,7 @@ def _forward(causal: bool) -> Benchmark:
     }
     if not causal:  # Triton 3.6's compiler aborts on a causal kernel with roles
         variants[WS] = Variant("triton", Fused(causal, True), "attention", over_many_warps, first(over_many_warps))
-    return Benchmark(
+    return SuiteBenchmark(
         f"attention_forward{'_causal' * causal}", "attention", arrays, ours, None, {"fp16": SHAPES, "bf16": SHAPES[1:2]},
         SMALL, over_our_tiles, flops=lambda tokens, head: flops(tokens, head, causal, False), check=check, variants=variants,
         peers=(CUDNN, FLASH, *variants), timed=15,
@@ -109,14 +109,14 @@ def run_forward(inputs: Arrays, kept: Arrays, causal: bool) -> None:
     """Writes what the backward pass needs."""
     from blocknb.kernels import attention
 
-    attention(inputs["q"], inputs["k"], inputs["v"], kept["out"], causal=causal, logsums=kept["logsums"])
+    attention(inputs["q"], inputs["k"], inputs["v"], kept["out"], causal=causal, logsumexp=kept["logsumexp"])
 
 
-def _backward(causal: bool) -> Benchmark:
+def _backward(causal: bool) -> SuiteBenchmark:
     def arrays(make: Make, tokens: int, head: int) -> tuple[Arrays, Arrays]:
         shape = sizes(tokens, head)
         inputs = {name: make.normal(*shape) for name in ("q", "k", "v", "dout")}
-        kept = {"out": make.poison(*shape), "logsums": make.poison(*shape[:3], dtype="float32")}
+        kept = {"out": make.poison(*shape), "logsumexp": make.poison(*shape[:3], dtype="float32")}
         run_forward(inputs, kept, causal)
         return inputs | kept, {name: make.poison(*shape) for name in ("dq", "dk", "dv")}
 
@@ -128,11 +128,11 @@ def _backward(causal: bool) -> Benchmark:
         return compared(xp, outputs, exact)
 
     def ours(kernels: Any, a: Arrays, **config: Any) -> Any:
-        order = ("q", "k", "v", "out", "logsums", "dout", "dq", "dk", "dv")
+        order = ("q", "k", "v", "out", "logsumexp", "dout", "dq", "dk", "dv")
         return kernels.attention_backward(*(a[name] for name in order), causal=causal, **config)
 
     variants = {"Triton": Variant("triton", ours, "attention_gradients", over_two_tiles, first(over_two_tiles))}
-    return Benchmark(
+    return SuiteBenchmark(
         f"attention_backward{'_causal' * causal}", "attention_gradients", arrays, ours, None,
         {"fp16": SHAPES, "bf16": SHAPES[1:2]}, SMALL, over_our_two_tiles,
         flops=lambda tokens, head: flops(tokens, head, causal, True), check=check, variants=variants,

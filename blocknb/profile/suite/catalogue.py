@@ -11,9 +11,9 @@ from typing import Any
 from blocknb.profile.suite import attention, products
 from blocknb.profile.suite.definition import (
     Arrays,
-    Benchmark,
     Make,
     Shape,
+    SuiteBenchmark,
     over_blocks,
     over_rows,
     over_squares,
@@ -136,19 +136,19 @@ def _rows(xp: Any, classes: Any) -> Any:
 
 
 def _cross_entropy(xp: Any, x: Any, classes: Any) -> Any:
-    logsums = _logsum(xp, x)
-    return logsums - x[_rows(xp, classes), classes], logsums
+    logsumexp = _logsum(xp, x)
+    return logsumexp - x[_rows(xp, classes), classes], logsumexp
 
 
 def _cross_entropy_backward_arrays(make: Make, m: int, n: int) -> tuple[Arrays, Arrays]:
     x = make.normal(m, n)
-    logsums = make.cast(_logsum(make.xp, make.wide(x)), "float32")
-    inputs = {"x": x, "classes": make.below(n, m), "dlosses": make.normal(m, dtype="float32"), "logsums": logsums}
+    logsumexp = make.cast(_logsum(make.xp, make.wide(x)), "float32")
+    inputs = {"x": x, "classes": make.below(n, m), "dlosses": make.normal(m, dtype="float32"), "logsumexp": logsumexp}
     return inputs, {"dx": make.poison(m, n)}
 
 
-def _cross_entropy_backward(xp: Any, x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
-    gradient = xp.exp(x - logsums[:, None])
+def _cross_entropy_backward(xp: Any, x: Any, classes: Any, dlosses: Any, logsumexp: Any) -> Any:
+    gradient = xp.exp(x - logsumexp[:, None])
     gradient[_rows(xp, classes), classes] -= 1
     return gradient * dlosses[:, None]
 
@@ -159,24 +159,24 @@ _CPU_ROWS: tuple[Shape, ...] = ((4096, 1024), (4096, 781), (1024, 8192))
 _MLP: tuple[Shape, ...] = ((4096, 4096), (4096, 11008), (4096, 14336))
 _LOGITS: tuple[Shape, ...] = ((4096, 8192), (4096, 32000), (4096, 50257))
 
-BENCHMARKS: dict[str, Benchmark] = {
+BENCHMARKS: dict[str, SuiteBenchmark] = {
     b.name: b
     for b in (
-        Benchmark(
+        SuiteBenchmark(
             "add", "add",
             lambda make, n: ({"x": make.normal(n), "y": make.normal(n)}, {"out": make.poison(n)}),
             lambda k, a, **c: k.add(a["x"], a["y"], a["out"], **c),
             lambda xp, x, y: x + y,
             both(_ELEMENTS), _CPU_ELEMENTS, over_blocks,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "copy", "copies",
             lambda make, n: ({"x": make.normal(n)}, {"out": make.poison(n)}),
             lambda k, a, **c: k.copy(a["x"], a["out"], **c),
             lambda xp, x: x,
             both(_ELEMENTS), _CPU_ELEMENTS, over_blocks, {"fp32": (0.0, 0.0), "fp16": (0.0, 0.0)},
         ),
-        Benchmark(
+        SuiteBenchmark(
             "sum", "sums",
             lambda make, n: ({"x": make.normal(n)}, {"out": make.poison(1, dtype="float32")}),
             lambda k, a, **c: k.sum(a["x"], a["out"], **c),
@@ -184,14 +184,14 @@ BENCHMARKS: dict[str, Benchmark] = {
             both(_ELEMENTS), _CPU_ELEMENTS, over_blocks,
             {"fp32": (1e-5, 0.2), "fp16": (1e-5, 0.2)},  # of a sum near 0 of many numbers near 1: none may be missing
         ),
-        Benchmark(
+        SuiteBenchmark(
             "softmax", "softmax",
             lambda make, m, n: ({"x": make.normal(m, n)}, {"out": make.poison(m, n)}),
             lambda k, a, **c: k.softmax(a["x"], a["out"], **c),
             _softmax,
             by_n(SOFTMAX_N, GIB), _CPU_ROWS, over_rows, {"fp32": (1e-5, 1e-9), "fp16": (1e-3, 1e-7)},
         ),
-        Benchmark(
+        SuiteBenchmark(
             "layer_norm", "norms",
             lambda make, m, n: (
                 {"x": make.normal(m, n), "weight": make.normal(n), "bias": make.normal(n)}, {"out": make.poison(m, n)}
@@ -200,14 +200,14 @@ BENCHMARKS: dict[str, Benchmark] = {
             _layer_norm,
             by_n(NORM_N, GIB), _CPU_ROWS, over_rows,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "rms_norm", "norms",
             lambda make, m, n: ({"x": make.normal(m, n), "weight": make.normal(n)}, {"out": make.poison(m, n)}),
             lambda k, a, **c: k.rms_norm(a["x"], a["weight"], a["out"], eps=EPS, **c),
             _rms_norm,
             by_n(NORM_N, GIB), _CPU_ROWS, over_rows,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "layer_norm_backward", "norm_gradients", _layer_norm_backward_arrays,
             lambda k, a, **c: k.layer_norm_backward(
                 *(a[name] for name in ("x", "weight", "dy", "mean", "rstd", "dx", "dweight", "dbias")), **c
@@ -215,7 +215,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             _layer_norm_backward,
             by_n(BACKWARD_N), ((4096, 1024),), over_rows, {"fp32": (1e-4, 5e-4), "fp16": (2e-3, 5e-3)},
         ),
-        Benchmark(
+        SuiteBenchmark(
             "rms_norm_backward", "norm_gradients", _rms_norm_backward_arrays,
             lambda k, a, **c: k.rms_norm_backward(
                 *(a[name] for name in ("x", "weight", "dy", "rstd", "dx", "dweight")), **c
@@ -223,46 +223,46 @@ BENCHMARKS: dict[str, Benchmark] = {
             _rms_norm_backward,
             by_n(BACKWARD_N), ((4096, 1024),), over_rows, {"fp32": (1e-4, 5e-4), "fp16": (2e-3, 5e-3)},
         ),
-        Benchmark(
+        SuiteBenchmark(
             "cross_entropy", "cross_entropy",
             lambda make, m, n: (
                 {"x": make.normal(m, n), "classes": make.below(n, m)},
-                {"losses": make.poison(m, dtype="float32"), "logsums": make.poison(m, dtype="float32")},
+                {"losses": make.poison(m, dtype="float32"), "logsumexp": make.poison(m, dtype="float32")},
             ),
-            lambda k, a, **c: k.cross_entropy(*(a[name] for name in ("x", "classes", "losses", "logsums")), **c),
+            lambda k, a, **c: k.cross_entropy(*(a[name] for name in ("x", "classes", "losses", "logsumexp")), **c),
             _cross_entropy,
             both(*_LOGITS), ((1024, 8192), (256, 50257)), over_rows,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "cross_entropy_backward", "cross_entropy", _cross_entropy_backward_arrays,
             lambda k, a, **c: k.cross_entropy_backward(
-                *(a[name] for name in ("x", "classes", "dlosses", "logsums", "dx")), **c
+                *(a[name] for name in ("x", "classes", "dlosses", "logsumexp", "dx")), **c
             ),
             _cross_entropy_backward,
             both(*_LOGITS), ((1024, 8192), (256, 50257)), over_rows,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "swiglu", "elementwise",
             lambda make, m, n: ({"gate": make.normal(m, n), "up": make.normal(m, n)}, {"out": make.poison(m, n)}),
             lambda k, a, **c: k.swiglu(a["gate"], a["up"], a["out"], **c),
             _swiglu,
             both(*_MLP), ((1024, 11008),), over_blocks,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "rope", "elementwise", _rope_arrays,
             lambda k, a, **c: k.rope(*(a[name] for name in ("x", "cosines", "sines", "out")), **c),
             _rope,
             both((8192, 32, 128), (16384, 16, 64)), ((2048, 32, 128),), over_warps,
             {"fp32": (2e-5, 2e-5), "fp16": (4e-3, 8e-3)},  # torch multiplies and adds in fp16
         ),
-        Benchmark(
+        SuiteBenchmark(
             "dropout", "elementwise",
             lambda make, n: ({"x": make.normal(n)}, {"out": make.poison(n)}),
             lambda k, a, **c: k.dropout(a["x"], a["out"], P, SEED, **c),
             None,
             both(_ELEMENTS), _CPU_ELEMENTS, over_blocks, check=_dropped,
         ),
-        Benchmark(
+        SuiteBenchmark(
             "transpose", "transpose",
             lambda make, m, n: ({"x": make.normal(m, n)}, {"out": make.poison(n, m)}),
             lambda k, a, **c: k.transpose(a["x"], a["out"], **c),

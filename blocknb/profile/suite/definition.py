@@ -109,7 +109,7 @@ def numpy_dtype(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkCase:
     """One row of a benchmark's table."""
 
     name: str
@@ -137,7 +137,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class SuiteBenchmark:
     """`arrays(make, *shape)` gives inputs and outputs; `ours(kernels, arrays, **config)` fills the outputs with the wrappers that
     `kernels` offers; `exact(xp, *inputs in float64)` gives the outputs, a tuple where there are several.
 
@@ -163,9 +163,9 @@ class Benchmark:
     peers: tuple[str, ...] = ()
     timed: int | None = None
 
-    def cases(self, device: str) -> list[Case]:
+    def cases(self, device: str) -> list[BenchmarkCase]:
         shapes: Mapping[str, tuple[Shape, ...]] = self.gpu if device == "gpu" else {"fp32": self.cpu}
-        return [Case(self.name, shape, dtype) for dtype, found in shapes.items() for shape in found]
+        return [BenchmarkCase(self.name, shape, dtype) for dtype, found in shapes.items() for shape in found]
 
 
 def shape_text(shape: Shape) -> str:

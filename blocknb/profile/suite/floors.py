@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from blocknb.profile.suite.attention import CUDNN, FUSED, WS
-from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, Row
+from blocknb.profile.suite.measure import COMPILED, COPY, NUMPY, OURS, TORCH, TRITON, MeasuredRow
 from blocknb.profile.suite.table import geometric_mean
 
 BACKWARD = (
@@ -31,33 +31,33 @@ class Floor:
     floor: float
     goal: float
     how: str = "each"
-    where: Callable[[Row], bool] = lambda row: True
+    where: Callable[[MeasuredRow], bool] = lambda row: True
     said: str = ""
     ours: str = OURS
 
 
-def _wide(row: Row) -> bool:
+def _wide(row: MeasuredRow) -> bool:
     return row.case.shape[0] == 4096
 
 
-def _head(size: int) -> Callable[[Row], bool]:
+def _head(size: int) -> Callable[[MeasuredRow], bool]:
     return lambda row: row.case.shape[1] == size
 
 
-def _huge(row: Row) -> bool:
+def _huge(row: MeasuredRow) -> bool:
     return row.case.shape[0] > 4096
 
 
-def _cubed(row: Row) -> bool:
+def _cubed(row: MeasuredRow) -> bool:
     return row.case.shape[:1] * 3 == row.case.shape and row.case.shape[0] >= 2048
 
 
-def _short(row: Row) -> bool:
+def _short(row: MeasuredRow) -> bool:
     m, n, k = row.case.shape
     return min(m, n) >= 4096 and k <= 1024
 
 
-def _small(row: Row) -> bool:
+def _small(row: MeasuredRow) -> bool:
     return row.case.shape in ((1024, 1024, 1024), (256, 4096, 4096))
 
 
@@ -120,7 +120,7 @@ class Verdict:
         )
 
 
-def judge(device: str, rows: Sequence[Row], floors: Iterable[Floor] = FLOORS) -> list[Verdict]:
+def judge(device: str, rows: Sequence[MeasuredRow], floors: Iterable[Floor] = FLOORS) -> list[Verdict]:
     """A verdict on every promise of which the rows have cases with times."""
     found = []
     for floor in floors:

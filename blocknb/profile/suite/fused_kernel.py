@@ -32,7 +32,7 @@ def _walk(
 
 @blocknb.kernel
 def fused_kernel(
-    queries, keys, values, results, logsums, factor, tokens,
+    queries, keys, values, results, logsumexp, factor, tokens,
     CAUSAL: bl.constexpr, ROWS: bl.constexpr, COLUMNS: bl.constexpr, HEAD: bl.constexpr, ROLES: bl.constexpr,
 ):  # fmt: skip
     first, base = bl.program_id(0) * ROWS, bl.program_id(1) * tokens
@@ -62,5 +62,5 @@ def fused_kernel(
             COLUMNS,
             ROLES,
         )
-    bl.store(logsums + base + first + bl.arange(0, ROWS), top + bl.log2(total))
+    bl.store(logsumexp + base + first + bl.arange(0, ROWS), top + bl.log2(total))
     results.store([base + first, 0], (result / total[:, None]).to(results.dtype))

@@ -40,14 +40,14 @@ def launch(arrays: dict[str, Any], causal: bool, roles: bool, tile: Config) -> C
         raise ValueError(f"{tokens} tokens are not whole blocks of {rows} queries and {columns} keys")
     blocks = {"q": rows, "k": columns, "v": columns, "out": rows}
     described = [TensorDescriptor.from_tensor(arrays[x].view(-1, head), [n, head]) for x, n in blocks.items()]
-    logsums = torch.empty(batch * heads * tokens, device=arrays["q"].device, dtype=torch.float32)
+    logsumexp = torch.empty(batch * heads * tokens, device=arrays["q"].device, dtype=torch.float32)
     factor = head**-0.5 * 1.4426950408889634
     grid = (tokens // rows, batch * heads)
     options = {"num_warps": tile["num_warps"], "num_stages": tile["num_stages"]}
     kernel = fused_kernel()
     return lambda: kernel[grid](
         *described,
-        logsums,
+        logsumexp,
         factor,
         tokens,
         CAUSAL=causal,
@@ -81,7 +81,7 @@ def compile(dtype: str, head: int, tile: Config, causal: bool = False, roles: bo
     element = {"torch.float16": "fp16", "torch.bfloat16": "bf16"}[dtype]
     blocks = {"queries": tile["ROWS"], "keys": tile["COLUMNS"], "values": tile["COLUMNS"], "results": tile["ROWS"]}
     kinds: dict[str, str] = {name: f"tensordesc<{element}[{rows}, {head}]>" for name, rows in blocks.items()}
-    kinds |= {"logsums": "*fp32", "factor": "fp32", "tokens": "i32"}
+    kinds |= {"logsumexp": "*fp32", "factor": "fp32", "tokens": "i32"}
     constants = {"CAUSAL": causal, "ROWS": tile["ROWS"], "COLUMNS": tile["COLUMNS"], "HEAD": head, "ROLES": roles}
     kinds |= dict.fromkeys(constants, "constexpr")
     places = {(list(kinds).index(name),): value for name, value in constants.items()}

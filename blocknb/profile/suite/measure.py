@@ -16,7 +16,7 @@ import numpy as np
 
 from blocknb import kernels
 from blocknb.profile.suite import attention
-from blocknb.profile.suite.definition import Arrays, Benchmark, Case, Config, Make, MakeTorch
+from blocknb.profile.suite.definition import Arrays, BenchmarkCase, Config, Make, MakeTorch, SuiteBenchmark
 from blocknb.profile.suite.triton_source import Sources
 from blocknb.profile.timing import Timing, interleaved
 
@@ -39,10 +39,10 @@ class Ratio:
 
 
 @dataclass
-class Row:
+class MeasuredRow:
     """A case measured: times by peer, ours among them; `problems` say why a peer has none; `amount` is bytes or operations."""
 
-    case: Case
+    case: BenchmarkCase
     amount: int
     unit: str = "GB/s"
     times: dict[str, Timing] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def refuse_unknown(peers: Sequence[str]) -> None:
         raise ValueError(f"no peer {unknown[0]!r}; there are {', '.join(known)}")
 
 
-class Session:
+class MeasuringSession:
     """What is the same for all cases of a run: the device ("gpu" or "cpu"), the peers that are there, the clock.
 
     `missing` says why a peer that was asked for is not there. On a GPU arrays are torch's, or CuPy's where torch is not installed; on a
@@ -130,7 +130,7 @@ class Session:
             self.sources[name] = Sources(language)
         return self.sources[name]
 
-    def columns(self, benchmark: Benchmark) -> tuple[str, ...]:
+    def columns(self, benchmark: SuiteBenchmark) -> tuple[str, ...]:
         """The peers that a benchmark is measured with: those that were asked for, or the benchmark's own, as far as they are there."""
         if self.device == "cpu" or self.asked or not benchmark.peers:
             return tuple(p for p in self.peers if p in GENERAL or p in benchmark.variants)
@@ -166,7 +166,7 @@ class Session:
             case _:
                 refuse_unknown([peer])
 
-    def has(self, peer: str, benchmark: Benchmark) -> bool:
+    def has(self, peer: str, benchmark: SuiteBenchmark) -> bool:
         """Whether the peer has such a function; copies and compilers of loops say nothing of matrix products."""
         if benchmark.flops is not None and peer in (COPY, COMPILED):
             return False
@@ -197,7 +197,7 @@ class Session:
 
 
 @dataclass
-class Candidate:
+class Contender:
     """`call()` computes; `results(what it returned)` are arrays by the outputs' names."""
 
     call: Call
@@ -207,35 +207,35 @@ class Candidate:
 class Bench:
     """One case's arrays, and the calls of all peers on them."""
 
-    def __init__(self, session: Session, benchmark: Benchmark, case: Case) -> None:
+    def __init__(self, session: MeasuringSession, benchmark: SuiteBenchmark, case: BenchmarkCase) -> None:
         self.session, self.benchmark, self.case = session, benchmark, case
         self.make = session.make(case.dtype)
         self.inputs, self.outputs = benchmark.arrays(self.make, *case.shape)
         self.arrays = self.inputs | self.outputs
         self.bytes = sum(self.make.nbytes(array) for array in self.arrays.values())
 
-    def candidate(self, peer: str, config: Config | None) -> Candidate:
+    def candidate(self, peer: str, config: Config | None) -> Contender:
         """The peer's call, of Triton and variants in a configuration. Raises KeyError where the peer has none of this benchmark."""
         session, name = self.session, self.benchmark.name
         outputs = lambda _: self.outputs  # noqa: E731
         if peer == OURS:
-            return Candidate(functools.partial(self.benchmark.ours, kernels, self.arrays), outputs)
+            return Contender(functools.partial(self.benchmark.ours, kernels, self.arrays), outputs)
         variant = self.benchmark.variants.get(peer)
         if variant is not None and variant.language == "blocknb" and config is None:
-            return Candidate(functools.partial(variant.call, kernels, self.arrays), outputs)
+            return Contender(functools.partial(variant.call, kernels, self.arrays), outputs)
         if variant is not None or peer in session.sources:
-            return Candidate(self.configured(peer, config), outputs)
+            return Contender(self.configured(peer, config), outputs)
         if peer == COPY:
             return self._copy()
         function = session.functions[peer][name]
         if peer in (NUMPY, NUMBA):
-            return Candidate(functools.partial(function, *self.arrays.values()), outputs)
+            return Contender(functools.partial(function, *self.arrays.values()), outputs)
         if peer == COMPILED:
             session.torch._dynamo.reset()  # a function is compiled anew for each shape, and only so often
             function = session.torch.compile(function, dynamic=False)
         convert = session.torch.from_numpy if session.device == "cpu" else (lambda array: array)
         tensors = [convert(array) for array in self.inputs.values()]
-        return Candidate(functools.partial(function, *tensors), self._returned)
+        return Contender(functools.partial(function, *tensors), self._returned)
 
     def configured(self, peer: str, config: Config | None) -> Call:
         """A call of our own source, by the compiler and the wrapper that the peer stands for, in a configuration."""
@@ -248,13 +248,13 @@ class Bench:
         convert = (lambda t: t.numpy()) if self.session.device == "cpu" else (lambda t: t)
         return {name: convert(array) for name, array in zip(self.outputs, values, strict=False)}
 
-    def _copy(self) -> Candidate:
+    def _copy(self) -> Contender:
         """A copy of as many bytes as the case must move: half of them read, half written."""
         n = self.bytes // 8
         source, target = self.make.normal(n, dtype="float32"), self.make.poison(n, dtype="float32")
         if hasattr(target, "copy_"):
-            return Candidate(lambda: target.copy_(source), lambda _: {})
-        return Candidate(lambda: self.make.xp.copyto(target, source), lambda _: {})
+            return Contender(lambda: target.copy_(source), lambda _: {})
+        return Contender(lambda: self.make.xp.copyto(target, source), lambda _: {})
 
     def searched(self, peer: str) -> bool:
         """Whether the peer is measured in its best configuration, not in one that our wrapper chooses."""
@@ -268,7 +268,7 @@ class Bench:
             found = self.benchmark.exact(self.make.xp, *(self.make.wide(array) for array in self.inputs.values()))
         return found if isinstance(found, tuple) else (found,)
 
-    def verify(self, candidate: Candidate) -> tuple[str, float]:
+    def verify(self, candidate: Contender) -> tuple[str, float]:
         """(what is wrong with a candidate's results, "" when all is right; the relative error: the norms' ratio)."""
         for array in self.outputs.values():
             self.make.spoil(array)
@@ -297,18 +297,20 @@ def one_line(error: BaseException) -> str:
 
 
 def measure(
-    session: Session,
-    benchmark: Benchmark,
-    case: Case,
+    session: MeasuringSession,
+    benchmark: SuiteBenchmark,
+    case: BenchmarkCase,
     *,
     before: Callable[[Bench], Any] = lambda bench: None,
     best: Callable[[Bench, str], Config | None] = lambda bench, peer: None,
-) -> Row:
+) -> MeasuredRow:
     """Checks and times a case. `best(bench, peer)` gives the configuration of a peer that is searched, as Triton's kernel is;
     `before(bench)` is called first."""
     bench = Bench(session, benchmark, case)
     flops = benchmark.flops
-    row = Row(case, bench.bytes if flops is None else flops(*case.shape), "GB/s" if flops is None else "TFLOP/s")
+    row = MeasuredRow(
+        case, bench.bytes if flops is None else flops(*case.shape), "GB/s" if flops is None else "TFLOP/s"
+    )
     before(bench)
     calls: dict[str, Call] = {}
     for peer in (OURS, *session.columns(benchmark)):

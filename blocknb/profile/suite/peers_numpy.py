@@ -63,7 +63,7 @@ def _attention(causal: bool) -> Peer:
 
 
 def _attention_backward(causal: bool) -> Peer:
-    def backward(q: Any, k: Any, v: Any, dout: Any, out: Any, logsums: Any, dq: Any, dk: Any, dv: Any) -> None:
+    def backward(q: Any, k: Any, v: Any, dout: Any, out: Any, logsumexp: Any, dq: Any, dk: Any, dv: Any) -> None:
         p = _weights(q, k, causal)
         np.matmul(p.swapaxes(2, 3), dout, out=dv)
         ds = dout @ v.swapaxes(2, 3)
@@ -143,19 +143,19 @@ def _rms_norm_backward(x: Any, weight: Any, dy: Any, rstd: Any, dx: Any, dweight
 
 
 @numpy_peer
-def _cross_entropy(x: Any, classes: Any, losses: Any, logsums: Any) -> None:
+def _cross_entropy(x: Any, classes: Any, losses: Any, logsumexp: Any) -> None:
     powers = scratch("z", x.shape)
     largest = np.max(x, axis=1, keepdims=True)
     np.subtract(x, largest, out=powers)
     np.exp(powers, out=powers)
-    np.log(np.sum(powers, axis=1), out=logsums)
-    np.add(logsums, largest[:, 0], out=logsums)
-    np.subtract(logsums, x[np.arange(len(x)), classes], out=losses)
+    np.log(np.sum(powers, axis=1), out=logsumexp)
+    np.add(logsumexp, largest[:, 0], out=logsumexp)
+    np.subtract(logsumexp, x[np.arange(len(x)), classes], out=losses)
 
 
 @numpy_peer
-def _cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsums: Any, dx: Any) -> None:
-    np.subtract(x, logsums[:, None], out=dx)
+def _cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsumexp: Any, dx: Any) -> None:
+    np.subtract(x, logsumexp[:, None], out=dx)
     np.exp(dx, out=dx)
     dx[np.arange(len(x)), classes] -= 1
     np.multiply(dx, dlosses[:, None], out=dx)
@@ -284,7 +284,7 @@ def numba_peers() -> dict[str, Peer]:
                 out[i, j] = x[i, j] * scale * weight[j]
 
     @jit
-    def cross_entropy(x, classes, losses, logsums):  # type: ignore[no-untyped-def]
+    def cross_entropy(x, classes, losses, logsumexp):  # type: ignore[no-untyped-def]
         for i in prange(x.shape[0]):
             largest = x[i, 0]
             for j in range(x.shape[1]):
@@ -292,14 +292,14 @@ def numba_peers() -> dict[str, Peer]:
             found = np.float32(0)
             for j in range(x.shape[1]):
                 found += np.exp(x[i, j] - largest)
-            logsums[i] = np.log(found) + largest
-            losses[i] = logsums[i] - x[i, classes[i]]
+            logsumexp[i] = np.log(found) + largest
+            losses[i] = logsumexp[i] - x[i, classes[i]]
 
     @jit
-    def cross_entropy_backward(x, classes, dlosses, logsums, dx):  # type: ignore[no-untyped-def]
+    def cross_entropy_backward(x, classes, dlosses, logsumexp, dx):  # type: ignore[no-untyped-def]
         for i in prange(x.shape[0]):
             for j in range(x.shape[1]):
-                dx[i, j] = np.exp(x[i, j] - logsums[i]) * dlosses[i]
+                dx[i, j] = np.exp(x[i, j] - logsumexp[i]) * dlosses[i]
             dx[i, classes[i]] -= dlosses[i]
 
     @jit

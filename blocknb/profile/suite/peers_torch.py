@@ -46,9 +46,9 @@ def formulas() -> dict[str, Peer]:
     def cross_entropy(x: Any, classes: Any) -> Any:
         return functional.cross_entropy(x, classes, reduction="none")
 
-    def cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
+    def cross_entropy_backward(x: Any, classes: Any, dlosses: Any, logsumexp: Any) -> Any:
         chosen = torch.arange(x.shape[1], device=x.device)[None, :] == classes[:, None]
-        return (((x.float() - logsums[:, None]).exp() - chosen.float()) * dlosses[:, None]).to(x.dtype)
+        return (((x.float() - logsumexp[:, None]).exp() - chosen.float()) * dlosses[:, None]).to(x.dtype)
 
     def swiglu(gate: Any, up: Any) -> Any:
         return functional.silu(gate) * up
@@ -158,7 +158,7 @@ class _CrossEntropyBackward:
         self.kept: Any = None
         self.of: Any = None
 
-    def __call__(self, x: Any, classes: Any, dlosses: Any, logsums: Any) -> Any:
+    def __call__(self, x: Any, classes: Any, dlosses: Any, logsumexp: Any) -> Any:
         import torch
 
         aten = torch.ops.aten

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from blocknb.profile.suite.definition import Arrays, Benchmark, Config, Make, Shape, Variant
+from blocknb.profile.suite.definition import Arrays, Config, Make, Shape, SuiteBenchmark, Variant
 
 CUBES: tuple[Shape, ...] = tuple((n, n, n) for n in (2048, 4096, 8192))
 FURTHER: tuple[Shape, ...] = (
@@ -86,7 +86,7 @@ def _arrays(order: str, result: str | None, scaled: bool) -> Callable[..., tuple
 def product(
     name: str, order: str, gpu: dict[str, tuple[Shape, ...]], *, activation: str = "", result: str | None = None,
     scaled: bool = False, peers: tuple[str, ...] = PEERS,
-) -> Benchmark:  # fmt: skip
+) -> SuiteBenchmark:  # fmt: skip
     """A benchmark of a @ b, each stored row by row (n) or column by column (t)."""
     after: dict[str, Any] = {"activation": activation} if activation else {}
 
@@ -104,16 +104,20 @@ def product(
         return xp.where(found >= 0, found, 0.01 * found) if activation else found
 
     itemsize = BYTES[next(iter(gpu))]
-    pointers, persistent = calling("matmul_pointers"), calling("matmul_descriptors", way="persistent")
+    pointers, persistent = calling("matmul_pointers"), calling("matmul_descriptors", strategy="persistent")
     variants = {
         "Triton": Variant("triton", pointers, "matmul", grid(itemsize), known()),
         "Triton TMA": Variant(
-            "triton", persistent, "descriptors", grid(itemsize, halves=(False, True)), known(halves=True)
+            "triton",
+            persistent,
+            "descriptors",
+            grid(itemsize, epilogue_subtiles=(False, True)),
+            known(epilogue_subtiles=True),
         ),
         "pointers": Variant("blocknb", pointers, "matmul"),
         "unspecialized": Variant("unspecialized", calling("matmul"), "gemm"),
     }
-    return Benchmark(
+    return SuiteBenchmark(
         name, "gemm", _arrays(order, result, scaled), calling("matmul"), exact, gpu, CPU, grid(itemsize), TOLERANCE,
         flops=lambda m, n, k: 2 * m * n * k, variants=variants, peers=peers,
     )  # fmt: skip
@@ -155,7 +159,7 @@ def by_groups(multiply: Callable[[Any, Any], Any], a: Any, b: Any, ends: Any) ->
 
 
 FEW = tuple(peer for peer in PEERS if peer != "CuPy")  # of dtypes that CuPy has not, or does not multiply in this way
-BENCHMARKS: tuple[Benchmark, ...] = (
+BENCHMARKS: tuple[SuiteBenchmark, ...] = (
     product("gemm_plain", "nn", {"fp16": (*CUBES, *FURTHER, SMALLEST), "bf16": CUBES}),
     product("gemm_leaky", "nn", {"fp16": FURTHER}, activation="leaky_relu"),
     product("gemm_fp8", "nt", {"fp8": CUBES}, result="bfloat16", scaled=True, peers=FEW),
@@ -163,7 +167,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
     product("gemm_tf32_nn", "nn", {"tf32": CUBES[:2]}, peers=FEW),
     product("gemm_int8", "nt", {"int8": (LARGE,)}, result="int32", peers=FEW),
     *(product(f"gemm_{order}", order, {"fp16": (LARGE,)}) for order in ("nt", "tn", "tt")),
-    Benchmark(
+    SuiteBenchmark(
         "gemm_batch", "gemm", _batches, _several, lambda xp, a, b: a @ b, {"fp16": ((32, 1024, 1024, 1024),)},
         ((8, 256, 256, 256),), grid(2), TOLERANCE, flops=lambda batch, m, n, k: 2 * batch * m * n * k,
         variants={
@@ -173,7 +177,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         },
         peers=tuple(peer for peer in PEERS if peer != "Triton TMA"),
     ),
-    Benchmark(
+    SuiteBenchmark(
         "gemm_grouped", "grouped", _groups, _grouped,
         lambda xp, a, b, ends: xp.concatenate(by_groups(lambda x, y: x @ y, a, b, ends)),
         {"bf16": ((8, 16384, 4096, 2048),)}, ((4, 512, 256, 256),), grid(2), TOLERANCE,

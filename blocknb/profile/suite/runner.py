@@ -23,8 +23,8 @@ from typing import Any
 from blocknb.errors import Unsupported
 from blocknb.profile.suite import floors, table
 from blocknb.profile.suite.catalogue import BENCHMARKS
-from blocknb.profile.suite.definition import Benchmark, Case, parse_shape
-from blocknb.profile.suite.measure import Row, Session, measure, refuse_unknown
+from blocknb.profile.suite.definition import BenchmarkCase, SuiteBenchmark, parse_shape
+from blocknb.profile.suite.measure import MeasuredRow, MeasuringSession, measure, refuse_unknown
 from blocknb.profile.suite.search import Best, text
 
 THREADS = ("BLOCKNB_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -33,7 +33,7 @@ LIBRARIES = ("blocknb", "numpy", "torch", "triton", "numba", "cupy-cuda13x", "cu
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What the command line says. `device`: "gpu", "cpu" or "" for the GPU if there is one; `threads`: on a CPU, () for one and all;
     `peers`, `shapes` and `dtypes` restrict, () for all; `search` sweeps configurations."""
 
@@ -46,7 +46,7 @@ class Options:
     rounds: int = 30
 
 
-def run(names: Sequence[str], options: Options) -> list[dict[str, Any]]:
+def run(names: Sequence[str], options: BenchOptions) -> list[dict[str, Any]]:
     """Measures the named benchmarks and prints them; returns a document for each device and number of threads, ready for JSON.
 
     Raises KeyError for an unknown name, ValueError for an unknown peer, a shape that is none, or options that leave nothing to measure,
@@ -76,7 +76,9 @@ def run(names: Sequence[str], options: Options) -> list[dict[str, Any]]:
     return documents
 
 
-def chosen(names: Sequence[str], options: Options, device: str) -> list[tuple[Benchmark, list[Case]]]:
+def chosen(
+    names: Sequence[str], options: BenchOptions, device: str
+) -> list[tuple[SuiteBenchmark, list[BenchmarkCase]]]:
     """The benchmarks with those of their cases that the options leave; a shape that is named and not among them is measured, too."""
     shapes = [parse_shape(shape) for shape in options.shapes]
     found = []
@@ -86,26 +88,26 @@ def chosen(names: Sequence[str], options: Options, device: str) -> list[tuple[Be
         if shapes:
             dtypes = dict.fromkeys(case.dtype for case in cases)
             rank = len(cases[0].shape)
-            cases = [Case(name, shape, dtype) for dtype in dtypes for shape in shapes if len(shape) == rank]
+            cases = [BenchmarkCase(name, shape, dtype) for dtype in dtypes for shape in shapes if len(shape) == rank]
         cases = [case for case in cases if not options.dtypes or case.dtype in options.dtypes]
         found.append((benchmark, cases))
     return found
 
 
-def on_gpu(names: Sequence[str], options: Options) -> dict[str, Any]:
+def on_gpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     name = properties["name"].decode()
-    session = Session("gpu", options.peers or None, rounds=options.rounds)
+    session = MeasuringSession("gpu", options.peers or None, rounds=options.rounds)
     best = Best(f"{name}, Triton {versions().get('triton', '')}", fresh=options.search)
     return _measured(names, options, session, best, name, gpu_state)
 
 
-def on_cpu(names: Sequence[str], options: Options) -> dict[str, Any]:
+def on_cpu(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
     """In this process, whose environment says how many threads there are."""
     threads = options.threads[0]
-    session = Session("cpu", options.peers or None, rounds=options.rounds)
+    session = MeasuringSession("cpu", options.peers or None, rounds=options.rounds)
     if session.torch is not None:
         session.torch.set_num_threads(threads)
     name = f"{_cpu_name()}, {threads} thread{'s' * (threads > 1)}"
@@ -116,8 +118,8 @@ def on_cpu(names: Sequence[str], options: Options) -> dict[str, Any]:
 
 def _measured(
     names: Sequence[str],
-    options: Options,
-    session: Session,
+    options: BenchOptions,
+    session: MeasuringSession,
     best: Best,
     device: str,
     state: Callable[[], dict[str, Any]],
@@ -170,9 +172,11 @@ def _measured(
     }
 
 
-def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) -> list[Row]:
+def _one(
+    benchmark: SuiteBenchmark, cases: list[BenchmarkCase], session: MeasuringSession, best: Best
+) -> list[MeasuredRow]:
     """Measures and prints one benchmark."""
-    rows: list[Row] = []
+    rows: list[MeasuredRow] = []
     peers = session.columns(benchmark)
     print(f"\n{table.header(benchmark.name, peers, 'TFLOP/s' if benchmark.flops else 'GB/s')}", flush=True)
     for case in cases:
@@ -199,7 +203,7 @@ def _one(benchmark: Benchmark, cases: list[Case], session: Session, best: Best) 
 # -- a CPU's processes
 
 
-def _in_a_process(names: Sequence[str], options: Options) -> dict[str, Any]:
+def _in_a_process(names: Sequence[str], options: BenchOptions) -> dict[str, Any]:
     count = str(options.threads[0])
     environment = os.environ | dict.fromkeys(THREADS, count) | ALLOCATOR
     with tempfile.TemporaryDirectory() as folder:
@@ -222,7 +226,7 @@ def _in_a_process(names: Sequence[str], options: Options) -> dict[str, Any]:
 def _child(arguments: str) -> None:
     given = json.loads(arguments)
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given["options"].items()}
-    options = Options(**fields)
+    options = BenchOptions(**fields)
     Path(given["path"]).write_text(json.dumps(on_cpu(given["names"], options)))
 
 

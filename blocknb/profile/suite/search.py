@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blocknb.profile.suite.definition import Config
-from blocknb.profile.suite.measure import OURS, TRITON, Bench, Candidate, one_line
+from blocknb.profile.suite.measure import OURS, TRITON, Bench, Contender, one_line
 from blocknb.profile.suite.triton_source import source
 
 FILE = Path(__file__).with_name("triton_best.json")
@@ -24,7 +24,7 @@ ROUNDS = 12
 
 
 @dataclass
-class Sweep:
+class TileSweep:
     """Milliseconds by compiler and configuration; `default` is what ours takes as it is; `problems` name what could not run."""
 
     case: str
@@ -36,9 +36,9 @@ class Sweep:
         return min(self.times.get(compiler, []), key=lambda item: item[1], default=None)
 
 
-def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
+def sweep(bench: Bench, compilers: tuple[str, ...]) -> TileSweep:
     """Checks and times every configuration of the benchmark's grid, by each of the compilers, all in turn."""
-    session, found = bench.session, Sweep(str(bench.case))
+    session, found = bench.session, TileSweep(str(bench.case))
     calls: dict[str, Callable[[], Any]] = {}
     places: dict[str, tuple[str, Config]] = {}
     for compiler in compilers:
@@ -51,7 +51,7 @@ def sweep(bench: Bench, compilers: tuple[str, ...]) -> Sweep:
             label = f"{compiler} {text(config)}"
             try:
                 call = bench.configured(compiler, config)
-                wrong = bench.verify(Candidate(call, lambda _: bench.outputs))[0]
+                wrong = bench.verify(Contender(call, lambda _: bench.outputs))[0]
             except Exception as error:  # shared memory, registers: a configuration that a compiler cannot make
                 wrong = one_line(error)
             if wrong:
@@ -83,7 +83,7 @@ def text(config: Config) -> str:
     return " ".join(f"{key}={value}" for key, value in config.items())
 
 
-def grid(found: Sweep) -> list[str]:
+def grid(found: TileSweep) -> list[str]:
     """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
     compilers = list(found.times)
     wide = 5 + 8 * len(compilers)
@@ -124,7 +124,7 @@ class Best:
 
     def __init__(self, device: str, *, fresh: bool, show: Callable[[str], None] = print, path: Path = FILE) -> None:
         self.device, self.fresh, self.show, self.path = device, fresh, show, path
-        self.sweeps: list[Sweep] = []
+        self.sweeps: list[TileSweep] = []
         self.kept: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def before(self, bench: Bench) -> None:
@@ -163,7 +163,7 @@ class Best:
             else None
         )
 
-    def _keep(self, bench: Bench, found: Sweep) -> None:
+    def _keep(self, bench: Bench, found: TileSweep) -> None:
         self.sweeps.append(found)
         for peer in found.times:
             best = found.best(peer) if bench.searched(peer) else None

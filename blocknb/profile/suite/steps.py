@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 @blocknb.kernel
-def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr = 8):  # type: ignore[no-untyped-def, assignment]
+def matmul(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr = 8):  # type: ignore[no-untyped-def]
     down, across = tl.cdiv(M, BM), tl.cdiv(N, BN)
     first = tl.program_id(0) // (GROUP * across) * GROUP
     height = min(down - first, GROUP)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from blocknb.profile.suite.definition import shape_text
-from blocknb.profile.suite.measure import OURS, Ratio, Row
+from blocknb.profile.suite.measure import OURS, MeasuredRow, Ratio
 
 WIDTH = 21
 
@@ -18,7 +18,7 @@ def header(name: str, peers: Sequence[str], unit: str) -> str:
     return f"{name:<24}{'':6}{'ms':>10}{unit:>9}{columns}"
 
 
-def line(row: Row, peers: Sequence[str]) -> str:
+def line(row: MeasuredRow, peers: Sequence[str]) -> str:
     """One row: shape and dtype, our milliseconds and rate, each peer's time over ours with its quarter points."""
     ours = row.times.get(OURS)
     start = f"  {shape_text(row.case.shape):<22}{row.case.dtype:<6}"
@@ -26,14 +26,14 @@ def line(row: Row, peers: Sequence[str]) -> str:
     return start + "".join(f" {_cell(row, peer):>{WIDTH - 1}}" for peer in peers)
 
 
-def _cell(row: Row, peer: str) -> str:
+def _cell(row: MeasuredRow, peer: str) -> str:
     ratio = row.ratio(peer)
     if ratio is not None:
         return ratio_text(ratio)
     return f"{row.times[peer].median:.4f} ms" if peer in row.times else _word(row, peer)
 
 
-def _word(row: Row, peer: str) -> str:
+def _word(row: MeasuredRow, peer: str) -> str:
     problem = row.problems.get(peer, "")
     return "-" if problem in ("", "none") else problem.partition(":")[0]
 
@@ -42,7 +42,7 @@ def ratio_text(ratio: Ratio) -> str:
     return f"{ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
-def problems(row: Row) -> list[str]:
+def problems(row: MeasuredRow) -> list[str]:
     """A line for each peer that failed or was wrong."""
     return [f"    {peer} {text}" for peer, text in row.problems.items() if text != "none"]
 
@@ -53,7 +53,7 @@ def geometric_mean(values: Iterable[float]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-def means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, tuple[float, float, str, int]]:
+def means(rows: Sequence[MeasuredRow], peers: Sequence[str]) -> dict[str, tuple[float, float, str, int]]:
     """By peer: the geometric mean of its ratios, the lowest, where that is, and of how many cases."""
     found = {}
     for peer in peers:
@@ -64,7 +64,7 @@ def means(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, tuple[float, f
     return found
 
 
-def summary(name: str, rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
+def summary(name: str, rows: Sequence[MeasuredRow], peers: Sequence[str]) -> list[str]:
     """The lines below the rows of one benchmark, where there are several."""
     return [
         f"  {name} against {peer}: geometric mean {mean:.2f} of {count}, lowest {low:.2f} ({where})"
@@ -73,7 +73,7 @@ def summary(name: str, rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
     ]
 
 
-def as_json(row: Row, peers: Sequence[str]) -> dict[str, Any]:
+def as_json(row: MeasuredRow, peers: Sequence[str]) -> dict[str, Any]:
     """A row for a file: milliseconds with quarter points, ratios with theirs, what went wrong."""
     ratios = {peer: ratio for peer in peers if (ratio := row.ratio(peer)) is not None}
     return {

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from blocknb import Kernel, kernels
-from blocknb.profile.suite.definition import Benchmark, Config
+from blocknb.profile.suite.definition import Config, SuiteBenchmark
 
 _count = itertools.count()
 #: By language: what stands in our modules, and what in the copy; `triton` has cdiv and next_power_of_2, too.
@@ -135,7 +135,7 @@ class Sources:
 
     def call(
         self,
-        benchmark: Benchmark,
+        benchmark: SuiteBenchmark,
         arrays: dict[str, Any],
         config: Config | None = None,
         run: Callable[..., Any] | None = None,
@@ -162,7 +162,7 @@ class Sources:
 
         return call
 
-    def configurations(self, benchmark: Benchmark, shape: tuple[int, ...]) -> list[Config]:
+    def configurations(self, benchmark: SuiteBenchmark, shape: tuple[int, ...]) -> list[Config]:
         """What a search tries; only one row a program where the module's kernel takes no more."""
         found = list(benchmark.sweep(shape))
         if any("ROWS" in config for config in found) and not hasattr(self.module(benchmark.module), "tile"):

@@ -6,13 +6,13 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from blocknb.runtime.reports import muted
 
 
-class _Recent(threading.local):
+class _ThisThread(threading.local):
     """Of this thread: the device of the last launch while that is `noticed` (None: no launch there), whether its launches are kept
     from the observers, whether they are interpreted, where interpreted launches are counted by kernel, and who gets launches instead
     of the device (`kernel.captured`)."""
@@ -24,10 +24,18 @@ class _Recent(threading.local):
     capture: Callable[[Any], None] | None = None
 
 
-recent = _Recent()
+this_thread = _ThisThread()
 #: Not empty while some thread's launches are no usual ones, or are looked at: all launches then go the general way, which looks at
-#: `recent`, and notes their device there.
+#: `this_thread`, and notes their device there.
 attended: list[int] = []  # the threads
+
+#: Called with a Launch after each launch of any kernel.
+observers: list[Callable[[Any], None]] = []
+#: Called before a kernel is compiled for a launch, with its source, kinds, options and target. What they return is called when that is
+#: done: it may wait for something that was begun.
+companions: list[Callable[[Any, Mapping[str, Any], Mapping[str, Any], Any], Callable[[], None] | None]] = []
+#: Launch options that every launch takes which does not give them itself: those of a cell.
+enforced: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
@@ -50,8 +58,8 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def noticed() -> Iterator[None]:
-    """Inside, `recent.device` is told of this thread's launches."""
-    recent.device = None
+    """Inside, `this_thread.device` is told of this thread's launches."""
+    this_thread.device = None
     with _attending():
         yield
 
@@ -60,23 +68,40 @@ def noticed() -> Iterator[None]:
 def unobserved() -> Iterator[None]:
     """Keeps this thread's launches from the observers, and what they print from the page: trials of an autotuner, repetitions of a
     benchmark."""
-    before, recent.unobserved, muted.on = recent.unobserved, True, True
+    before, this_thread.unobserved, muted.on = this_thread.unobserved, True, True
     try:
         yield
     finally:
-        recent.unobserved = muted.on = before
+        this_thread.unobserved = muted.on = before
 
 
 @contextlib.contextmanager
 def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
     """Interprets this thread's launches, if wanted; counts those that are interpreted, by the kernel's name."""
-    before = recent.interprets, recent.interpreted
-    recent.interprets, recent.interpreted = wanted or recent.interprets, Counter()
+    before = this_thread.interprets, this_thread.interpreted
+    this_thread.interprets, this_thread.interpreted = wanted or this_thread.interprets, Counter()
     try:
-        with _attending() if recent.interprets else contextlib.nullcontext():
-            yield recent.interpreted
+        with _attending() if this_thread.interprets else contextlib.nullcontext():
+            yield this_thread.interpreted
     finally:
-        recent.interprets, recent.interpreted = before
+        this_thread.interprets, this_thread.interpreted = before
+
+
+@contextlib.contextmanager
+def captured(take: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, a launch of this thread compiles and then goes to `take` instead of to the device: nothing is run, no observer sees it,
+    its time is 0. Arrays may be reached through its `again` only until `take` returns. Launches inside `unobserved` happen."""
+
+    def nobody(launch: Any) -> None:
+        pass
+
+    before, this_thread.capture = this_thread.capture, take
+    observers.append(nobody)  # while there are none, launches do not look
+    try:
+        yield
+    finally:
+        this_thread.capture = before
+        observers.remove(nobody)
 
 
 def wanted_by_environment() -> bool | None:

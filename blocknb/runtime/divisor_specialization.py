@@ -12,7 +12,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.frontend.source import Source
 from blocknb.language import types as t
-from blocknb.runtime.arguments import Kind, multiple_kind
+from blocknb.runtime.kinds import Kind, multiple_kind
 
 FINER = (256, 128, 64)  # what is tried for, after 16
 

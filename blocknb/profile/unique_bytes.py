@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blocknb.profile.spread import Spread, by_axis, whole
+from blocknb.profile.factored_tiles import Spread, by_axis, whole
 
 MOST_INTERVALS = 1 << 21  # kept apart before they are merged
 

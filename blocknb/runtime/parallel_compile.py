@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from blocknb.errors import KernelError
 from blocknb.runtime import compile as compiler
-from blocknb.runtime.compile import Compiled, Request
+from blocknb.runtime.compile import Compiled
 from blocknb.runtime.progress import on_terminal
+from blocknb.runtime.request import Request
 
 if TYPE_CHECKING:
     from blocknb.runtime.job import Job
@@ -76,7 +77,7 @@ def _compile(
         one = begun[0]
         step(f"{len(answers) - known + 1} of {len(requests)}")
         try:
-            answers[one.request] = compiler.keep(one.request, one.finish())
+            answers[one.request] = compiler.keep(one.request, compiler.stored(one, *one.finish()))
         except KernelError as error:
             answers[one.request] = error
         begun.popleft()

@@ -23,7 +23,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimelineSpan:
     """From `start` to `end`, in clocks. `kind`: "copy", "product", "arithmetic", "store" or "wait"; `lane` as in Timeline.lanes. A copy
     stays in its slot up to `until`, when the last product that reads it ends. `number`: which copy of its lane's ring, or which a
     product reads (-1: none). `line` of the source, 0 for none."""
@@ -46,7 +46,7 @@ class Timeline:
     """The spans of one CTA after another on a multiprocessor. `lanes`: slots of rings, then who works; `cut`: the kernel goes on."""
 
     lanes: tuple[str, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
     cut: bool = False
 
     @property

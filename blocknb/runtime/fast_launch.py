@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,17 +25,15 @@ from blocknb.errors import LaunchError
 from blocknb.frontend.source import MISSING
 from blocknb.language.constants import constexpr
 from blocknb.language.types import Descriptor, DType, Pointer
-from blocknb.runtime import arguments
-from blocknb.runtime.arguments import HOST, NONE, ONE, Kind, Tuple
+from blocknb.runtime import arguments, launch_context
 from blocknb.runtime.binding import LEFT_OUT, Binding, place
 from blocknb.runtime.descriptor import TensorDescriptor
+from blocknb.runtime.divisor_specialization import divides
 from blocknb.runtime.driver import MAX_GRID, Launcher
-from blocknb.runtime.moduli import divides
-from blocknb.runtime.plan import Plan
-from blocknb.runtime.recent import attended
-
-if TYPE_CHECKING:
-    from blocknb.runtime.kernel import Kernel
+from blocknb.runtime.kinds import HOST, NONE, ONE, Kind, Tuple
+from blocknb.runtime.launch_context import attended
+from blocknb.runtime.launchable import Launchable
+from blocknb.runtime.plan import LaunchPlan
 
 Launch = Callable[..., Any]
 _FILE = os.path.join(
@@ -46,23 +44,23 @@ _IMMUTABLE = (int, float, bool, str, type(None))
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
+class FastLaunch:
     """Launches of one plan called in one way. `launch(grid, *args, **kwargs)` launches what it recognises, and leaves the rest to
     others; `attempt(grid, *values)`, with the values that a call gives in the binding's order, returns None for what it does not
     recognise, and else makes `launch` what the kernel tries first. Both return the plan's Compiled."""
 
-    plan: Plan
+    plan: LaunchPlan
     launch: Callable[..., Any]
     attempt: Callable[..., Any]
 
 
-def repeated(kernel: Kernel, binding: Binding, plan: Plan, values: Sequence[Any]) -> Repeated | None:
-    """The Repeated of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
+def repeated(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
+    """The FastLaunch of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
     writer = _Writer(kernel, binding, plan, values)
     if not writer.recognised:
         return None
     make = _compiled(writer.text(), tuple(writer.names))
-    return Repeated(plan, *make(*writer.names.values()))
+    return FastLaunch(plan, *make(*writer.names.values()))
 
 
 @functools.lru_cache(512)
@@ -82,7 +80,7 @@ class _Writer:
     """Writes the function. `names` are the objects that it closes over; all begin with an underscore, or with as many as no keyword
     of the call begins with."""
 
-    def __init__(self, kernel: Kernel, binding: Binding, plan: Plan, values: Sequence[Any]):
+    def __init__(self, kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]):
         self.kernel, self.binding, self.plan = kernel, binding, plan
         self.mark = "_"
         while any(name.startswith(self.mark) for name in binding.keywords):
@@ -255,9 +253,7 @@ class _Writer:
 
     def text(self) -> str:
         """Both functions. They look at the arguments, find the size of the grid, and start the kernel."""
-        from blocknb.runtime import kernel as kernels
-
-        _, binding, module = self.mark, self.name(self.binding), self.name(kernels)
+        _, binding, module = self.mark, self.name(self.binding), self.name(launch_context)
         positional, keywords = self.given[: self.binding.positional], self.binding.keywords
         parameters = [f"{_}grid", *(f"{name}={_}left" for name in positional), "/", f"*{_}rest"]
         parameters += [*(f"{name}={_}left" for name in keywords), f"**{_}more"]

@@ -1,6 +1,6 @@
 """What of a launch may be kept to repeat it: numbers, and where arrays lay, by weak reference to whatever owns their memory.
 
-`Again.arguments(written)` gives the arguments for one more launch. Memory that the kernel writes is copied first, so a repetition
+`LaunchSnapshot.arguments(written)` gives the arguments for one more launch. Memory that the kernel writes is copied first, so a repetition
 changes nothing the user has; None says that an array is gone. The one trick: what is kept of an array is a range of bytes of its
 owner, which outlives views made for a single launch, and arrays that share memory share the copy as they shared the original.
 """
@@ -16,17 +16,17 @@ import numpy as np
 
 from blocknb.language.types import Descriptor
 from blocknb.runtime import memory
-from blocknb.runtime.arguments import Kind, Tuple, flat
 from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.grids import Grid, keep_grid
 from blocknb.runtime.interface import TensorWrapper
+from blocknb.runtime.kinds import Kind, Tuple, flat
 
 Scratch = dict[int, tuple[int, Any]]  # by the id of an owner: where its copied bytes began, and the copy
 _NUMBERS = (int, float, np.generic)
 
 
 @dataclass(frozen=True, eq=False)
-class Array:
+class ArrayReference:
     """An array without its memory: the owner by weak reference, its bytes from `low` to `high`, and how they were seen."""
 
     owner: weakref.ref
@@ -34,7 +34,7 @@ class Array:
     high: int
     seen: memory.Seen
 
-    def ranges(self) -> list[Array]:
+    def ranges(self) -> list[ArrayReference]:
         return [self]
 
     def again(self, scratch: Scratch) -> Any:
@@ -46,12 +46,12 @@ class Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class WeakArgument:
     """Somebody's own kind of array, which cannot be copied by bytes: only read, and only while it lives."""
 
     value: weakref.ref
 
-    def ranges(self) -> list[Array]:
+    def ranges(self) -> list[ArrayReference]:
         return []
 
     def again(self, scratch: Scratch) -> Any:
@@ -59,13 +59,13 @@ class Whole:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class DerivedArgument:
     """An argument made around an array: a tensor descriptor, or an array read as another dtype."""
 
-    base: Array | Whole | Made
+    base: ArrayReference | WeakArgument | DerivedArgument
     make: Callable[[Any], Any]
 
-    def ranges(self) -> list[Array]:
+    def ranges(self) -> list[ArrayReference]:
         return self.base.ranges()
 
     def again(self, scratch: Scratch) -> Any:
@@ -74,13 +74,13 @@ class Made:
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
+class LaunchSnapshot:
     """`numbers` and `arrays` by parameter name, in `tuples` those parameters that are tuples, whose elements are called `x.0`, `x.1`,
     ...; `grid` gives the grid as it was given, and is None when it cannot be kept."""
 
     grid: Grid | None
     numbers: Mapping[str, Any]
-    arrays: Mapping[str, Array | Whole | Made] = field(default_factory=dict)
+    arrays: Mapping[str, ArrayReference | WeakArgument | DerivedArgument] = field(default_factory=dict)
     tuples: Mapping[str, Tuple] = field(default_factory=dict)
 
     @property
@@ -120,10 +120,10 @@ def _assembled(name: str, kind: Tuple, found: dict[str, Any]) -> tuple:
     return kind.make([_assembled(n, k, found) if isinstance(k, Tuple) else found.pop(n) for n, k in inner])
 
 
-def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequence[Kind]) -> Again | None:
+def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequence[Kind]) -> LaunchSnapshot | None:
     """What to keep of a launch; None when an argument cannot be kept without keeping its memory."""
     numbers: dict[str, Any] = {}
-    arrays: dict[str, Array | Whole | Made] = {}
+    arrays: dict[str, ArrayReference | WeakArgument | DerivedArgument] = {}
     for name, kind, value in flat(names, kinds, values):
         if kind.type is None:
             numbers[name] = kind.constant[0]
@@ -137,28 +137,30 @@ def remember(grid: Any, names: Sequence[str], values: Sequence[Any], kinds: Sequ
         else:
             return None
     tuples = {name: kind.type for name, kind in zip(names, kinds, strict=True) if isinstance(kind.type, Tuple)}
-    return Again(keep_grid(grid), numbers, arrays, tuples)
+    return LaunchSnapshot(keep_grid(grid), numbers, arrays, tuples)
 
 
 def scratch(values: Mapping[str, Any]) -> dict[str, Any]:
     """The arrays among some values as copies, which share memory where the originals do; what is no array is left out."""
     arrays = {name: _kept(value) for name, value in values.items() if memory.place_of(value) is not None}
-    kept = Again(None, {}, {name: array for name, array in arrays.items() if array is not None})
+    kept = LaunchSnapshot(None, {}, {name: array for name, array in arrays.items() if array is not None})
     return kept.arguments(list(kept.arrays)) or {}
 
 
-def _kept(value: Any) -> Array | Whole | Made | None:
+def _kept(value: Any) -> ArrayReference | WeakArgument | DerivedArgument | None:
     if isinstance(value, TensorWrapper):
         base, dtype = _kept(value.base), value.dtype
-        return None if base is None else Made(base, lambda found: TensorWrapper(found, dtype))
+        return None if base is None else DerivedArgument(base, lambda found: TensorWrapper(found, dtype))
     if all(hasattr(value, name) for name in ("base", "block_shape", "padding")):
         shape, strides, padding = tuple(value.shape), tuple(value.strides), value.padding
         base, block = _kept(value.base), list(value.block_shape)
         return (
-            None if base is None else Made(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
+            None
+            if base is None
+            else DerivedArgument(base, lambda found: TensorDescriptor(found, shape, strides, block, padding))
         )
     place = memory.place_of(value)
     try:
-        return Array(weakref.ref(place[0]), *place[1:]) if place else Whole(weakref.ref(value))
+        return ArrayReference(weakref.ref(place[0]), *place[1:]) if place else WeakArgument(weakref.ref(value))
     except TypeError:  # it cannot be referred to weakly
         return None

@@ -12,12 +12,12 @@ import numpy as np
 
 from blocknb.analysis.effects import global_operands, mask_of
 from blocknb.errors import Unsupported
-from blocknb.ir import interp
+from blocknb.ir import interp_tile
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import ATOMICS, OPS, PRESERVING, REDUCTIONS, TERMINATORS, named
 from blocknb.layouts import wgmma
 from blocknb.profile.addresses import program_at
-from blocknb.profile.spans import Rates, Span, Timeline
+from blocknb.profile.timeline_spans import Rates, Timeline, TimelineSpan
 
 SPECIAL = named("special_unit")
 
@@ -27,7 +27,7 @@ class Undecided(Unsupported):
 
 
 @dataclass(eq=False)
-class Mbarrier:
+class BarrierPhases:
     """As `ir.mbarriers.Mbarrier`, with the time at which its last phase ended."""
 
     arrivals: int
@@ -35,7 +35,7 @@ class Mbarrier:
     pending: int = 0
     bytes: int = 0
     ended: float = 0.0
-    waiting: list[tuple[int, Agent]] = field(default_factory=list)
+    waiting: list[tuple[int, ScheduledRole]] = field(default_factory=list)
     number: int = 0  # of those of the multiprocessor
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Slot:
     slots: int
 
 
-class Machine:
+class ScheduleModel:
     """What the agents of a multiprocessor share, and the order of events."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Any, ctas: int, rates: Rates, most: int):
@@ -67,8 +67,8 @@ class Machine:
         self.events: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
         self.free: dict[str, float] = {}  # until when each unit is taken
-        self.copies: list[Span] = []
-        self.spans: list[Span] = []
+        self.copies: list[TimelineSpan] = []
+        self.spans: list[TimelineSpan] = []
         self.newest: dict[tuple[int, int], list[int]] = {}  # (ring, slot) -> the copies that fill it
         self.merged: dict[Any, int] = {}
         self.filled: dict[str, int] = {}
@@ -78,7 +78,7 @@ class Machine:
         self.program = program_at(number, self.grid)
         self.now = max([self.now, *(s.end for s in self.spans)])
         warps = self.func.attrs.get("num_warps", 4)
-        Agent(self, "team", warps, dict(self.start), {}, self.now).go(self.func.body)
+        ScheduledRole(self, "team", warps, dict(self.start), {}, self.now).go(self.func.body)
 
     def at(self, time: float, what: Any) -> None:
         heapq.heappush(self.events, (time, next(self.order), what))
@@ -95,7 +95,7 @@ class Machine:
         self.free[unit] = begin + clocks
         return begin, begin + clocks
 
-    def arrive(self, barrier: Mbarrier, times: int, bytes: int = 0) -> None:
+    def arrive(self, barrier: BarrierPhases, times: int, bytes: int = 0) -> None:
         barrier.pending -= times
         barrier.bytes += bytes
         if barrier.pending <= 0 and barrier.bytes == 0:
@@ -118,7 +118,9 @@ class Machine:
             self.copies[at] = replace(old, what=what, end=max(old.end, landed), bytes=old.bytes + bytes)
         else:
             at = self.merged[key] = len(self.copies)
-            self.copies.append(Span("", "copy", start, landed, slot.name, _line(op), op.id, slot.index, -1, 0.0, bytes))
+            self.copies.append(
+                TimelineSpan("", "copy", start, landed, slot.name, _line(op), op.id, slot.index, -1, 0.0, bytes)
+            )
         found = self.newest.setdefault((slot.ring, slot.index), [])
         if found[-1:] != [at]:
             found.append(at)
@@ -158,10 +160,12 @@ class Machine:
         return Timeline((*(lane for *_, lane in lanes), *sorted(workers)), (*found, *_joined(spans)), self.cut)
 
 
-class Agent:
+class ScheduledRole:
     """A team, or the producer: its values, and its clock."""
 
-    def __init__(self, machine: Machine, lane: str, warps: int, env: dict, ready: dict, now: float, team: int = 0):
+    def __init__(
+        self, machine: ScheduleModel, lane: str, warps: int, env: dict, ready: dict, now: float, team: int = 0
+    ):
         self.machine, self.lane, self.warps, self.team = machine, lane, warps, team
         self.env: dict[Value, Any] = env
         self.ready: dict[Value, float] = ready
@@ -228,7 +232,8 @@ class Agent:
                 self.roles(op)
             case "mbarriers":
                 self.env[op.result] = [
-                    Mbarrier(op.attrs["arrivals"], number=next(self.machine.order)) for _ in range(op.attrs["slots"])
+                    BarrierPhases(op.attrs["arrivals"], number=next(self.machine.order))
+                    for _ in range(op.attrs["slots"])
                 ]
             case "alloc":
                 self.env[op.result] = Slot(op.id, op.result.name.split(".")[0], 0, 1)
@@ -349,10 +354,10 @@ class Agent:
         if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
             return [(np.asarray(False), ready)]
         if op.name == "const":
-            return [(np.asarray(op.attrs["value"]).astype(interp.numpy_dtype(kind.dtype)), 0.0)]
+            return [(np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(kind.dtype)), 0.0)]
         if OPS[op.name].kind != "elementwise" or any(not isinstance(a, (np.ndarray, np.generic)) for a in args):
             return unknown
-        return [(np.asarray(interp.elementwise(op, args)), ready)]  # type: ignore[arg-type]
+        return [(np.asarray(interp_tile.elementwise(op, args)), ready)]  # type: ignore[arg-type]
 
     def loop(self, op: Op) -> Generator[Any, None, None]:
         bounds = [int(self.scalar(a, op)) for a in op.args[:3]]
@@ -367,17 +372,17 @@ class Agent:
         teams = op.attrs.get("teams", 1)
         for team in range(teams):
             lane = f"team {team}" if teams > 1 else "team"
-            made = Agent(
+            made = ScheduledRole(
                 self.machine, lane, op.attrs["warps"][0] // teams, dict(self.env), dict(self.ready), self.now, team
             )
             made.go(op.blocks[0])
-        made = Agent(self.machine, "producer", 1, dict(self.env), dict(self.ready), self.now)
+        made = ScheduledRole(self.machine, "producer", 1, dict(self.env), dict(self.ready), self.now)
         made.go(op.blocks[1])
 
     def copy_bulk(self, op: Op) -> None:
         slot: Slot = self.env[op.args[0]]
         index, size, machine = int(self.scalar(op.args[3], op)), op.args[0].type.bytes, self.machine
-        barrier: Mbarrier = self.env[op.args[2]][index]
+        barrier: BarrierPhases = self.env[op.args[2]][index]
         slot = replace(slot, name=op.args[1].name.split(".")[0] or slot.name)  # of the array
         landed = machine.fetch(op, slot, size, self.now, (barrier.number, barrier.phase))
         machine.at(landed, lambda: machine.arrive(barrier, 0, -size))
@@ -403,7 +408,9 @@ class Agent:
         held = [self.copied[a] for a in op.args if a in self.copied]
         number = max([*read, *held], default=-1)
         self.machine.spans.append(
-            Span(f"{self.lane} products", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number)
+            TimelineSpan(
+                f"{self.lane} products", "product", begin, end, instr or "multiply-adds", _line(op), op.id, -1, number
+            )
         )
         self.products.append(end)
         self.assign(op.results, [(None, 0.0 if by_engine else end)])
@@ -447,13 +454,13 @@ class Agent:
 
     def span(self, kind: str, start: float, end: float, op: Op, what: str, size: int = 0, lane: str = "") -> None:
         if end > start:
-            made = Span(lane or self.lane, kind, start, end, what, _line(op), op.id, bytes=size)
+            made = TimelineSpan(lane or self.lane, kind, start, end, what, _line(op), op.id, bytes=size)
             self.machine.spans.append(made)
 
 
-def _joined(spans: list[Span]) -> list[Span]:
+def _joined(spans: list[TimelineSpan]) -> list[TimelineSpan]:
     """Arithmetic and stores that follow each other in a lane, as one span."""
-    found: list[Span] = []
+    found: list[TimelineSpan] = []
     for span in sorted(spans, key=lambda s: (s.lane, s.start)):
         last = found[-1] if found else None
         joins = last and span.kind in ("arithmetic", "store") and (last.lane, last.kind) == (span.lane, span.kind)

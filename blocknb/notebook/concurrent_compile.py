@@ -50,7 +50,7 @@ def compiled(source: Any, kinds: Mapping[str, Any], options: Mapping[str, Any], 
 
 
 class Views:
-    """The companion (see `runtime.kernel.companions`) of a cell: compiles each kernel for the target that its card looks at, the first
+    """The companion of a cell (`runtime.launch_context.companions`): compiles each kernel for the target that its card looks at, the first
     time that it is compiled. A card shows one specialisation, and of a cell with many this one may be the wrong one."""
 
     def __init__(self, target: str | None):

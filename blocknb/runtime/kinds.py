@@ -1,0 +1,179 @@
+"""Kinds: what the compiler specializes a kernel on, for each argument of a launch.
+
+Kinds are interned: equal arguments give the same object, so the key of a launch plan is a tuple that compares by identity, and a launch
+that repeats costs microseconds. The Kind of an argument goes through four forms. A `Kind` is what the launch knows (dtype, divisibility,
+device, library, constant). The front end takes an `ArgType` or `Constant` (`job.front_argument`), without what only launches need. In
+the IR it is a `Value` of a tile type with a `Hint` (divisibility). The generated code has parameters (`Code.parameters`: name, dtype).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from blocknb.errors import LaunchError
+from blocknb.language import types as t
+from blocknb.language.constants import classes, like
+
+HOST = -1  # the device number of host memory; GPUs count from 0
+ANYWHERE = -2  # a pointer without a word on where it points: it follows the other arguments
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kind:
+    """What specialisation sees of an argument; interned, so equal kinds are the same object.
+
+    `type` is a DType, Pointer, Descriptor or Tuple, None for a constant. `divisibility` is 16 or 1, of an integer also 8 or what
+    `moduli` finds (of the value, of the address in bytes, or of the size of a descriptor's last axis). `device` is the GPU's number,
+    HOST, or None for scalars. `readonly` arrays may not be stored through. `library` is "torch" for tensors that live on torch's
+    stream. `constant` holds the value of a constant in a one-element tuple.
+    """
+
+    type: Any
+    divisibility: int = 1
+    device: int | None = None
+    readonly: bool = False
+    library: str = ""
+    constant: tuple[Any, ...] = ()
+
+    @property
+    def is_pointer(self) -> bool:
+        return isinstance(self.type, t.Pointer)
+
+    def __str__(self) -> str:
+        if self.type is None:
+            return repr(self.constant[0])
+        if isinstance(self.type, Tuple):
+            return str(self.type)
+        divisor = f":{self.divisibility}" if self.divisibility > 1 else ""
+        if isinstance(self.type, t.Descriptor):
+            return f"{self.type}{divisor}"
+        star, dtype = ("*", self.type.element) if isinstance(self.type, t.Pointer) else ("", self.type)
+        return f"{star}{dtype.name if dtype.is_float else dtype.short}{divisor}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tuple:
+    """The type of a tuple of arguments: the Kinds of its elements, and its class, which is `tuple` or a namedtuple's."""
+
+    parts: tuple[Kind, ...]
+    made_by: Any = tuple
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
+
+    @property
+    def structure(self) -> str:
+        """Which classes its tuples are of, and how they stand in each other."""
+        inner = (part.type.structure if isinstance(part.type, Tuple) else "" for part in self.parts)
+        return f"{self.made_by.__qualname__}{getattr(self.made_by, '_fields', '')}({','.join(inner)})"
+
+    @property
+    def make(self) -> Callable[[Iterable[Any]], tuple]:
+        return getattr(self.made_by, "_make", tuple)
+
+
+@functools.cache
+def tuple_kind(parts: tuple[Kind, ...], made_by: Any = tuple) -> Kind:
+    """The Kind of a tuple of arguments of these Kinds."""
+    return Kind(Tuple(parts, made_by), library="torch" if any(part.library == "torch" for part in parts) else "")
+
+
+def flat(names: Iterable[str], kinds: Iterable[Kind], *columns: Iterable[Any]) -> Iterator[tuple]:
+    """(name, Kind, and an element of each column) of every argument; in the place of a tuple those of its elements, which are called
+    `x.0`, `x.1`, ..."""
+    for name, kind, *cells in zip(names, kinds, *columns, strict=True):
+        if isinstance(kind.type, Tuple):
+            yield from flat([f"{name}.{i}" for i in range(len(kind.type.parts))], kind.type.parts, *cells)
+        else:
+            yield name, kind, *cells
+
+
+def spelled(name: str) -> str:
+    """The name of an argument or of a tuple's element as one writes it: x[0][1] for `x.0.1`."""
+    first, *rest = name.split(".")
+    return first + "".join(f"[{i}]" for i in rest)
+
+
+@functools.cache
+def pointer_kind(dtype: t.DType, aligned: bool, device: int, readonly: bool = False, library: str = "") -> Kind:
+    """The Kind of an array of that dtype on that device, whose address is a multiple of 16 or not."""
+    return Kind(t.Pointer(dtype), 16 if aligned else 1, device, readonly, library)
+
+
+def scalar_kind(dtype: t.DType, divisible: bool = False) -> Kind:
+    """The Kind of a number passed at run time."""
+    return multiple_kind(dtype, 16 if divisible else 1)
+
+
+def integer_kind(dtype: t.DType, value: int) -> Kind:
+    """The Kind of an integer passed at run time: a multiple of 16, of 8 (16 bytes of 16-bit elements), or neither."""
+    return multiple_kind(dtype, {0: 16, 8: 8}.get(value & 15, 1))
+
+
+@functools.cache
+def multiple_kind(dtype: t.DType, divisor: int) -> Kind:
+    """The Kind of a number passed at run time, of which that is known to be a divisor."""
+    return Kind(dtype, divisor)
+
+
+@functools.cache
+def descriptor_kind(type: t.Descriptor, divisible: bool, device: int | None, readonly: bool, library: str) -> Kind:
+    """The Kind of a tensor descriptor, whose last size is a multiple of 16 or not."""
+    return Kind(type, 16 if divisible else 1, device, readonly, library)
+
+
+@functools.cache
+def _constant(types: Any, value: Any, text: str) -> Kind:
+    return Kind(None, constant=(value,))
+
+
+def constant_kind(value: Any) -> Kind:
+    """The Kind of a value fixed at compile time. Lists become tuples. Raises LaunchError for values that cannot be compared."""
+    if type(value) is int:
+        return _constant(int, value, "")
+    value = _frozen(value)
+    try:
+        # 1, 1.0 and True are equal and so are 0.0 and -0.0, also inside tuples: types and text keep them apart.
+        return _constant(classes(value), value, repr(value) if isinstance(value, (float, tuple)) else "")
+    except TypeError:
+        raise LaunchError(
+            f"a value of type {type(value).__name__} cannot be a constant of a kernel",
+            hint="pass a number, a string, a dtype or a tuple of those; arrays stand in tuples for parameters without tl.constexpr",
+        ) from None
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return like(value, map(_frozen, value)) if isinstance(value, tuple) else tuple(map(_frozen, value))
+    if isinstance(value, (set, frozenset)):  # `without={"coalesce"}`
+        return tuple(sorted(map(_frozen, value), key=repr))
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.value if type(value).__name__ == "constexpr" else value
+
+
+def unspecialized_kind(kind: Kind) -> Kind:
+    """The Kind without what specialisation learnt from the value: for parameters of `do_not_specialize`."""
+    if kind is ONE:
+        return _INT32
+    if kind.type is None:
+        return kind
+    if isinstance(kind.type, Tuple):
+        return tuple_kind(tuple(map(unspecialized_kind, kind.type.parts)), kind.type.made_by)
+    if isinstance(kind.type, t.Descriptor):
+        return descriptor_kind(kind.type, False, kind.device, kind.readonly, kind.library)
+    if isinstance(kind.type, t.Pointer):
+        return pointer_kind(
+            kind.type.element, False, HOST if kind.device is None else kind.device, kind.readonly, kind.library
+        )
+    return scalar_kind(kind.type)
+
+
+ONE = constant_kind(1)
+NONE = constant_kind(None)
+_INT32 = scalar_kind(t.int32)
