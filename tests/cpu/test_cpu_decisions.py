@@ -17,12 +17,13 @@ from varied_kernels import KERNELS
 
 import blocknb.language as tl
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_parts, cpu_stream
-from blocknb.codegen.cpu_ahead import Ahead
-from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
-from blocknb.codegen.cpu_memory import Scratch
-from blocknb.codegen.cpu_parts import Parts
-from blocknb.codegen.cpu_redzones import GuardedScratch
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import loop_nests, mask_bounds, nontemporal_stores, outlining
+from blocknb.codegen.cpu.blocks import OPTIMIZATIONS
+from blocknb.codegen.cpu.memory import Scratch
+from blocknb.codegen.cpu.outlining import Parts
+from blocknb.codegen.cpu.redzones import GuardedScratch
+from blocknb.codegen.cpu.row_prefetch import Ahead
 from blocknb.ir.report import Overrun
 from blocknb.target import Target
 
@@ -381,10 +382,10 @@ class Record:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.lines: list[str] = []
-        self._listen(monkeypatch, cpu_loops.Group, "emit", nest)
-        self._listen(monkeypatch, cpu_loops.Padding, "find", padding)
-        self._listen(monkeypatch, cpu_padding, "fill", fills)
-        self._listen(monkeypatch, cpu_stream, "stores", stores)
+        self._listen(monkeypatch, loop_nests.Group, "emit", nest)
+        self._listen(monkeypatch, loop_nests.Padding, "find", padding)
+        self._listen(monkeypatch, mask_bounds, "fill", fills)
+        self._listen(monkeypatch, nontemporal_stores, "stores", stores)
         self._listen(monkeypatch, Ahead, "prepare", prefetch)
         self._listen(monkeypatch, Scratch, "allocate", scratch)
         self._listen(monkeypatch, GuardedScratch, "allocate", scratch)
@@ -426,7 +427,7 @@ def fills(_: Any, e: Any, buffer: Any, rest: Any, stop: str, poison: bool = Fals
 
 
 def stores(found: Any, row: Any) -> str:
-    return f"    past the cache: {len(found)}, of {cpu_stream.LARGE} bytes at least" if found else ""
+    return f"    past the cache: {len(found)}, of {nontemporal_stores.LARGE} bytes at least" if found else ""
 
 
 def prefetch(_: Any, ahead: Any) -> str:
@@ -448,7 +449,7 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
 @pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
 def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
     """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
-    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    monkeypatch.setattr(outlining, "LINES", 1)
     made, arguments = CASES[name]
     record, target = Record(monkeypatch), Target.parse(TARGETS[0])
     func = passes.run(ir(made if isinstance(made, kernel) else kernel(made), **arguments), target)[0]

@@ -7,8 +7,9 @@ import pytest
 import blocknb
 import blocknb.language as tl
 from blocknb import cli, passes
-from blocknb.codegen import cpu, cpu_ahead, cpu_graph, cpu_kinds, cpu_loops, cpu_padding, cpu_stream
-from blocknb.codegen.cpu_kinds import VARYING
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import fusion, loop_nests, mask_bounds, nontemporal_stores, row_prefetch, uniformity
+from blocknb.codegen.cpu.uniformity import VARYING
 from blocknb.errors import CompilerBug, Unsupported
 from blocknb.frontend.parse import parse
 from blocknb.passes import barriers, simplify
@@ -62,11 +63,11 @@ def refuses_to_speculate(kinds, a, b, dtype):
 
 #: Something that each optimization of the code generator cannot do without, and what becomes of it.
 BREAKS = {
-    "row_prefetch": (cpu_ahead.Ahead, "prepare", lambda ahead: broken() if ahead.ops else None),
-    "nontemporal_stores": (cpu_stream, "worth", broken),
-    "mask_bounds": (cpu_padding.Padding, "_finish", broken),
-    "loop_versioning": (cpu_kinds.Kinds, "_wrap", refuses_to_speculate),
-    "fusion": (cpu_graph.Graph, "_find_group", broken),
+    "row_prefetch": (row_prefetch.Ahead, "prepare", lambda ahead: broken() if ahead.ops else None),
+    "nontemporal_stores": (nontemporal_stores, "worth", broken),
+    "mask_bounds": (mask_bounds.Padding, "_finish", broken),
+    "loop_versioning": (uniformity.Kinds, "_wrap", refuses_to_speculate),
+    "fusion": (fusion.Graph, "_find_group", broken),
 }
 
 
@@ -96,7 +97,7 @@ def test_several_failing_optimizations_are_left_out_together(users_machine, monk
 
 
 def test_what_no_optimization_is_to_blame_for_is_a_bug_of_the_compiler(users_machine, monkeypatch):
-    monkeypatch.setattr(cpu_loops.Row, "emit", broken)
+    monkeypatch.setattr(loop_nests.Row, "emit", broken)
     with pytest.raises(CompilerBug, match="this cannot be"):
         launch()
 
@@ -105,7 +106,7 @@ def test_a_users_error_in_an_optimization_stays_the_users_error(users_machine, m
     def refuses(ahead):
         raise Unsupported("this target cannot do it")
 
-    monkeypatch.setattr(cpu_ahead.Ahead, "prepare", refuses)
+    monkeypatch.setattr(row_prefetch.Ahead, "prepare", refuses)
     with pytest.raises(Unsupported, match="this target cannot do it"):
         launch()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.cpu_ops import constant
+from blocknb.codegen.scalar_math.register_types import constant
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
 from blocknb.ir.report import access
@@ -18,7 +18,7 @@ from blocknb.language import types as t
 from blocknb.passes.carried_bounds import UNOWNED, Guard
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
     from blocknb.codegen.report import Site
 
 EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes

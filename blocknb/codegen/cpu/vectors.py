@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_atomics, cpu_stream
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import elementwise
-from blocknb.codegen.cpu_graph import Index, identity
-from blocknb.codegen.cpu_kinds import Kind, Prefix, Progression, Stored, Uniform
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register_type
+from blocknb.codegen.cpu import atomics, memory, nontemporal_stores
+from blocknb.codegen.cpu.elementwise import elementwise
+from blocknb.codegen.cpu.fusion import Index, identity
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.cpu.uniformity import Kind, Prefix, Progression, Stored, Uniform
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import SIZES, constant, memory_type, register_type
+from blocknb.codegen.scalar_math.structured import when
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -23,8 +25,8 @@ from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
-    from blocknb.codegen.cpu_loops import Row
+    from blocknb.codegen.cpu.blocks import Emitter
+    from blocknb.codegen.cpu.loop_nests import Row
 
 
 def stored(e: Emitter, value: Value, index: Index, axis: int | None, counters: dict[int, str]) -> Kind:
@@ -52,16 +54,20 @@ def place(e: Emitter, buffer: Buffer, index: Index, axis: int | None, counters: 
     return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {e.buffer_base(buffer)}, i64 {offset}"), step
 
 
-def from_buffer(c: Code, raw: str, buffer: Buffer, dtype: Any, width: int) -> str:
+def from_buffer(c: InstructionBuilder, raw: str, buffer: Buffer, dtype: Any, width: int) -> str:
     """A register of `dtype` from what a buffer holds."""
-    value = c.from_scratch(raw, buffer.dtype, width)
-    return value if buffer.dtype == dtype or isinstance(dtype, Pointer) else c.cast(value, buffer.dtype, dtype, width)
+    value = casts.from_scratch(c, raw, buffer.dtype, width)
+    return (
+        value
+        if buffer.dtype == dtype or isinstance(dtype, Pointer)
+        else casts.cast(c, value, buffer.dtype, dtype, width)
+    )
 
 
-def to_buffer(c: Code, value: str, buffer: Buffer, dtype: Any, width: int) -> str:
+def to_buffer(c: InstructionBuilder, value: str, buffer: Buffer, dtype: Any, width: int) -> str:
     if buffer.dtype != dtype and not isinstance(dtype, Pointer):
-        value = c.cast(value, dtype, buffer.dtype, width)
-    return c.to_scratch(value, buffer.dtype, width)
+        value = casts.cast(c, value, dtype, buffer.dtype, width)
+    return casts.to_scratch(c, value, buffer.dtype, width)
 
 
 class Body:
@@ -203,7 +209,7 @@ class Body:
         if unsafe == "true":
             self.e.checks.lanes(op, addresses, mask, self.width)
         elif unsafe != "false":
-            memory.when(c, unsafe, lambda: self.e.checks.lanes(op, addresses, mask, self.width))
+            when(c.w, unsafe, lambda: self.e.checks.lanes(op, addresses, mask, self.width))
         return addresses if apart else None
 
     def _owner(self, op: Op) -> None:
@@ -218,7 +224,7 @@ class Body:
     def _load(self, op: Op) -> str:
         c, dtype, mask, other = self.code, op.args[0].type.dtype.element, self._mask(op), None
         if len(op.args) > 2 and mask is not None:
-            other = c.to_memory(self.value(op.args[2]), dtype, self.width)
+            other = casts.to_memory(c, self.value(op.args[2]), dtype, self.width)
         addresses = self._addresses(op, mask)
         if addresses is None:
             volatile = bool(op.attrs.get("volatile"))
@@ -229,14 +235,14 @@ class Body:
             raw = memory.gather(c, addresses, memory_type(dtype), self.width, dtype.bytes, mask, other)
         if op.attrs.get("volatile"):
             c.w.do("fence acquire")  # keeps LLVM from merging the load with another one, or moving others across it
-        return c.from_memory(raw, dtype, self.width)
+        return casts.from_memory(c, raw, dtype, self.width)
 
     def _store(self, op: Op) -> None:
         c, dtype, mask = self.code, op.args[0].type.dtype.element, self._mask(op)
-        value = c.to_memory(self.value(op.args[1]), dtype, self.width)
+        value = casts.to_memory(c, self.value(op.args[1]), dtype, self.width)
         addresses = self._addresses(op, mask)
         if addresses is None:
-            element, align = memory_type(dtype), cpu_stream.UNIT if self.streaming else dtype.bytes
+            element, align = memory_type(dtype), nontemporal_stores.UNIT if self.streaming else dtype.bytes
             memory.store_vector(c, self._first(op), value, element, self.width, align, mask, self.streaming)
         else:
             memory.scatter(c, addresses, value, memory_type(dtype), self.width, dtype.bytes, mask)
@@ -247,7 +253,7 @@ class Body:
         self._owner(op)
         address, *values = (self.value(a) for a in op.args[:count])
         mask = self.value(op.args[count]) if len(op.args) > count else None
-        return cpu_atomics.update(self.e, op, address, values, mask)
+        return atomics.update(self.e, op, address, values, mask)
 
     def _output(self, value: Value, buffer: Buffer) -> None:
         c = self.code

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen import cpu_redzones
-from blocknb.codegen.cpu_elementwise import elementwise
-from blocknb.codegen.cpu_graph import Index, identity
-from blocknb.codegen.cpu_kinds import Prefix, Progression, Stored, Uniform
-from blocknb.codegen.cpu_ops import SIZES, constant, register_type
+from blocknb.codegen.cpu import memory, redzones
+from blocknb.codegen.cpu.elementwise import elementwise
+from blocknb.codegen.cpu.fusion import Index, identity
+from blocknb.codegen.cpu.uniformity import Prefix, Progression, Stored, Uniform
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
+from blocknb.codegen.scalar_math.structured import counted, guarded
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import OPS
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
-    from blocknb.codegen.cpu_loops import Row
+    from blocknb.codegen.cpu.blocks import Emitter
+    from blocknb.codegen.cpu.loop_nests import Row
 
 MOST = 8  # results of a loop nest, each of which takes code of its own
 VECTORS = 4  # a row of fewer is not worth it
@@ -131,7 +132,7 @@ class Padding:
         end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
         end = c.binary("add", end, str(group.width - 1), "i64", 1)
         end = c.binary("and", end, str(-group.width), "i64", 1)
-        self.end = memory.guarded(c, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._work_out(end))
+        self.end = guarded(c.w, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._work_out(end))
 
     def _work_out(self, end: str) -> str:
         """The end of the row, and what is beyond; not done for rows as long as their tile, which would wait for it."""
@@ -218,11 +219,10 @@ def fill(e: Emitter, buffer: memory.Buffer, rest: Rest, stop: str, poison: bool 
     The vectors are as wide as the writer's, whatever the reader's are. The writer's width divides both the tile's size and the
     position at which the loop starts, so no store reaches beyond the tile.
     """
-    from blocknb.codegen.cpu_loops import counted
 
     c = e.code
     element, width = buffer.element, rest.width
-    scalar = cpu_redzones.poison(element) if poison else c.to_scratch(rest.value, buffer.dtype, 1)
+    scalar = redzones.poison(element) if poison else casts.to_scratch(c, rest.value, buffer.dtype, 1)
     vector = c.splat(scalar, element, width)
     base = e.buffer_base(buffer)
     with counted(c.w, rest.end, stop, width, "rest") as position:

@@ -3,7 +3,7 @@
 Along the vector loop each of the unrolled vectors has an accumulator; at the end of the row they are combined, then the lanes, by
 halves. Along another loop the result itself is the accumulator, in scratch. Sums, products, extrema and bitwise operations start
 from their identity; any other combine function starts from the first element, with a select. Sums of fp16 and bf16 are kept in
-fp32 and rounded at the end. For a maximum of floats see `cpu_extremes`.
+fp32 and rounded at the end. For a maximum of floats see `extrema`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import combine, machine_extremum
-from blocknb.codegen.cpu_extremes import Extremes
-from blocknb.codegen.cpu_graph import identity
-from blocknb.codegen.cpu_ops import NARROW, SIZES, constant, register_type
+from blocknb.codegen.cpu import memory
+from blocknb.codegen.cpu.elementwise import combine, machine_extremum
+from blocknb.codegen.cpu.extrema import Extremes
+from blocknb.codegen.cpu.fusion import identity
+from blocknb.codegen.scalar_math import casts, narrow_floats
+from blocknb.codegen.scalar_math.register_types import NARROW, SIZES, constant, register_type
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_loops import Group
-    from blocknb.codegen.cpu_vectors import Body
+    from blocknb.codegen.cpu.loop_nests import Group
+    from blocknb.codegen.cpu.vectors import Body
 
 
 #: The combine block of argmax and argmin (`frontend.numeric`), arguments 0 to 3, each op with the numbers of its operands.
@@ -205,7 +206,7 @@ class Reduction:
             element = register_type(self.dtypes[0])
             total = [self.code.select(skipped, self._combine(total, [value], 1)[0], total[0], element, 1)]
         if self.wide:
-            total = [self.code.round(total[0], self.dtypes[0], 1)]
+            total = [narrow_floats.rounded(self.code, total[0], self.dtypes[0], 1)]
         self._finish(total)
 
     def takes_at_once(self, value: str) -> str:
@@ -233,7 +234,7 @@ class Reduction:
                 e.scalars[result] = value
                 continue
             place, buffer = self._place(result, None)
-            c.w.do(f"store {buffer.element} {c.to_scratch(value, buffer.dtype, 1)}, ptr {place}")
+            c.w.do(f"store {buffer.element} {casts.to_scratch(c, value, buffer.dtype, 1)}, ptr {place}")
 
     def done(self) -> None:
         """After all loops."""
@@ -295,14 +296,14 @@ class Reduction:
             old = []
             for (place, buffer), _ in zip(places, self.dtypes, strict=True):
                 raw = memory.load_vector(c, place, buffer.element, width, SIZES[buffer.element])
-                old.append(c.from_scratch(raw, buffer.dtype, width))
+                old.append(casts.from_scratch(c, raw, buffer.dtype, width))
             new = self._combine(old, values, width)
             values = self._unless_first(g.counters[self.loop], new, values, width)
             if self.wide:
                 last = c.w.value(f"icmp eq i64 {g.counters[self.loop]}, {g.shape[self.loop] - 1}")
-                rounded = c.round(values[0], self.dtypes[0], width)
+                rounded = narrow_floats.rounded(c, values[0], self.dtypes[0], width)
                 values = [c.select(c.splat(last, "i1", width), rounded, values[0], "float", width)]
         for (place, buffer), value in zip(places, values, strict=True):
             memory.store_vector(
-                c, place, c.to_scratch(value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element]
+                c, place, casts.to_scratch(c, value, buffer.dtype, width), buffer.element, width, SIZES[buffer.element]
             )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blocknb.codegen import cpu_exact, cpu_math
-from blocknb.codegen.cpu_ops import NARROW, Code, constant, register_type
+from blocknb.codegen.scalar_math import casts, elementary, exact, narrow_floats
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import NARROW, constant, register_type
 from blocknb.codegen.text import float_literal, vector_type
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
@@ -59,7 +60,9 @@ COSTS = {
 }
 
 
-def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:
+def elementwise(
+    code: InstructionBuilder, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None
+) -> str:
     """The result of an elementwise op on operands in registers; `dtypes` are the operands' (default: those of the op)."""
     source = (dtypes or [a.type.dtype for a in op.args])[0]
     target = op.results[0].type.dtype
@@ -69,13 +72,14 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
         case "select":
             return code.select(args[0], args[1], args[2], register_type(target), width)
         case "cast":
-            return code.cast(args[0], source, op.attrs["dtype"], width)
+            return casts.cast(code, args[0], source, op.attrs["dtype"], width)
         case "bitcast":
-            return code.bitcast(args[0], source, op.attrs["dtype"], width)
+            return casts.bitcast(code, args[0], source, op.attrs["dtype"], width)
         case "inside":
             return code.inside(args[0], op.attrs["argument"], op.args[0].type.dtype.element.bytes, width)
         case "ptradd":
-            offset = code.cast(
+            offset = casts.cast(
+                code,
                 args[1],
                 op.args[1].type.dtype,
                 t.int64 if op.args[1].type.dtype.bits < 64 else op.args[1].type.dtype,
@@ -87,7 +91,9 @@ def elementwise(code: Code, op: Op, args: Sequence[str], width: int, dtypes: Seq
     return _integer(code, op, args, target, width)
 
 
-def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: int, saturate: bool = False) -> str:
+def move_pointer(
+    code: InstructionBuilder, pointer: str, offset: str, type: Pointer, width: int, saturate: bool = False
+) -> str:
     """pointer + offset * size of an element; the offset is an i64. `saturate`: as the op table has it."""
     size = type.element.bytes
     if saturate:
@@ -99,7 +105,7 @@ def move_pointer(code: Code, pointer: str, offset: str, type: Pointer, width: in
     return code.binary("add", pointer, offset, "i64", width)
 
 
-def compare(code: Code, predicate: str, a: str, b: str, dtype: Any, width: int) -> str:
+def compare(code: InstructionBuilder, predicate: str, a: str, b: str, dtype: Any, width: int) -> str:
     ty = vector_type(register_type(dtype), width)
     if not isinstance(dtype, Pointer) and dtype.is_float:
         return code.w.value(f"fcmp {_FLOAT_PREDICATES[predicate]} {ty} {a}, {b}")
@@ -108,7 +114,7 @@ def compare(code: Code, predicate: str, a: str, b: str, dtype: Any, width: int) 
     return code.w.value(f"icmp {predicate} {ty} {a}, {b}")
 
 
-def extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
+def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
     """The larger (`max`) or smaller operand; a NaN wins if `nan`, else it loses; -0 is below +0."""
     element = register_type(dtype)
     ty = vector_type(element, width)
@@ -129,7 +135,7 @@ def extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width
     return code.select(equal, code.convert("bitcast", merged, bits, element, width), chosen, element, width)
 
 
-def _by_class(code: Code, name: str, a: str, b: str, element: str, width: int, classify: str) -> str:
+def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int, classify: str) -> str:
     """VFPCLASS finds the b against which a wins: NaNs, and the zero that loses. There the instruction, whose second operand wins
     against equals and NaNs, has a second; unless that is a NaN."""
     ty = vector_type(element, width)
@@ -149,7 +155,7 @@ def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[s
     return fixed, x
 
 
-def nearly_extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
+def nearly_extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
     """As `extremum`, of floats, but of zeros the second one."""
     element = register_type(dtype)
     ty = vector_type(element, width)
@@ -161,7 +167,7 @@ def nearly_extremum(code: Code, name: str, a: str, b: str, dtype: Any, nan: bool
     return code.select(special, a, chosen, element, width)
 
 
-def machine_extremum(code: Code, name: str, a: str, b: str, element: str, width: int) -> str:
+def machine_extremum(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int) -> str:
     """One machine instruction, such as MAXPS: the second operand where either is a NaN, and of zeros."""
     ty = vector_type(element, width)
     if code.machine.avx512 and (call := _MAXIMA.get((element, width))):
@@ -171,7 +177,7 @@ def machine_extremum(code: Code, name: str, a: str, b: str, element: str, width:
     return code.select(better, a, b, element, width)
 
 
-def _float(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
+def _float(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
     element = register_type(dtype)
     ty = vector_type(element, width)
     match op.name:
@@ -183,7 +189,7 @@ def _float(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> s
             return code.w.value(f"fneg {ty} {args[0]}")
         case "abs" | "floor" | "ceil":
             if op.name != "abs" and not code.machine.sse41:
-                return cpu_math.call(code, op.name, args, element, width)
+                return elementary.call(code, op.name, args, element, width)
             return code.intrinsic("fabs" if op.name == "abs" else op.name, element, width, args[0])
         case "fma":
             return _fma(code, args, dtype, width)
@@ -193,29 +199,29 @@ def _float(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> s
             root = code.intrinsic("sqrt", element, width, args[0])
             result = code.binary("fdiv", constant(1.0, dtype, width), root, element, width)
         case "rem":
-            result = cpu_exact.remainder(code, args[0], args[1], element, width)
-        case name if name in cpu_math.FUNCTIONS:
-            result = cpu_math.call(code, name, args, element, width)
+            result = exact.remainder(code, args[0], args[1], element, width)
+        case name if name in elementary.FUNCTIONS:
+            result = elementary.call(code, name, args, element, width)
         case _:
             raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
-    return code.round(result, dtype, width) if dtype.name in NARROW else result
+    return narrow_floats.rounded(code, result, dtype, width) if dtype.name in NARROW else result
 
 
-def _fma(code: Code, args: Sequence[str], dtype: Any, width: int) -> str:
+def _fma(code: InstructionBuilder, args: Sequence[str], dtype: Any, width: int) -> str:
     """Fused where the machine fuses; elsewhere fp32 through fp64, where the product is exact."""
     element = register_type(dtype)
     if element == "double":
         if code.machine.fma:
             return code.intrinsic("fma", element, width, *args)
-        return cpu_exact.fma_double(code, list(args), width)
+        return exact.fma_double(code, list(args), width)
     if code.machine.fma and dtype.name not in NARROW:
         return code.intrinsic("fma", element, width, *args)
     a, b, c = (code.convert("fpext", x, "float", "double", width) for x in args)
     total = code.binary("fadd", code.binary("fmul", a, b, "double", width), c, "double", width)
-    return code.cast(total, t.float64, dtype, width)
+    return casts.cast(code, total, t.float64, dtype, width)
 
 
-def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
+def _integer(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, width: int) -> str:
     element = register_type(dtype)
     a, b = args[0], args[-1]
     match op.name:
@@ -250,7 +256,7 @@ def _integer(code: Code, op: Op, args: Sequence[str], dtype: Any, width: int) ->
     raise Unsupported(f"the CPU backend has no {op.name} of {dtype}", op.loc)
 
 
-def _shift(code: Code, instruction: str, a: str, b: str, dtype: Any, width: int) -> str:
+def _shift(code: InstructionBuilder, instruction: str, a: str, b: str, dtype: Any, width: int) -> str:
     """By the width or more every bit is moved out. LLVM knows that AVX2 does so by itself, and constant counts."""
     element = register_type(dtype)
     if instruction == "ashr":
@@ -271,7 +277,7 @@ def _abs_call(element: str, width: int, x: str) -> str:
     return f"call {ty} @llvm.abs.{suffix}({ty} {x}, i1 false)"
 
 
-def divide(code: Code, a: str, b: str, dtype: Any, width: int) -> tuple[str, str]:
+def divide(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> tuple[str, str]:
     """Quotient and remainder as C has them; by zero both are zero, and nothing traps."""
     element = register_type(dtype)
     ty = vector_type(element, width)
@@ -295,7 +301,7 @@ def divide(code: Code, a: str, b: str, dtype: Any, width: int) -> tuple[str, str
     return quotient, code.select(is_zero, zero, rest, element, width)
 
 
-def _quotient(code: Code, a: str, b: str, dtype: Any, width: int) -> str:
+def _quotient(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> str:
     """Vectors of up to 32 bits divide in fp64, which is exact for them and has vector instructions."""
     element = register_type(dtype)
     if width == 1 or dtype.bits > 32:
@@ -305,7 +311,7 @@ def _quotient(code: Code, a: str, b: str, dtype: Any, width: int) -> str:
     return code.convert(down, code.binary("fdiv", x, y, "double", width), "double", element, width)
 
 
-def combine(code: Code, block: Block, args: Sequence[str], width: int) -> list[str]:
+def combine(code: InstructionBuilder, block: Block, args: Sequence[str], width: int) -> list[str]:
     """Runs the combine block of a reduction on vectors: block arguments and results are lists of registers."""
     values: dict[Value, str] = dict(zip(block.args, args, strict=True))
     for op in block.ops:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from blocknb.codegen.cpu_elementwise import COSTS
+from blocknb.codegen.cpu.elementwise import COSTS
 from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
 from blocknb.passes.carried_bounds import Guard

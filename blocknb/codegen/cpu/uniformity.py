@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.analysis.ranges import limits, within
-from blocknb.codegen.cpu_elementwise import elementwise, move_pointer
-from blocknb.codegen.cpu_graph import Index, Program
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import Code, constant, register_type
+from blocknb.codegen.cpu.elementwise import elementwise, move_pointer
+from blocknb.codegen.cpu.fusion import Index, Program
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import constant, register_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.types import Pointer
@@ -86,7 +88,7 @@ class Kinds:
     i64 counters of the other loops; `scalar` names scalar values; `leaf` gives the kind of stored tiles."""
 
     program: Program
-    code: Code
+    code: InstructionBuilder
     axis: int | None
     size: int
     counters: dict[int, str]
@@ -206,7 +208,7 @@ class Kinds:
         if tests and not self.speculate:
             return VARYING
         self.conditions += [self.code.w.value(test) for test in tests]
-        return Progression(self.code.cast(a.base, source, target, 1), a.step)
+        return Progression(casts.cast(self.code, a.base, source, target, 1), a.step)
 
     def _losing(self, a: Progression, source: Any, target: Any) -> list[str]:
         """Comparisons which say that the target has all numbers of a progression of the source's, where it lacks some of the source's:
@@ -228,7 +230,7 @@ class Kinds:
         dtype, pointer = op.args[1].type.dtype, op.args[0].type.dtype
         if p is None or q is None or (q[1] and not dtype.is_signed):
             return VARYING
-        offset = self.code.cast(q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
+        offset = casts.cast(self.code, q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
         moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
         return self._progression(moved, p[1] + q[1] * pointer.element.bytes)
 
@@ -249,7 +251,7 @@ class Kinds:
         ):
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
-        x, y = (self.code.cast(v, dtype, wide, 1) for v in (p[0], q[0]))
+        x, y = (casts.cast(self.code, v, dtype, wide, 1) for v in (p[0], q[0]))
         if dtype.bits == 64:  # a limit like 2^63 - 1 is no overflow of the kernel's
             count = self.code.intrinsic("ssub.sat", "i64", 1, y, x)
             return Prefix(count if predicate == "lt" else self.code.intrinsic("sadd.sat", "i64", 1, count, "1"))
@@ -280,7 +282,7 @@ class Kinds:
         ):
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
-        base, limit = (self.code.cast(v, dtype, wide, 1) for v in (a.base, b.text))
+        base, limit = (casts.cast(self.code, v, dtype, wide, 1) for v in (a.base, b.text))
         last = self.code.binary("add", base, str(self.size), "i64", 1)
         self.conditions.append(self.code.w.value(f"icmp sge i64 {base}, 0"))
         self.conditions.append(self.code.w.value(f"icmp sle i64 {last}, {limit}"))

@@ -17,11 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blocknb.codegen.cpu_blocks import OPTIMIZATIONS, Build, Emitter
-from blocknb.codegen.cpu_graph import Program
-from blocknb.codegen.cpu_memory import LINE
-from blocknb.codegen.cpu_ops import Code, Machine, register_type
+from blocknb.codegen.cpu.blocks import OPTIMIZATIONS, Build, Emitter
+from blocknb.codegen.cpu.fusion import Program
+from blocknb.codegen.cpu.memory import LINE
 from blocknb.codegen.report import Site
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
+from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.codegen.text import DebugInfo, Writer, symbol
 from blocknb.errors import no_assembly
 from blocknb.ir.build import Rebuild, rebuild
@@ -84,12 +85,12 @@ def generate(
     """LLVM text for a Func of the tile level.
 
     `checked`: accesses to arguments are bounds-checked. `without` names OPTIMIZATIONS to leave out. One that fails is left out,
-    too, with a note (see `trace.left_out`). `redzones`: see `cpu_redzones`. Raises Unsupported for what only a GPU does.
+    too, with a note (see `trace.left_out`). `redzones`: see `redzones`. Raises Unsupported for what only a GPU does.
     """
     for op in func.ops():
         if op.name == "asm":
             raise no_assembly("a CPU", op.loc)
-    build = Build(Machine.of(target), checked, frozenset(without), redzones)
+    build = Build(TargetFeatures.of(target), checked, frozenset(without), redzones)
     try:
         return _generate(func, build)
     except Exception as error:
@@ -180,7 +181,7 @@ def _body(e: Emitter) -> Emitter:
     return e
 
 
-def _word(c: Code, base: str, index: int) -> str:
+def _word(c: InstructionBuilder, base: str, index: int) -> str:
     place = c.w.value(f"getelementptr inbounds i64, ptr {base}, i64 {index}")
     return c.w.value(f"load i64, ptr {place}")
 
@@ -208,7 +209,7 @@ def _load_arguments(e: Emitter) -> None:
         e.checks.load_locked(_word(c, "%status", READONLY))
 
 
-def _start_programs(c: Code) -> None:
+def _start_programs(c: InstructionBuilder) -> None:
     """Opens the loop over programs; %at0..2 hold the ids of the next one."""
     w = c.w
     for axis in range(3):
@@ -231,7 +232,7 @@ def _start_programs(c: Code) -> None:
     w.do(f"store i64 {w.value(f'add i64 {number}, 1')}, ptr %number")
 
 
-def _next_program(c: Code) -> None:
+def _next_program(c: InstructionBuilder) -> None:
     """Counts the ids on, and closes the loop."""
     w = c.w
     carry = "true"
@@ -246,7 +247,7 @@ def _next_program(c: Code) -> None:
 
 def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
     """The exported function: takes ranges of programs from the counter."""
-    c = Code(Writer(), Machine(16, False, False, False, False), {})
+    c = InstructionBuilder(Writer(), TargetFeatures(16, False, False, False, False), {})
     w = c.w
     counter = w.value(f"getelementptr inbounds i64, ptr %status, i64 {NEXT}")
     apart = _apart(c, program, assumptions)
@@ -275,7 +276,7 @@ def _entry(program: Program, name: str, assumptions: Mapping[tuple[Value, Value]
     return f"define void @{name}({signature}) nounwind {{\nentry:\n{body}\n}}\n"
 
 
-def _apart(c: Code, program: Program, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
+def _apart(c: InstructionBuilder, program: Program, assumptions: Mapping[tuple[Value, Value], bool]) -> str:
     """Whether the arguments overlap nowhere where the code assumes that they do not."""
     words, at = {}, 0
     for param in program.func.params:

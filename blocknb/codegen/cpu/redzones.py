@@ -4,7 +4,7 @@ The technique is AddressSanitizer's (Serebryany et al., USENIX ATC 2012), for ti
 with 64 guarded bytes on both sides. A program begins by filling all of scratch with a poison, and ends by looking whether the
 guarded bytes still hold it; where they do not, the launch fails and names the buffer. The poison is a NaN as a float of 16, 32 or
 64 bits and a large integer, so a result that depends on a lane that was never written is wrong, and a comparison of results
-finds it. The same poison stands in the lanes of a tile beyond the end of its row until somebody fills them (`cpu_padding`).
+finds it. The same poison stands in the lanes of a tile beyond the end of its row until somebody fills them (`mask_bounds`).
 
 BLOCKNB_REDZONES=1 in the environment asks for this build; the tests do. Its code is several times slower.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from blocknb.codegen.cpu_memory import LINE, Scratch
+from blocknb.codegen.cpu.memory import LINE, Scratch
 from blocknb.ir.core import Op
 from blocknb.ir.report import Overrun
 

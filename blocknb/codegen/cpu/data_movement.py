@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import combine
-from blocknb.codegen.cpu_loops import counted
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import NARROW, SIZES
-from blocknb.codegen.cpu_reduce import plain_combine
+from blocknb.codegen.cpu import memory
+from blocknb.codegen.cpu.elementwise import combine
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.cpu.reductions import plain_combine
+from blocknb.codegen.scalar_math import casts, narrow_floats
+from blocknb.codegen.scalar_math.register_types import NARROW, SIZES
+from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op
 from blocknb.language import types as t
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 
 def emit(e: Emitter, op: Op) -> None:
@@ -57,11 +58,11 @@ def _width(e: Emitter, buffers: list[Buffer], inner: int) -> int:
 
 def _read(e: Emitter, buffer: Buffer, place: str, width: int) -> str:
     raw = memory.load_vector(e.code, place, buffer.element, width, SIZES[buffer.element])
-    return e.code.from_scratch(raw, buffer.dtype, width)
+    return casts.from_scratch(e.code, raw, buffer.dtype, width)
 
 
 def _write(e: Emitter, buffer: Buffer, place: str, value: str, width: int) -> None:
-    stored = e.code.to_scratch(value, buffer.dtype, width)
+    stored = casts.to_scratch(e.code, value, buffer.dtype, width)
     memory.store_vector(e.code, place, stored, buffer.element, width, SIZES[buffer.element])
 
 
@@ -99,7 +100,9 @@ def _round(e: Emitter, buffer: Buffer, size: int) -> None:
     width = _width(e, [buffer], size)
     with counted(e.code.w, "0", str(size), width) as j:
         place = _at(e, buffer, (j, 1))
-        _write(e, buffer, place, e.code.round(_read(e, buffer, place, width), buffer.dtype, width), width)
+        _write(
+            e, buffer, place, narrow_floats.rounded(e.code, _read(e, buffer, place, width), buffer.dtype, width), width
+        )
 
 
 def _flip(e: Emitter, op: Op, source: Buffer, result: Buffer) -> None:
@@ -124,7 +127,7 @@ def _gather(e: Emitter, op: Op, source: Buffer, index: Buffer, result: Buffer) -
         terms = (slab, rows * inner), (row, inner), (j, 1)
         wanted = _read(e, index, _at(e, index, *terms), 1)
         dtype = index.dtype
-        wide = c.cast(wanted, dtype, t.int64 if dtype.is_signed else t.uint64, 1) if dtype.bits < 64 else wanted
+        wide = casts.cast(c, wanted, dtype, t.int64 if dtype.is_signed else t.uint64, 1) if dtype.bits < 64 else wanted
         wide = c.binary("and", wide, str(size - 1), "i64", 1)
         value = _read(e, source, _at(e, source, (slab, size * inner), (wide, inner), (j, 1)), 1)
         _write(e, result, _at(e, result, *terms), value, 1)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.cpu_kinds import Progression
+from blocknb.codegen.cpu.uniformity import Progression
 from blocknb.ir.core import Op
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_loops import Row
+    from blocknb.codegen.cpu.loop_nests import Row
 
 LARGE = 12 << 20  # bytes of an argument: what it is computed from is at least as much again
 MOST = 4  # stores of a loop nest: it is written down twice

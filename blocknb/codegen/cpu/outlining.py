@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from blocknb.codegen.cpu_ops import register_type
+from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Value
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 LINES = 1500  # of LLVM text, after which a part ends; kernels up to this length are one function
 COMMON = "ptr %grid, ptr %arguments, ptr noalias %scratch, ptr %status"

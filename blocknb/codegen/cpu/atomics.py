@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.cpu_memory import guarded, pointer
-from blocknb.codegen.cpu_ops import NARROW, constant, memory_type, register_type
+from blocknb.codegen.cpu.memory import pointer
+from blocknb.codegen.scalar_math import casts, narrow_floats
+from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
+from blocknb.codegen.scalar_math.structured import guarded
 from blocknb.ir.core import Op
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
 
@@ -27,7 +29,9 @@ def update(e: Emitter, op: Op, address: str, values: Sequence[str], mask: str | 
     e.checks.scalar(op, address, mask)
     if mask is None or mask == "true":
         return _step(e, op, address, values, dtype)
-    return guarded(e.code, mask, register_type(dtype), constant(0, dtype), lambda: _step(e, op, address, values, dtype))
+    return guarded(
+        e.code.w, mask, register_type(dtype), constant(0, dtype), lambda: _step(e, op, address, values, dtype)
+    )
 
 
 def _step(e: Emitter, op: Op, address: str, values: Sequence[str], dtype: DType) -> str:
@@ -36,7 +40,7 @@ def _step(e: Emitter, op: Op, address: str, values: Sequence[str], dtype: DType)
     element = register_type(dtype)
     bits = f"i{dtype.bits}"
     if op.name == "atomic_cas":
-        old, new = (c.bitcast(v, dtype, _integer(dtype), 1) for v in values)
+        old, new = (casts.bitcast(c, v, dtype, _integer(dtype), 1) for v in values)
         weaker = {"release": "monotonic", "acq_rel": "acquire"}.get(order, order)
         found = w.value(f"cmpxchg ptr {place}, {bits} {old}, {bits} {new} {order} {weaker}, align {dtype.bytes}")
         return _back(e, w.value(f"extractvalue {{ {bits}, i1 }} {found}, 0"), dtype)
@@ -57,12 +61,12 @@ def _integer(dtype: DType) -> DType:
 
 
 def _back(e: Emitter, bits: str, dtype: DType) -> str:
-    return e.code.bitcast(bits, _integer(dtype), dtype, 1)
+    return casts.bitcast(e.code, bits, _integer(dtype), dtype, 1)
 
 
 def _float_extremum(e: Emitter, place: str, value: str, dtype: DType, kind: str, order: str) -> str:
     c, w, element = e.code, e.code.w, f"i{dtype.bits}"
-    bits = c.bitcast(value, dtype, _integer(dtype), 1)
+    bits = casts.bitcast(c, value, dtype, _integer(dtype), 1)
     slot = w.slot(element)
     negative = w.value(f"icmp slt {element} {bits}, 0")
     down, up, done = (w.fresh(s) for s in ("negative", "positive", "updated"))
@@ -87,10 +91,10 @@ def _add_narrow(e: Emitter, place: str, value: str, dtype: DType, order: str) ->
     again, done = w.fresh("again"), w.fresh("added")
     w.place(again)
     old = w.value(f"load {kind}, ptr {slot}")
-    total = c.binary("fadd", c.from_memory(old, dtype, 1), value, "float", 1)
-    new = c.to_memory(c.round(total, dtype, 1), dtype, 1)
+    total = c.binary("fadd", casts.from_memory(c, old, dtype, 1), value, "float", 1)
+    new = casts.to_memory(c, narrow_floats.rounded(c, total, dtype, 1), dtype, 1)
     found = w.value(f"cmpxchg ptr {place}, {kind} {old}, {kind} {new} {order} {weaker}, align {dtype.bytes}")
     w.do(f"store {kind} {w.value(f'extractvalue {{ {kind}, i1 }} {found}, 0')}, ptr {slot}")
     w.branch(w.value(f"extractvalue {{ {kind}, i1 }} {found}, 1"), done, again)
     w.place(done)
-    return c.from_memory(old, dtype, 1)
+    return casts.from_memory(c, old, dtype, 1)

@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen.cpu_graph import Index, identity
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import SIZES, Code, constant, register_type
+from blocknb.codegen.cpu.fusion import Index, identity
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.scalar_math import casts, narrow_floats
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import SIZES, constant, register_type
+from blocknb.codegen.scalar_math.structured import counted
 from blocknb.codegen.text import Writer, vector_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 
 def packed_dtype(dtype: DType) -> DType:
@@ -113,11 +116,10 @@ def _transpose(e: Emitter, source: Buffer, index: Index, panels: Buffer) -> None
 
 
 def _define_transpose(e: Emitter, name: str, sizes: tuple[int, int], stride: int, panels: Buffer) -> str:
-    from blocknb.codegen.cpu_loops import counted
 
     (k, n), element, width = sizes, panels.element, panels.panel[2]  # type: ignore[index]
     lanes = min(e.machine.vector_bytes // SIZES[element], k, width)
-    code, ty = Code(Writer(), e.machine, e.code.helpers), vector_type(element, lanes)
+    code, ty = InstructionBuilder(Writer(), e.machine, e.code.helpers), vector_type(element, lanes)
     w = code.w
 
     def shuffle(a: str, b: str, lane: Callable[[int], int]) -> str:
@@ -203,10 +205,9 @@ def dot(e: Emitter, op: Op) -> None:
 def _define(
     e: Emitter, op: Op, name: str, sizes: tuple[int, int, int], strides: tuple[int, int], a: Buffer, zero: bool
 ) -> str:
-    from blocknb.codegen.cpu_loops import counted
 
     m, n, k = sizes
-    code = Code(Writer(), e.machine, e.code.helpers)
+    code = InstructionBuilder(Writer(), e.machine, e.code.helpers)
     w = code.w
     mr, nr, lanes = register_tile(e, op)
     accumulator = op.results[0].type.dtype
@@ -247,21 +248,21 @@ def _define(
                         w.do(f"store {vector} {_multiply_add(code, x, y, old, accumulator, lanes)}, ptr {sums[i][j]}")
             for i in range(mr):
                 for j in range(nr // lanes):
-                    total = code.round(w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
+                    total = narrow_floats.rounded(code, w.value(f"load {vector}, ptr {sums[i][j]}"), accumulator, lanes)
                     w.do(f"store {vector} {total}, ptr {places[i][j]}, align {min(lanes * size, 64)}")
     body = "\n".join([*w.slots, *w.lines])
     signature = "ptr noalias %c, ptr noalias readonly %a, ptr noalias readonly %b"
     return f"define internal void @{name}({signature}) noinline nounwind {{\nentry:\n{body}\n  ret void\n}}\n"
 
 
-def _widen(code: Code, x: str, dtype: Any, accumulator: DType) -> str:
+def _widen(code: InstructionBuilder, x: str, dtype: Any, accumulator: DType) -> str:
     if dtype.is_float and accumulator.is_float:
         have, want = register_type(dtype), register_type(accumulator)
         return x if have == want else code.convert("fpext", x, have, want, 1)
-    return code.cast(x, dtype, accumulator, 1)
+    return casts.cast(code, x, dtype, accumulator, 1)
 
 
-def _multiply_add(code: Code, x: str, y: str, total: str, dtype: DType, lanes: int) -> str:
+def _multiply_add(code: InstructionBuilder, x: str, y: str, total: str, dtype: DType, lanes: int) -> str:
     element = register_type(dtype)
     if dtype.is_float:
         return code.fma(x, y, total, element, lanes)

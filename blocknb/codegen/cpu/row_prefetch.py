@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_elementwise import COSTS
-from blocknb.codegen.cpu_graph import Node, identity
-from blocknb.codegen.cpu_kinds import Kinds, Progression
+from blocknb.codegen.cpu import memory
+from blocknb.codegen.cpu.elementwise import COSTS
+from blocknb.codegen.cpu.fusion import Node, identity
+from blocknb.codegen.cpu.uniformity import Kinds, Progression
 from blocknb.ir.core import Op, Value
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
-    from blocknb.codegen.cpu_loops import Group, Row
-    from blocknb.codegen.cpu_vectors import Body
+    from blocknb.codegen.cpu.blocks import Emitter
+    from blocknb.codegen.cpu.loop_nests import Group, Row
+    from blocknb.codegen.cpu.vectors import Body
 
 LEAST, MOST = 512, 1 << 17  # bytes of a tile: fewer are there at once, more would push out what is being worked on
 LOADS = 3  # of a block: more streams than that are more than the memory keeps apart

@@ -1,24 +1,23 @@
-"""Float to integer on a CPU: truncated, saturated, and 0 for NaN, as the op table says, in vectors and without a branch.
+"""Casts, bitcasts and conversions between arrays and registers, in vectors and without a branch.
 
-LLVM's own `llvm.fptosi.sat` means the same, but its x86 back end takes vectors apart (61 instructions for eight fp32 with AVX2), so
-only scalars use it. x86's own conversions of vectors have one result for everything out of range (Intel SDM, CVTTPS2DQ and the like):
-the least signed integer, or the largest unsigned one. So of signed ones two masks suffice, and of unsigned ones a maximum with zero.
-Where the machine has none that fits, a vector is clamped first: `maxps` and `minps` return their second operand where the first is
-NaN, which makes NaN the lower bound, and that is already 0 for unsigned integers. Where the largest integer is no float of that type,
-the clamp ends at the float below it, and what was beyond is chosen afterwards. LLVM's conversions see no number that is out of
-range, which it would take for poison.
+A float becomes an integer truncated, saturated, and 0 for NaN. LLVM's `llvm.fptosi.sat` means the same, but its x86 back end
+scalarizes vectors (61 instructions for eight fp32 with AVX2), so only scalars use it. x86's vector conversions have one result for
+everything out of range (Intel SDM, CVTTPS2DQ): the least signed integer, or the largest unsigned one. Two selects mend signed results,
+and a maximum with zero mends unsigned ones. Where the machine lacks the conversion, the vector is clamped first. `maxps` and `minps` return
+their second operand where the first is NaN, so NaN becomes the lower bound, which is 0 for unsigned integers. If no float equals the
+largest integer, the clamp ends at the float below it, and a select puts the largest integer where the value lies beyond. LLVM's
+conversions never see a value out of range, which would be poison.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from blocknb.codegen.scalar_math import narrow_floats
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
 from blocknb.codegen.text import float_literal, vector_type
-from blocknb.language.types import DType
-
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu_ops import Code
+from blocknb.language.types import DType, Pointer
 
 MANTISSA = {"float": 24, "double": 53}
 #: CVTTPS2DQ by the lanes of a register, with the operands that follow the vector.
@@ -40,7 +39,7 @@ WIDE = {
 
 
 @dataclass(frozen=True)
-class Conversion:
+class VectorConversion:
     """An instruction that converts so many lanes: the call, and what follows the vector among its operands."""
 
     lanes: int
@@ -48,26 +47,26 @@ class Conversion:
     rest: str
 
     @staticmethod
-    def of(code: Code, element: str, target: DType, width: int) -> Conversion | None:
+    def of(code: InstructionBuilder, element: str, target: DType, width: int) -> VectorConversion | None:
         """The instruction for vectors of this width, if the machine has one."""
         if element == "float" and target.bits == 32 and target.is_signed:
             lanes = max(4, min(width, code.machine.vector_bytes // 4))
-            return Conversion(lanes, *SINGLE[lanes])
+            return VectorConversion(lanes, *SINGLE[lanes])
         lanes = 16 if element == "float" and target.bits == 32 else 8
         name = WIDE.get((element, target.bits, target.is_signed))
         if name is None or code.machine.vector_bytes < 64 or width < lanes:
             return None
         rest = f", <{lanes} x i{target.bits}> zeroinitializer, i{lanes} -1, i32 4"
-        return Conversion(lanes, f"llvm.x86.avx512.mask.cvtt{name}.512", rest)
+        return VectorConversion(lanes, f"llvm.x86.avx512.mask.cvtt{name}.512", rest)
 
 
-def to_integer(code: Code, x: str, element: str, target: DType, width: int) -> str:
+def to_integer(code: InstructionBuilder, x: str, element: str, target: DType, width: int) -> str:
     """`x`, lanes of `element` (float or double), as integers of the target dtype, a truth value excepted."""
     integer = f"i{target.bits}"
     if width == 1:
         name = f"llvm.fpto{'s' if target.is_signed else 'u'}i.sat.{integer}.{'f64' if element == 'double' else 'f32'}"
         return code.w.value(f"call {integer} @{name}({element} {x})")
-    if machine := Conversion.of(code, element, target, width):
+    if machine := VectorConversion.of(code, element, target, width):
         return _converted(code, machine, x, element, target, width)
     return _clamped(code, x, element, target, width)
 
@@ -76,7 +75,7 @@ def _splat(value: float, element: str, width: int) -> str:
     return f"splat ({element} {float_literal(value, element)})"
 
 
-def _clamped(code: Code, x: str, element: str, target: DType, width: int) -> str:
+def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, width: int) -> str:
     """Clamped between the bounds that are floats, converted, and mended where the upper one was not."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     low = -(2.0 ** (target.bits - 1)) if target.is_signed else 0.0
@@ -103,11 +102,13 @@ def _clamped(code: Code, x: str, element: str, target: DType, width: int) -> str
     return code.select(over, most, made, integer, width)
 
 
-def _is_number(code: Code, x: str, ty: str) -> str:
+def _is_number(code: InstructionBuilder, x: str, ty: str) -> str:
     return code.w.value(f"fcmp ord {ty} {x}, zeroinitializer")
 
 
-def _converted(code: Code, machine: Conversion, x: str, element: str, target: DType, width: int) -> str:
+def _converted(
+    code: InstructionBuilder, machine: VectorConversion, x: str, element: str, target: DType, width: int
+) -> str:
     """The machine's conversion: unsigned of what is not below zero, signed with what it has no result for."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     if not target.is_signed:
@@ -121,7 +122,9 @@ def _converted(code: Code, machine: Conversion, x: str, element: str, target: DT
     return code.select(_is_number(code, x, ty), made, "zeroinitializer", integer, width)
 
 
-def _by_registers(code: Code, machine: Conversion, x: str, element: str, integer: str, width: int) -> str:
+def _by_registers(
+    code: InstructionBuilder, machine: VectorConversion, x: str, element: str, integer: str, width: int
+) -> str:
     """A vector of any power of two lanes, as many at a time as the instruction takes."""
     lanes, parts = machine.lanes, []
     for first in range(0, width, lanes):
@@ -144,7 +147,7 @@ def _by_registers(code: Code, machine: Conversion, x: str, element: str, integer
     return code.w.value(f"shufflevector {ty} {parts[0]}, {ty} poison, <{width} x i32> <{kept}>")
 
 
-def rounded_to_odd(code: Code, x: str, source: DType, low: int, width: int) -> str:
+def rounded_to_odd(code: InstructionBuilder, x: str, source: DType, low: int, width: int) -> str:
     """An integer that becomes a float with `low` digits fewer, and then bf16: where it does not fit, what the lowest `low` bits hold is
     told by the bit above them, so that the second rounding is as if it were the only one."""
     element = f"i{source.bits}"
@@ -164,3 +167,91 @@ def rounded_to_odd(code: Code, x: str, source: DType, low: int, width: int) -> s
 
 def _suffix(element: str, width: int) -> str:
     return element if width == 1 else f"v{width}{element}"
+
+
+# ---- casts of the op table ----------------------------------------------------------------------------------------------
+
+
+def cast(code: InstructionBuilder, x: str, source: DType, target: DType, width: int) -> str:
+    """The `cast` of the op table."""
+    if source == target:
+        return x
+    have, want = register_type(source), register_type(target)
+    if target.kind == "bool":
+        if source.is_float:
+            zero = constant(0.0, source, width)
+            return code.w.value(f"fcmp une {vector_type(have, width)} {x}, {zero}")
+        return truth(code, x, have, width)
+    if source.is_float and target.is_float:
+        return _cast_float(code, x, source, target, width)
+    if source.is_float:
+        return to_integer(code, x, have, target, width)
+    if target.is_float:
+        exact = target.bits >= 32 or source.bits <= 16
+        middle = want if exact else "double"
+        if source.bits == 64 and target.name == "bf16":
+            x = rounded_to_odd(code, x, source, 11, width)
+        number = code.convert("sitofp" if source.is_signed else "uitofp", x, have, middle, width)
+        return narrow_floats.rounded(
+            code, number if exact else narrow_floats.double_to_odd_single(code, number, width), target, width
+        )
+    if source.bits == target.bits:
+        return x
+    grow = "sext" if source.is_signed else "zext"
+    return code.convert(grow if source.bits < target.bits else "trunc", x, have, want, width)
+
+
+def _cast_float(code: InstructionBuilder, x: str, source: DType, target: DType, width: int) -> str:
+    if source.bits == 64:
+        if target.name in NARROW:
+            return narrow_floats.rounded(code, narrow_floats.double_to_odd_single(code, x, width), target, width)
+        return code.convert("fptrunc", x, "double", "float", width)
+    if target.bits == 64:
+        return code.convert("fpext", x, "float", "double", width)
+    return narrow_floats.rounded(code, x, target, width)
+
+
+def bitcast(code: InstructionBuilder, x: str, source: DType | Pointer, target: DType | Pointer, width: int) -> str:
+    if not isinstance(source, Pointer) and source.name in NARROW:
+        x = narrow_floats.to_narrow(code, x, source, width)
+    if not isinstance(target, Pointer) and target.name in NARROW:
+        return narrow_floats.from_narrow(code, _same_bits(code, x, memory_type(source), "i16", width), target, width)
+    have = memory_type(source) if source.bits > 1 else "i1"
+    return _same_bits(code, x, have, register_type(target), width)
+
+
+def _same_bits(code: InstructionBuilder, x: str, have: str, want: str, width: int) -> str:
+    return x if have == want else code.convert("bitcast", x, have, want, width)
+
+
+# ---- between memory and registers ---------------------------------------------------------------------------------------
+
+
+def from_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    """A register value of a loaded element of `memory_type`."""
+    if isinstance(dtype, Pointer):
+        return x
+    if dtype.name in NARROW:
+        return narrow_floats.from_narrow(code, x, dtype, width)
+    return truth(code, x, "i8", width) if dtype.bits == 1 else x
+
+
+def to_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    if isinstance(dtype, Pointer):
+        return x
+    if dtype.name in NARROW:
+        return narrow_floats.to_narrow(code, x, dtype, width)
+    return code.convert("zext", x, "i1", "i8", width) if dtype.bits == 1 else x
+
+
+def from_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    return truth(code, x, "i8", width) if dtype.bits == 1 else x
+
+
+def to_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    return code.convert("zext", x, "i1", "i8", width) if dtype.bits == 1 else x
+
+
+def truth(code: InstructionBuilder, x: str, element: str, width: int) -> str:
+    zero = "0" if width == 1 else "zeroinitializer"
+    return code.w.value(f"icmp ne {vector_type(element, width)} {x}, {zero}")

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen.cpu_graph import identity
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import register_type
+from blocknb.codegen.cpu.fusion import identity
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 POLL_ABOVE = 64  # loops of more trips than this look at the stop flag
 Home = Buffer | str
@@ -119,7 +120,8 @@ def for_loop(e: Emitter, op: Op) -> None:
     body = op.blocks[0]
     counter_type = op.args[0].type.dtype
     lower, upper, step = (
-        c.cast(e.scalar(a), counter_type, t.int64, 1) if counter_type.bits < 64 else e.scalar(a) for a in op.args[:3]
+        casts.cast(c, e.scalar(a), counter_type, t.int64, 1) if counter_type.bits < 64 else e.scalar(a)
+        for a in op.args[:3]
     )
     homes = _carry(e, op, op.args[3:], [a.type for a in body.args[1:]])
     slot = w.slot("i64", "i")
@@ -131,7 +133,7 @@ def for_loop(e: Emitter, op: Op) -> None:
     w.place(inside)
     if not _short(e, op):
         e.poll()
-    e.scalars[body.args[0]] = c.cast(counter, t.int64, counter_type, 1)
+    e.scalars[body.args[0]] = casts.cast(c, counter, t.int64, counter_type, 1)
     _enter(e, body.args[1:], homes)
     yielded = body.terminator.args
     e.block(body, _targets(e, yielded, homes, body.args[1:]))

@@ -1,4 +1,4 @@
-"""The memory of a program: tiles in scratch, and accesses to the user's arrays, which `cpu_checks` checks.
+"""The memory of a program: tiles in scratch, and accesses to the user's arrays, which `checks` checks.
 
 Scratch is one block of bytes a thread; buffers get their places at compile time, and a place is used again once its last reader
 has been emitted.
@@ -6,16 +6,18 @@ has been emitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen.cpu_ops import SIZES, Code, constant, memory_type, register_type, scratch_type
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.register_types import SIZES, constant, memory_type, register_type, scratch_type
+from blocknb.codegen.scalar_math.structured import guarded, when
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 LINE = 64  # bytes of a cache line, and of the widest vector
 PAGE = (
@@ -90,13 +92,13 @@ class Scratch:
         self._taken = [(a, b) for a, b in self._taken if a != offset]
 
 
-def pointer(c: Code, address: str) -> str:
+def pointer(c: InstructionBuilder, address: str) -> str:
     """An i64 address as an LLVM pointer."""
     return c.w.value(f"inttoptr i64 {address} to ptr")
 
 
 def load_vector(
-    c: Code,
+    c: InstructionBuilder,
     place: str,
     element: str,
     width: int,
@@ -112,13 +114,13 @@ def load_vector(
     if other is None:
         other = "zeroinitializer" if width > 1 else "0" if element.startswith("i") else "0.0"
     if width == 1:
-        return guarded(c, mask, element, other, lambda: c.w.value(f"load {ty}, ptr {place}, align {align}"))
+        return guarded(c.w, mask, element, other, lambda: c.w.value(f"load {ty}, ptr {place}, align {align}"))
     operands = f"ptr align {align} {place}, <{width} x i1> {mask}, {ty} {other}"
     return c.w.value(f"call {ty} @llvm.masked.load.v{width}{_suffix(element)}.p0({operands})")
 
 
 def store_vector(
-    c: Code,
+    c: InstructionBuilder,
     place: str,
     value: str,
     element: str,
@@ -132,7 +134,7 @@ def store_vector(
     if mask is None:
         c.w.do(f"store {ty} {value}, ptr {place}, align {align}{', !nontemporal !1' if streaming else ''}")
     elif width == 1:
-        when(c, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
+        when(c.w, mask, lambda: c.w.do(f"store {ty} {value}, ptr {place}, align {align}"))
     else:
         if element in ("i8", "i16", "i32"):
             value = _not_truncated(c, value, element, width)
@@ -141,7 +143,7 @@ def store_vector(
         )
 
 
-def _not_truncated(c: Code, value: str, element: str, width: int) -> str:
+def _not_truncated(c: InstructionBuilder, value: str, element: str, width: int) -> str:
     """The same value, in a form that LLVM does not take for a truncation.
 
     With AVX-512, LLVM 22 makes a masked store of truncated integers, whose mask it finds to hold for one lane alone, a store of
@@ -153,7 +155,9 @@ def _not_truncated(c: Code, value: str, element: str, width: int) -> str:
     return c.w.value(f"xor {vector_type(element, width)} {value}, {c.splat(zero, element, width)}")
 
 
-def gather(c: Code, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None) -> str:
+def gather(
+    c: InstructionBuilder, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None
+) -> str:
     """Elements from a vector of i64 addresses."""
     if width == 1:
         return load_vector(c, pointer(c, addresses), element, 1, align, mask, other)
@@ -165,7 +169,9 @@ def gather(c: Code, addresses: str, element: str, width: int, align: int, mask: 
     return c.w.value(f"call {ty} @llvm.masked.gather.v{width}{_suffix(element)}.v{width}p0({operands})")
 
 
-def scatter(c: Code, addresses: str, value: str, element: str, width: int, align: int, mask: str | None) -> None:
+def scatter(
+    c: InstructionBuilder, addresses: str, value: str, element: str, width: int, align: int, mask: str | None
+) -> None:
     """Elements to a vector of i64 addresses; of lanes that meet in one place the last wins."""
     if width == 1:
         store_vector(c, pointer(c, addresses), value, element, 1, align, mask)
@@ -179,23 +185,6 @@ def scatter(c: Code, addresses: str, value: str, element: str, width: int, align
 
 def _suffix(element: str) -> str:
     return {"float": "f32", "double": "f64"}.get(element, element)
-
-
-def when(c: Code, condition: str, action: Callable[[], object]) -> None:
-    """Runs the code that `action` emits if the i1 holds."""
-    yes, after = c.w.fresh("then"), c.w.fresh("after")
-    c.w.branch(condition, yes, after)
-    c.w.place(yes)
-    action()
-    c.w.place(after)
-
-
-def guarded(c: Code, condition: str, type: str, other: str, action: Callable[[], str]) -> str:
-    """The value that `action` emits if the i1 holds, else `other`."""
-    slot = c.w.slot(type)
-    c.w.do(f"store {type} {other}, ptr {slot}")
-    when(c, condition, lambda: c.w.do(f"store {type} {action()}, ptr {slot}"))
-    return c.w.value(f"load {type}, ptr {slot}")
 
 
 def element_size(buffer: Buffer) -> int:
@@ -213,11 +202,11 @@ def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str |
         raw = c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}")
         if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
             c.w.do("fence acquire")
-        return c.from_memory(raw, dtype, 1)
+        return casts.from_memory(c, raw, dtype, 1)
 
     if mask is None or mask == "true":
         return read()
-    return guarded(c, mask, register_type(dtype), other or constant(0, dtype), read)
+    return guarded(c.w, mask, register_type(dtype), other or constant(0, dtype), read)
 
 
 def scalar_store(e: Emitter, op: Op, address: str, value: str, mask: str | None) -> None:
@@ -226,10 +215,10 @@ def scalar_store(e: Emitter, op: Op, address: str, value: str, mask: str | None)
 
     def write() -> None:
         c.w.do(
-            f"store {memory_type(dtype)} {c.to_memory(value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}"
+            f"store {memory_type(dtype)} {casts.to_memory(c, value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}"
         )
 
     if mask is None or mask == "true":
         write()
     else:
-        when(c, mask, write)
+        when(c.w, mask, write)

@@ -1,7 +1,7 @@
 """A group of tile operations as one loop nest: rows outside, vectors inside.
 
 The vector loop runs along the axis on which most bytes are contiguous. What is the same for a whole row, and every form of
-`cpu_kinds`, is worked out before it. The vector loop then comes in two parts: up to the least bound of all masks, several vectors
+`uniformity`, is worked out before it. The vector loop then comes in two parts: up to the least bound of all masks, several vectors
 an iteration and without any mask, and the rest one vector at a time with masks. Reductions along the loop keep an accumulator for
 each of the several vectors; along another axis they accumulate in their result. Results are written to scratch only if another
 loop needs them, after everything else in an iteration, so that a result may take the place of an operand.
@@ -9,50 +9,30 @@ loop needs them, after everything else in an iteration, so that a result may tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen import cpu_stream
-from blocknb.codegen.cpu_ahead import Ahead
-from blocknb.codegen.cpu_elementwise import COSTS
-from blocknb.codegen.cpu_graph import Index, identity
-from blocknb.codegen.cpu_kinds import VARYING, Kind, Kinds, Prefix, Progression, Stored, Uniform, Varying
-from blocknb.codegen.cpu_memory import Buffer
-from blocknb.codegen.cpu_ops import register_bits
-from blocknb.codegen.cpu_padding import Padding, fill_read
-from blocknb.codegen.cpu_reduce import Reduction
-from blocknb.codegen.cpu_vectors import Body, place, stored
-from blocknb.codegen.text import Writer
+from blocknb.codegen.cpu import memory, nontemporal_stores
+from blocknb.codegen.cpu.elementwise import COSTS
+from blocknb.codegen.cpu.fusion import Index, identity
+from blocknb.codegen.cpu.mask_bounds import Padding, fill_read
+from blocknb.codegen.cpu.memory import Buffer
+from blocknb.codegen.cpu.reductions import Reduction
+from blocknb.codegen.cpu.row_prefetch import Ahead
+from blocknb.codegen.cpu.uniformity import VARYING, Kind, Kinds, Prefix, Progression, Stored, Uniform, Varying
+from blocknb.codegen.cpu.vectors import Body, place, stored
+from blocknb.codegen.scalar_math.register_types import register_bits
+from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op, Value
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Pointer
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 Place = Callable[[Value, "int | None"], Buffer]
 STREAM_COST = 6  # of groups that only load, change a little, and store
 UNROLL_COST = 12  # vectors an iteration times the cost of one stay near this
-
-
-@contextmanager
-def counted(w: Writer, start: str, stop: str, step: int, hint: str = "i") -> Iterator[str]:
-    """A loop of an i64 counter from start to stop, at least zero times; yields the counter's name. The test stands at the end, as
-    machine code wants it: turning loops round is what costs LLVM most where there are many."""
-    slot = w.slot("i64", hint)
-    body, done = (w.fresh(hint + s) for s in (".body", ".done"))
-    w.do(f"store i64 {start}, ptr {slot}")
-    if not (start.isdigit() and stop.isdigit() and int(start) < int(stop)):
-        w.branch(w.value(f"icmp slt i64 {start}, {stop}"), body, done)
-    w.place(body)
-    counter = w.value(f"load i64, ptr {slot}")
-    yield counter
-    after = w.value(f"add nsw i64 {counter}, {step}")
-    w.do(f"store i64 {after}, ptr {slot}")
-    w.branch(w.value(f"icmp slt i64 {after}, {stop}"), body, done)
-    w.place(done)
 
 
 class Group:
@@ -216,8 +196,12 @@ class Row:
         least = self._least(end) if padding else self._least()
         step = group.width * group.unroll
         full = least if least.isdigit() else c.binary("and", least, str(-step), "i64", 1)
-        streams = cpu_stream.stores(self)
-        begin = self._two_ways(cpu_stream.worth(self, streams, least), least, full) if streams else self._vectors(full)
+        streams = nontemporal_stores.stores(self)
+        begin = (
+            self._two_ways(nontemporal_stores.worth(self, streams, least), least, full)
+            if streams
+            else self._vectors(full)
+        )
         if not full.isdigit():
             with counted(c.w, begin, end, group.width, "tail") as position:
                 Body(self, position, 0, False).emit()

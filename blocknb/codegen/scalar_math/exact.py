@@ -1,18 +1,18 @@
-"""Operations whose exactness takes more than a polynomial: sine and cosine of any argument, remainders, fp64 fma without the machine's.
+"""Exact arithmetic beyond polynomials: sine and cosine of any argument, remainders, and fp64 fma on machines without it.
 
 Sine and cosine are computed in fp64 for both precisions. Up to 800,000 the multiple of pi/2 is subtracted in three parts (Cody &
-Waite); beyond that each lane on its own takes the bits of 2/pi that matter from a table and multiplies in integers (Payne & Hanek,
-"Radian reduction for trigonometric functions", 1983), so that even the largest finite number has its sine. The remainder is long
-division, one bit a step, exact as IEEE has it.
+Waite). Beyond that each lane takes the bits of 2/pi that matter from a table and multiplies in integers (Payne & Hanek, "Radian
+reduction for trigonometric functions", 1983), so even the largest finite number has its exact sine. The remainder is long division,
+one bit per step, and exact as IEEE defines it.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from blocknb.codegen import cpu_math
-from blocknb.codegen.cpu_math import Function, Lanes
-from blocknb.codegen.cpu_ops import Code
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
+from blocknb.codegen.scalar_math.lanes import LaneFunction, Lanes
+from blocknb.codegen.scalar_math.structured import counted, when
 from blocknb.codegen.text import float_literal, vector_type
 
 PI_2 = 1.5707963267948966
@@ -106,7 +106,7 @@ define internal {{ double, i64 }} @blocknb.reduce(double %x) noinline nounwind {
 """
 
 
-def _large(f: Function, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
+def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
     """Replaces the reduction of the lanes that are too large for it; a branch that is hardly ever taken."""
     code, w, width = f.code, f.code.w, f.width
     code.helpers.setdefault("blocknb.reduce", REDUCE)
@@ -120,8 +120,6 @@ def _large(f: Function, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
     w.do(
         f"store {vector_type('i8', width)} {code.convert('zext', large.text, 'i1', 'i8', width)}, ptr {mask_slot}, align 1"
     )
-    from blocknb.codegen.cpu_loops import counted
-    from blocknb.codegen.cpu_memory import when
 
     def each() -> None:
         with counted(w, "0", str(width), 1, "lane") as lane:
@@ -138,19 +136,19 @@ def _large(f: Function, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
                 w.do(f"store i64 {w.value(f'extractvalue {{ double, i64 }} {pair}, 1')}, ptr {place(slots[2], 'i64')}")
 
             flag = w.value(f"load i8, ptr {place(mask_slot, 'i8')}")
-            when(code, w.value(f"icmp ne i8 {flag}, 0"), one)
+            when(w, w.value(f"icmp ne i8 {flag}, 0"), one)
 
-    when(code, code.any(large.text, width), each)
+    when(w, code.any(large.text, width), each)
     return Lanes(f, "float", w.value(f"load {doubles}, ptr {slots[1]}")), Lanes(
         f, "int", w.value(f"load {integers}, ptr {slots[2]}")
     )
 
 
-def _circular(outer: Function, x: Lanes, quarter: int) -> Lanes:
+def _circular(outer: LaneFunction, x: Lanes, quarter: int) -> Lanes:
     """The sine of x + quarter * pi/2."""
     f = outer
     if outer.single:
-        f = Function(outer.code, "double", outer.width)
+        f = LaneFunction(outer.code, "double", outer.width)
         x = Lanes(f, "float", f.code.convert("fpext", x.text, "float", "double", f.width))
     near = f.clamp(x, -DIRECT_LIMIT, DIRECT_LIMIT)
     n_float, n = f.nearest(near * (1 / PI_2))
@@ -171,8 +169,7 @@ def _circular(outer: Function, x: Lanes, quarter: int) -> Lanes:
     return result
 
 
-cpu_math.FUNCTIONS["sin"] = partial(_circular, quarter=0)
-cpu_math.FUNCTIONS["cos"] = partial(_circular, quarter=1)
+sin, cos = partial(_circular, quarter=0), partial(_circular, quarter=1)
 
 
 # ---- remainder ----------------------------------------------------------------------------------------------------------
@@ -254,7 +251,7 @@ define internal double @blocknb.lifted(double %x) alwaysinline nounwind {{
 """
 
 
-def remainder(code: Code, a: str, b: str, element: str, width: int) -> str:
+def remainder(code: InstructionBuilder, a: str, b: str, element: str, width: int) -> str:
     """The exact remainder with the sign of `a`, lane by lane; the remainder of fp32 numbers is one, so fp64 serves both."""
     code.helpers.setdefault("blocknb.fmod", FMOD)
     if element == "float":
@@ -295,9 +292,9 @@ done:
 # ---- fma ----------------------------------------------------------------------------------------------------------------
 
 
-def fma_double(code: Code, args: list[str], width: int) -> str:
+def fma_double(code: InstructionBuilder, args: list[str], width: int) -> str:
     """a * b + c from the exact product (Dekker) and the exact error of the sum (Knuth); where that overflows, the plain sum."""
-    f = Function(code, "double", width)
+    f = LaneFunction(code, "double", width)
     a, b, c = (Lanes(f, "float", x) for x in args)
 
     def halves(x: Lanes) -> tuple[Lanes, Lanes]:

@@ -1,7 +1,7 @@
 """Blocks: scalars in registers, tiles in scratch, one node of the graph after another.
 
 Copies are the exception: a result takes the buffer of an operand that nobody reads any more, so `acc += x` and
-`acc = dot(a, b, acc)` work in place. Control flow is in `cpu_control`.
+`acc = dot(a, b, acc)` work in place. Control flow is in `control_flow`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocknb.codegen import cpu_ahead, cpu_atomics, cpu_control, cpu_moves, cpu_redzones, cpu_report, microkernel
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_checks import Checks
-from blocknb.codegen.cpu_elementwise import elementwise
-from blocknb.codegen.cpu_graph import Graph, Node, Program, identity, squeezed
-from blocknb.codegen.cpu_kinds import VARYING, Kinds, Progression, Uniform
-from blocknb.codegen.cpu_loops import Group
-from blocknb.codegen.cpu_memory import Buffer, Scratch, strides_along
-from blocknb.codegen.cpu_ops import SIZES, Code, Machine, constant, scratch_type
-from blocknb.codegen.cpu_padding import Rest
-from blocknb.codegen.cpu_parts import Parts, Scalars
-from blocknb.codegen.cpu_redzones import GuardedScratch
+from blocknb.codegen.cpu import (
+    atomics,
+    control_flow,
+    data_movement,
+    memory,
+    microkernel,
+    redzones,
+    reports,
+    row_prefetch,
+)
+from blocknb.codegen.cpu.checks import Checks
+from blocknb.codegen.cpu.elementwise import elementwise
+from blocknb.codegen.cpu.fusion import Graph, Node, Program, identity, squeezed
+from blocknb.codegen.cpu.loop_nests import Group
+from blocknb.codegen.cpu.mask_bounds import Rest
+from blocknb.codegen.cpu.memory import Buffer, Scratch, strides_along
+from blocknb.codegen.cpu.outlining import Parts, Scalars
+from blocknb.codegen.cpu.redzones import GuardedScratch
+from blocknb.codegen.cpu.uniformity import VARYING, Kinds, Progression, Uniform
 from blocknb.codegen.report import Site
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
+from blocknb.codegen.scalar_math.register_types import SIZES, constant, scratch_type
 from blocknb.codegen.text import DebugInfo, Writer
 from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value, walk
@@ -31,12 +40,12 @@ from blocknb.trace import Notes
 
 #: What the code generator can do without: where one of them fails, and in tests of what must not change a result.
 OPTIMIZATIONS = (
-    "row_prefetch",  # the next program's rows are fetched early (`cpu_ahead`)
-    "nontemporal_stores",  # large results go past the cache (`cpu_stream`)
-    "mask_bounds",  # loops end where the masks do (`cpu_padding`)
-    "loop_versioning",  # a second form of a loop for offsets that do not wrap around (`cpu_kinds`)
+    "row_prefetch",  # the next program's rows are fetched early (`row_prefetch`)
+    "nontemporal_stores",  # large results go past the cache (`nontemporal_stores`)
+    "mask_bounds",  # loops end where the masks do (`mask_bounds`)
+    "loop_versioning",  # a second form of a loop for offsets that do not wrap around (`uniformity`)
     "unroll",  # several vectors an iteration
-    "fusion",  # several operations in one loop nest (`cpu_graph`)
+    "fusion",  # several operations in one loop nest (`fusion`)
 )
 
 
@@ -56,7 +65,7 @@ class Scope:
             for inner in (op, *(o for b in op.blocks for o in walk(b))):
                 self.when[inner] = at
         self.targets: dict[Value, tuple[Buffer, Value]] = {}
-        self.ahead = cpu_ahead.plan(e, self.nodes)
+        self.ahead = row_prefetch.plan(e, self.nodes)
         self.again: dict[Value, int] = {}  # when the addresses of a load are worked out again
         for node, loads in self.ahead.items():
             for op in loads:
@@ -77,9 +86,9 @@ class Scope:
 @dataclass(frozen=True)
 class Build:
     """How code is generated: for which machine, whether accesses to arguments are `checked`, without which of the OPTIMIZATIONS
-    (`off`), and whether with `redzones` (see `cpu_redzones`)."""
+    (`off`), and whether with `redzones` (see `redzones`)."""
 
-    machine: Machine
+    machine: TargetFeatures
     checked: bool
     off: frozenset[str]
     redzones: bool
@@ -99,7 +108,7 @@ class Emitter:
     ):
         self.program, self.build, self.debug, self.alias = program, build, debug, alias
         self.machine, self.checked, self.off = build.machine, build.checked, build.off
-        self.code = Code(Writer(), build.machine, helpers)
+        self.code = InstructionBuilder(Writer(), build.machine, helpers)
         self.scalars = Scalars()
         self.parts = Parts(self, "run.overlapping" if alias else "run")
         self.buffers: dict[Value, Buffer] = {}
@@ -124,7 +133,7 @@ class Emitter:
         assert isinstance(self.scratch, GuardedScratch)
         first = self.first_site + len(self.sites)
         self.sites += [zone.site for zone in self.scratch.zones]
-        return cpu_redzones.functions(self.parts.name, self.scratch, first)
+        return redzones.functions(self.parts.name, self.scratch, first)
 
     # -- what others ask -------------------------------------------------------------------------------------------------
 
@@ -150,7 +159,7 @@ class Emitter:
             loops = range(len(squeezed(pointers.type.shape)))
             found = set()
             for axis in loops:
-                code = Code(Writer(), self.machine, {})
+                code = InstructionBuilder(Writer(), self.machine, {})
                 counters = {loop: "%counter" for loop in loops if loop != axis}
                 speculate = "loop_versioning" not in self.off
                 kinds = Kinds(self.program, code, axis, 1, counters, self._name, lambda v, i: VARYING, speculate)
@@ -292,11 +301,11 @@ class Emitter:
         with self.code.w.at(self.location(op)):
             match op.name:
                 case "for":
-                    cpu_control.for_loop(self, op)
+                    control_flow.for_loop(self, op)
                 case "while":
-                    cpu_control.while_loop(self, op)
+                    control_flow.while_loop(self, op)
                 case "if":
-                    cpu_control.conditional(self, op)
+                    control_flow.conditional(self, op)
                 case "dot":
                     microkernel.dot(self, op)
                 case "reshape" | "broadcast" | "splat" | "trans" if not any(a.type.shape for a in op.args):
@@ -304,9 +313,9 @@ class Emitter:
                 case "reshape":
                     self._reshape(op)
                 case "scan" | "flip" | "gather":
-                    cpu_moves.emit(self, op)
+                    data_movement.emit(self, op)
                 case "print" | "assert":
-                    cpu_report.emit(self, op)
+                    reports.emit(self, op)
                 case "barrier":
                     pass  # a program is one thread
                 case "program_id":
@@ -323,7 +332,7 @@ class Emitter:
                     args = [self.scalar(a) for a in op.args]
                     count = 2 if op.name == "atomic" else 3
                     mask = args[count] if len(args) > count else None
-                    self.scalars[op.result] = cpu_atomics.update(self, op, args[0], args[1:count], mask)
+                    self.scalars[op.result] = atomics.update(self, op, args[0], args[1:count], mask)
                 case name if OPS[name].kind == "elementwise":
                     self.scalars[op.result] = elementwise(self.code, op, [self.scalar(a) for a in op.args], 1)
                 case name:

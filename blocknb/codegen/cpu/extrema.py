@@ -11,19 +11,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from blocknb.codegen.cpu_elementwise import machine_extremum
-from blocknb.codegen.cpu_ops import register_type
+from blocknb.codegen.cpu.elementwise import machine_extremum
+from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.codegen.text import float_literal, vector_type
 from blocknb.language.types import DType
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_ops import Code
+    from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 
 
 class Extremes:
     """The accumulators of one reduction (`max` or `min`) along the vectors, as lists of registers: extreme, opposite, patterns."""
 
-    def __init__(self, code: Code, name: str, dtype: DType):
+    def __init__(self, code: InstructionBuilder, name: str, dtype: DType):
         self.code, self.name, self.element = code, name, register_type(dtype)
         self.bits = "i64" if self.element == "double" else "i32"
         self.elements = [self.element, self.element, self.bits]

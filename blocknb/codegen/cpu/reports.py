@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from blocknb.codegen import cpu_memory as memory
-from blocknb.codegen.cpu_loops import counted
-from blocknb.codegen.cpu_ops import SIZES, register_type
+from blocknb.codegen.cpu import memory
 from blocknb.codegen.report import RECORD, REGIONS
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.register_types import SIZES, register_type
+from blocknb.codegen.scalar_math.structured import counted
 from blocknb.ir.core import Op, Value
 from blocknb.ir.report import Assertion, prints
 from blocknb.language.types import DType, Pointer
 
 if TYPE_CHECKING:
-    from blocknb.codegen.cpu_blocks import Emitter
+    from blocknb.codegen.cpu.blocks import Emitter
 
 STATUS_WORD = 6  # of the status block: the report's address
 
@@ -50,7 +51,7 @@ def elements(e: Emitter, value: Value) -> Iterator[tuple[str, str]]:
     with counted(c.w, "0", str(math.prod(value.type.shape)), 1) as index:
         place = c.w.value(f"getelementptr inbounds {buffer.element}, ptr {e.buffer_base(buffer)}, i64 {index}")
         raw = memory.load_vector(c, place, buffer.element, 1, SIZES[buffer.element])
-        yield index, c.from_scratch(raw, buffer.dtype, 1)
+        yield index, casts.from_scratch(c, raw, buffer.dtype, 1)
 
 
 def bits_of(e: Emitter, value: str, dtype: DType | Pointer) -> str:
@@ -59,7 +60,7 @@ def bits_of(e: Emitter, value: str, dtype: DType | Pointer) -> str:
         return value
     if dtype.is_float:
         integer = DType(f"int{dtype.bits}", f"i{dtype.bits}", "int", dtype.bits)
-        value = e.code.bitcast(value, dtype, integer, 1)
+        value = casts.bitcast(e.code, value, dtype, integer, 1)
     kind = f"i{dtype.bits}" if dtype.is_float else register_type(dtype)
     return value if kind == "i64" else e.code.w.value(f"zext {kind} {value} to i64")
 
