@@ -18,12 +18,11 @@ from varied_kernels import KERNELS
 import blocknb.language as tl
 from blocknb import passes
 from blocknb.codegen import cpu
-from blocknb.codegen.cpu import loop_nests, mask_bounds, nontemporal_stores, outlining
-from blocknb.codegen.cpu.blocks import OPTIMIZATIONS
-from blocknb.codegen.cpu.memory import Scratch
-from blocknb.codegen.cpu.outlining import Parts
+from blocknb.codegen.cpu import OPTIMIZATIONS, loop_nests, mask_bounds, nontemporal_stores, outlining
+from blocknb.codegen.cpu.buffers import Scratch
+from blocknb.codegen.cpu.outlining import Outliner
 from blocknb.codegen.cpu.redzones import GuardedScratch
-from blocknb.codegen.cpu.row_prefetch import Ahead
+from blocknb.codegen.cpu.row_prefetch import RowPrefetch
 from blocknb.ir.report import Overrun
 from blocknb.target import Target
 
@@ -382,14 +381,14 @@ class Record:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.lines: list[str] = []
-        self._listen(monkeypatch, loop_nests.Group, "emit", nest)
-        self._listen(monkeypatch, loop_nests.Padding, "find", padding)
+        self._listen(monkeypatch, loop_nests.LoopNestEmitter, "emit", nest)
+        self._listen(monkeypatch, mask_bounds.MaskBounds, "find", ends_early)
         self._listen(monkeypatch, mask_bounds, "fill", fills)
-        self._listen(monkeypatch, nontemporal_stores, "stores", stores)
-        self._listen(monkeypatch, Ahead, "prepare", prefetch)
+        self._listen(monkeypatch, nontemporal_stores.NontemporalStores, "stores", stores)
+        self._listen(monkeypatch, RowPrefetch, "prepare", prefetch)
         self._listen(monkeypatch, Scratch, "allocate", scratch)
         self._listen(monkeypatch, GuardedScratch, "allocate", scratch)
-        self._listen(monkeypatch, Parts, "_define", part)
+        self._listen(monkeypatch, Outliner, "_define", part)
         self._listen(monkeypatch, Scratch, "free", lambda _, scratch, at: f"scratch free at {at}")
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
@@ -401,7 +400,7 @@ class Record:
                 self.lines.append(line)
             return result
 
-        monkeypatch.setattr(place, name, staticmethod(listening) if name == "find" else listening)
+        monkeypatch.setattr(place, name, listening)
 
 
 def scratch(at: int, _: Any, size: int, maker: Any) -> str:
@@ -412,26 +411,26 @@ def part(name: str, _: Any, text: str, inputs: dict[str, str], outputs: dict[str
     return f"{name} from {' '.join(inputs.values())} to {' '.join(outputs.values())}"
 
 
-def nest(_: Any, group: Any) -> str:
-    places = [(*b.strides, b.offset, b.panel) for _, b in group.outputs]
-    vectors = f"along {group.axis}, {group.width} x {group.unroll}"
-    return f"nest {group.shape} {vectors}: {' '.join(op.name for op in group.ops)}; results {places}"
+def nest(_: Any, emitter: Any, made: Any, prefetches: Any = ()) -> str:
+    places = [(*b.strides, b.offset, b.panel) for _, b in made.outputs]
+    vectors = f"along {made.axis}, {made.width} x {made.unroll}"
+    return f"nest {made.shape} {vectors}: {' '.join(op.name for op in made.ops)}; results {places}"
 
 
-def padding(found: Any, row: Any) -> str:
-    return f"    ends early, masks: {len(set(found.counts))}" if found else ""
+def ends_early(found: bool, bounds: Any) -> str:
+    return f"    ends early, masks: {len(set(bounds.counts))}" if found else ""
 
 
-def fills(_: Any, e: Any, buffer: Any, rest: Any, stop: str, poison: bool = False) -> str:
-    return f"    fills {buffer.dtype} {buffer.shape} to the end, {rest.width} at a time{' (poison)' if poison else ''}"
+def fills(_: Any, code: Any, tiles: Any, buffer: Any, tail: Any, stop: str, poison: bool = False) -> str:
+    return f"    fills {buffer.dtype} {buffer.shape} to the end, {tail.width} at a time{' (poison)' if poison else ''}"
 
 
-def stores(found: Any, row: Any) -> str:
+def stores(found: Any, *_: Any) -> str:
     return f"    past the cache: {len(found)}, of {nontemporal_stores.LARGE} bytes at least" if found else ""
 
 
-def prefetch(_: Any, ahead: Any) -> str:
-    return f"    fetched ahead: {len(ahead.steps)}" if ahead.steps else ""
+def prefetch(_: Any, made: Any, forms: Any) -> str:
+    return f"    fetched ahead: {len(made.steps)}" if made.steps else ""
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -21,8 +21,8 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
     """The fault that once was: padding written from the writer's end on in steps of the reader's, wider vectors."""
     right = mask_bounds.fill
 
-    def wide(e, buffer, rest, stop, poison=False):
-        right(e, buffer, rest._replace(width=64), stop, poison)
+    def wide(code, tiles, buffer, tail, stop, poison=False):
+        right(code, tiles, buffer, tail._replace(width=64), stop, poison)
 
     monkeypatch.setattr(mask_bounds, "fill", wide)
     fresh = blocknb.kernel(above.source.function)
@@ -37,9 +37,12 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
 
 def test_whoever_reads_padding_that_was_not_written_gets_poison(own_cache, monkeypatch):
     right = mask_bounds.fill
-    monkeypatch.setattr(
-        mask_bounds, "fill", lambda e, buffer, rest, stop, poison=False: poison and right(e, buffer, rest, stop, True)
-    )
+
+    def poisons_only(code, tiles, buffer, tail, stop, poison=False):
+        if poison:
+            right(code, tiles, buffer, tail, stop, True)
+
+    monkeypatch.setattr(mask_bounds, "fill", poisons_only)
     assert wrong_lengths("float32", 64, [1, 17, 40], blocknb.kernel(above.source.function)) == [1, 17, 40]
 
 

@@ -19,8 +19,7 @@ from varied_kernels import KERNELS, PROGRAMS
 
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
-from blocknb.codegen.cpu import nontemporal_stores
-from blocknb.codegen.cpu.blocks import OPTIMIZATIONS
+from blocknb.codegen.cpu import OPTIMIZATIONS, nontemporal_stores
 from blocknb.codegen.cpu.redzones import wanted
 from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.frontend.parse import ArgType, Constant, parse

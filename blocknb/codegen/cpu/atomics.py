@@ -1,15 +1,16 @@
-"""Atomics of the CPU backend: real ones, since the programs of a launch run on several threads.
+"""Atomics: LLVM's atomic instructions, since several threads run the programs of a launch.
 
-Tiles go element by element, and in a loop nest of their own, so that what is around them stays in vectors. LLVM has every operation
-on integers and the addition of fp32 and fp64; the extrema of floats are those of their bits, signed above zero and unsigned and
-reversed below, and fp16 and bf16 add in a loop of compare and swap.
+A tile of atomics runs element by element in a loop nest of its own, so the operations around it stay in vectors. LLVM has every operation
+on integers, and the addition of fp32 and fp64. An extremum of floats is one of their bits: signed above zero, unsigned and reversed
+below. fp16 and bf16 add in a compare-and-swap loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.checks import BoundsChecks
 from blocknb.codegen.cpu.memory import pointer
 from blocknb.codegen.scalar_math import casts, narrow_floats
 from blocknb.codegen.scalar_math.register_types import NARROW, constant, memory_type, register_type
@@ -17,25 +18,22 @@ from blocknb.codegen.scalar_math.structured import guarded
 from blocknb.ir.core import Op
 from blocknb.language.types import DType
 
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu.blocks import Emitter
-
 ORDER = {"relaxed": "monotonic", "acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}
 
 
-def update(e: Emitter, op: Op, address: str, values: Sequence[str], mask: str | None) -> str:
+def update(
+    c: KernelBuilder, checks: BoundsChecks, op: Op, address: str, values: Sequence[str], mask: str | None
+) -> str:
     """One atomic, checked, at an i64 address; what was there before, zero where the mask is off."""
     dtype = op.args[0].type.dtype.element
-    e.checks.scalar(op, address, mask)
+    checks.scalar(op, address, mask)
     if mask is None or mask == "true":
-        return _step(e, op, address, values, dtype)
-    return guarded(
-        e.code.w, mask, register_type(dtype), constant(0, dtype), lambda: _step(e, op, address, values, dtype)
-    )
+        return _step(c, op, address, values, dtype)
+    return guarded(c.w, mask, register_type(dtype), constant(0, dtype), lambda: _step(c, op, address, values, dtype))
 
 
-def _step(e: Emitter, op: Op, address: str, values: Sequence[str], dtype: DType) -> str:
-    c, w = e.code, e.code.w
+def _step(c: KernelBuilder, op: Op, address: str, values: Sequence[str], dtype: DType) -> str:
+    w = c.w
     place, order = pointer(c, address), ORDER[op.attrs["sem"]]
     element = register_type(dtype)
     bits = f"i{dtype.bits}"
@@ -43,12 +41,12 @@ def _step(e: Emitter, op: Op, address: str, values: Sequence[str], dtype: DType)
         old, new = (casts.bitcast(c, v, dtype, _integer(dtype), 1) for v in values)
         weaker = {"release": "monotonic", "acq_rel": "acquire"}.get(order, order)
         found = w.value(f"cmpxchg ptr {place}, {bits} {old}, {bits} {new} {order} {weaker}, align {dtype.bytes}")
-        return _back(e, w.value(f"extractvalue {{ {bits}, i1 }} {found}, 0"), dtype)
+        return _back(c, w.value(f"extractvalue {{ {bits}, i1 }} {found}, 0"), dtype)
     kind, value = op.attrs["kind"], values[0]
     if dtype.name in NARROW:
-        return _add_narrow(e, place, value, dtype, order)
+        return _add_narrow(c, place, value, dtype, order)
     if dtype.is_float and kind in ("max", "min"):
-        return _float_extremum(e, place, value, dtype, kind, order)
+        return _float_extremum(c, place, value, dtype, kind, order)
     if dtype.is_float:
         kind = "fadd" if kind == "add" else kind
     elif kind in ("max", "min") and not dtype.is_signed:
@@ -60,12 +58,12 @@ def _integer(dtype: DType) -> DType:
     return DType(f"int{dtype.bits}", f"i{dtype.bits}", "int", dtype.bits)
 
 
-def _back(e: Emitter, bits: str, dtype: DType) -> str:
-    return casts.bitcast(e.code, bits, _integer(dtype), dtype, 1)
+def _back(c: KernelBuilder, bits: str, dtype: DType) -> str:
+    return casts.bitcast(c, bits, _integer(dtype), dtype, 1)
 
 
-def _float_extremum(e: Emitter, place: str, value: str, dtype: DType, kind: str, order: str) -> str:
-    c, w, element = e.code, e.code.w, f"i{dtype.bits}"
+def _float_extremum(c: KernelBuilder, place: str, value: str, dtype: DType, kind: str, order: str) -> str:
+    w, element = c.w, f"i{dtype.bits}"
     bits = casts.bitcast(c, value, dtype, _integer(dtype), 1)
     slot = w.slot(element)
     negative = w.value(f"icmp slt {element} {bits}, 0")
@@ -78,11 +76,11 @@ def _float_extremum(e: Emitter, place: str, value: str, dtype: DType, kind: str,
         w.do(f"store {element} {old}, ptr {slot}")
         w.jump(done)
     w.place(done)
-    return _back(e, w.value(f"load {element}, ptr {slot}"), dtype)
+    return _back(c, w.value(f"load {element}, ptr {slot}"), dtype)
 
 
-def _add_narrow(e: Emitter, place: str, value: str, dtype: DType, order: str) -> str:
-    c, w = e.code, e.code.w
+def _add_narrow(c: KernelBuilder, place: str, value: str, dtype: DType, order: str) -> str:
+    w = c.w
     kind = memory_type(dtype)
     weaker = {"release": "monotonic", "acq_rel": "acquire"}.get(order, order)
     slot = w.slot(kind)

@@ -7,9 +7,12 @@ lane by lane. If a check fails, a cold block finds the first lane at fault.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
+from blocknb.codegen.cpu.status import violation
+from blocknb.codegen.report import Site
 from blocknb.codegen.scalar_math.register_types import constant
 from blocknb.codegen.text import vector_type
 from blocknb.ir.core import Op
@@ -17,16 +20,12 @@ from blocknb.ir.report import access
 from blocknb.language import types as t
 from blocknb.passes.carried_bounds import UNOWNED, Guard
 
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu.blocks import Emitter
-    from blocknb.codegen.report import Site
-
 EVERYWHERE = ("0", "0", "-1")  # address, lower and upper bound of memory that no argument describes
 NOWHERE = ("0", "-1", "0")
 
 
 @dataclass(frozen=True)
-class Place:
+class AccessBounds:
     """What an access is compared with: i64 operands, of `width` lanes (1: scalars that hold for all lanes)."""
 
     number: str
@@ -37,14 +36,16 @@ class Place:
     width: int = 1
 
 
-class Checks:
-    """Emits bounds checks, and numbers the sites that may fail.
+class BoundsChecks:
+    """Emits bounds checks, and numbers the sites that may fail, from `first_site` on.
 
-    `owners` has the owner's register of an access in a loop nest and its width (1: the same for all lanes).
+    `guards` says by the number of an op what to check. `owners` has the owner's register of an access in a loop nest and its width
+    (1: the same for all lanes).
     """
 
-    def __init__(self, emitter: Emitter):
-        self.e = emitter
+    def __init__(self, code: KernelBuilder, guards: Mapping[int, Guard], scalars: ScalarNames, first_site: int):
+        self.code, self.guards, self.scalars, self.first_site = code, guards, scalars, first_site
+        self.sites: list[Site] = []
         self.owners: dict[Op, tuple[str, int]] = {}
         self._numbers: dict[Op, int] = {}
         self._locked: dict[
@@ -53,19 +54,19 @@ class Checks:
 
     def load_locked(self, readonly: str) -> None:
         """Works out what may not be stored to, given the bits of arguments that are read-only (an i64)."""
-        c = self.e.code
-        for argument, (_, lower, upper) in self.e.bounds.items():
+        c = self.code
+        for argument, (_, lower, upper) in self.code.bounds.items():
             bit = c.w.value(f"trunc i64 {c.binary('lshr', readonly, str(min(argument, 63)), 'i64', 1)} to i1")
             size = c.select(bit, c.binary("sub", upper, lower, "i64", 1), "0", "i64", 1)
-            self.e.scalars.types[size] = "i64"
+            self.scalars.types[size] = "i64"
             self._locked[argument] = size
 
     # -- sites -----------------------------------------------------------------------------------------------------------
 
     def guard(self, op: Op) -> Guard | None:
-        return self.e.program.guards.get(op.id)
+        return self.guards.get(op.id)
 
-    def place(self, op: Op, lane: str | None = None) -> Place | None:
+    def place(self, op: Op, lane: str | None = None) -> AccessBounds | None:
         """What an access is compared with, None if it is not checked. `lane` (an i64) takes the owner of one lane."""
         if (guard := self.guard(op)) is None:
             return None
@@ -73,9 +74,9 @@ class Checks:
         cases = self._cases(op, guard)
         if guard.carried is None:
             number, start, lower, upper = cases[0][1]
-            return Place(number, start, lower, upper, size)
-        c = self.e.code
-        owner, width = self.owners[op] if op in self.owners else (self.e.scalar(guard.carried), 1)
+            return AccessBounds(number, start, lower, upper, size)
+        c = self.code
+        owner, width = self.owners[op] if op in self.owners else (self.scalars.of(guard.carried), 1)
         if lane is not None and width > 1:
             owner, width = c.w.value(f"extractelement {vector_type('i32', width)} {owner}, i64 {lane}"), 1
         *others, (_, chosen) = cases
@@ -85,32 +86,32 @@ class Checks:
             splats = [c.splat(value, "i64", width) for value in candidate]
             values = [c.select(is_owner, a, b, "i64", width) for a, b in zip(splats, values, strict=True)]
         number, start, lower, upper = values
-        return Place(number, start, lower, upper, size, width)
+        return AccessBounds(number, start, lower, upper, size, width)
 
     def _cases(self, op: Op, guard: Guard) -> list[tuple[int, tuple[str, str, str, str]]]:
         """Of each possible owner: its number, and (site number, address, lower, upper)."""
         owners = guard.possible
         if op not in self._numbers:
-            self._numbers[op] = self.e.first_site + len(self.e.sites)
-            self.e.sites += [access(op, owner) for owner in owners]
+            self._numbers[op] = self.first_site + len(self.sites)
+            self.sites += [access(op, owner) for owner in owners]
         unowned = EVERYWHERE if guard.foreign else NOWHERE
         bounds = [unowned if owner == UNOWNED else self._bounds(owner, guard) for owner in owners]
         return [(owner, (str(self._numbers[op] + i), *bounds[i])) for i, owner in enumerate(owners)]
 
     def _bounds(self, argument: int, guard: Guard) -> tuple[str, str, str]:
         """(address, lower, upper) of an argument; for stores that ask, a read-only array is empty."""
-        start, lower, upper = self.e.bounds[argument]
+        start, lower, upper = self.code.bounds[argument]
         if guard.asks_readonly:
-            upper = self.e.code.binary("sub", upper, self._locked[argument], "i64", 1)
+            upper = self.code.binary("sub", upper, self._locked[argument], "i64", 1)
         return start, lower, upper
 
     def _hits(self, guard: Guard, addresses: str, width: int) -> list[tuple[int, str]]:
         """Of each argument: whether an address lies in its array and that is read-only. For pointers that may belong to no argument."""
         if not (guard.foreign and guard.asks_readonly):
             return []
-        c, found = self.e.code, []
+        c, found = self.code, []
         for argument in self._locked:
-            lower, size = self.e.bounds[argument][1], self._locked[argument]
+            lower, size = self.code.bounds[argument][1], self._locked[argument]
             distance = c.binary("sub", addresses, c.splat(lower, "i64", width), "i64", width)
             hit = c.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {c.splat(size, 'i64', width)}")
             found.append((argument, hit))
@@ -118,8 +119,8 @@ class Checks:
 
     def number(self, site: Site) -> int:
         """A number for a site that is not an access."""
-        self.e.sites.append(site)
-        return self.e.first_site + len(self.e.sites) - 1
+        self.sites.append(site)
+        return self.first_site + len(self.sites) - 1
 
     # -- leaving the kernel ----------------------------------------------------------------------------------------------
 
@@ -129,15 +130,15 @@ class Checks:
         self._leave(str(number), index, on)
 
     def _guard(self, bad: str) -> tuple[str, str]:
-        w = self.e.code.w
+        w = self.code.w
         cold, on = w.fresh("outside"), w.fresh("inside")
         w.branch(bad, cold, on, ", !prof !0")
         w.place(cold)
         return cold, on
 
-    def _report(self, op: Op, place: Place, address: str, on: str) -> None:
+    def _report(self, op: Op, place: AccessBounds, address: str, on: str) -> None:
         """Ends the cold block: the address is outside."""
-        c, guard = self.e.code, self.guard(op)
+        c, guard = self.code, self.guard(op)
         assert guard is not None
         for argument, hit in self._hits(guard, address, 1):
             site = str(self._numbers[op] + guard.possible.index(argument))
@@ -148,27 +149,27 @@ class Checks:
         self._leave(place.number, offset, on)
 
     def _leave(self, number: str, index: str, on: str) -> None:
-        w, ids = self.e.code.w, ", i32 ".join(self.e.program_ids())
+        w = self.code.w
         site = str(int(number) + 1) if number.isdigit() else w.value(f"add i64 {number}, 1")
-        w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {ids})")
+        violation(w, site, index)
         w.jump("leave")
         w.place(on)
 
     # -- comparisons -----------------------------------------------------------------------------------------------------
 
-    def _outside(self, op: Op, address: str, place: Place, width: int = 1) -> str:
+    def _outside(self, op: Op, address: str, place: AccessBounds, width: int = 1) -> str:
         """Whether an element at an address is not within the bounds."""
         guard = self.guard(op)
         assert guard is not None
         bad = self._beyond(address, place, width)
         for _, hit in self._hits(guard, address, width):
-            bad = self.e.code.binary("or", bad, hit, "i1", width)
+            bad = self.code.binary("or", bad, hit, "i1", width)
         return bad
 
-    def _beyond(self, address: str, place: Place, width: int, reach: str = "0") -> str:
+    def _beyond(self, address: str, place: AccessBounds, width: int, reach: str = "0") -> str:
         """Whether no element may begin at an address, or none that many bytes (`reach`) further on. No sum can wrap around: the distance
         from the lower bound is compared with the number of bytes where one may begin."""
-        c = self.e.code
+        c = self.code
         room = c.binary("sub", place.upper, place.lower, "i64", place.width)
         room = c.intrinsic("usub.sat", "i64", place.width, room, constant(place.size - 1, t.int64, place.width))
         if reach != "0":
@@ -187,7 +188,7 @@ class Checks:
             return
         bad = self._outside(op, address, place)
         if mask is not None:
-            bad = self.e.code.binary("and", bad, mask, "i1", 1)
+            bad = self.code.binary("and", bad, mask, "i1", 1)
         _, on = self._guard(bad)
         self._report(op, place, address, on)
 
@@ -203,8 +204,8 @@ class Checks:
         place = self.place(op)
         return "false" if place is None else self._row_outside(op, place, base, step, count)
 
-    def _row_outside(self, op: Op, place: Place, base: str, step: int, count: str) -> str:
-        c = self.e.code
+    def _row_outside(self, op: Op, place: AccessBounds, base: str, step: int, count: str) -> str:
+        c = self.code
         low, reach = self._reach(base, step, count)
         bad = self._beyond(low, place, 1, reach)
         if not count.isdigit():
@@ -213,19 +214,19 @@ class Checks:
 
     def _reach(self, base: str, step: int, count: str) -> tuple[str, str]:
         """The lowest address of a row, and how far the highest is from it."""
-        c = self.e.code
+        c = self.code
         reach = c.binary("mul", c.binary("sub", count, "1", "i64", 1), str(abs(step)), "i64", 1)
         return base if step > 0 else c.binary("sub", base, reach, "i64", 1), reach
 
     def _row_or_locked(self, op: Op, base: str, step: int, count: str) -> str:
         """Whether an element is outside, or the row may meet an array that is read-only."""
-        c, place = self.e.code, self.place(op)
+        c, place = self.code, self.place(op)
         assert place is not None
         bad = self._row_outside(op, place, base, step, count)
         low, reach = self._reach(base, step, count)
         high = c.binary("add", low, reach, "i64", 1)
         for argument, size in self._locked.items():
-            lower = self.e.bounds[argument][1]
+            lower = self.code.bounds[argument][1]
             end = c.binary("add", lower, size, "i64", 1)
             below = c.w.value(f"icmp ult i64 {low}, {end}")
             above = c.w.value(f"icmp ugt i64 {c.binary('add', high, str(place.size), 'i64', 1)}, {lower}")
@@ -238,7 +239,7 @@ class Checks:
         """Checks those elements."""
         if (place := self.place(op)) is None:
             return
-        c = self.e.code
+        c = self.code
         _, on = self._guard(self._row_outside(op, place, base, step, count))
         # The first element may be outside itself; else so many steps remain inside.
         top = c.binary("sub", place.upper, str(place.size), "i64", 1)
@@ -255,7 +256,7 @@ class Checks:
             return
         if (place := self.place(op)) is None:
             return
-        c, ty = self.e.code, vector_type("i64", width)
+        c, ty = self.code, vector_type("i64", width)
         bad = self._outside(op, addresses, place, width)
         if mask is not None:
             bad = c.binary("and", bad, mask, "i1", width)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from blocknb.codegen.cpu.builder import KernelBuilder
 from blocknb.codegen.scalar_math import casts, elementary, exact, narrow_floats
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.register_types import NARROW, constant, register_type
@@ -60,9 +61,7 @@ COSTS = {
 }
 
 
-def elementwise(
-    code: InstructionBuilder, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None
-) -> str:
+def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:
     """The result of an elementwise op on operands in registers; `dtypes` are the operands' (default: those of the op)."""
     source = (dtypes or [a.type.dtype for a in op.args])[0]
     target = op.results[0].type.dtype
@@ -311,7 +310,7 @@ def _quotient(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) 
     return code.convert(down, code.binary("fdiv", x, y, "double", width), "double", element, width)
 
 
-def combine(code: InstructionBuilder, block: Block, args: Sequence[str], width: int) -> list[str]:
+def combine(code: KernelBuilder, block: Block, args: Sequence[str], width: int) -> list[str]:
     """Runs the combine block of a reduction on vectors: block arguments and results are lists of registers."""
     values: dict[Value, str] = dict(zip(block.args, args, strict=True))
     for op in block.ops:

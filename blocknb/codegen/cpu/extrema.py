@@ -9,18 +9,15 @@ zero that wins was there (+0 for a maximum, whose pattern is the least unsigned 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from blocknb.codegen.cpu.elementwise import machine_extremum
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.register_types import register_type
 from blocknb.codegen.text import float_literal, vector_type
 from blocknb.language.types import DType
 
-if TYPE_CHECKING:
-    from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 
-
-class Extremes:
+class ExtremumAccumulators:
     """The accumulators of one reduction (`max` or `min`) along the vectors, as lists of registers: extreme, opposite, patterns."""
 
     def __init__(self, code: InstructionBuilder, name: str, dtype: DType):
@@ -64,7 +61,7 @@ class Extremes:
             patterns = c.binary("or", new[2], old[2], self.bits, width)
         return [extreme, opposite, patterns]
 
-    def told(self, all: list[str], width: int) -> tuple[str, str]:
+    def found(self, all: list[str], width: int) -> tuple[str, str]:
         """Whether there was a number, and whether the zero that wins was there, in any lane: two i1."""
         c, lanes = self.code, vector_type(self.bits, width)
         low, high = (all[1], all[0]) if self.largest else (all[0], all[1])
@@ -72,10 +69,10 @@ class Extremes:
         wanted = self._pattern(width) if self.by_minimum else self._splat("-1", self.bits, width)
         return number, c.any(c.w.value(f"icmp eq {lanes} {all[2]}, {wanted}"), width)
 
-    def result(self, total: str, told: tuple[str, str]) -> str:
+    def result(self, total: str, found: tuple[str, str]) -> str:
         """The extreme of all lanes with the sign of a zero put right; a NaN where there was no number."""
         c, element = self.code, self.element
-        number, winner = told
+        number, winner = found
         wins, loses = (float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0)))
         zero = c.select(winner, wins, loses, element, 1)
         is_zero = c.w.value(f"fcmp oeq {element} {total}, {wins}")

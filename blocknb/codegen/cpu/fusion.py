@@ -1,223 +1,28 @@
-"""Which tile operations share a loop: from a block of tile IR to a list of nodes in order.
+"""Operator fusion: decides which tile operations share a loop nest, and orders the nodes of a block.
 
-Values are of three sorts. *Recomputed* ones (index arithmetic, splats, shape changes of those) are worked out again wherever they
-are used and never stored. *Views* are shape changes of stored tiles and cost nothing. Everything else is made by a node: a
-*group* of elementwise operations, loads, stores and reductions of one shape, which becomes one loop nest, or a single operation
-(dot, control flow, scalars). An operation joins the latest group that it may: all it needs of the group must be needed at the same
-index, a memory access may not pass another that it may alias, and no cycle may arise (ancestor sets are kept as bit masks). Two
-arguments that may overlap are assumed not to; the assumption is recorded, and tested when the kernel is entered.
-
-An `Index` says how a value is indexed by the loops around it: for each of its axes the number of the loop, None for an axis of
-size one. Loops are numbered as the axes of the group's shape without those of size one.
+A node is a group of elementwise operations, loads, stores and reductions of one shape, which becomes one loop nest, or a single
+operation (dot, control flow, scalars). An operation joins the latest group that allows it. The group must produce each operand at the
+index at which the operation needs it. No access may pass another that may alias it, and no cycle may arise (ancestor sets are bit
+masks). The graph assumes that two arguments do not overlap, and records the assumption, which the kernel tests when it is entered.
+Source of the technique: Megiddo & Sarkar, "Optimal weighted loop fusion for parallel programs" (SPAA 1997); the choice here is greedy.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple
 
-from blocknb.codegen.cpu.elementwise import COSTS
-from blocknb.ir.core import Block, Func, Op, Value, block_arguments, definitions
+from blocknb.codegen.cpu.dataflow import VIEWS, Dataflow, Index, identity, squeezed
+from blocknb.ir.core import Block, Op, Value
 from blocknb.language.ops import ACCESSES, ATOMICS, OPS, TERMINATORS
-from blocknb.passes.carried_bounds import Guard
 
-Index = tuple[int | None, ...]
-RECOMPUTE_LIMIT = 24
 OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
-VIEWS = ("expand_dims", "broadcast", "trans", "reshape", "convert")
-
-
-def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(n for n in shape if n != 1)
-
-
-def identity(shape: tuple[int, ...]) -> Index:
-    """The index of a value of the group's own shape."""
-    result, loop = [], 0
-    for n in shape:
-        result.append(None if n == 1 else loop)
-        loop += n != 1
-    return tuple(result)
-
-
-class Use(NamedTuple):
-    """One use of a stored value: by which op, as which operand, under which index `at` (relative to that operand's own shape)."""
-
-    op: Op
-    operand: int
-    at: Index
-
-
-class Program:
-    """Facts about a whole Func that code generation asks for again and again."""
-
-    def __init__(self, func: Func, guards: Mapping[int, Guard] = MappingProxyType({})):
-        self.func, self.guards = func, guards
-        self.definition = definitions(func)
-        self.argument = block_arguments(func)
-        self._recomputed: dict[Value, float] = {}
-        self._roots: dict[Value, Value | None] = {}
-        self.uses: dict[Value, list[Use]] = {}
-        for op in func.ops():
-            for leaf, operand, index in self.needs(op):
-                self.uses.setdefault(leaf, []).append(Use(op, operand, index))
-
-    # -- sorts of values -------------------------------------------------------------------------------------------------
-
-    def cost(self, value: Value) -> float:
-        """What it costs to recompute an element of a tile; infinite for a tile that must be stored."""
-        if value not in self._recomputed:
-            self._recomputed[value] = self._cost(value)
-        return self._recomputed[value]
-
-    def _cost(self, value: Value) -> float:
-        op = self.definition.get(value)
-        if op is None:
-            return float("inf")
-        match op.name:
-            case "const" | "arange" | "splat":
-                return 0
-            case "expand_dims" | "broadcast" | "trans" | "convert":
-                return self.cost(op.args[0])
-            case "reshape":
-                keeps = squeezed(op.args[0].type.shape) == squeezed(op.result.type.shape)
-                return self.cost(op.args[0]) if keeps or self._same_everywhere(op.args[0]) else float("inf")
-        if OPS[op.name].kind != "elementwise":
-            return float("inf")
-        total = COSTS.get(op.name, 1) + sum(self.cost(a) for a in op.args)
-        return total if total <= RECOMPUTE_LIMIT else float("inf")
-
-    def _same_everywhere(self, value: Value) -> bool:
-        op = self.definition.get(value)
-        return op is not None and (
-            op.name in ("const", "splat") or (op.name in VIEWS and self._same_everywhere(op.args[0]))
-        )
-
-    def recomputed(self, value: Value) -> bool:
-        return self.cost(value) < float("inf")
-
-    def view_of(self, value: Value) -> Value | None:
-        """The operand if the value is a change of shape that costs nothing, else None."""
-        op = self.definition.get(value)
-        if op is None or op.name not in VIEWS:
-            return None
-        if op.name == "reshape" and squeezed(op.args[0].type.shape) != squeezed(op.result.type.shape):
-            return op.args[0] if self._same_everywhere(op.args[0]) else None
-        return op.args[0]
-
-    def is_stored(self, value: Value) -> bool:
-        """Whether a tile is made by a node (or carried by a loop), rather than recomputed or seen through."""
-        return bool(value.type.shape) and not self.recomputed(value) and self.view_of(value) is None
-
-    def operand_index(self, value: Value, index: Index) -> Index:
-        """For a view: the index of its operand."""
-        op = self.definition[value]
-        source = op.args[0].type.shape
-        match op.name:
-            case "expand_dims":
-                axis = op.attrs["axis"]
-                return index[:axis] + index[axis + 1 :]
-            case "broadcast":
-                return tuple(None if n == 1 else i for n, i in zip(source, index, strict=True))
-            case "trans":
-                inner: list[int | None] = [None] * len(source)
-                for axis, i in enumerate(index):
-                    inner[op.attrs["perm"][axis]] = i
-                return tuple(inner)
-            case "reshape":
-                remaining = iter(i for n, i in zip(value.type.shape, index, strict=True) if n != 1)
-                return tuple(None if n == 1 else next(remaining, None) for n in source)
-        return index
-
-    def leaves(self, value: Value, index: Index) -> set[tuple[Value, Index]]:
-        """The scalars (under the index ()) and stored tiles that a value is made of, each with its index."""
-        found: set[tuple[Value, Index]] = set()
-        seen = set()
-        todo = [(value, index)]
-        while todo:
-            item = todo.pop()
-            if item in seen:
-                continue
-            seen.add(item)
-            v, i = item
-            if not v.type.shape:
-                found.add((v, ()))
-            elif self.view_of(v) is not None:
-                todo.append((self.definition[v].args[0], self.operand_index(v, i)))
-            elif self.recomputed(v):
-                op = self.definition[v]
-                todo += [(a, i if a.type.shape else ()) for a in op.args]
-            else:
-                found.add((v, i))
-        return found
-
-    def operands(self, op: Op) -> tuple[Value, ...]:
-        """The operands of an op, and the owner that a bounds check of an access asks for."""
-        guard = self.guards.get(op.id)
-        return op.args if guard is None or guard.carried is None else (*op.args, guard.carried)
-
-    def needs(self, op: Op) -> list[tuple[Value, int, Index]]:
-        """What an op reads: (leaf, operand, index), without what its blocks read. Recomputed ops and views read nothing."""
-        if op.results and all(r.type.shape and not self.is_stored(r) for r in op.results):
-            return []
-        found = []
-        for operand, value in enumerate(self.operands(op)):
-            found += [(leaf, operand, index) for leaf, index in self.leaves(value, identity(value.type.shape))]
-        return found
-
-    # -- pointers --------------------------------------------------------------------------------------------------------
-
-    def root(self, value: Value) -> Value | None:
-        """The parameter that a pointer (tile) points into, or None."""
-        if value not in self._roots:
-            self._roots[value] = value if value in self.func.params else None
-            if value not in self.func.params:
-                self._roots[value] = self._find_root(value)
-        return self._roots[value]
-
-    def _find_root(self, value: Value) -> Value | None:
-        if value in self.argument:
-            holder, block, i = self.argument[value]
-            if holder.name == "for":
-                return self._carried_root(value, holder.args[2 + i], holder.blocks[0].terminator.args[i - 1])
-            if block == 0:
-                return self._carried_root(value, holder.args[i], holder.blocks[1].terminator.args[i])
-            return self.root(holder.blocks[0].terminator.args[i + 1])
-        op = self.definition.get(value)
-        if op is None:
-            return None
-        position = op.results.index(value)
-        match op.name:
-            case "ptradd" | "splat" | "broadcast" | "expand_dims" | "reshape" | "trans" | "convert":
-                return self.root(op.args[0])
-            case "select":
-                a, b = self.root(op.args[1]), self.root(op.args[2])
-                return a if a is b else None
-            case "for":
-                return self.root(op.blocks[0].args[position + 1])
-            case "while":
-                return self.root(op.blocks[0].terminator.args[position + 1])
-            case "if":
-                a, b = (self.root(arm.terminator.args[position]) for arm in op.blocks)
-                return a if a is b else None
-        return None
-
-    def _carried_root(self, argument: Value, init: Value, next_value: Value) -> Value | None:
-        """Assumed to be the initial value's, and dropped if the loop puts another in its place."""
-        first = self.root(init)
-        before = dict(self._roots)
-        self._roots[argument] = first
-        if self.root(next_value) is first:
-            return first
-        self._roots = {**before, argument: None}
-        return None
 
 
 @dataclass(eq=False)
-class Node:
+class FusionNode:
     """One piece of a block: a group of tile ops that share loops, or a single op."""
 
     number: int
@@ -231,33 +36,33 @@ class Node:
         return self.shape is not None
 
 
-class Access(NamedTuple):
+class MemoryAccess(NamedTuple):
     """A memory operation and the node it is in; `op` may stand inside a control op that is the node's."""
 
     op: Op
-    node: Node
+    node: FusionNode
     top: Op
 
 
 @dataclass
-class Graph:
+class FusionGraph:
     """The nodes of a block. `contiguous` tells the loops along which a memory op runs through neighbouring addresses; `alias`
     means that different arguments may overlap, else pairs assumed disjoint are added to `assumptions`. Without `fuse` each op is
     a node of its own."""
 
-    program: Program
+    program: Dataflow
     block: Block
     contiguous: Callable[[Op], frozenset[int]]
     alias: bool
     assumptions: dict[tuple[Value, Value], bool]
     fuse: bool = True
-    nodes: list[Node] = field(default_factory=list)
-    producer: dict[Value, Node] = field(default_factory=dict)
-    node_of: dict[Op, Node] = field(default_factory=dict)
+    nodes: list[FusionNode] = field(default_factory=list)
+    producer: dict[Value, FusionNode] = field(default_factory=dict)
+    node_of: dict[Op, FusionNode] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._ancestors: list[int] = []
-        self._accesses: list[Access] = []
+        self._accesses: list[MemoryAccess] = []
         self._closed = 0
         for op in self.block.ops:
             if op.name not in TERMINATORS:
@@ -271,14 +76,14 @@ class Graph:
         program = self.program
         if op.name == "const" or (op.results and all(r.type.shape and not program.is_stored(r) for r in op.results)):
             return
-        edges: list[tuple[Node, bool]] = []
+        edges: list[tuple[FusionNode, bool]] = []
         for leaf, index in self._reads(op):
             producer = self.producer.get(leaf)
             if producer is not None:
                 maker = program.definition[leaf]
                 together = producer.is_group and maker.name != "reduce" and index == identity(leaf.type.shape)
                 edges.append((producer, together))
-        pairs: list[tuple[Node, Value, Value, bool]] = []
+        pairs: list[tuple[FusionNode, Value, Value, bool]] = []
         for access in self._memory(op):
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
@@ -286,7 +91,7 @@ class Graph:
         if self.fuse and shape is not None and op.name not in ATOMICS:  # those have no vectors, and a loop of their own
             node = self._find_group(op, shape, edges)
         if node is None:
-            node = Node(len(self.nodes), [], shape)
+            node = FusionNode(len(self.nodes), [], shape)
             self.nodes.append(node)
             self._ancestors.append(0)
         self._join(node, op, edges, pairs)
@@ -317,7 +122,7 @@ class Graph:
             return squeezed(shape) if shape else None
         return None
 
-    def _conflicts(self, access: Op, top: Op, pairs: list) -> Iterator[tuple[Node, bool]]:
+    def _conflicts(self, access: Op, top: Op, pairs: list) -> Iterator[tuple[FusionNode, bool]]:
         """Edges from earlier accesses that may touch the same memory; those that may share a loop add to `pairs`."""
         for earlier in self._accesses:
             if earlier.op.name == "load" and access.name == "load":
@@ -325,7 +130,7 @@ class Graph:
             together = access is top and earlier.op is earlier.top and self._may_share(earlier, access, pairs)
             yield earlier.node, together
 
-    def _may_share(self, earlier: Access, second: Op, pairs: list) -> bool:
+    def _may_share(self, earlier: MemoryAccess, second: Op, pairs: list) -> bool:
         first = earlier.op
         if not {first.name, second.name} <= {"load", "store"}:
             return False
@@ -375,7 +180,7 @@ class Graph:
             value = op.args[0]
         return value
 
-    def _find_group(self, op: Op, shape: tuple[int, ...], edges: list[tuple[Node, bool]]) -> Node | None:
+    def _find_group(self, op: Op, shape: tuple[int, ...], edges: list[tuple[FusionNode, bool]]) -> FusionNode | None:
         axes = self._axes(op)
         for node in reversed(self.nodes[max(self._closed, len(self.nodes) - 64) :]):
             if node.shape != shape or (axes and node.axes and not axes & node.axes) or node.ops[0].name in ATOMICS:
@@ -391,7 +196,7 @@ class Graph:
     def _axes(self, op: Op) -> frozenset[int]:
         return frozenset(self.contiguous(op)) if op.name in ("load", "store") else frozenset()
 
-    def _join(self, node: Node, op: Op, edges: list[tuple[Node, bool]], pairs: list) -> None:
+    def _join(self, node: FusionNode, op: Op, edges: list[tuple[FusionNode, bool]], pairs: list) -> None:
         node.ops.append(op)
         self.node_of[op] = node
         if node.is_group and (axes := self._axes(op)):
@@ -399,7 +204,7 @@ class Graph:
         for result in op.results:
             self.producer[result] = node
         for access in self._memory(op):
-            self._accesses.append(Access(access, node, op))
+            self._accesses.append(MemoryAccess(access, node, op))
         above = 0
         for other, _ in edges:
             if other is not node and other.number >= self._closed:
@@ -416,7 +221,7 @@ class Graph:
 
     # -- order -----------------------------------------------------------------------------------------------------------
 
-    def order(self) -> list[Node]:
+    def order(self) -> list[FusionNode]:
         """The nodes so that each comes after those it needs, otherwise as the program has them."""
         waiting = {n.number: len(n.inputs) for n in self.nodes}
         after: dict[int, list[int]] = {}

@@ -1,95 +1,11 @@
-"""The memory of a program: tiles in scratch, and accesses to the user's arrays, which `checks` checks.
-
-Scratch is one block of bytes a thread; buffers get their places at compile time, and a place is used again once its last reader
-has been emitted.
-"""
+"""Vector loads and stores as LLVM text: contiguous, masked, gathered and scattered."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from blocknb.codegen.scalar_math import casts
 from blocknb.codegen.scalar_math.instructions import InstructionBuilder
-from blocknb.codegen.scalar_math.register_types import SIZES, constant, memory_type, register_type, scratch_type
+from blocknb.codegen.scalar_math.register_types import SIZES
 from blocknb.codegen.scalar_math.structured import guarded, when
 from blocknb.codegen.text import vector_type
-from blocknb.ir.core import Op
-
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu.blocks import Emitter
-
-LINE = 64  # bytes of a cache line, and of the widest vector
-PAGE = (
-    4096  # places that are a multiple of this apart share the few lines of one cache set, and stores seem to meet loads
-)
-
-
-@dataclass(eq=False)
-class Buffer:
-    """A tile in scratch: byte offset, size, the dtype it is stored as, and the stride in elements of each axis.
-
-    With `panel` = (axis of k, axis of n, width) it is laid out for the microkernel instead: panels of `width` columns, in each
-    the rows one after another. `holders` are the values whose tile it is; without any, its place is free.
-    """
-
-    offset: int
-    bytes: int
-    dtype: Any
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    panel: tuple[int, int, int] | None = None
-    holders: set = field(default_factory=set)
-
-    @property
-    def element(self) -> str:
-        return scratch_type(self.dtype)
-
-    def row_major(self) -> bool:
-        return self.panel is None and self.strides == row_major(self.shape)
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements; 0 along axes of size one."""
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(0 if n == 1 else step)
-        step *= n
-    return tuple(reversed(strides))
-
-
-def strides_along(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
-    """Strides with `axis` running fastest and the others in row-major order."""
-    if axis is None:
-        return row_major(shape)
-    order = [a for a in range(len(shape)) if a != axis] + [axis]
-    packed = row_major(tuple(shape[a] for a in order))
-    return tuple(packed[order.index(a)] for a in range(len(shape)))
-
-
-class Scratch:
-    """Places of buffers by first fit; `bytes` is the most that was in use."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._taken: list[tuple[int, int]] = []
-
-    def allocate(self, size: int, maker: Op | None = None) -> int:
-        """The offset of `size` bytes, which `maker` writes."""
-        size = -(-size // LINE) * LINE
-        if size >= PAGE // 4:
-            size += 5 * LINE  # tiles are powers of two, and loops read them side by side
-        at = 0
-        for start, end in sorted(self._taken):
-            if start - at >= size:
-                break
-            at = max(at, end)
-        self._taken.append((at, at + size))
-        self.bytes = max(self.bytes, at + size)
-        return at
-
-    def free(self, offset: int) -> None:
-        self._taken = [(a, b) for a, b in self._taken if a != offset]
 
 
 def pointer(c: InstructionBuilder, address: str) -> str:
@@ -183,42 +99,28 @@ def scatter(
     c.w.do(f"call void @llvm.masked.scatter.v{width}{_suffix(element)}.v{width}p0({operands})")
 
 
+def lane_addresses(c: InstructionBuilder, place: str, step: int, width: int) -> str:
+    """The addresses place, place + step, ... in bytes, as a vector of i64."""
+    first = c.w.value(f"ptrtoint ptr {place} to i64")
+    return c.binary("add", c.splat(first, "i64", width), c.iota("i64", width, step), "i64", width)
+
+
+def load_strided(c: InstructionBuilder, place: str, element: str, width: int, step: int) -> str:
+    """Elements of scratch that are `step` elements apart, from the pointer `place` on."""
+    size = SIZES[element]
+    if step == 1 or width == 1:
+        return load_vector(c, place, element, width, size)
+    return gather(c, lane_addresses(c, place, step * size, width), element, width, size, None, None)
+
+
+def store_strided(c: InstructionBuilder, place: str, value: str, element: str, width: int, step: int) -> None:
+    """Elements to places of scratch that are `step` elements apart."""
+    size = SIZES[element]
+    if step == 1 or width == 1:
+        store_vector(c, place, value, element, width, size)
+    else:
+        scatter(c, lane_addresses(c, place, step * size, width), value, element, width, size, None)
+
+
 def _suffix(element: str) -> str:
     return {"float": "f32", "double": "f64"}.get(element, element)
-
-
-def element_size(buffer: Buffer) -> int:
-    return SIZES[buffer.element]
-
-
-def scalar_load(e: Emitter, op: Op, address: str, mask: str | None, other: str | None) -> str:
-    """One element, checked, from an i64 address into a register."""
-    c, dtype = e.code, op.args[0].type.dtype.element
-    e.checks.scalar(op, address, mask)
-    element = memory_type(dtype)
-
-    def read() -> str:
-        load = "load volatile" if op.attrs.get("volatile") else "load"
-        raw = c.w.value(f"{load} {element}, ptr {pointer(c, address)}, align {dtype.bytes}")
-        if op.attrs.get("volatile"):  # LLVM may move other loads across a volatile one
-            c.w.do("fence acquire")
-        return casts.from_memory(c, raw, dtype, 1)
-
-    if mask is None or mask == "true":
-        return read()
-    return guarded(c.w, mask, register_type(dtype), other or constant(0, dtype), read)
-
-
-def scalar_store(e: Emitter, op: Op, address: str, value: str, mask: str | None) -> None:
-    c, dtype = e.code, op.args[0].type.dtype.element
-    e.checks.scalar(op, address, mask)
-
-    def write() -> None:
-        c.w.do(
-            f"store {memory_type(dtype)} {casts.to_memory(c, value, dtype, 1)}, ptr {pointer(c, address)}, align {dtype.bytes}"
-        )
-
-    if mask is None or mask == "true":
-        write()
-    else:
-        when(c.w, mask, write)

@@ -1,10 +1,10 @@
-"""Redzones: a build of CPU code that finds writes outside of scratch buffers and reads of what was never written.
+"""Redzones: a build of CPU code that finds writes outside of scratch buffers and reads of lanes that were never written.
 
-The technique is AddressSanitizer's (Serebryany et al., USENIX ATC 2012), for tiles in scratch. Each buffer has a place of its own
-with 64 guarded bytes on both sides. A program begins by filling all of scratch with a poison, and ends by looking whether the
-guarded bytes still hold it; where they do not, the launch fails and names the buffer. The poison is a NaN as a float of 16, 32 or
-64 bits and a large integer, so a result that depends on a lane that was never written is wrong, and a comparison of results
-finds it. The same poison stands in the lanes of a tile beyond the end of its row until somebody fills them (`mask_bounds`).
+The technique is AddressSanitizer's (Serebryany et al., USENIX ATC 2012), for tiles in scratch. Each buffer has a place of its own,
+with 64 guarded bytes on both sides. A program first fills all of scratch with a poison. In the end it tests whether the guarded bytes
+still hold it; if they do not, the launch fails and names the buffer. The poison is a NaN as a float of 16, 32 or 64 bits, and a large
+integer. So a result that depends on a lane that was never written is wrong, and a comparison of results finds it. The lanes of a tile
+beyond the end of its row hold the same poison until `mask_bounds.fill` writes them.
 
 BLOCKNB_REDZONES=1 in the environment asks for this build; the tests do. Its code is several times slower.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from blocknb.codegen.cpu.memory import LINE, Scratch
+from blocknb.codegen.cpu.buffers import LINE, Scratch
 from blocknb.ir.core import Op
 from blocknb.ir.report import Overrun
 
@@ -36,7 +36,7 @@ def poison(element: str) -> str:
 
 
 @dataclass(frozen=True)
-class Zone:
+class GuardZone:
     """Guarded bytes `start` to `end` of scratch, next to the buffer of a site."""
 
     start: int
@@ -49,13 +49,13 @@ class GuardedScratch(Scratch):
 
     def __init__(self) -> None:
         super().__init__()
-        self.zones: list[Zone] = []
+        self.zones: list[GuardZone] = []
 
     def allocate(self, size: int, maker: Op | None = None) -> int:
         start = self.bytes + LINE
         end = -(-(start + size) // LINE) * LINE + LINE
         site = Overrun(maker.loc if maker else None, maker.name if maker else "copy", size)
-        self.zones += [Zone(self.bytes, start, site), Zone(start + size, end, site)]
+        self.zones += [GuardZone(self.bytes, start, site), GuardZone(start + size, end, site)]
         self.bytes = end
         return start
 

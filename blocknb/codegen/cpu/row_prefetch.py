@@ -1,120 +1,113 @@
-"""Rows before they are asked for: while one program computes, the cache fetches what the next one will load.
+"""Software prefetch: while one program computes, the cache fetches the rows that the next program will load.
 
-A kernel over rows loads a row, computes for a while, and stores it, so the memory has nothing to do half of the time: a row is too
-short for the hardware to run far ahead, and too long for the processor to see the next one. So a later loop nest, one that touches no
-array if there is one, asks for what will be loaded next time. Where that is needs no analysis: as far on from this time's address as
-that was from the one before. A guess that is wrong costs nothing but the fetch, which cannot fault.
+A kernel over rows loads a row, computes for a while, and stores it, so the memory idles half of the time. A row is too short for the
+hardware prefetcher to run far ahead, and too long for out-of-order execution to reach the next one. So a later loop nest prefetches
+what will be loaded next time; a nest without accesses to arrays, if there is one. The distance is as far as this time's address lies
+from the last one, which needs no analysis. A wrong guess costs only the prefetch, which cannot fault. Source of the technique: Callahan,
+Kennedy & Porterfield, "Software prefetching" (ASPLOS 1991).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from blocknb.codegen.cpu import memory
-from blocknb.codegen.cpu.elementwise import COSTS
-from blocknb.codegen.cpu.fusion import Node, identity
-from blocknb.codegen.cpu.uniformity import Kinds, Progression
+from blocknb.codegen.cpu.addresses import AddressAnalysis
+from blocknb.codegen.cpu.buffers import LINE
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.dataflow import Dataflow, identity
+from blocknb.codegen.cpu.fusion import FusionNode
+from blocknb.codegen.cpu.nests import cost
+from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
+from blocknb.codegen.cpu.vectors import VectorBody
 from blocknb.ir.core import Op, Value
+from blocknb.trace import Notes
 
-if TYPE_CHECKING:
-    from blocknb.codegen.cpu.blocks import Emitter
-    from blocknb.codegen.cpu.loop_nests import Group, Row
-    from blocknb.codegen.cpu.vectors import Body
-
-LEAST, MOST = 512, 1 << 17  # bytes of a tile: fewer are there at once, more would push out what is being worked on
-LOADS = 3  # of a block: more streams than that are more than the memory keeps apart
+LEAST, MOST = 512, 1 << 17  # bytes of a tile: the processor sees fewer ahead, and more would evict the data in use
+LOADS = 3  # per block: the memory serves no more streams well
 COST = 3  # of a nest that has time for it
 
 
-def plan(e: Emitter, nodes: Sequence[Node]) -> dict[Node, list[Op]]:
-    """Which nests of a block fetch ahead, and for which loads."""
-    if e.alias or "row_prefetch" in e.off:
-        return {}
-    best: dict[tuple[int, ...] | None, Node] = {}  # of the nodes behind, by shape: the nest that has most time
-    hosts: list[tuple[Op, Node]] = []
+def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
+    """Which nests of a block prefetch, and for which loads."""
+    best: dict[tuple[int, ...] | None, FusionNode] = {}  # of the nodes behind, by shape: the nest that has most time
+    hosts: list[tuple[Op, FusionNode]] = []
     for node in reversed(nodes):
         if node.is_group and node.shape in best:
             hosts += [(op, best[node.shape]) for op in reversed(node.ops) if op.name == "load"]
-        if _cost(node) >= COST and (node.shape not in best or _leisure(node) >= _leisure(best[node.shape])):
+        if cost(node.ops) >= COST and (node.shape not in best or _leisure(node) >= _leisure(best[node.shape])):
             best[node.shape] = node
-    found: dict[Node, list[Op]] = {}
-    chosen = (pair for pair in reversed(hosts) if _worth(e, pair[0]))
+    found: dict[FusionNode, list[Op]] = {}
+    chosen = (pair for pair in reversed(hosts) if _worth(program, addresses, pair[0]))
     for op, host in islice(chosen, LOADS):
         found.setdefault(host, []).append(op)
     return found
 
 
-def _worth(e: Emitter, op: Op) -> bool:
-    """Whether a load reads neighbours whose address is known before its loops, and another one each time."""
+def _worth(program: Dataflow, addresses: AddressAnalysis, op: Op) -> bool:
+    """Whether a load is contiguous, its address is known before its loops, and it differs each time."""
     pointers = op.args[0]
     size = math.prod(pointers.type.shape) * pointers.type.dtype.element.bytes
-    if not LEAST <= size <= MOST or not e.contiguous(op):
+    if not LEAST <= size <= MOST or not addresses.contiguous(op):
         return False
-    leaves = [leaf for leaf, _ in e.program.leaves(pointers, identity(pointers.type.shape))]
-    return any(_moves(e, leaf) for leaf in leaves)
+    leaves = [leaf for leaf, _ in program.leaves(pointers, identity(pointers.type.shape))]
+    return any(_moves(program, leaf) for leaf in leaves)
 
 
-def _moves(e: Emitter, scalar: Value) -> bool:
-    op = e.program.definition.get(scalar)
-    return scalar not in e.program.func.params and (op is None or op.name != "const")
+def _moves(program: Dataflow, scalar: Value) -> bool:
+    op = program.definition.get(scalar)
+    return scalar not in program.func.params and (op is None or op.name != "const")
 
 
-def _leisure(node: Node) -> tuple[bool, int]:
-    """More of it has a nest that touches no array, and one that computes more."""
-    return all(op.name not in ("load", "store") for op in node.ops), _cost(node)
+def _leisure(node: FusionNode) -> tuple[bool, int]:
+    """Ranks nests by the time they have: first those that touch no array, then those that compute more."""
+    return all(op.name not in ("load", "store") for op in node.ops), cost(node.ops)
 
 
-def _cost(node: Node) -> int:
-    return sum(COSTS.get(op.name, 1) for op in node.ops)
+class RowPrefetch:
+    """The prefetches of one loop nest. `steps` has, for each load, how far its next address lies from this one, in bytes."""
 
-
-class Ahead:
-    """What one group fetches: for each load how far on its next address is."""
-
-    def __init__(self, group: Group, ops: Sequence[Op]):
-        self.group, self.ops = group, ops
+    def __init__(self, ops: Sequence[Op], code: KernelBuilder, notes: Notes):
+        self.ops, self.code, self.notes = ops, code, notes
         self.steps: dict[Op, str] = {}
 
-    def prepare(self) -> None:
-        """Before all loops: remembers where the tile begins, for the next time."""
-        g, c = self.group, self.group.code
-        origin = {loop: "0" for loop in range(len(g.shape)) if loop != g.axis}
+    def prepare(self, forms_at_origin: Callable[[], UniformityAnalysis]) -> None:
+        """Before all loops: stores where the tile begins, for the next time."""
+        c = self.code
         for op in self.ops:
             pointers = op.args[0]
-            kinds = Kinds(g.program, c, g.axis, g.size, origin, g.e.scalar, g.leaf, "loop_versioning" not in g.e.off)
-            kind = kinds.of(pointers, identity(pointers.type.shape))
-            if not isinstance(kind, Progression) or kind.step != pointers.type.dtype.element.bytes:
+            form = forms_at_origin().of_operand(pointers)
+            if not isinstance(form, Strided) or form.step != pointers.type.dtype.element.bytes:
                 continue
             slot = c.w.slot("i64", "before")
             c.w.slots.append(f"  store i64 0, ptr {slot}")
             before = c.w.value(f"load i64, ptr {slot}")
-            c.w.do(f"store i64 {kind.base}, ptr {slot}")
-            step = c.binary("sub", kind.base, before, "i64", 1)
+            c.w.do(f"store i64 {form.base}, ptr {slot}")
+            step = c.binary("sub", form.base, before, "i64", 1)
             self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
-            g.e.notes(op, "the next program's (or trip's) elements are fetched while this one's are worked on")
+            self.notes(op, "prefetches the elements of the next program or iteration while this one computes")
 
-    def bases(self, row: Row) -> list[tuple[str, int]]:
+    def next_rows(self, forms: UniformityAnalysis) -> list[tuple[str, int]]:
         """Where this row will lie next time, and the bytes of an element, for each load.
 
-        The form of a row that wraps around has no neighbours to fetch, and fetches nothing.
+        The version of a row that wraps around is not contiguous, and has no prefetches.
         """
         found = []
         for op, step in self.steps.items():
-            if isinstance(kind := row.kind(op.args[0]), Progression):
-                found.append((self.group.code.binary("add", kind.base, step, "i64", 1), kind.step))
+            if isinstance(form := forms.of_operand(op.args[0]), Strided):
+                found.append((self.code.binary("add", form.base, step, "i64", 1), form.step))
         return found
 
-    def fetch(self, body: Body) -> None:
-        """Asks for the cache lines of one vector."""
-        c = self.group.code
-        for base, size in body.row.ahead:
+    def fetch(self, rows: Sequence[tuple[str, int]], body: VectorBody) -> None:
+        """Prefetches the cache lines of one vector."""
+        c = self.code
+        for base, size in rows:
             length = body.width * size
-            if length < memory.LINE and body.number % (memory.LINE // length):
+            if length < LINE and body.number % (LINE // length):
                 continue
             at = c.binary("add", base, c.binary("mul", body.position, str(size), "i64", 1), "i64", 1)
-            for line in range(0, length, memory.LINE):
+            for line in range(0, length, LINE):
                 place = memory.pointer(c, c.binary("add", at, str(line), "i64", 1) if line else at)
                 c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blocknb.analysis.ranges import limits, within
+from blocknb.codegen.cpu.buffers import ScratchBuffer
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
 from blocknb.codegen.cpu.elementwise import elementwise, move_pointer
-from blocknb.codegen.cpu.fusion import Index, Program
-from blocknb.codegen.cpu.memory import Buffer
 from blocknb.codegen.scalar_math import casts
-from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.scalar_math.register_types import constant, register_type
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
@@ -44,7 +44,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Progression:
+class Strided:
     """base + step * position: integers in their own type, pointers in bytes."""
 
     base: str
@@ -64,7 +64,7 @@ class Stored:
 
     base: str
     step: int
-    buffer: Buffer
+    buffer: ScratchBuffer
 
 
 def is_number(text: str) -> bool:
@@ -79,36 +79,40 @@ class Varying:
 
 
 VARYING = Varying()
-Kind = Uniform | Progression | Prefix | Stored | Varying
+Uniformity = Uniform | Strided | Prefix | Stored | Varying
 
 
 @dataclass
-class Kinds:
+class UniformityAnalysis:
     """The kinds of values in one row. `axis` is the vector loop (None when there is no loop), `size` its extent; `counters` the
     i64 counters of the other loops; `scalar` names scalar values; `leaf` gives the kind of stored tiles."""
 
-    program: Program
-    code: InstructionBuilder
+    program: Dataflow
+    code: KernelBuilder
     axis: int | None
     size: int
     counters: dict[int, str]
     scalar: Callable[[Value], str]
-    leaf: Callable[[Value, Index], Kind]
+    leaf: Callable[[Value, Index], Uniformity]
     speculate: bool = True
     conditions: list[str] = field(default_factory=list)
-    memo: dict[tuple[Value, Index], Kind] = field(default_factory=dict)
+    memo: dict[tuple[Value, Index], Uniformity] = field(default_factory=dict)
 
-    def of(self, value: Value, index: Index) -> Kind:
+    def of(self, value: Value, index: Index) -> Uniformity:
         key = (value, index)
         if key not in self.memo:
             self.memo[key] = self._of(value, index)
         return self.memo[key]
 
+    def of_operand(self, value: Value) -> Uniformity:
+        """The form of a value of the nest's shape."""
+        return self.of(value, identity(value.type.shape))
+
     def prefixes(self) -> list[Prefix]:
         """Every prefix that was met."""
         return list(dict.fromkeys(k for k in self.memo.values() if isinstance(k, Prefix)))
 
-    def _of(self, value: Value, index: Index) -> Kind:
+    def _of(self, value: Value, index: Index) -> Uniformity:
         program = self.program
         if not value.type.shape:
             return Uniform(self.scalar(value))
@@ -129,22 +133,22 @@ class Kinds:
             return Uniform(elementwise(self.code, op, [k.text for k in kinds], 1))  # type: ignore[union-attr]
         return self._affine(op, kinds)
 
-    def _arange(self, start: int, loop: int | None) -> Kind:
+    def _arange(self, start: int, loop: int | None) -> Uniformity:
         if loop is None:
             return Uniform(str(start))
         if loop == self.axis:
-            return Progression(str(start), 1)
+            return Strided(str(start), 1)
         counter = self.code.convert("trunc", self.counters[loop], "i64", "i32", 1)
         return Uniform(counter if start == 0 else self.code.binary("add", counter, str(start), "i32", 1))
 
-    def _affine(self, op: Op, kinds: list[Kind]) -> Kind:
+    def _affine(self, op: Op, kinds: list[Uniformity]) -> Uniformity:
         """Operations that keep progressions and prefixes what they are."""
         dtype = op.args[0].type.dtype
         a, b = kinds[0], kinds[-1]
         match op.name:
             case "add" | "sub" if dtype.is_integer:
                 return self._add(op.name, a, b, dtype)
-            case "neg" if isinstance(a, Progression):
+            case "neg" if isinstance(a, Strided):
                 return self._arithmetic("sub", "0", a.base, -a.step, dtype)
             case "mul" if dtype.is_integer and dtype.bits > 1:
                 return self._multiply(a, b, dtype)
@@ -160,18 +164,18 @@ class Kinds:
                 return self._wrap(a, b, dtype)
         return VARYING
 
-    def _parts(self, kind: Kind) -> tuple[str, int] | None:
-        if isinstance(kind, Progression):
+    def _parts(self, kind: Uniformity) -> tuple[str, int] | None:
+        if isinstance(kind, Strided):
             return kind.base, kind.step
         return (kind.text, 0) if isinstance(kind, Uniform) else None
 
-    def _add(self, name: str, a: Kind, b: Kind, dtype: Any) -> Kind:
+    def _add(self, name: str, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         p, q = self._parts(a), self._parts(b)
         if p is None or q is None:
             return VARYING
         return self._arithmetic(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
 
-    def _arithmetic(self, name: str, a: str, b: str, step: int, dtype: Any) -> Kind:
+    def _arithmetic(self, name: str, a: str, b: str, step: int, dtype: Any) -> Uniformity:
         """A progression from `a name b` on, unless it wraps within the tile: constants say so, or else the dtype."""
         if step and is_number(a) and is_number(b):
             base = FOLD[name](int(a), int(b))
@@ -185,20 +189,20 @@ class Kinds:
         low, high = sorted((base, base + step * (self.size - 1)))
         return not within((low, high), limits(dtype))
 
-    def _progression(self, base: str, step: int) -> Kind:
+    def _progression(self, base: str, step: int) -> Uniformity:
         if abs(step) > MAX_STEP:
             return VARYING
-        return Progression(base, step) if step else Uniform(base)
+        return Strided(base, step) if step else Uniform(base)
 
-    def _multiply(self, a: Kind, b: Kind, dtype: Any) -> Kind:
-        if isinstance(b, Progression):
+    def _multiply(self, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
+        if isinstance(b, Strided):
             a, b = b, a
-        if not isinstance(a, Progression) or not isinstance(b, Uniform) or not is_number(b.text):
+        if not isinstance(a, Strided) or not isinstance(b, Uniform) or not is_number(b.text):
             return VARYING
         return self._arithmetic("mul", a.base, b.text, a.step * int(b.text), dtype)
 
-    def _cast(self, a: Kind, source: Any, target: Any) -> Kind:
-        if not isinstance(a, Progression) or target.is_float or target.bits == 1:
+    def _cast(self, a: Uniformity, source: Any, target: Any) -> Uniformity:
+        if not isinstance(a, Strided) or target.is_float or target.bits == 1:
             return VARYING
         if target.bits > source.bits and not source.is_signed:
             return VARYING
@@ -208,9 +212,9 @@ class Kinds:
         if tests and not self.speculate:
             return VARYING
         self.conditions += [self.code.w.value(test) for test in tests]
-        return Progression(casts.cast(self.code, a.base, source, target, 1), a.step)
+        return Strided(casts.cast(self.code, a.base, source, target, 1), a.step)
 
-    def _losing(self, a: Progression, source: Any, target: Any) -> list[str]:
+    def _losing(self, a: Strided, source: Any, target: Any) -> list[str]:
         """Comparisons which say that the target has all numbers of a progression of the source's, where it lacks some of the source's:
         for a cast to unsigned numbers (the bounds test of block pointers), or to fewer bits."""
         (least, most), (lower, upper) = limits(source), limits(target)
@@ -225,7 +229,7 @@ class Kinds:
         tests = [f"icmp {sign}ge {kind} {first}, {lower}"] if lower > least else []
         return tests + ([f"icmp {sign}le {kind} {last}, {upper}"] if upper < most else [])
 
-    def _move(self, op: Op, a: Kind, b: Kind) -> Kind:
+    def _move(self, op: Op, a: Uniformity, b: Uniformity) -> Uniformity:
         p, q = self._parts(a), self._parts(b)
         dtype, pointer = op.args[1].type.dtype, op.args[0].type.dtype
         if p is None or q is None or (q[1] and not dtype.is_signed):
@@ -234,7 +238,7 @@ class Kinds:
         moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
         return self._progression(moved, p[1] + q[1] * pointer.element.bytes)
 
-    def _compare(self, predicate: str, a: Kind, b: Kind, dtype: Any) -> Kind:
+    def _compare(self, predicate: str, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""
         if isinstance(dtype, Pointer) or dtype.is_float or dtype.bits == 1:
             return VARYING
@@ -258,7 +262,7 @@ class Kinds:
         count = self.code.binary("sub", y, x, "i64", 1)
         return Prefix(count if predicate == "lt" else self.code.binary("add", count, "1", "i64", 1))
 
-    def as_prefix(self, kind: Kind) -> Prefix | None:
+    def as_prefix(self, kind: Uniformity) -> Prefix | None:
         """A mask as a prefix, if it is one."""
         if isinstance(kind, Uniform):
             if kind.text == "true":
@@ -266,16 +270,16 @@ class Kinds:
             return Prefix(self.code.select(kind.text, str(self.size), "0", "i64", 1))
         return kind if isinstance(kind, Prefix) else None
 
-    def _both(self, a: Kind, b: Kind) -> Kind:
+    def _both(self, a: Uniformity, b: Uniformity) -> Uniformity:
         p, q = self.as_prefix(a), self.as_prefix(b)
         if p is None or q is None:
             return VARYING
         return Prefix(self.code.intrinsic("smin", "i64", 1, p.count, q.count))
 
-    def _wrap(self, a: Kind, b: Kind, dtype: Any) -> Kind:
+    def _wrap(self, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         if (
             not self.speculate
-            or not isinstance(a, Progression)
+            or not isinstance(a, Strided)
             or a.step != 1
             or not isinstance(b, Uniform)
             or not dtype.is_integer

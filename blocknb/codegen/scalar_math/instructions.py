@@ -35,7 +35,6 @@ class InstructionBuilder:
 
     def __init__(self, writer: Writer, machine: TargetFeatures, helpers: dict[str, str]):
         self.w, self.machine, self.helpers = writer, machine, helpers
-        self.bounds: dict[int, tuple[str, str, str]] = {}  # (address, lower, upper) of each pointer parameter, by index
         self.bitwise: set[str] = set()  # values that may come out of and, or, xor: see `select`
 
     # -- small things ----------------------------------------------------------------------------------------------------
@@ -55,14 +54,6 @@ class InstructionBuilder:
         bits = int(element[1:])
         wrap = (1 << bits) - 1
         return "0" if width == 1 else "<" + ", ".join(f"{element} {(i * step) & wrap}" for i in range(width)) + ">"
-
-    def inside(self, address: str, argument: int, size: int, width: int) -> str:
-        """Whether an element of `size` bytes at an i64 address lies in the array of an argument."""
-        _, lower, upper = self.bounds.get(argument, ("0", "0", "0"))
-        room = self.binary("sub", upper, lower, "i64", 1)
-        room = self.splat(self.intrinsic("usub.sat", "i64", 1, room, str(size - 1)), "i64", width)
-        distance = self.binary("sub", address, self.splat(lower, "i64", width), "i64", width)
-        return self.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {room}")
 
     def any(self, mask: str, width: int) -> str:
         """Whether any lane of an <width x i1> is set, as i1."""
