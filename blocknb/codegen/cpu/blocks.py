@@ -20,7 +20,7 @@ from blocknb.errors import Unsupported
 from blocknb.ir.core import Block, Op, Value
 
 
-class Blocks:
+class BlockEmitter:
     """Emits blocks. `assumptions` has the pairs of arguments that fused nests assume not to overlap."""
 
     def __init__(

@@ -12,17 +12,16 @@ from blocknb.codegen.scalar_math.register_types import scratch_type
 from blocknb.ir.core import Op
 
 LINE = 64  # bytes of a cache line, and of the widest vector
-PAGE = (
-    4096  # places that are a multiple of this apart share the few lines of one cache set, and stores seem to meet loads
-)
+#: Places a multiple of this apart share the lines of one cache set, and a load seems to depend on a store (4K aliasing).
+PAGE = 4096
 
 
 @dataclass(eq=False)
 class ScratchBuffer:
-    """A tile in scratch: byte offset, size, the dtype it is stored as, and the stride in elements of each axis.
+    """A tile in scratch: byte offset, size, stored dtype, and the stride in elements of each axis.
 
-    With `panel` = (axis of k, axis of n, width) it is laid out for the microkernel instead: panels of `width` columns, in each
-    the rows one after another. `holders` are the values whose tile it is; without any, its place is free.
+    With `panel` = (axis of k, axis of n, width) the layout is the microkernel's: panels of `width` columns, each with its rows one after
+    another. `holders` are the values that need the buffer; without any, its place is free.
     """
 
     offset: int
@@ -35,9 +34,11 @@ class ScratchBuffer:
 
     @property
     def element(self) -> str:
+        """The LLVM type of an element."""
         return scratch_type(self.dtype)
 
     def row_major(self) -> bool:
+        """Whether the last axis runs fastest."""
         return self.panel is None and self.strides == row_major(self.shape)
 
 
@@ -60,7 +61,7 @@ def strides_along(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
 
 
 class Scratch:
-    """Places of buffers by first fit; `bytes` is the most that was in use."""
+    """Allocates places by first fit; `bytes` is the most that was in use."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -70,7 +71,7 @@ class Scratch:
         """The offset of `size` bytes, which `maker` writes."""
         size = -(-size // LINE) * LINE
         if size >= PAGE // 4:
-            size += 5 * LINE  # tiles are powers of two, and loops read them side by side
+            size += 5 * LINE  # tiles are powers of two and loops read several at once, so this avoids 4K aliasing
         at = 0
         for start, end in sorted(self._taken):
             if start - at >= size:
@@ -81,4 +82,5 @@ class Scratch:
         return at
 
     def free(self, offset: int) -> None:
+        """Frees the place at an offset."""
         self._taken = [(a, b) for a, b in self._taken if a != offset]

@@ -25,12 +25,12 @@ class KernelBuilder(InstructionBuilder):
 
     def add_scaled(self, offset: str, counter: str, stride: int) -> str:
         """offset + counter * stride, as i64."""
-        return self.binary("add", offset, self.binary("mul", counter, str(stride), "i64", 1), "i64", 1)
+        return self.i64("add", offset, self.i64("mul", counter, str(stride)))
 
     def inside(self, address: str, argument: int, size: int, width: int) -> str:
         """Whether an element of `size` bytes at an i64 address lies in the array of an argument."""
         _, lower, upper = self.bounds.get(argument, ("0", "0", "0"))
-        room = self.binary("sub", upper, lower, "i64", 1)
+        room = self.i64("sub", upper, lower)
         room = self.splat(self.intrinsic("usub.sat", "i64", 1, room, str(size - 1)), "i64", width)
         distance = self.binary("sub", address, self.splat(lower, "i64", width), "i64", width)
         return self.w.value(f"icmp ult {vector_type('i64', width)} {distance}, {room}")

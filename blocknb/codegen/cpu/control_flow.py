@@ -14,7 +14,7 @@ from blocknb.codegen.cpu.buffers import ScratchBuffer
 from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
 from blocknb.codegen.cpu.copies import TileCopies
 from blocknb.codegen.cpu.dataflow import Dataflow, identity
-from blocknb.codegen.cpu.lowering import BlockEmitter, lowers
+from blocknb.codegen.cpu.lowering import NestedBlocks, lowers
 from blocknb.codegen.cpu.status import poll
 from blocknb.codegen.cpu.tiles import TileBuffers
 from blocknb.codegen.scalar_math import casts
@@ -29,7 +29,7 @@ Home = ScratchBuffer | str
 def _targets(
     values: Sequence[Value], homes: Sequence[Home], arguments: Sequence[Value]
 ) -> dict[Value, tuple[ScratchBuffer, Value]]:
-    """For each tile that a block yields once: the buffer it should be made in and the argument that lives there now."""
+    """For each tile that a block yields once: the buffer it should be made in, and the argument that lives there now."""
     found = {}
     for value, home, argument in zip(values, homes, arguments, strict=True):
         if isinstance(home, ScratchBuffer) and values.count(value) == 1:
@@ -47,13 +47,13 @@ class ControlFlow:
         scalars: ScalarNames,
         tiles: TileBuffers,
         copies: TileCopies,
-        blocks: BlockEmitter,
+        blocks: NestedBlocks,
     ):
         self.program, self.code, self.scalars = program, code, scalars
         self.tiles, self.copies, self.blocks = tiles, copies, blocks
 
     def _carry(self, op: Op, inits: Sequence[Value], types: Sequence[Any]) -> list[Home]:
-        """Where carried values live: a buffer for a tile, a stack slot for a scalar; filled with the initial values."""
+        """The homes of carried values, with the initial values: a buffer for a tile, a stack slot for a scalar."""
         homes: list[Home] = []
         moved: list[Value] = []
         for init, type in zip(inits, types, strict=True):
@@ -78,12 +78,12 @@ class ControlFlow:
                 slot = self.code.w.slot(register_type(type.dtype), "carried")
                 self.code.w.do(f"store {register_type(type.dtype)} {self.scalars.of(init)}, ptr {slot}")
                 homes.append(slot)
-        for init in moved:  # only now: another initial value may be a view of it
+        for init in moved:  # in the end, because another initial value may be a view of it
             self.tiles.buffers.pop(init).holders.discard(init)
         return homes
 
     def _load(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
-        """Values as their homes hold them now."""
+        """Binds values to what their homes hold now."""
         for value, home in zip(values, homes, strict=True):
             if isinstance(home, ScratchBuffer):
                 self.tiles.hold(value, home)
@@ -91,7 +91,7 @@ class ControlFlow:
                 self.scalars[value] = self.code.w.value(f"load {register_type(value.type.dtype)}, ptr {home}")
 
     def _assign(self, values: Sequence[Value], homes: Sequence[Home]) -> None:
-        """Writes all values to their homes, at once: none is overwritten before it has been read."""
+        """Writes all values to their homes. No home is overwritten before its old value was read."""
         overwritten = {home.offset for home in homes if isinstance(home, ScratchBuffer)}
         moves: list[tuple[Value | ScratchBuffer, ScratchBuffer]] = []
         for value, home in zip(values, homes, strict=True):
@@ -131,6 +131,7 @@ class ControlFlow:
 
     @lowers("for")
     def for_loop(self, op: Op) -> None:
+        """A counted loop."""
         w, c = self.code.w, self.code
         body = op.blocks[0]
         counter_type = op.args[0].type.dtype
@@ -180,7 +181,7 @@ class ControlFlow:
 
     @lowers("while")
     def while_loop(self, op: Op) -> None:
-        """Both blocks see the same homes; a condition that passes a value on unchanged costs nothing."""
+        """A while loop. Both blocks use the same homes, so a condition that passes a value on unchanged costs nothing."""
         w = self.code.w
         test, body = op.blocks
         homes = self._carry(op, op.args, [a.type for a in test.args])
@@ -223,6 +224,7 @@ class ControlFlow:
 
     @lowers("if")
     def conditional(self, op: Op) -> None:
+        """A branch with two blocks."""
         w = self.code.w
         homes: list[Home] = []
         for result in op.results:

@@ -79,8 +79,8 @@ class DataMovement:
                         result, self._at(result, *terms), self._read(source, self._at(source, *terms), width), width
                     )
             with counted(w, "1", str(rows), 1) as step, counted(w, "0", str(inner), width) as j:
-                row = self.code.binary("sub", str(rows - 1), step, "i64", 1) if reverse else step
-                previous = self.code.binary("add" if reverse else "sub", row, "1", "i64", 1)
+                row = self.code.i64("sub", str(rows - 1), step) if reverse else step
+                previous = self.code.i64("add" if reverse else "sub", row, "1")
                 terms = (slab, rows * inner), (row, inner), (j, 1)
                 before = (slab, rows * inner), (previous, inner), (j, 1)
                 left = [self._read(b, self._at(b, *before), width) for b in results]
@@ -108,8 +108,10 @@ class DataMovement:
         (source,), (result,) = self._buffers(op)
         slabs, rows, inner = _sizes(op.args[0].type.shape, op.attrs["axis"])
         width, w = self._width([source], inner), self.code.w
-        with counted(w, "0", str(slabs * rows), 1) as row:  # a mask below the number of rows stays within the slab
-            other = self.code.binary("xor", row, str(op.attrs["mask"]), "i64", 1)
+        with counted(
+            w, "0", str(slabs * rows), 1
+        ) as row:  # the mask is less than the number of rows, so this stays in the slab
+            other = self.code.i64("xor", row, str(op.attrs["mask"]))
             with counted(w, "0", str(inner), width) as j:
                 value = self._read(source, self._at(source, (other, inner), (j, 1)), width)
                 self._write(result, self._at(result, (row, inner), (j, 1)), value, width)
@@ -132,6 +134,6 @@ class DataMovement:
             wide = (
                 casts.cast(c, wanted, dtype, t.int64 if dtype.is_signed else t.uint64, 1) if dtype.bits < 64 else wanted
             )
-            wide = c.binary("and", wide, str(size - 1), "i64", 1)
+            wide = c.i64("and", wide, str(size - 1))
             value = self._read(source, self._at(source, (slab, size * inner), (wide, inner), (j, 1)), 1)
             self._write(result, self._at(result, *terms), value, 1)

@@ -24,11 +24,12 @@ VIEWS = ("expand_dims", "broadcast", "trans", "reshape", "convert")
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its axes of size one."""
     return tuple(n for n in shape if n != 1)
 
 
 def identity(shape: tuple[int, ...]) -> Index:
-    """The index of a value of the group's own shape."""
+    """The index of a value of the loop nest's own shape."""
     result, loop = [], 0
     for n in shape:
         result.append(None if n == 1 else loop)
@@ -37,7 +38,7 @@ def identity(shape: tuple[int, ...]) -> Index:
 
 
 class Use(NamedTuple):
-    """One use of a stored value: by which op, as which operand, under which index `at` (relative to that operand's own shape)."""
+    """One use of a stored value: the op, the operand's number, and the index `at`, relative to that operand's own shape."""
 
     op: Op
     operand: int
@@ -45,7 +46,7 @@ class Use(NamedTuple):
 
 
 class Dataflow:
-    """Facts about a whole Func that code generation asks for again and again."""
+    """Facts about the values of a Func. `guards` says by the number of an op what a bounds check compares."""
 
     def __init__(self, func: Func, guards: Mapping[int, Guard] = MappingProxyType({})):
         self.func, self.guards = func, guards
@@ -61,7 +62,7 @@ class Dataflow:
     # -- sorts of values -------------------------------------------------------------------------------------------------
 
     def cost(self, value: Value) -> float:
-        """What it costs to recompute an element of a tile; infinite for a tile that must be stored."""
+        """The cost of recomputing an element of a tile; infinite for a tile that must be stored."""
         if value not in self._recomputed:
             self._recomputed[value] = self._cost(value)
         return self._recomputed[value]
@@ -90,6 +91,7 @@ class Dataflow:
         )
 
     def recomputed(self, value: Value) -> bool:
+        """Whether a tile is computed again wherever it is used."""
         return self.cost(value) < float("inf")
 
     def view_of(self, value: Value) -> Value | None:
@@ -102,11 +104,11 @@ class Dataflow:
         return op.args[0]
 
     def is_stored(self, value: Value) -> bool:
-        """Whether a tile is made by a node (or carried by a loop), rather than recomputed or seen through."""
+        """Whether a tile is made by a node or carried by a loop, rather than recomputed or a view."""
         return bool(value.type.shape) and not self.recomputed(value) and self.view_of(value) is None
 
     def operand_index(self, value: Value, index: Index) -> Index:
-        """For a view: the index of its operand."""
+        """The index of a view's operand."""
         op = self.definition[value]
         source = op.args[0].type.shape
         match op.name:
@@ -153,7 +155,7 @@ class Dataflow:
         return op.args if guard is None or guard.carried is None else (*op.args, guard.carried)
 
     def needs(self, op: Op) -> list[tuple[Value, int, Index]]:
-        """What an op reads: (leaf, operand, index), without what its blocks read. Recomputed ops and views read nothing."""
+        """The leaves that an op reads, as (leaf, operand, index), those of its blocks left out. Recomputed ops and views read nothing."""
         if op.results and all(r.type.shape and not self.is_stored(r) for r in op.results):
             return []
         found = []
@@ -199,7 +201,7 @@ class Dataflow:
         return None
 
     def _carried_root(self, argument: Value, init: Value, next_value: Value) -> Value | None:
-        """Assumed to be the initial value's, and dropped if the loop puts another in its place."""
+        """The root of a loop-carried pointer: that of the initial value, if the loop keeps it."""
         first = self.root(init)
         before = dict(self._roots)
         self._roots[argument] = first

@@ -1,7 +1,7 @@
-"""The elementwise rows of the op table as LLVM instructions: `elementwise(code, op, operands, width)`.
+"""Elementwise operations as LLVM instructions, on scalars and on vectors: `elementwise(code, op, operands, width)`.
 
-Works on scalars and vectors alike, so the same function serves scalar code, vector loops, and the combine blocks of reductions,
-which are run here on whole vectors (`combine`).
+Scalar code, vector loops and the combine blocks of reductions (`combine`) use the same function. Division is guarded against the
+operands that trap, and shifts against counts that LLVM leaves undefined. The op table defines what each operation means.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from blocknb.language.types import Pointer
 
 _FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _ARITHMETIC = {"add": ("add", "fadd"), "sub": ("sub", "fsub"), "mul": ("mul", "fmul"), "div": ("", "fdiv")}
-#: That instruction by name, for AVX-512: of a comparison and two selects LLVM makes four instructions, of this one and a select two.
+#: The intrinsics of that instruction, for AVX-512. LLVM makes four instructions of a comparison and two selects, and two of these.
 _MAXIMA = {
     ("float", 16): "avx512.{}.ps.512",
     ("float", 8): "avx.{}.ps.256",
@@ -31,7 +31,7 @@ _MAXIMA = {
     ("double", 4): "avx.{}.pd.256",
     ("double", 2): "sse2.{}.pd",
 }
-#: VFPCLASS (AVX-512), and the bits of the kinds that it looks for.
+#: VFPCLASS (AVX-512), and the bits of the classes that it looks for.
 _CLASSES = {
     ("float", 16): "avx512.fpclass.ps.512",
     ("float", 8): "avx512.fpclass.ps.256",
@@ -41,7 +41,7 @@ _CLASSES = {
     ("double", 2): "avx512.fpclass.pd.128",
 }
 _NAN, _POSITIVE_ZERO, _NEGATIVE_ZERO = 0x81, 0x02, 0x04
-#: Relative cost of an op in one lane; 1 where nothing is said.
+#: Relative cost of an op in one lane; 1 for ops that are not listed.
 COSTS = {
     "exp": 16,
     "exp2": 14,
@@ -62,7 +62,7 @@ COSTS = {
 
 
 def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dtypes: Sequence | None = None) -> str:
-    """The result of an elementwise op on operands in registers; `dtypes` are the operands' (default: those of the op)."""
+    """The result of an elementwise op on operands in registers. `dtypes` are the operands' dtypes (default: those of the op)."""
     source = (dtypes or [a.type.dtype for a in op.args])[0]
     target = op.results[0].type.dtype
     match op.name:
@@ -93,7 +93,7 @@ def elementwise(code: KernelBuilder, op: Op, args: Sequence[str], width: int, dt
 def move_pointer(
     code: InstructionBuilder, pointer: str, offset: str, type: Pointer, width: int, saturate: bool = False
 ) -> str:
-    """pointer + offset * size of an element; the offset is an i64. `saturate`: as the op table has it."""
+    """pointer + offset * size of an element; the offset is an i64. The op table defines `saturate`."""
     size = type.element.bytes
     if saturate:
         farthest = FARTHEST // size
@@ -105,6 +105,7 @@ def move_pointer(
 
 
 def compare(code: InstructionBuilder, predicate: str, a: str, b: str, dtype: Any, width: int) -> str:
+    """A comparison as an i1 for each lane; a NaN compares as IEEE defines it."""
     ty = vector_type(register_type(dtype), width)
     if not isinstance(dtype, Pointer) and dtype.is_float:
         return code.w.value(f"fcmp {_FLOAT_PREDICATES[predicate]} {ty} {a}, {b}")
@@ -126,7 +127,7 @@ def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, na
     if not nan and (classify := _CLASSES.get((element, width))) and code.machine.avx512:
         return _by_class(code, name, a, b, element, width, classify)
     chosen = nearly_extremum(code, name, a, b, dtype, nan, width)
-    # Of equal numbers the bits are the same but for zeros, which are negative if both are (max) or either is (min).
+    # Equal numbers have the same bits, except zeros: the result is -0 if both are (max) or either is (min).
     bits = "i64" if element == "double" else "i32"
     equal = code.w.value(f"fcmp oeq {ty} {a}, {b}")
     x, y = (code.convert("bitcast", v, element, bits, width) for v in (a, b))
@@ -135,8 +136,10 @@ def extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, na
 
 
 def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int, classify: str) -> str:
-    """VFPCLASS finds the b against which a wins: NaNs, and the zero that loses. There the instruction, whose second operand wins
-    against equals and NaNs, has a second; unless that is a NaN."""
+    """The extremum by VFPCLASS, which finds each `b` that `a` wins against: NaNs, and the zero that loses.
+
+    The machine's instruction returns its second operand for zeros and NaNs. So `a` goes second in those lanes, unless it is a NaN.
+    """
     ty = vector_type(element, width)
     kinds = _NAN | (_NEGATIVE_ZERO if name == "max" else _POSITIVE_ZERO)
     losing = code.w.value(f"call <{width} x i1> @llvm.x86.{classify}({ty} {b}, i32 {kinds})")
@@ -146,7 +149,7 @@ def _by_class(code: InstructionBuilder, name: str, a: str, b: str, element: str,
 
 
 def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[str, str]:
-    """The operands in the order in which `nearly_extremum` needs nothing more: of zeros the second one is right."""
+    """The operands in the order in which `nearly_extremum` is exact: the second zero is the right one."""
     positive, negative = (float_literal(zero, element) in fixed for zero in (0.0, -0.0))
     last = positive if name == "max" else negative
     if last or not (positive or negative or nan):
@@ -155,7 +158,7 @@ def _in_order(x: str, fixed: str, name: str, element: str, nan: bool) -> tuple[s
 
 
 def nearly_extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: Any, nan: bool, width: int) -> str:
-    """As `extremum`, of floats, but of zeros the second one."""
+    """As `extremum`, of floats, but two zeros give the second one."""
     element = register_type(dtype)
     ty = vector_type(element, width)
     chosen = machine_extremum(code, name, a, b, element, width)
@@ -167,7 +170,7 @@ def nearly_extremum(code: InstructionBuilder, name: str, a: str, b: str, dtype: 
 
 
 def machine_extremum(code: InstructionBuilder, name: str, a: str, b: str, element: str, width: int) -> str:
-    """One machine instruction, such as MAXPS: the second operand where either is a NaN, and of zeros."""
+    """One machine instruction, such as MAXPS. It returns the second operand if either is a NaN, and of two zeros."""
     ty = vector_type(element, width)
     if code.machine.avx512 and (call := _MAXIMA.get((element, width))):
         rounding = ", i32 4" if "512" in call else ""
@@ -207,7 +210,7 @@ def _float(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, wi
 
 
 def _fma(code: InstructionBuilder, args: Sequence[str], dtype: Any, width: int) -> str:
-    """Fused where the machine fuses; elsewhere fp32 through fp64, where the product is exact."""
+    """A fused multiply-add. Machines without it compute fp32 in fp64, where the product is exact."""
     element = register_type(dtype)
     if element == "double":
         if code.machine.fma:
@@ -256,7 +259,7 @@ def _integer(code: InstructionBuilder, op: Op, args: Sequence[str], dtype: Any, 
 
 
 def _shift(code: InstructionBuilder, instruction: str, a: str, b: str, dtype: Any, width: int) -> str:
-    """By the width or more every bit is moved out. LLVM knows that AVX2 does so by itself, and constant counts."""
+    """A shift that moves out every bit for counts of the width or more. LLVM drops the select on AVX2 and for constant counts."""
     element = register_type(dtype)
     if instruction == "ashr":
         count = code.intrinsic("umin", element, width, b, constant(dtype.bits - 1, dtype, width))
@@ -277,7 +280,7 @@ def _abs_call(element: str, width: int, x: str) -> str:
 
 
 def divide(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> tuple[str, str]:
-    """Quotient and remainder as C has them; by zero both are zero, and nothing traps."""
+    """Quotient and remainder as in C. Division by zero gives zero for both, and nothing traps."""
     element = register_type(dtype)
     ty = vector_type(element, width)
     one, zero = constant(1, dtype, width), constant(0, dtype, width)
@@ -301,7 +304,7 @@ def divide(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> 
 
 
 def _quotient(code: InstructionBuilder, a: str, b: str, dtype: Any, width: int) -> str:
-    """Vectors of up to 32 bits divide in fp64, which is exact for them and has vector instructions."""
+    """The quotient. Vectors of up to 32 bits divide in fp64, which is exact for them and has vector instructions."""
     element = register_type(dtype)
     if width == 1 or dtype.bits > 32:
         return code.binary("sdiv" if dtype.is_signed else "udiv", a, b, element, width)

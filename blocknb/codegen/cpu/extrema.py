@@ -1,9 +1,9 @@
-"""The maximum (or minimum) of a row of floats on a CPU: three instructions for each vector, without one for its NaNs.
+"""The maximum (or minimum) of a row of floats: three instructions per vector, and none for NaNs.
 
-MAXPS returns its second operand where either is a NaN, or where both are zeros. With the accumulator second, NaNs lose for nothing.
-What is lost that way is told by two more accumulators, which no instruction waits for. The opposite extreme tells whether there was
-a number at all: if so it lies on its own side of the other, if not both are as they began. The patterns of bits tell whether the
-zero that wins was there (+0 for a maximum, whose pattern is the least unsigned one): nothing else looks like it, NaNs included.
+MAXPS returns its second operand if either is a NaN, or if both are zeros. With the accumulator second, NaNs lose at no cost. Two more
+accumulators keep what this loses, off the critical path. The opposite extreme tells whether the row had a number at all: if so, the
+minimum is at most the maximum; if not, both keep their initial values. The bit patterns tell whether the row had the zero that wins (+0
+for a maximum, whose pattern is the least unsigned one). No other float has that pattern, NaNs included.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from blocknb.language.types import DType
 
 
 class ExtremumAccumulators:
-    """The accumulators of one reduction (`max` or `min`) along the vectors, as lists of registers: extreme, opposite, patterns."""
+    """The accumulators of one `max` or `min` along the vectors, as lists of registers: extreme, opposite extreme, bit patterns."""
 
     def __init__(self, code: InstructionBuilder, name: str, dtype: DType):
         self.code, self.name, self.element = code, name, register_type(dtype)
@@ -29,18 +29,18 @@ class ExtremumAccumulators:
         sign = 1 << int(self.bits[1:]) - 1
         self.winner = 0 if self.largest else -sign  # the pattern of the zero that wins
         self.farthest = -1 if self.largest else sign - 1
-        #: The least pattern, where the machine has that minimum; elsewhere all bits are set once the zero was there.
+        #: Keeps the least pattern if the machine has that minimum; else sets all bits once the zero was found.
         self.by_minimum = self.bits == "i32" or code.machine.avx512
 
     def starts(self, width: int) -> list[str]:
-        """What they hold before the first element."""
+        """Their initial values."""
         low, high = (float_literal(x, self.element) for x in (-math.inf, math.inf))
         numbers = (low, high) if self.largest else (high, low)
         started = (*numbers, str(self.farthest if self.by_minimum else 0))
         return [self._splat(x, e, width) for x, e in zip(started, self.elements, strict=True)]
 
     def taken(self, old: list[str], x: str, width: int) -> list[str]:
-        """They with one vector more."""
+        """The accumulators after one more vector."""
         c = self.code
         pattern = c.convert("bitcast", x, self.element, self.bits, width)
         if not self.by_minimum:
@@ -49,6 +49,7 @@ class ExtremumAccumulators:
         return self._combined([x, x, pattern], old, width)
 
     def merged(self, a: list[str], b: list[str], width: int) -> list[str]:
+        """Combines two sets of accumulators."""
         return self._combined(a, b, width)
 
     def _combined(self, new: list[str], old: list[str], width: int) -> list[str]:
@@ -62,7 +63,7 @@ class ExtremumAccumulators:
         return [extreme, opposite, patterns]
 
     def found(self, all: list[str], width: int) -> tuple[str, str]:
-        """Whether there was a number, and whether the zero that wins was there, in any lane: two i1."""
+        """Two i1: whether any lane had a number, and whether any lane had the zero that wins."""
         c, lanes = self.code, vector_type(self.bits, width)
         low, high = (all[1], all[0]) if self.largest else (all[0], all[1])
         number = c.any(c.w.value(f"fcmp ole {vector_type(self.element, width)} {low}, {high}"), width)
@@ -70,7 +71,7 @@ class ExtremumAccumulators:
         return number, c.any(c.w.value(f"icmp eq {lanes} {all[2]}, {wanted}"), width)
 
     def result(self, total: str, found: tuple[str, str]) -> str:
-        """The extreme of all lanes with the sign of a zero put right; a NaN where there was no number."""
+        """The extreme of all lanes, with the right sign of zero; a NaN if there was no number."""
         c, element = self.code, self.element
         number, winner = found
         wins, loses = (float_literal(x, element) for x in ((0.0, -0.0) if self.largest else (-0.0, 0.0)))

@@ -23,7 +23,7 @@ OPEN = 48  # nodes, and accesses to memory, that a later op is compared with
 
 @dataclass(eq=False)
 class FusionNode:
-    """One piece of a block: a group of tile ops that share loops, or a single op."""
+    """One node of the graph: a group of tile ops that share a loop nest, or a single op. `inputs` are the nodes that come first."""
 
     number: int
     ops: list[Op]
@@ -33,11 +33,12 @@ class FusionNode:
 
     @property
     def is_group(self) -> bool:
+        """Whether the node is a loop nest."""
         return self.shape is not None
 
 
 class MemoryAccess(NamedTuple):
-    """A memory operation and the node it is in; `op` may stand inside a control op that is the node's."""
+    """A memory operation and its node. `top` is the op of the block that contains `op`, such as a loop."""
 
     op: Op
     node: FusionNode
@@ -46,9 +47,11 @@ class MemoryAccess(NamedTuple):
 
 @dataclass
 class FusionGraph:
-    """The nodes of a block. `contiguous` tells the loops along which a memory op runs through neighbouring addresses; `alias`
-    means that different arguments may overlap, else pairs assumed disjoint are added to `assumptions`. Without `fuse` each op is
-    a node of its own."""
+    """The fusion graph of a block.
+
+    `contiguous` gives the loops along which an access is contiguous. `alias` says that different arguments may overlap; otherwise pairs
+    assumed disjoint are added to `assumptions`. Without `fuse` each op is a node of its own.
+    """
 
     program: Dataflow
     block: Block
@@ -88,7 +91,9 @@ class FusionGraph:
             edges += self._conflicts(access, op, pairs)
         shape = self._group_shape(op)
         node = None
-        if self.fuse and shape is not None and op.name not in ATOMICS:  # those have no vectors, and a loop of their own
+        if (
+            self.fuse and shape is not None and op.name not in ATOMICS
+        ):  # atomics have no vectors, and a loop nest of their own
             node = self._find_group(op, shape, edges)
         if node is None:
             node = FusionNode(len(self.nodes), [], shape)
@@ -97,8 +102,10 @@ class FusionGraph:
         self._join(node, op, edges, pairs)
 
     def _close(self) -> None:
-        """From here on nothing joins the nodes there are, and nothing needs to be ordered after one of them: they get no inputs
-        any more, so `order`, which takes the lowest number that is ready, takes all of them before any later one."""
+        """Closes the nodes so far: later ops do not join them, and need no edges to them.
+
+        They get no more inputs, and `order` takes the lowest number that is ready, so it takes them before any later node.
+        """
         self._closed, self._accesses = len(self.nodes), []
 
     def _reads(self, op: Op) -> Iterator[tuple[Value, Index]]:
@@ -116,14 +123,14 @@ class FusionGraph:
                 yield from self._memory(inner)
 
     def _group_shape(self, op: Op) -> tuple[int, ...] | None:
-        """The loops of an op that can share them."""
+        """The loops of an op that can share them; None for other ops."""
         if op.name in (*ACCESSES, "reduce") or OPS[op.name].kind == "elementwise":
             shape = op.args[0].type.shape
             return squeezed(shape) if shape else None
         return None
 
     def _conflicts(self, access: Op, top: Op, pairs: list) -> Iterator[tuple[FusionNode, bool]]:
-        """Edges from earlier accesses that may touch the same memory; those that may share a loop add to `pairs`."""
+        """Edges from earlier accesses that may alias this one. Those that may share a loop add to `pairs`."""
         for earlier in self._accesses:
             if earlier.op.name == "load" and access.name == "load":
                 continue
@@ -146,7 +153,7 @@ class FusionGraph:
         return True
 
     def _same_elements(self, load: Op, store: Op) -> bool:
-        """Whether the store writes at each index what the load has read there, and nothing that it reads elsewhere."""
+        """Whether the store writes, at each index, the address that the load reads at this index and at no other."""
         p, q = load.args[0], store.args[0]
         if (
             len(squeezed(p.type.shape)) != 1
@@ -166,8 +173,7 @@ class FusionGraph:
         )
 
     def _all_distinct(self, value: Value) -> bool:
-        """Whether addresses that run through neighbours are sums of a range and uniform terms, so that none comes back, as the
-        remainders of a range do."""
+        """Whether contiguous addresses are sums of a range and uniform terms, so that no address repeats (a remainder would)."""
         op = self.program.definition.get(value)
         if op is None or not value.type.shape:
             return False
@@ -222,7 +228,7 @@ class FusionGraph:
     # -- order -----------------------------------------------------------------------------------------------------------
 
     def order(self) -> list[FusionNode]:
-        """The nodes so that each comes after those it needs, otherwise as the program has them."""
+        """The nodes in topological order, otherwise in program order."""
         waiting = {n.number: len(n.inputs) for n in self.nodes}
         after: dict[int, list[int]] = {}
         for node in self.nodes:

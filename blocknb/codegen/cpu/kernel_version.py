@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from blocknb.codegen.cpu import redzones
 from blocknb.codegen.cpu.addresses import AddressAnalysis
-from blocknb.codegen.cpu.blocks import Blocks
+from blocknb.codegen.cpu.blocks import BlockEmitter
 from blocknb.codegen.cpu.buffers import Scratch
 from blocknb.codegen.cpu.builder import KernelBuilder, ScalarNames
 from blocknb.codegen.cpu.checks import BoundsChecks
@@ -106,12 +106,12 @@ def _blocks(
     nontemporal: NontemporalStores,
     outliner: Outliner,
     notes: Notes,
-) -> Blocks:
+) -> BlockEmitter:
     """Connects the objects that emit blocks, loop nests and single ops."""
     addresses = AddressAnalysis(program, options.machine, scalars.known, options.uses("loop_versioning"))
     nests = LoopNestEmitter(program, code, options, scalars, tiles, checks, addresses, nontemporal, notes)
     copies = TileCopies(tiles, nests, scalars)
-    blocks = Blocks(program, code, options, scalars, tiles, addresses, nests, outliner)
+    blocks = BlockEmitter(program, code, options, scalars, tiles, addresses, nests, outliner)
     blocks.register(
         copies,
         ScalarLowerings(code, scalars, checks),

@@ -37,7 +37,7 @@ def lowering_table(*objects: object) -> dict[str, Callable[..., Any]]:
     return found
 
 
-class BlockEmitter(Protocol):
+class NestedBlocks(Protocol):
     """What control flow asks of the code that emits blocks."""
 
     def enter(self, block: Block, targets: Targets | None = None) -> None:

@@ -136,8 +136,8 @@ class MaskBounds:
         for other in others:
             end = c.intrinsic("smax", "i64", 1, end, other)
         end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
-        end = c.binary("add", end, str(nest.width - 1), "i64", 1)
-        end = c.binary("and", end, str(-nest.width), "i64", 1)
+        end = c.i64("add", end, str(nest.width - 1))
+        end = c.i64("and", end, str(-nest.width))
         self.end = guarded(c.w, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._work_out(end))
 
     def _work_out(self, end: str) -> str:

@@ -23,7 +23,7 @@ def load_vector(
     other: str | None = None,
     volatile: bool = False,
 ) -> str:
-    """`width` neighbouring elements from the pointer `place`; where the mask is off, `other` (zero if None)."""
+    """Loads `width` contiguous elements from the pointer `place`; lanes whose mask is off get `other` (zero if None)."""
     ty = vector_type(element, width)
     if mask is None:
         return c.w.value(f"load {'volatile ' if volatile else ''}{ty}, ptr {place}, align {align}")
@@ -45,7 +45,7 @@ def store_vector(
     mask: str | None = None,
     streaming: bool = False,
 ) -> None:
-    """`width` neighbouring elements to the pointer `place`, where the mask is on; past the cache if `streaming`, without a mask."""
+    """Stores `width` contiguous elements where the mask is on. `streaming` stores are non-temporal, and have no mask."""
     ty = vector_type(element, width)
     if mask is None:
         c.w.do(f"store {ty} {value}, ptr {place}, align {align}{', !nontemporal !1' if streaming else ''}")
@@ -60,11 +60,11 @@ def store_vector(
 
 
 def _not_truncated(c: InstructionBuilder, value: str, element: str, width: int) -> str:
-    """The same value, in a form that LLVM does not take for a truncation.
+    """The same value in a form that LLVM does not recognise as a truncation.
 
-    With AVX-512, LLVM 22 makes a masked store of truncated integers, whose mask it finds to hold for one lane alone, a store of
-    that lane as it was before it was truncated, which overwrites its neighbours. Hence an exclusive or with a zero that LLVM
-    cannot see through.
+    With AVX-512, LLVM 22 miscompiles a masked store of truncated integers if it finds that the mask holds for one lane alone. It stores
+    that lane at its width before the truncation, which overwrites the neighbours. An exclusive or with a zero that LLVM cannot see
+    through prevents it.
     """
     opaque = c.w.value('call i32 asm "", "=r,0"(i32 0)')
     zero = opaque if element == "i32" else c.w.value(f"trunc i32 {opaque} to {element}")
@@ -74,7 +74,7 @@ def _not_truncated(c: InstructionBuilder, value: str, element: str, width: int) 
 def gather(
     c: InstructionBuilder, addresses: str, element: str, width: int, align: int, mask: str | None, other: str | None
 ) -> str:
-    """Elements from a vector of i64 addresses."""
+    """Loads elements from a vector of i64 addresses."""
     if width == 1:
         return load_vector(c, pointer(c, addresses), element, 1, align, mask, other)
     ty = vector_type(element, width)
@@ -88,7 +88,7 @@ def gather(
 def scatter(
     c: InstructionBuilder, addresses: str, value: str, element: str, width: int, align: int, mask: str | None
 ) -> None:
-    """Elements to a vector of i64 addresses; of lanes that meet in one place the last wins."""
+    """Stores elements to a vector of i64 addresses; the last of several lanes with one address wins."""
     if width == 1:
         store_vector(c, pointer(c, addresses), value, element, 1, align, mask)
         return
@@ -106,7 +106,7 @@ def lane_addresses(c: InstructionBuilder, place: str, step: int, width: int) -> 
 
 
 def load_strided(c: InstructionBuilder, place: str, element: str, width: int, step: int) -> str:
-    """Elements of scratch that are `step` elements apart, from the pointer `place` on."""
+    """Loads elements of scratch that are `step` elements apart, from the pointer `place` on."""
     size = SIZES[element]
     if step == 1 or width == 1:
         return load_vector(c, place, element, width, size)
@@ -114,7 +114,7 @@ def load_strided(c: InstructionBuilder, place: str, element: str, width: int, st
 
 
 def store_strided(c: InstructionBuilder, place: str, value: str, element: str, width: int, step: int) -> None:
-    """Elements to places of scratch that are `step` elements apart."""
+    """Stores elements to places of scratch that are `step` elements apart."""
     size = SIZES[element]
     if step == 1 or width == 1:
         store_vector(c, place, value, element, width, size)

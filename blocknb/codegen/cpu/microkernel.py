@@ -33,7 +33,7 @@ Panel = tuple[int, int, int]  # axis of k, axis of n, width
 
 
 def packed_dtype(dtype: DType) -> DType:
-    """The dtype in which B is packed: what the accumulators are made of."""
+    """The dtype in which B is packed, which is the accumulators'."""
     return t.int32 if dtype.is_integer else dtype
 
 
@@ -71,7 +71,7 @@ class Dots:
 
     @lowers("dot")
     def dot(self, op: Op) -> None:
-        """Emits a dot: its operands packed if they are not yet, and a call of the microkernel for their shapes."""
+        """Packs the operands if they are not packed yet, and calls the microkernel for their shapes."""
         a, strides_m, strides_k = self._operand_a(op.args[0])
         b = self._operand_b(op, op.args[1])
         c = self._destination(op)
@@ -132,7 +132,7 @@ class Dots:
         return buffer
 
     def _transpose(self, source: ScratchBuffer, index: Index, panels: ScratchBuffer) -> None:
-        """Packs a B whose columns are contiguous: squares of vectors are transposed in registers, by halves."""
+        """Packs a B whose columns are contiguous: transposes squares of vectors in registers, by halves."""
         k, n = panels.shape
         stride = source.strides[index.index(1)]
         assert panels.panel is not None
@@ -151,7 +151,7 @@ class Dots:
         return False
 
     def _destination(self, op: Op) -> ScratchBuffer:
-        """Where the result goes, holding the accumulator's values (or anything, if those are zero)."""
+        """The buffer of the result, which holds the accumulator's values (or anything, if they are zero)."""
         a, b, c = op.args
         scope, result = self.tiles.scope, op.results[0]
         read = {leaf for x in (a, b) for leaf, _ in self.program.leaves(x, identity(x.type.shape))}
@@ -173,7 +173,7 @@ class Dots:
 
 
 def _runs_along_k(found: tuple[ScratchBuffer, Index]) -> bool:
-    """Whether a stored B has the elements of a column side by side."""
+    """Whether the columns of a stored B are contiguous."""
     buffer, index = found
     return buffer.panel is None and sorted(index, key=str) == [0, 1] and buffer.strides[index.index(0)] == 1
 
@@ -192,13 +192,13 @@ def _define_transpose(
         return w.value(f"shufflevector {ty} {a}, {ty} {b}, <{lanes} x i32> <{chosen}>")
 
     with counted(w, "0", str(n), lanes, "n") as column, counted(w, "0", str(k), lanes, "k") as depth:
-        corner = code.binary("add", code.binary("mul", column, str(stride), "i64", 1), depth, "i64", 1)
+        corner = code.i64("add", code.i64("mul", column, str(stride)), depth)
         first = w.value(f"getelementptr inbounds {element}, ptr %from, i64 {corner}")
         rows = []
         for i in range(lanes):
             at = w.value(f"getelementptr inbounds {element}, ptr {first}, i64 {i * stride}")
             rows.append(w.value(f"load {ty}, ptr {at}, align {SIZES[element]}"))
-        # RowLoops and lane exchange one bit of their numbers in each round.
+        # Row and lane exchange one bit of their numbers in each round.
         bit = 1
         while bit < lanes:
             for i in range(lanes):
@@ -207,11 +207,11 @@ def _define_transpose(
                     rows[i] = shuffle(a, b, lambda x, bit=bit: x + lanes - bit if x & bit else x)  # type: ignore[misc]
                     rows[i + bit] = shuffle(a, b, lambda x, bit=bit: x + lanes if x & bit else x + bit)  # type: ignore[misc]
             bit *= 2
-        panel = code.binary("mul", code.binary("and", column, str(-width), "i64", 1), str(k), "i64", 1)
-        inside = code.binary("and", column, str(width - 1), "i64", 1)
+        panel = code.i64("mul", code.i64("and", column, str(-width)), str(k))
+        inside = code.i64("and", column, str(width - 1))
         for i, row in enumerate(rows):
-            line = code.binary("mul", code.binary("add", depth, str(i), "i64", 1), str(width), "i64", 1)
-            offset = code.binary("add", code.binary("add", panel, line, "i64", 1), inside, "i64", 1)
+            line = code.i64("mul", code.i64("add", depth, str(i)), str(width))
+            offset = code.i64("add", code.i64("add", panel, line), inside)
             at = w.value(f"getelementptr inbounds {element}, ptr %to, i64 {offset}")
             w.do(f"store {ty} {row}, ptr {at}, align {SIZES[element]}")
     body = "\n".join([*w.slots, *w.lines])
@@ -243,11 +243,11 @@ def _define(
         return w.value(f"getelementptr inbounds {unit}, ptr {base}, i64 {index}")
 
     with counted(w, "0", str(n), nr, "n") as column:
-        panel = at("%b", code.binary("mul", column, str(k), "i64", 1), element)
+        panel = at("%b", code.i64("mul", column, str(k)), element)
         with counted(w, "0", str(m), mr, "m") as row:
-            corner = at("%c", code.binary("add", code.binary("mul", row, str(n), "i64", 1), column, "i64", 1), element)
+            corner = at("%c", code.i64("add", code.i64("mul", row, str(n)), column), element)
             places = [[at(corner, str(i * n + j * lanes), element) for j in range(nr // lanes)] for i in range(mr)]
-            first = at("%a", code.binary("mul", row, str(strides[0]), "i64", 1), a.element)
+            first = at("%a", code.i64("mul", row, str(strides[0])), a.element)
             for i in range(mr):
                 for j in range(nr // lanes):
                     start = (
@@ -257,12 +257,12 @@ def _define(
                     )
                     w.do(f"store {vector} {start}, ptr {sums[i][j]}")
             with counted(w, "0", str(k), 1, "k") as depth:
-                line = at(panel, code.binary("mul", depth, str(nr), "i64", 1), element)
+                line = at(panel, code.i64("mul", depth, str(nr)), element)
                 bs = [
                     w.value(f"load {vector}, ptr {at(line, str(j * lanes), element)}, align {min(lanes * size, 64)}")
                     for j in range(nr // lanes)
                 ]
-                along = at(first, code.binary("mul", depth, str(strides[1]), "i64", 1), a.element)
+                along = at(first, code.i64("mul", depth, str(strides[1])), a.element)
                 for i in range(mr):
                     x = w.value(f"load {a.element}, ptr {at(along, str(i * strides[0]), a.element)}")
                     x = code.splat(_widen(code, x, a.dtype, accumulator), element, lanes)

@@ -47,16 +47,16 @@ class NontemporalStores:
     def worth(self, nest: LoopNest, forms: UniformityAnalysis, ops: list[Op], least: str) -> str:
         """Whether the whole row, which masks end at position `least`, bypasses the cache, as an i1."""
         c = self.code
-        part = c.binary("and", least, str(nest.width - 1), "i64", 1)
+        part = c.i64("and", least, str(nest.width - 1))
         holds = c.w.value(f"icmp eq i64 {part}, 0")
         for op in ops:
             form, argument = forms.of_operand(op.args[0]), self.program.root(op.args[0])
             assert isinstance(form, Strided)
             assert argument is not None
             _, lower, upper = c.bounds[self.program.func.params.index(argument)]
-            extent = c.binary("sub", upper, lower, "i64", 1)
+            extent = c.i64("sub", upper, lower)
             holds = c.binary("and", holds, c.w.value(f"icmp uge i64 {extent}, {LARGE}"), "i1", 1)
-            inside = c.binary("and", form.base, str(UNIT - 1), "i64", 1)
+            inside = c.i64("and", form.base, str(UNIT - 1))
             holds = c.binary("and", holds, c.w.value(f"icmp eq i64 {inside}, 0"), "i1", 1)
         self.used = True
         return holds

@@ -24,7 +24,7 @@ _PLACE = re.compile(r"!dbg (!\d+)")
 
 
 class OutlineStart(NamedTuple):
-    """Where a part would begin: lines and stack slots of the function so far, and how many nodes of the block are in them."""
+    """Where a part would begin: the lines and stack slots of the function so far, and the nodes of the block in them."""
 
     lines: int
     slots: int

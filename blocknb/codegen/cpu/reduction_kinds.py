@@ -1,4 +1,4 @@
-"""What a reduction is: its combine function, recognised where it is simple, and the value that leaves every operand alone."""
+"""Recognises the combine functions of reductions, and finds their identities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLOAT_WINS = (
 
 
 def plain_combine(op: Op) -> Op | None:
-    """The one operation of a combine block such as (a, b) -> a + b, if it is that simple."""
+    """The operation of a combine block that has only one, such as (a, b) -> a + b; else None."""
     block = op.blocks[0]
     if len(op.args) != 1 or len(block.ops) != 2:
         return None
@@ -31,8 +31,10 @@ def plain_combine(op: Op) -> Op | None:
 
 
 def identity_of_places(op: Op) -> tuple[float | int, int] | None:
-    """What leaves (value, place) pairs alone, where the block is that of argmax or argmin with ties broken to the left, else None:
-    the worst value at the last place, of floats a NaN."""
+    """The identity of argmax or argmin with ties broken to the left, as (value, place); None for other combine blocks.
+
+    It is the worst value at the last place. The worst float is a NaN.
+    """
     block = op.blocks[0]
     if len(op.args) != 2 or block.ops[0].name != "cmp":
         return None
@@ -55,7 +57,7 @@ def identity_of_places(op: Op) -> tuple[float | int, int] | None:
 
 
 def identity_of(op: Op, dtype: DType) -> float | int | None:
-    """What leaves every operand of a plain combination alone."""
+    """The identity of a plain combination, None if it has none."""
     nan = op.attrs.get("nan")
     low, high = (
         (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.is_signed else (0, (1 << dtype.bits) - 1)
@@ -70,7 +72,7 @@ def identity_of(op: Op, dtype: DType) -> float | int | None:
         case "and":
             return True if dtype.bits == 1 else -1
         case "max" | "min" if dtype.is_float:
-            # Where NaNs lose, a NaN is the identity, and a row of NaNs alone stays one.
+            # If NaNs lose, a NaN is the identity, and a row of NaNs gives a NaN.
             return math.nan if not nan else -math.inf if op.name == "max" else math.inf
         case "max":
             return low

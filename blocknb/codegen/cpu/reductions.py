@@ -76,6 +76,7 @@ class Reduction:
             self.slots = [[w.slot(register_type(d)) for d in self.kind.dtypes]]
 
     def start_row(self) -> None:
+        """Before a row: sets the accumulators to their initial values."""
         if not self.inner:
             return
         for slots in self.slots:
@@ -83,7 +84,7 @@ class Reduction:
                 self.code.w.do(f"store {vector_type(element, self.nest.width)} {start}, ptr {slot}")
 
     def _starts(self) -> list[str]:
-        """What the accumulators along the vectors hold before the first element."""
+        """The initial values of the accumulators along the vectors."""
         width = self.nest.width
         if self.kind.places:
             return [constant(x, d, width) for x, d in zip(self.kind.places, self.kind.dtypes, strict=True)]
@@ -106,7 +107,7 @@ class Reduction:
         while width > 1:
             width //= 2
             have, lanes = lanes, max(lanes // 2, min(lanes, least))
-            # Half a register is no faster than a whole one, whose lanes from `width` on do not matter any more.
+            # Half a register is no faster than a whole one, so lanes from `width` on stay, and are ignored.
             parts = [range(lanes), range(lanes, have) if lanes < have else [i ^ width for i in range(lanes)]]
             low, high = (
                 [self._lanes(v, d, have, p) for v, d in zip(total, self.kind.dtypes, strict=True)] for p in parts
@@ -128,7 +129,7 @@ class Reduction:
         self._finish(total)
 
     def takes_at_once(self, value: str) -> str:
-        """Whether combining with this scalar any number of times is combining with it once, as an i1."""
+        """Whether combining with a scalar many times is the same as combining with it once, as an i1."""
         twice, element = self._combine([value], [value], 1)[0], register_type(self.kind.dtypes[0])
         return self.code.w.value(
             f"{'fcmp ueq' if self.kind.dtypes[0].is_float else 'icmp eq'} {element} {twice}, {value}"
@@ -161,7 +162,7 @@ class Reduction:
         if self.inner:
             return
         for result in self.kind.op.results:
-            if not result.type.shape:  # an axis of size one: the loop ran once and left its value in a slot
+            if not result.type.shape:  # an axis of size one: the loop stored its value in a slot
                 self.scalars[result] = self._read(
                     self.slots[0][self.kind.op.results.index(result)], register_type(result.type.dtype), 1
                 )
@@ -169,7 +170,7 @@ class Reduction:
     # -- inside ----------------------------------------------------------------------------------------------------------
 
     def add(self, body: VectorBody) -> None:
-        """Takes one vector of the operands."""
+        """Combines one vector of the operands."""
         values = [body.value(v) for v in self.kind.op.args]
         if not self.inner:
             self._add_outer(body, values)

@@ -45,13 +45,14 @@ class GuardZone:
 
 
 class GuardedScratch(Scratch):
-    """Scratch in which no two buffers share bytes and each has guarded bytes around it."""
+    """Scratch memory in which no two buffers share bytes, and guarded bytes surround each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.zones: list[GuardZone] = []
 
     def allocate(self, size: int, maker: Op | None = None) -> int:
+        """The offset of `size` bytes between guarded bytes; a violation names `maker`."""
         start = self.bytes + LINE
         end = -(-(start + size) // LINE) * LINE + LINE
         site = Overrun(maker.loc if maker else None, maker.name if maker else "copy", size)
@@ -60,7 +61,7 @@ class GuardedScratch(Scratch):
         return start
 
     def free(self, offset: int) -> None:
-        """Places are not used again."""
+        """Does nothing: no place is used again."""
 
 
 def functions(name: str, scratch: GuardedScratch, first_site: int) -> str:

@@ -153,8 +153,8 @@ class RowAccesses:
         """The pointer to the first lane of a contiguous access."""
         form, c = self._contiguous(op, body), self.code
         assert form is not None
-        at = c.binary("mul", body.position, str(form.step), "i64", 1)
-        return memory.pointer(c, c.binary("add", form.base, at, "i64", 1))
+        at = c.i64("mul", body.position, str(form.step))
+        return memory.pointer(c, c.i64("add", form.base, at))
 
     def _addresses(self, op: Op, body: VectorBody, mask: str | None) -> str | None:
         """Checks the lanes of an access if the row was not found safe; returns their addresses, None if they are contiguous."""

@@ -39,7 +39,7 @@ class RowOutputs:
         if buffer.panel is not None:
             return self._panel_place(value, buffer, position)
         c, (base, step) = self.code, self.starts[value]
-        at = position if step == 1 else c.binary("mul", position, str(step), "i64", 1)
+        at = position if step == 1 else c.i64("mul", position, str(step))
         return c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {at}"), step
 
     def _panel_place(self, value: Value, buffer: ScratchBuffer, position: str) -> tuple[str, int]:
@@ -54,10 +54,10 @@ class RowOutputs:
 
         k, n = at(index[k_axis]), at(index[n_axis])
         shift = panel.bit_length() - 1
-        whole = c.binary("mul", c.binary("lshr", n, str(shift), "i64", 1), str(buffer.shape[k_axis] * panel), "i64", 1)
-        line = c.binary("mul", k, str(panel), "i64", 1)
-        inside = c.binary("add", line, c.binary("and", n, str(panel - 1), "i64", 1), "i64", 1)
+        whole = c.i64("mul", c.i64("lshr", n, str(shift)), str(buffer.shape[k_axis] * panel))
+        line = c.i64("mul", k, str(panel))
+        inside = c.i64("add", line, c.i64("and", n, str(panel - 1)))
         base = self.tiles.base(buffer)
-        offset = c.binary("add", whole, inside, "i64", 1)
+        offset = c.i64("add", whole, inside)
         place = c.w.value(f"getelementptr inbounds {buffer.element}, ptr {base}, i64 {offset}")
         return place, panel if index[k_axis] is not None and index[k_axis] == axis else 1

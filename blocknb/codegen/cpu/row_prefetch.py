@@ -85,7 +85,7 @@ class RowPrefetch:
             c.w.slots.append(f"  store i64 0, ptr {slot}")
             before = c.w.value(f"load i64, ptr {slot}")
             c.w.do(f"store i64 {form.base}, ptr {slot}")
-            step = c.binary("sub", form.base, before, "i64", 1)
+            step = c.i64("sub", form.base, before)
             self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
             self.notes(op, "prefetches the elements of the next program or iteration while this one computes")
 
@@ -97,7 +97,7 @@ class RowPrefetch:
         found = []
         for op, step in self.steps.items():
             if isinstance(form := forms.of_operand(op.args[0]), Strided):
-                found.append((self.code.binary("add", form.base, step, "i64", 1), form.step))
+                found.append((self.code.i64("add", form.base, step), form.step))
         return found
 
     def fetch(self, rows: Sequence[tuple[str, int]], body: VectorBody) -> None:
@@ -107,7 +107,7 @@ class RowPrefetch:
             length = body.width * size
             if length < LINE and body.number % (LINE // length):
                 continue
-            at = c.binary("add", base, c.binary("mul", body.position, str(size), "i64", 1), "i64", 1)
+            at = c.i64("add", base, c.i64("mul", body.position, str(size)))
             for line in range(0, length, LINE):
-                place = memory.pointer(c, c.binary("add", at, str(line), "i64", 1) if line else at)
+                place = memory.pointer(c, c.i64("add", at, str(line)) if line else at)
                 c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

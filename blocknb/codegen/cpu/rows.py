@@ -66,7 +66,7 @@ class RowLoops:
         fill_read(nest, c, self.tiles, end)
         least = self._least(end) if ends_early else self._least()
         step = nest.width * nest.unroll
-        full = least if least.isdigit() else c.binary("and", least, str(-step), "i64", 1)
+        full = least if least.isdigit() else c.i64("and", least, str(-step))
         if stores := nontemporal.stores(nest, self.forms):
             begin = self._two_ways(nontemporal.worth(nest, self.forms, stores, least), least, full)
         else:
@@ -103,7 +103,7 @@ class RowLoops:
         unroll = 1 if streaming else nest.unroll
         with counted(c.w, "0", stop, nest.width * unroll, "j") as position:
             for u in range(unroll):
-                at = c.binary("add", position, str(u * nest.width), "i64", 1) if u else position
+                at = c.i64("add", position, str(u * nest.width)) if u else position
                 self._vector(at, u, True, streaming)
         return stop
 

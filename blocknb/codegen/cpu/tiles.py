@@ -168,8 +168,8 @@ class TileBuffers:
             if loop == axis:
                 step += stride
             else:
-                term = c.binary("mul", counters[loop], str(stride), "i64", 1)
-                offset = term if offset == "0" else c.binary("add", offset, term, "i64", 1)
+                term = c.i64("mul", counters[loop], str(stride))
+                offset = term if offset == "0" else c.i64("add", offset, term)
         return self.element(buffer, offset), step
 
     def row_form(self, value: Value, index: Index, axis: int | None, counters: Mapping[int, str]) -> Uniformity:

@@ -1,12 +1,14 @@
-"""How a value varies along the vector loop: the same everywhere, a progression, a prefix of true lanes, or anyhow.
+"""Uniformity analysis: how a value varies along the vector loop.
 
-Index arithmetic is not computed in vectors. Along the innermost loop most offsets are a scalar plus the loop's counter and most
-masks are true up to some bound; they are kept in this form, worked out once a row, and that is where contiguous accesses and
-trip counts come from. Signed 32- and 64-bit arithmetic that feeds an address or a mask is taken not to overflow within a tile, as in
-`analysis.affine`; narrow and unsigned arithmetic may wrap, and its results are not progressions. The remainder of a progression by
-`n` (the wrap-around of a matmul's offsets) stays a progression as long as the row does not wrap, and so does a progression in another
-type as long as that type has all of its numbers: these are assumptions (`conditions`) that the caller tests at run time, with a
-general loop for when one fails.
+A value is uniform (one value for the row), strided (a scalar base plus a constant step per position), a prefix of true lanes, a stored
+tile, or varying. Index arithmetic is not computed in vectors. Most offsets are strided and most masks are prefixes, so their scalars are
+computed once per row. Contiguous accesses and loop bounds follow from these forms. The terms are those of
+ispc (Pharr & Mark, "ispc: A SPMD compiler for high-performance CPU programming", 2012); LLVM's scalar evolution finds similar forms.
+
+Signed 32- and 64-bit arithmetic that feeds an address or a mask is assumed not to overflow within a tile, as in `analysis.affine`.
+Narrow and unsigned arithmetic may wrap, and its results are not strided. The remainder of a strided value by `n` (a matmul's offsets
+modulo its rows) stays strided as long as the row does not wrap. A strided value stays strided in another type that has all of its
+numbers. The caller tests these assumptions (`conditions`) at run time, and has a general loop for when one fails.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tile in scratch: the element at a position is `step` elements further on than the one before."""
+    """A tile in scratch: neighbouring positions are `step` elements apart, from the pointer `base` on."""
 
     base: str
     step: int
@@ -68,6 +70,7 @@ class Stored:
 
 
 def is_number(text: str) -> bool:
+    """Whether an operand is an integer constant."""
     return text.removeprefix("-").isdigit()
 
 
@@ -84,8 +87,11 @@ Uniformity = Uniform | Strided | Prefix | Stored | Varying
 
 @dataclass
 class UniformityAnalysis:
-    """The kinds of values in one row. `axis` is the vector loop (None when there is no loop), `size` its extent; `counters` the
-    i64 counters of the other loops; `scalar` names scalar values; `leaf` gives the kind of stored tiles."""
+    """The forms of values in one row.
+
+    `axis` is the vector loop (None: there is no loop), and `size` its extent. `counters` has the i64 counters of the other loops. `scalar`
+    names scalar values, and `leaf` gives the form of stored tiles. `speculate` allows assumptions, which become `conditions` (i1).
+    """
 
     program: Dataflow
     code: KernelBuilder
@@ -99,6 +105,7 @@ class UniformityAnalysis:
     memo: dict[tuple[Value, Index], Uniformity] = field(default_factory=dict)
 
     def of(self, value: Value, index: Index) -> Uniformity:
+        """The form of a value under an index."""
         key = (value, index)
         if key not in self.memo:
             self.memo[key] = self._of(value, index)
@@ -109,7 +116,7 @@ class UniformityAnalysis:
         return self.of(value, identity(value.type.shape))
 
     def prefixes(self) -> list[Prefix]:
-        """Every prefix that was met."""
+        """All prefixes that the analysis found."""
         return list(dict.fromkeys(k for k in self.memo.values() if isinstance(k, Prefix)))
 
     def _of(self, value: Value, index: Index) -> Uniformity:
@@ -128,10 +135,10 @@ class UniformityAnalysis:
                 return Uniform(self.scalar(op.args[0]))
             case "arange":
                 return self._arange(op.attrs["start"], index[0])
-        kinds = [self.of(a, index) for a in op.args]
-        if all(isinstance(k, Uniform) for k in kinds):
-            return Uniform(elementwise(self.code, op, [k.text for k in kinds], 1))  # type: ignore[union-attr]
-        return self._affine(op, kinds)
+        forms = [self.of(a, index) for a in op.args]
+        if all(isinstance(k, Uniform) for k in forms):
+            return Uniform(elementwise(self.code, op, [k.text for k in forms], 1))  # type: ignore[union-attr]
+        return self._affine(op, forms)
 
     def _arange(self, start: int, loop: int | None) -> Uniformity:
         if loop is None:
@@ -141,10 +148,10 @@ class UniformityAnalysis:
         counter = self.code.convert("trunc", self.counters[loop], "i64", "i32", 1)
         return Uniform(counter if start == 0 else self.code.binary("add", counter, str(start), "i32", 1))
 
-    def _affine(self, op: Op, kinds: list[Uniformity]) -> Uniformity:
-        """Operations that keep progressions and prefixes what they are."""
+    def _affine(self, op: Op, forms: list[Uniformity]) -> Uniformity:
+        """The form of an operation whose operands are not all uniform."""
         dtype = op.args[0].type.dtype
-        a, b = kinds[0], kinds[-1]
+        a, b = forms[0], forms[-1]
         match op.name:
             case "add" | "sub" if dtype.is_integer:
                 return self._add(op.name, a, b, dtype)
@@ -164,10 +171,10 @@ class UniformityAnalysis:
                 return self._wrap(a, b, dtype)
         return VARYING
 
-    def _parts(self, kind: Uniformity) -> tuple[str, int] | None:
-        if isinstance(kind, Strided):
-            return kind.base, kind.step
-        return (kind.text, 0) if isinstance(kind, Uniform) else None
+    def _parts(self, form: Uniformity) -> tuple[str, int] | None:
+        if isinstance(form, Strided):
+            return form.base, form.step
+        return (form.text, 0) if isinstance(form, Uniform) else None
 
     def _add(self, name: str, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
         p, q = self._parts(a), self._parts(b)
@@ -176,20 +183,20 @@ class UniformityAnalysis:
         return self._arithmetic(name, p[0], q[0], p[1] + q[1] if name == "add" else p[1] - q[1], dtype)
 
     def _arithmetic(self, name: str, a: str, b: str, step: int, dtype: Any) -> Uniformity:
-        """A progression from `a name b` on, unless it wraps within the tile: constants say so, or else the dtype."""
+        """A strided value with the base `a name b`, unless it may wrap within the tile, by its constants or its dtype."""
         if step and is_number(a) and is_number(b):
             base = FOLD[name](int(a), int(b))
-            return VARYING if self._wraps(base, step, dtype) else self._progression(str(base), step)
+            return VARYING if self._wraps(base, step, dtype) else self._strided(str(base), step)
         if step and may_wrap(dtype):
             return VARYING
-        return self._progression(self.code.binary(name, a, b, register_type(dtype), 1), step)
+        return self._strided(self.code.binary(name, a, b, register_type(dtype), 1), step)
 
     def _wraps(self, base: int, step: int, dtype: Any) -> bool:
-        """Whether a progression from a known number on leaves the range of a dtype."""
+        """Whether a strided value with a known base leaves the range of a dtype."""
         low, high = sorted((base, base + step * (self.size - 1)))
         return not within((low, high), limits(dtype))
 
-    def _progression(self, base: str, step: int) -> Uniformity:
+    def _strided(self, base: str, step: int) -> Uniformity:
         if abs(step) > MAX_STEP:
             return VARYING
         return Strided(base, step) if step else Uniform(base)
@@ -215,8 +222,10 @@ class UniformityAnalysis:
         return Strided(casts.cast(self.code, a.base, source, target, 1), a.step)
 
     def _losing(self, a: Strided, source: Any, target: Any) -> list[str]:
-        """Comparisons which say that the target has all numbers of a progression of the source's, where it lacks some of the source's:
-        for a cast to unsigned numbers (the bounds test of block pointers), or to fewer bits."""
+        """Comparisons that hold if the target has all numbers of a strided value of the source.
+
+        A cast to unsigned numbers (the bounds test of block pointers), or to fewer bits, needs them.
+        """
         (least, most), (lower, upper) = limits(source), limits(target)
         if lower <= least and upper >= most:
             return []
@@ -236,10 +245,10 @@ class UniformityAnalysis:
             return VARYING
         offset = casts.cast(self.code, q[0], dtype, t.int64, 1) if dtype.bits < 64 else q[0]
         moved = move_pointer(self.code, p[0], offset, pointer, 1, bool(op.attrs.get("saturate")))
-        return self._progression(moved, p[1] + q[1] * pointer.element.bytes)
+        return self._strided(moved, p[1] + q[1] * pointer.element.bytes)
 
     def _compare(self, predicate: str, a: Uniformity, b: Uniformity, dtype: Any) -> Uniformity:
-        """A comparison that holds up to some position and no further, of progressions whose steps differ by one."""
+        """A comparison of strided values whose steps differ by one is a prefix: it holds up to some position."""
         if isinstance(dtype, Pointer) or dtype.is_float or dtype.bits == 1:
             return VARYING
         if predicate in ("gt", "ge"):
@@ -256,19 +265,19 @@ class UniformityAnalysis:
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
         x, y = (casts.cast(self.code, v, dtype, wide, 1) for v in (p[0], q[0]))
-        if dtype.bits == 64:  # a limit like 2^63 - 1 is no overflow of the kernel's
+        if dtype.bits == 64:  # a limit such as 2^63 - 1 must not overflow here
             count = self.code.intrinsic("ssub.sat", "i64", 1, y, x)
             return Prefix(count if predicate == "lt" else self.code.intrinsic("sadd.sat", "i64", 1, count, "1"))
-        count = self.code.binary("sub", y, x, "i64", 1)
-        return Prefix(count if predicate == "lt" else self.code.binary("add", count, "1", "i64", 1))
+        count = self.code.i64("sub", y, x)
+        return Prefix(count if predicate == "lt" else self.code.i64("add", count, "1"))
 
-    def as_prefix(self, kind: Uniformity) -> Prefix | None:
+    def as_prefix(self, form: Uniformity) -> Prefix | None:
         """A mask as a prefix, if it is one."""
-        if isinstance(kind, Uniform):
-            if kind.text == "true":
+        if isinstance(form, Uniform):
+            if form.text == "true":
                 return Prefix(str(self.size))
-            return Prefix(self.code.select(kind.text, str(self.size), "0", "i64", 1))
-        return kind if isinstance(kind, Prefix) else None
+            return Prefix(self.code.select(form.text, str(self.size), "0", "i64", 1))
+        return form if isinstance(form, Prefix) else None
 
     def _both(self, a: Uniformity, b: Uniformity) -> Uniformity:
         p, q = self.as_prefix(a), self.as_prefix(b)
@@ -287,7 +296,7 @@ class UniformityAnalysis:
             return VARYING
         wide = t.int64 if dtype.is_signed else t.uint64
         base, limit = (casts.cast(self.code, v, dtype, wide, 1) for v in (a.base, b.text))
-        last = self.code.binary("add", base, str(self.size), "i64", 1)
+        last = self.code.i64("add", base, str(self.size))
         self.conditions.append(self.code.w.value(f"icmp sge i64 {base}, 0"))
         self.conditions.append(self.code.w.value(f"icmp sle i64 {last}, {limit}"))
         return a

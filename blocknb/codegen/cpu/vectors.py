@@ -94,7 +94,7 @@ class VectorBody:
     def prefix(self, count: str) -> str:
         """Lanes before the bound, compared in the narrowest integers that count the lanes."""
         c = self.code
-        rest = c.binary("sub", count, self.position, "i64", 1)
+        rest = c.i64("sub", count, self.position)
         if self.width == 1:
             return c.w.value(f"icmp sgt i64 {rest}, 0")
         rest = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, rest, str(self.width)), "0")
@@ -106,7 +106,7 @@ class VectorBody:
 
     def _from_scratch(self, form: Stored, dtype: Any) -> str:
         c, element = self.code, form.buffer.element
-        at = self.position if form.step == 1 else c.binary("mul", self.position, str(form.step), "i64", 1)
+        at = self.position if form.step == 1 else c.i64("mul", self.position, str(form.step))
         place = c.w.value(f"getelementptr inbounds {element}, ptr {form.base}, i64 {at}")
         raw = memory.load_strided(c, place, element, self.width, form.step)
         return from_buffer(c, raw, form.buffer, dtype, self.width)

@@ -76,7 +76,7 @@ def _splat(value: float, element: str, width: int) -> str:
 
 
 def _clamped(code: InstructionBuilder, x: str, element: str, target: DType, width: int) -> str:
-    """Clamped between the bounds that are floats, converted, and mended where the upper one was not."""
+    """Clamps between bounds that are floats, converts, and mends the lanes beyond an upper bound that is not one."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     low = -(2.0 ** (target.bits - 1)) if target.is_signed else 0.0
     digits = target.bits - target.is_signed
@@ -109,7 +109,7 @@ def _is_number(code: InstructionBuilder, x: str, ty: str) -> str:
 def _converted(
     code: InstructionBuilder, machine: VectorConversion, x: str, element: str, target: DType, width: int
 ) -> str:
-    """The machine's conversion: unsigned of what is not below zero, signed with what it has no result for."""
+    """Converts by the machine's instruction, and mends the lanes for which it has no result."""
     ty, integer = vector_type(element, width), f"i{target.bits}"
     if not target.is_signed:
         positive = code.w.value(f"fcmp ogt {ty} {x}, zeroinitializer")
@@ -148,8 +148,11 @@ def _by_registers(
 
 
 def rounded_to_odd(code: InstructionBuilder, x: str, source: DType, low: int, width: int) -> str:
-    """An integer that becomes a float with `low` digits fewer, and then bf16: where it does not fit, what the lowest `low` bits hold is
-    told by the bit above them, so that the second rounding is as if it were the only one."""
+    """An integer rounded to odd, which becomes a float with `low` digits fewer, and then bf16.
+
+    If the integer does not fit the float, the bit above the lowest `low` bits says whether any of them was set. So the two roundings give
+    the same as one.
+    """
     element = f"i{source.bits}"
     ty = vector_type(element, width)
 
@@ -212,6 +215,7 @@ def _cast_float(code: InstructionBuilder, x: str, source: DType, target: DType, 
 
 
 def bitcast(code: InstructionBuilder, x: str, source: DType | Pointer, target: DType | Pointer, width: int) -> str:
+    """The `bitcast` of the op table."""
     if not isinstance(source, Pointer) and source.name in NARROW:
         x = narrow_floats.to_narrow(code, x, source, width)
     if not isinstance(target, Pointer) and target.name in NARROW:
@@ -237,6 +241,7 @@ def from_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width:
 
 
 def to_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    """What is stored in an array, of `memory_type`, for a register value."""
     if isinstance(dtype, Pointer):
         return x
     if dtype.name in NARROW:
@@ -245,13 +250,16 @@ def to_memory(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: i
 
 
 def from_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    """A register value of a loaded element of `scratch_type`."""
     return truth(code, x, "i8", width) if dtype.bits == 1 else x
 
 
 def to_scratch(code: InstructionBuilder, x: str, dtype: DType | Pointer, width: int) -> str:
+    """What is stored in scratch, of `scratch_type`, for a register value."""
     return code.convert("zext", x, "i1", "i8", width) if dtype.bits == 1 else x
 
 
 def truth(code: InstructionBuilder, x: str, element: str, width: int) -> str:
+    """Whether an integer is not zero, as an i1."""
     zero = "0" if width == 1 else "zeroinitializer"
     return code.w.value(f"icmp ne {vector_type(element, width)} {x}, {zero}")

@@ -44,6 +44,7 @@ EXP2_RANGE = {32: (-151.0, 129.0), 64: (-1076.0, 1025.0)}
 
 
 def exp(f: LaneFunction, x: Lanes) -> Lanes:
+    """e^x."""
     bits = f.format.bits
     x = f.clamp(x, *EXP_RANGE[bits])
     n_float, n = f.nearest(x * LOG2_E)
@@ -54,6 +55,7 @@ def exp(f: LaneFunction, x: Lanes) -> Lanes:
 
 
 def exp2(f: LaneFunction, x: Lanes) -> Lanes:
+    """2^x."""
     bits = f.format.bits
     x = f.clamp(x, *EXP2_RANGE[bits])
     n_float, n = f.nearest(x)
@@ -99,6 +101,7 @@ def _log_double(f: LaneFunction, m: Lanes) -> Lanes:
 
 
 def log(f: LaneFunction, x: Lanes) -> Lanes:
+    """The natural logarithm."""
     bits = f.format.bits
 
     def finish(e: Lanes, m: Lanes) -> Lanes:
@@ -113,6 +116,8 @@ def log(f: LaneFunction, x: Lanes) -> Lanes:
 
 
 def log2(f: LaneFunction, x: Lanes) -> Lanes:
+    """The logarithm to base 2."""
+
     def finish(e: Lanes, m: Lanes) -> Lanes:
         if f.single:
             return f.fma(f.polynomial(m, LOG2_SINGLE), m, e)
@@ -159,6 +164,7 @@ ERF_LIMIT = {32: 4.0, 64: 6.0}  # erf is 1 to the last bit beyond
 
 
 def tanh(f: LaneFunction, x: Lanes) -> Lanes:
+    """The hyperbolic tangent."""
     size = f.absolute(x)
     square = x * x
     small = f.fma(square * size, f.polynomial(square, TANH[f.format.bits]), size)
@@ -167,6 +173,7 @@ def tanh(f: LaneFunction, x: Lanes) -> Lanes:
 
 
 def erf(f: LaneFunction, x: Lanes) -> Lanes:
+    """The error function."""
     bits = f.format.bits
     size = f.absolute(x)
     square = x * x
@@ -181,15 +188,17 @@ def erf(f: LaneFunction, x: Lanes) -> Lanes:
 
 
 def floor(f: LaneFunction, x: Lanes) -> Lanes:
+    """The largest integer that is not above x."""
     return _rounded(f, x, lambda n: n - f.select(n > x, f.like(x, 1.0), 0.0))
 
 
 def ceil(f: LaneFunction, x: Lanes) -> Lanes:
+    """The smallest integer that is not below x."""
     return _rounded(f, x, lambda n: n + f.select(n < x, f.like(x, 1.0), 0.0))
 
 
 def _rounded(f: LaneFunction, x: Lanes, adjust: Callable[[Lanes], Lanes]) -> Lanes:
-    """Numbers of 2^mantissa and more are integers already."""
+    """Rounds by `adjust`, which gets the nearest integer. Numbers of 2^mantissa and more are integers already."""
     limit = 2.0**f.format.mantissa
     size = f.absolute(x)
     nearest = f.copy_sign((size + limit) - limit, x)

@@ -25,7 +25,7 @@ COS = (0.041666666666666664, -0.0013888888888888887, 2.480158730158461e-05, -2.7
        -1.1470459438155826e-11, 4.7457865678652127e-14)  # fmt: skip
 SIN_SINGLE = (-0.16666666663826582, 0.008333331863560767, -0.00019840080719912243, 2.724914679681317e-06)
 COS_SINGLE = (0.04166666666429725, -0.0013888887662711772, 2.4800595356594502e-05, -2.730030902052222e-07)
-# The bits of 2/pi behind the point, with 64 zero bits in front.
+# The bits of 2/pi after the binary point, with 64 zero bits in front.
 TWO_OVER_PI = (
     0x0, 0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561, 0xB7246E3A424DD2E0, 0x06492EEA09D1921C,
     0xFE1DEB1CB129A73E, 0xE88235F52EBB4484, 0xE99C7026B45F7E41, 0x3991D639835339F4, 0x9C845F8BBDF9283B, 0x1FF897FFDE05980F,
@@ -107,7 +107,7 @@ define internal {{ double, i64 }} @blocknb.reduce(double %x) noinline nounwind {
 
 
 def _large(f: LaneFunction, x: Lanes, r: Lanes, n: Lanes) -> tuple[Lanes, Lanes]:
-    """Replaces the reduction of the lanes that are too large for it; a branch that is hardly ever taken."""
+    """Replaces the reduction of the lanes that are too large for it, in a branch that is rarely taken."""
     code, w, width = f.code, f.code.w, f.width
     code.helpers.setdefault("blocknb.reduce", REDUCE)
     size = f.absolute(x)
@@ -176,7 +176,7 @@ sin, cos = partial(_circular, quarter=0), partial(_circular, quarter=1)
 
 INF = float_literal(float("inf"), "double")
 NAN = float_literal(float("nan"), "double")
-# Mantissas as integers; what is left after the last step is less than y and has no more bits, so the way back is exact.
+# Mantissas as integers. The remainder is less than y and has no more bits, so converting it back is exact.
 FMOD = f"""
 define internal double @blocknb.fmod(double %x, double %y) noinline nounwind {{
   %ax = call double @llvm.fabs.f64(double %x)
@@ -252,7 +252,7 @@ define internal double @blocknb.lifted(double %x) alwaysinline nounwind {{
 
 
 def remainder(code: InstructionBuilder, a: str, b: str, element: str, width: int) -> str:
-    """The exact remainder with the sign of `a`, lane by lane; the remainder of fp32 numbers is one, so fp64 serves both."""
+    """The exact remainder with the sign of `a`, lane by lane. The remainder of fp32 numbers is an fp32, so fp64 serves both."""
     code.helpers.setdefault("blocknb.fmod", FMOD)
     if element == "float":
         a, b = (code.convert("fpext", v, "float", "double", width) for v in (a, b))
@@ -302,7 +302,7 @@ def fma_double(code: InstructionBuilder, args: list[str], width: int) -> str:
         high = big - (big - x)
         return high, x - high
 
-    # A factor too large to be halved gives some of its exponent to the other, which is small if the product is finite.
+    # A factor too large to be split gives some of its exponent to the other, which is small if the product is finite.
     for _ in range(2):
         big = f.absolute(a) > 2.0**970
         a, b = f.select(big, b * 2.0**60, b), f.select(big, a * 2.0**-60, a)

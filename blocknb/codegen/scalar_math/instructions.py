@@ -13,7 +13,7 @@ Define = Callable[[str, str, int], str]  # (name, element, width) -> the definit
 
 @dataclass(frozen=True)
 class TargetFeatures:
-    """What code generation asks of a CPU: vector width in bytes, fused multiply-add, conversion of fp16, rounding, mask registers."""
+    """What code generation asks of a target: vector width in bytes, fused multiply-add, fp16 conversion, rounding, mask registers."""
 
     vector_bytes: int
     fma: bool
@@ -31,7 +31,7 @@ class TargetFeatures:
 
 
 class InstructionBuilder:
-    """Writes instructions: a Writer, the machine, and the helper functions that the code calls (name -> definition)."""
+    """Writes instructions with a Writer for a machine; `helpers` has the definitions of the functions that the code calls, by name."""
 
     def __init__(self, writer: Writer, machine: TargetFeatures, helpers: dict[str, str]):
         self.w, self.machine, self.helpers = writer, machine, helpers
@@ -74,8 +74,13 @@ class InstructionBuilder:
         return self.intrinsic("fma" if self.machine.fma else "fmuladd", element, width, a, b, c)
 
     def binary(self, instruction: str, a: str, b: str, element: str, width: int) -> str:
+        """An instruction on two operands."""
         made = self.w.value(f"{instruction} {vector_type(element, width)} {a}, {b}")
         return self._noted(made, instruction in ("and", "or", "xor"))
+
+    def i64(self, instruction: str, a: str, b: str) -> str:
+        """An instruction on two i64 scalars: addresses, counters and sizes."""
+        return self.binary(instruction, a, b, "i64", 1)
 
     def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
         """Elements of `a` where the condition holds, of `b` elsewhere.
@@ -103,6 +108,7 @@ class InstructionBuilder:
         return made
 
     def convert(self, instruction: str, x: str, source: str, target: str, width: int) -> str:
+        """A conversion instruction, such as trunc or bitcast."""
         made = self.w.value(f"{instruction} {vector_type(source, width)} {x} to {vector_type(target, width)}")
         return self._noted(made, instruction == "bitcast" and x in self.bitwise)
 

@@ -27,10 +27,12 @@ class FloatFormat:
 
     @property
     def integer(self) -> str:
+        """The LLVM type of integers of the same size."""
         return f"i{self.bits}"
 
     @property
     def magic(self) -> float:
+        """The number whose addition rounds to an integer."""
         return 1.5 * 2.0**self.mantissa
 
 
@@ -85,12 +87,14 @@ class Lanes:
         return self._binary({"int": "ashr"}, count)
 
     def logical_right(self, count: int) -> Lanes:
+        """A shift right that fills with zeros."""
         return self._binary({"int": "lshr"}, count)
 
     def __neg__(self) -> Lanes:
         return Lanes(self.f, "float", self.f.code.w.value(f"fneg {self.f.type('float')} {self.text}"))
 
     def compare(self, predicate: str, other: Operand) -> Lanes:
+        """A comparison by an LLVM predicate."""
         b = self.f.like(self, other)
         instruction = "fcmp" if self.kind == "float" else "icmp"
         return Lanes(
@@ -106,6 +110,7 @@ class Lanes:
         return self.compare("ogt" if self.kind == "float" else "sgt", other)
 
     def bits(self) -> Lanes:
+        """A float's bits as an integer."""
         return Lanes(
             self.f,
             "int",
@@ -130,9 +135,11 @@ class LaneFunction:
         self.single = self.format.bits == 32
 
     def element(self, kind: str) -> str:
+        """The LLVM type of one lane: of a float, an integer or a truth value."""
         return {"float": self.format.element, "int": self.format.integer, "bool": "i1"}[kind]
 
     def type(self, kind: str) -> str:
+        """The LLVM type of all lanes."""
         return vector_type(self.element(kind), self.width)
 
     def like(self, x: Lanes, value: Operand) -> Lanes:
@@ -145,10 +152,12 @@ class LaneFunction:
         return Lanes(self, x.kind, literal)
 
     def select(self, condition: Lanes, a: Lanes, b: Operand) -> Lanes:
+        """Lanes of `a` where the condition holds, of `b` elsewhere."""
         b = self.like(a, b)
         return Lanes(self, a.kind, self.code.select(condition.text, a.text, b.text, self.element(a.kind), self.width))
 
     def fma(self, a: Lanes, b: Operand, c: Operand) -> Lanes:
+        """a * b + c, fused where the machine can."""
         b, c = self.like(a, b), self.like(a, c)
         return Lanes(self, "float", self.code.fma(a.text, b.text, c.text, self.format.element, self.width))
 
@@ -160,9 +169,11 @@ class LaneFunction:
         return total
 
     def absolute(self, x: Lanes) -> Lanes:
+        """The magnitude of x."""
         return Lanes(self, "float", self.code.intrinsic("fabs", self.format.element, self.width, x.text))
 
     def copy_sign(self, magnitude: Lanes, sign: Lanes) -> Lanes:
+        """The magnitude of one value with the sign of another."""
         return Lanes(
             self, "float", self.code.intrinsic("copysign", self.format.element, self.width, magnitude.text, sign.text)
         )
