@@ -2,7 +2,7 @@
 
 The analysis follows pointers, and 64-bit integers made from pointers, through arithmetic, selects, casts and control flow, to a
 fixed point over loops. A pointer that can come from one argument only needs no run-time work: its bounds are that argument's. For
-the others `passes.carried_bounds` makes code that carries the owner. A pointer made from a plain integer, or loaded from memory, is
+the others `passes.support.carried_bounds` makes code that carries the owner. A pointer made from a plain integer, or loaded from memory, is
 *foreign*: it may point to memory that no argument describes.
 """
 

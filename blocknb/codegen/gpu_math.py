@@ -3,15 +3,16 @@
 Half precision adds and multiplies natively; bf16 and everything else in 16 bits goes through fp32 and is rounded once, as the op
 table has it. Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two
 units in the last place (CUDA C++ Programming Guide, mathematical functions); the others, and fp64, are the polynomials of
-`codegen.cpu_math` that the CPU uses, too.
+`codegen.scalar_math.elementary` that the CPU uses, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blocknb.codegen import cpu_casts, cpu_exact, cpu_math, gpu_float8, gpu_trig
-from blocknb.codegen.cpu_ops import Code
+from blocknb.codegen import gpu_float8, gpu_trig
+from blocknb.codegen.scalar_math import casts, elementary, exact, lanes
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 from blocknb.codegen.text import Writer, literal, scalar_type
 from blocknb.ir.core import Op
 from blocknb.language import types as t
@@ -198,7 +199,9 @@ def single(g: Generator, op: Op, dtype: ElementType, names: tuple[str, ...]) -> 
                 return g.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
             return g.emit(f"fdiv {kind} {names[0]}, {names[1]}")
         case "rem":
-            return cpu_exact.remainder(Code(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1)
+            return exact.remainder(
+                InstructionBuilder(Inline(g), gpu_trig.MACHINE, g.helpers), names[0], names[1], kind, 1
+            )
         case "min" | "max":
             operands = (kind, names[0]), (kind, names[1])
             if op.attrs.get("nan") and fp32 and g.target.capability >= 80:  # one instruction there
@@ -258,8 +261,8 @@ def polynomial(g: Generator, name: str, dtype: ElementType, names: tuple[str, ..
         if function not in g.helpers:
             g.helpers[function] = gpu_trig.define(function, name, llvm_type(dtype), g.helpers)
         return g.emit(f"call {llvm_type(dtype)} @{function}({llvm_type(dtype)} {names[0]})")
-    f = cpu_math.Function(Code(Inline(g), gpu_trig.MACHINE, g.helpers), llvm_type(dtype), 1)
-    return cpu_math.FUNCTIONS[name](f, cpu_math.Lanes(f, "float", names[0])).text
+    f = lanes.LaneFunction(InstructionBuilder(Inline(g), gpu_trig.MACHINE, g.helpers), llvm_type(dtype), 1)
+    return elementary.FUNCTIONS[name](f, lanes.Lanes(f, "float", names[0])).text
 
 
 # -- conversions
@@ -285,8 +288,8 @@ def cast(g: Generator, name: str, source: ElementType, result: ElementType) -> s
         return to_integer(g, name, source, result)
     if result.is_float:
         if result == t.bfloat16 and source.bits >= 32:  # rounded once, though there is another float on the way
-            code = Code(Inline(g), gpu_trig.MACHINE, g.helpers)
-            name = cpu_casts.rounded_to_odd(code, name, source, 8 if source.bits == 32 else 11, 1)
+            code = InstructionBuilder(Inline(g), gpu_trig.MACHINE, g.helpers)
+            name = casts.rounded_to_odd(code, name, source, 8 if source.bits == 32 else 11, 1)
             if source.bits == 64:
                 return g.emit(f"fptrunc double {cast(g, name, source, t.float64)} to {b}")
         if result.bits == 16:  # through fp32, which holds all that is no infinity in fp16

@@ -1,32 +1,32 @@
 """Sine and cosine on the GPU, of any argument: a function each, since the rare large argument takes a branch.
 
 Up to LIMIT the multiple of pi/2 is subtracted in three parts, each a fused multiply-add (Cody & Waite), in the precision of the
-argument. Beyond it the argument is reduced by the CPU backend's exact integer routine (`codegen.cpu_exact`: Payne & Hanek).
+argument. Beyond it the argument is reduced by the exact integer routine of Payne & Hanek (`codegen.scalar_math.exact`).
 """
 
 from __future__ import annotations
 
 import math
 
-from blocknb.codegen import cpu_exact
-from blocknb.codegen.cpu_math import Function, Lanes
-from blocknb.codegen.cpu_ops import Code, Machine
+from blocknb.codegen.scalar_math import exact
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder, TargetFeatures
+from blocknb.codegen.scalar_math.lanes import LaneFunction, Lanes
 from blocknb.codegen.text import Writer
 
-MACHINE = Machine(vector_bytes=8, register_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
+MACHINE = TargetFeatures(vector_bytes=8, register_bytes=8, fma=True, f16c=True, sse41=True, avx512=False)
 PARTS = {
     32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),  # pi/2 as three fp32 numbers
-    64: cpu_exact.PI_2_PARTS,
+    64: exact.PI_2_PARTS,
 }
-LIMIT = {32: 40_000.0, 64: cpu_exact.DIRECT_LIMIT}
+LIMIT = {32: 40_000.0, 64: exact.DIRECT_LIMIT}
 QUARTER = {"sin": 0, "cos": 1}
 
 
 def define(name: str, function: str, element: str, helpers: dict[str, str]) -> str:
     """LLVM text of `element @name(element %x)`, the sine or cosine of x; the routines it calls join `helpers`."""
     w = Writer()
-    f = Function(Code(w, MACHINE, helpers), element, 1)
-    helpers.setdefault("blocknb.reduce", cpu_exact.REDUCE)
+    f = LaneFunction(InstructionBuilder(w, MACHINE, helpers), element, 1)
+    helpers.setdefault("blocknb.reduce", exact.REDUCE)
     x = Lanes(f, "float", "%x")
     n_float, n = f.nearest(f.clamp(x, -LIMIT[f.format.bits], LIMIT[f.format.bits]) * (2 / math.pi))
     r = x
@@ -45,7 +45,7 @@ def define(name: str, function: str, element: str, helpers: dict[str, str]) -> s
     return f"define internal {element} @{name}({element} %x) nounwind {{\nentry:\n{body}\n  ret {element} {result.text}\n}}\n"
 
 
-def _reduced(f: Function) -> tuple[Lanes, Lanes]:
+def _reduced(f: LaneFunction) -> tuple[Lanes, Lanes]:
     """Remainder and quadrant of a large argument, by the exact routine."""
     w = f.code.w
     wide = w.value("fpext float %x to double") if f.single else "%x"
@@ -56,15 +56,15 @@ def _reduced(f: Function) -> tuple[Lanes, Lanes]:
     return Lanes(f, "float", r), Lanes(f, "int", n)
 
 
-def _either(f: Function, small: Lanes, large: Lanes) -> Lanes:
+def _either(f: LaneFunction, small: Lanes, large: Lanes) -> Lanes:
     return Lanes(
         f, small.kind, f.code.w.value(f"phi {f.type(small.kind)} [ {small.text}, %entry ], [ {large.text}, %large ]")
     )
 
 
-def _quadrant(f: Function, r: Lanes, n: Lanes) -> Lanes:
+def _quadrant(f: LaneFunction, r: Lanes, n: Lanes) -> Lanes:
     z = r * r
-    sine = f.fma(z * r, f.polynomial(z, cpu_exact.SIN_SINGLE if f.single else cpu_exact.SIN), r)
-    cosine = f.fma(z * z, f.polynomial(z, cpu_exact.COS_SINGLE if f.single else cpu_exact.COS), f.fma(z, -0.5, 1.0))
+    sine = f.fma(z * r, f.polynomial(z, exact.SIN_SINGLE if f.single else exact.SIN), r)
+    cosine = f.fma(z * z, f.polynomial(z, exact.COS_SINGLE if f.single else exact.COS), f.fma(z, -0.5, 1.0))
     odd = (n & 1).compare("ne", 0)
     return (f.select(odd, cosine, sine).bits() ^ ((n & 2) << f.format.bits - 2)).floating()

@@ -63,9 +63,9 @@ LINES = 150  # of LLVM text in a part
 def stress() -> None:
     """From now on small arrays and short kernels are treated as only large and long ones are: what stores results past the cache and
     what cuts kernels in parts is tested, too."""
-    from blocknb.codegen import cpu_parts, cpu_stream
+    from blocknb.codegen.cpu import nontemporal_stores, outlining
 
-    cpu_stream.LARGE, cpu_parts.LINES = LARGE, LINES
+    nontemporal_stores.LARGE, outlining.LINES = LARGE, LINES
 
 
 @contextlib.contextmanager

@@ -80,10 +80,10 @@ def main():
 
         target.assume_host(FEATURES)
     if TARGET == "cpu":  # small arrays as large ones, short kernels as long ones, scratch that holds garbage
-        from blocknb.codegen import cpu_parts, cpu_stream
+        from blocknb.codegen.cpu import nontemporal_stores, outlining
         from blocknb.runtime import host
 
-        cpu_stream.LARGE, cpu_parts.LINES = {stress}
+        nontemporal_stores.LARGE, outlining.LINES = {stress}
         plain = type(host._memory).at_least
         byte = 0xFF
 

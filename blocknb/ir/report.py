@@ -49,7 +49,7 @@ class Assertion:
 
 @dataclass(frozen=True)
 class Overrun:
-    """The site of the guarded bytes round a scratch buffer of so many `bytes`, which the op `maker` writes (see `cpu_redzones`)."""
+    """The site of the guarded bytes round a scratch buffer of so many `bytes`, which the op `maker` writes (see `codegen.cpu.redzones`)."""
 
     loc: Loc | None
     maker: str

@@ -252,7 +252,7 @@ def environment_parts(tool: Tool | None = None) -> tuple:
     """The versions that compiled code depends on, as parts of a key: blocknb and its sources, llvmlite, the given ptxas, and
     whether CPU code has redzones."""
     ptxas = (str(tool.path) if tool.origin != "PyPI" else "", tool.version) if tool else None
-    redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu_redzones`, which a launch need not load
+    redzones = os.environ.get("BLOCKNB_REDZONES", "0")  # see `codegen.cpu.redzones`, which a launch need not load
     return ("blocknb", _source_stamp(), "llvmlite", _version_of("llvmlite"), "ptxas", ptxas, "redzones", redzones)
 
 

@@ -186,10 +186,11 @@ class Job:
     def _generate_cpu(self, func: Func) -> tuple[str, str, dict[str, Any], tuple[Note, ...]]:
         """Fuses tiles into vector loops and writes them as LLVM text"""
         with forks.guard:
-            from blocknb.codegen import cpu, cpu_redzones
+            from blocknb.codegen import cpu
+            from blocknb.codegen.cpu import redzones
 
         checked = self.options["checked"] is not False
-        made = cpu.generate(func, self.target, checked, redzones=cpu_redzones.wanted())
+        made = cpu.generate(func, self.target, checked, redzones=redzones.wanted())
         more = {"scratch_bytes": made.scratch_bytes, "sites": tuple(made.sites), "may_loop": made.may_loop}
         return made.text, made.entry, more, made.notes
 

@@ -1,14 +1,14 @@
-"""`passes.carried_bounds` on short texts of IR: the owners that it adds, and what each access is compared with."""
+"""`passes.support.carried_bounds` on short texts of IR: the owners that it adds, and what each access is compared with."""
 
 from __future__ import annotations
 
 import pytest
-from blocknb.passes.carried_bounds import UNOWNED, Guard, guards
 
 from blocknb.analysis.provenance import NUMBER
 from blocknb.ir.core import Func
 from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
+from blocknb.passes.support.carried_bounds import UNOWNED, Guard, guards
 from blocknb.trace import Notes
 
 X, Y, TABLE = 0, 1, 2  # numbers of the arguments

@@ -9,7 +9,7 @@ import numpy as np
 
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
-from blocknb.codegen.cpu_redzones import wanted
+from blocknb.codegen.cpu.redzones import wanted
 from blocknb.ir.core import Func
 from blocknb.language.types import Pointer
 from blocknb.runtime.extents import extent

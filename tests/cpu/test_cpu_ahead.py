@@ -10,7 +10,7 @@ from native import compile_native, launch_native
 import blocknb.language as tl
 from blocknb import passes
 from blocknb.codegen import cpu, llvm
-from blocknb.codegen.cpu_ops import Machine
+from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
@@ -67,7 +67,9 @@ def test_every_line_of_a_row_is_fetched_once_an_iteration(dtype, target):
     x = np.zeros((rows, block), dtype)
     y = np.zeros((rows, block), np.float32)
     found = fetched(normalise, rows, target, x=x, y=y, stride=block, n=block, BLOCK=block)
-    vector = Machine.of(Target.parse(target)).vector_bytes // 4  # elements, as fp32; an iteration takes two vectors
+    vector = (
+        TargetFeatures.of(Target.parse(target)).vector_bytes // 4
+    )  # elements, as fp32; an iteration takes two vectors
     row = list(range(0, block * x.itemsize, min(64, 2 * vector * x.itemsize)))
     # The first program of a range, which these are one each, does not know where the next one lies, and fetches its own row.
     assert found == [x.ctypes.data + r * block * x.itemsize + at for r in range(rows) for at in row]

@@ -16,12 +16,12 @@ from decision_kernels import CASES
 from front import ir, kernel
 
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_loops, cpu_padding, cpu_parts, cpu_stream
-from blocknb.codegen.cpu_ahead import Ahead
-from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
-from blocknb.codegen.cpu_memory import Scratch
-from blocknb.codegen.cpu_parts import Parts
-from blocknb.codegen.cpu_redzones import GuardedScratch
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import OPTIMIZATIONS, loop_nests, mask_bounds, nontemporal_stores, outlining
+from blocknb.codegen.cpu.buffers import Scratch
+from blocknb.codegen.cpu.outlining import Outliner
+from blocknb.codegen.cpu.redzones import GuardedScratch
+from blocknb.codegen.cpu.row_prefetch import RowPrefetch
 from blocknb.ir.report import Overrun
 from blocknb.target import Target
 
@@ -33,14 +33,14 @@ class Record:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.lines: list[str] = []
-        self._listen(monkeypatch, cpu_loops.Group, "emit", nest)
-        self._listen(monkeypatch, cpu_loops.Padding, "find", padding)
-        self._listen(monkeypatch, cpu_padding, "fill", fills)
-        self._listen(monkeypatch, cpu_stream, "stores", stores)
-        self._listen(monkeypatch, Ahead, "prepare", prefetch)
+        self._listen(monkeypatch, loop_nests.LoopNestEmitter, "emit", nest)
+        self._listen(monkeypatch, mask_bounds.MaskBounds, "find", ends_early)
+        self._listen(monkeypatch, mask_bounds, "fill", fills)
+        self._listen(monkeypatch, nontemporal_stores.NontemporalStores, "stores", stores)
+        self._listen(monkeypatch, RowPrefetch, "prepare", prefetch)
         self._listen(monkeypatch, Scratch, "allocate", scratch)
         self._listen(monkeypatch, GuardedScratch, "allocate", scratch)
-        self._listen(monkeypatch, Parts, "_define", part)
+        self._listen(monkeypatch, Outliner, "_define", part)
         self._listen(monkeypatch, Scratch, "free", lambda _, scratch, at: f"scratch free at {at}")
 
     def _listen(self, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, tell: Callable) -> None:
@@ -52,7 +52,7 @@ class Record:
                 self.lines.append(line)
             return result
 
-        monkeypatch.setattr(place, name, staticmethod(listening) if name == "find" else listening)
+        monkeypatch.setattr(place, name, listening)
 
 
 def scratch(at: int, _: Any, size: int, maker: Any) -> str:
@@ -63,26 +63,26 @@ def part(name: str, _: Any, text: str, inputs: dict[str, str], outputs: dict[str
     return f"{name} from {' '.join(inputs.values())} to {' '.join(outputs.values())}"
 
 
-def nest(_: Any, group: Any) -> str:
-    places = [(*b.strides, b.offset, b.panel) for _, b in group.outputs]
-    vectors = f"along {group.axis}, {group.width} x {group.unroll}"
-    return f"nest {group.shape} {vectors}: {' '.join(op.name for op in group.ops)}; results {places}"
+def nest(_: Any, emitter: Any, made: Any, prefetches: Any = ()) -> str:
+    places = [(*b.strides, b.offset, b.panel) for _, b in made.outputs]
+    vectors = f"along {made.axis}, {made.width} x {made.unroll}"
+    return f"nest {made.shape} {vectors}: {' '.join(op.name for op in made.ops)}; results {places}"
 
 
-def padding(found: Any, row: Any) -> str:
-    return f"    ends early, masks: {len(set(found.counts))}" if found else ""
+def ends_early(found: bool, bounds: Any) -> str:
+    return f"    ends early, masks: {len(set(bounds.counts))}" if found else ""
 
 
-def fills(_: Any, e: Any, buffer: Any, rest: Any, stop: str, poison: bool = False) -> str:
-    return f"    fills {buffer.dtype} {buffer.shape} to the end, {rest.width} at a time{' (poison)' if poison else ''}"
+def fills(_: Any, code: Any, tiles: Any, buffer: Any, tail: Any, stop: str, poison: bool = False) -> str:
+    return f"    fills {buffer.dtype} {buffer.shape} to the end, {tail.width} at a time{' (poison)' if poison else ''}"
 
 
-def stores(found: Any, row: Any) -> str:
-    return f"    past the cache: {len(found)}, of {cpu_stream.LARGE} bytes at least" if found else ""
+def stores(found: Any, *_: Any) -> str:
+    return f"    past the cache: {len(found)}, of {nontemporal_stores.LARGE} bytes at least" if found else ""
 
 
-def prefetch(_: Any, ahead: Any) -> str:
-    return f"    fetched ahead: {len(ahead.steps)}" if ahead.steps else ""
+def prefetch(_: Any, made: Any, forms: Any) -> str:
+    return f"    fetched ahead: {len(made.steps)}" if made.steps else ""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -100,7 +100,7 @@ def test_the_decisions_for_a_kernel_are_these(name, golden, monkeypatch):
 @pytest.mark.parametrize("name", ["ends", "twice", "product", "mirrored", "branches", "carried", "exchanged"])
 def test_the_parts_of_a_kernel_and_its_scratch_with_redzones_are_these(name, golden, monkeypatch):
     """Each node is a part: what it takes from others and leaves to them. Redzones: who makes each buffer, and what is poisoned."""
-    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    monkeypatch.setattr(outlining, "LINES", 1)
     made, arguments = CASES[name]
     record, target = Record(monkeypatch), Target.parse(TARGETS[0])
     func = passes.run(ir(made if isinstance(made, kernel) else kernel(made), **arguments), target)[0]

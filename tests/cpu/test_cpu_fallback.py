@@ -8,8 +8,9 @@ from support import replace_pass
 import blocknb
 import blocknb.language as tl
 from blocknb import cli, passes
-from blocknb.codegen import cpu, cpu_ahead, cpu_graph, cpu_kinds, cpu_loops, cpu_padding, cpu_stream
-from blocknb.codegen.cpu_kinds import VARYING
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import fusion, mask_bounds, nontemporal_stores, row_prefetch, rows, uniformity
+from blocknb.codegen.cpu.uniformity import VARYING
 from blocknb.errors import CompilerBug, Unsupported
 from blocknb.frontend.parse import parse
 from blocknb.runtime import compile as compiler
@@ -56,17 +57,17 @@ def users_machine(own_cache, monkeypatch):
     monkeypatch.delenv("BLOCKNB_STRICT")
 
 
-def refuses_to_speculate(kinds, a, b, dtype):
-    return broken() if kinds.speculate else VARYING
+def refuses_to_speculate(forms, a, b, dtype):
+    return broken() if forms.speculate else VARYING
 
 
 #: Something that each optimization of the code generator cannot do without, and what becomes of it.
 BREAKS = {
-    "row_prefetch": (cpu_ahead.Ahead, "prepare", lambda ahead: broken() if ahead.ops else None),
-    "nontemporal_stores": (cpu_stream, "worth", broken),
-    "mask_bounds": (cpu_padding.Padding, "_finish", broken),
-    "loop_versioning": (cpu_kinds.Kinds, "_wrap", refuses_to_speculate),
-    "fusion": (cpu_graph.Graph, "_find_group", broken),
+    "row_prefetch": (row_prefetch.RowPrefetch, "prepare", lambda prefetch, forms: broken() if prefetch.ops else None),
+    "nontemporal_stores": (nontemporal_stores.NontemporalStores, "worth", broken),
+    "mask_bounds": (mask_bounds.MaskBounds, "_finish", broken),
+    "loop_versioning": (uniformity.UniformityAnalysis, "_wrap", refuses_to_speculate),
+    "fusion": (fusion.FusionGraph, "_find_group", broken),
 }
 
 
@@ -96,16 +97,16 @@ def test_several_failing_optimizations_are_left_out_together(users_machine, monk
 
 
 def test_what_no_optimization_is_to_blame_for_is_a_bug_of_the_compiler(users_machine, monkeypatch):
-    monkeypatch.setattr(cpu_loops.Row, "emit", broken)
+    monkeypatch.setattr(rows.RowLoops, "emit", broken)
     with pytest.raises(CompilerBug, match="this cannot be"):
         launch()
 
 
 def test_a_users_error_in_an_optimization_stays_the_users_error(users_machine, monkeypatch):
-    def refuses(ahead):
+    def refuses(prefetch, forms):
         raise Unsupported("this target cannot do it")
 
-    monkeypatch.setattr(cpu_ahead.Ahead, "prepare", refuses)
+    monkeypatch.setattr(row_prefetch.RowPrefetch, "prepare", refuses)
     with pytest.raises(Unsupported, match="this target cannot do it"):
         launch()
 

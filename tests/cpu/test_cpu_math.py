@@ -1,4 +1,4 @@
-"""Accuracy of the functions of `codegen.cpu_math` and `cpu_exact`, in units of the last place, special values included."""
+"""Accuracy of the functions of `codegen.scalar_math`, in units of the last place, special values included."""
 
 import math
 

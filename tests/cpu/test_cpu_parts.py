@@ -10,7 +10,8 @@ from kernels.base import copied, host_address, parameters
 from native import run_native
 
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_parts
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import outlining
 from blocknb.errors import AccessError
 from blocknb.frontend.parse import Constant, parse
 from blocknb.profile import scaling
@@ -30,7 +31,7 @@ def functions(name: str, count: int) -> list[int]:
 
 @pytest.mark.parametrize("name", ["memory", "reductions", "nested"])
 def test_longer_kernels_are_more_functions_and_not_longer_ones(name, monkeypatch):
-    monkeypatch.setattr(cpu_parts, "LINES", 400)
+    monkeypatch.setattr(outlining, "LINES", 400)
     short, long = functions(name, 120), functions(name, 240)
     assert max(long) < 2 * 400
     assert sum(long) < 2.2 * sum(short)
@@ -48,7 +49,7 @@ def test_short_kernels_are_one_function(monkeypatch):
     "name", [pytest.param(name, marks=pytest.mark.full if i % 6 else ()) for i, name in enumerate(CASES)]
 )
 def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
-    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    monkeypatch.setattr(outlining, "LINES", 1)
     case = CASES[name]
     arguments = case.make(np.random.default_rng(7))
     func = case.parse(arguments)
@@ -59,7 +60,7 @@ def test_a_function_for_every_loop_nest_computes_the_same(name, monkeypatch):
 
 
 def test_an_access_outside_an_array_ends_the_kernel_from_within_a_part(monkeypatch):
-    monkeypatch.setattr(cpu_parts, "LINES", 1)
+    monkeypatch.setattr(outlining, "LINES", 1)
     kernel = scaling.kernel("memory", 8)
     types = {"x_ptr": kind("*f32"), "out_ptr": kind("*f32"), "n": kind("i32"), "COUNT": Constant(1)}
     out = np.zeros(128, np.float32)

@@ -8,7 +8,7 @@ from ml_dtypes import bfloat16
 from test_cpu_padding import above, wrong_lengths
 
 import blocknb
-from blocknb.codegen import cpu_padding, cpu_redzones
+from blocknb.codegen.cpu import mask_bounds, redzones
 from blocknb.errors import CompilerBug
 
 
@@ -19,12 +19,12 @@ def with_redzones(monkeypatch):
 
 def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_the_buffer(own_cache, monkeypatch):
     """The fault that once was: padding written from the writer's end on in steps of the reader's, wider vectors."""
-    right = cpu_padding.fill
+    right = mask_bounds.fill
 
-    def wide(e, buffer, rest, stop, poison=False):
-        right(e, buffer, rest._replace(width=64), stop, poison)
+    def wide(code, tiles, buffer, tail, stop, poison=False):
+        right(code, tiles, buffer, tail._replace(width=64), stop, poison)
 
-    monkeypatch.setattr(cpu_padding, "fill", wide)
+    monkeypatch.setattr(mask_bounds, "fill", wide)
     fresh = blocknb.kernel(above.source.function)
     x, out = (np.arange(64) % 7).astype(np.float32), np.zeros(64, np.int8)
     with pytest.raises(
@@ -36,21 +36,24 @@ def test_the_overrun_of_padding_into_the_next_tile_is_reported_with_the_line_of_
 
 
 def test_whoever_reads_padding_that_was_not_written_gets_poison(own_cache, monkeypatch):
-    right = cpu_padding.fill
-    monkeypatch.setattr(
-        cpu_padding, "fill", lambda e, buffer, rest, stop, poison=False: poison and right(e, buffer, rest, stop, True)
-    )
+    right = mask_bounds.fill
+
+    def poisons_only(code, tiles, buffer, tail, stop, poison=False):
+        if poison:
+            right(code, tiles, buffer, tail, stop, True)
+
+    monkeypatch.setattr(mask_bounds, "fill", poisons_only)
     assert wrong_lengths("float32", 64, [1, 17, 40], blocknb.kernel(above.source.function)) == [1, 17, 40]
 
 
 def test_the_poison_is_no_number_in_any_float():
     for dtype in ("float16", "float32", "float64"):
-        assert np.isnan(np.frombuffer(bytes(cpu_redzones.POISON) * 4, dtype)).all()
-    assert np.isnan(np.frombuffer(bytes(cpu_redzones.POISON) * 4, bfloat16).astype(np.float32)).all()
+        assert np.isnan(np.frombuffer(bytes(redzones.POISON) * 4, dtype)).all()
+    assert np.isnan(np.frombuffer(bytes(redzones.POISON) * 4, bfloat16).astype(np.float32)).all()
 
 
 def test_scratch_with_redzones_shares_no_byte_between_buffers():
-    scratch = cpu_redzones.GuardedScratch()
+    scratch = redzones.GuardedScratch()
     sizes = [1, 64, 65, 4096, 7]
     taken = [(start := scratch.allocate(size), start + size) for size in sizes]
     for start, _ in taken:

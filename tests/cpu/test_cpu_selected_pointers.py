@@ -9,7 +9,8 @@ from native import TARGETS, compile_native, launch_native
 
 import blocknb.language as tl
 from blocknb import AccessError, passes
-from blocknb.codegen import cpu, cpu_parts
+from blocknb.codegen import cpu
+from blocknb.codegen.cpu import outlining
 from blocknb.target import Target
 
 CPU = Target.parse("cpu")
@@ -33,7 +34,7 @@ def test_lanes_of_every_width_are_checked(target):
 
 @pytest.mark.parametrize("name", ["conditional", "carried_lanes", "loaded", "loaded_tile", "summed_integers"])
 def test_parts_of_a_long_kernel_know_the_bounds(name, monkeypatch):
-    monkeypatch.setattr(cpu_parts, "LINES", 12)
+    monkeypatch.setattr(outlining, "LINES", 12)
     for action in ("load", "store"):
         memory = Memory()
         arguments = memory.arguments("x", 0, SIZE, action)

@@ -7,7 +7,8 @@ from native import TARGETS, compile_native, launch_native
 
 import blocknb.language as tl
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_stream, llvm
+from blocknb.codegen import cpu, llvm
+from blocknb.codegen.cpu import nontemporal_stores
 from blocknb.runtime.host import HostKernel
 from blocknb.target import Target
 
@@ -16,7 +17,7 @@ rng = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    monkeypatch.setattr(cpu_stream, "LARGE", 1)
+    monkeypatch.setattr(nontemporal_stores, "LARGE", 1)
 
 
 def build(k, target, **arguments):
@@ -164,7 +165,7 @@ def test_what_lies_elsewhere_each_time_by_no_known_step_is_not_fetched_ahead():
 
 def goes_past_the_cache(monkeypatch, large, n, y_start=0, dtype="float32"):
     """Whether a result of one row of n elements goes past the cache: these stores are taken out, so it is not written then."""
-    monkeypatch.setattr(cpu_stream, "LARGE", large)
+    monkeypatch.setattr(nontemporal_stores, "LARGE", large)
     target = Target.parse("cpu")
     x, (_, y) = np.zeros(n, dtype), placed(n, dtype, y_start)
     arguments = {"x": x, "y": y, "n": n, "BLOCK": 512}

@@ -18,10 +18,10 @@ from native import launch_native
 from varied_kernels import KERNELS, PROGRAMS
 
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_stream, llvm
-from blocknb.codegen.cpu_blocks import OPTIMIZATIONS
-from blocknb.codegen.cpu_ops import Machine
-from blocknb.codegen.cpu_redzones import wanted
+from blocknb.codegen import cpu, llvm
+from blocknb.codegen.cpu import OPTIMIZATIONS, nontemporal_stores
+from blocknb.codegen.cpu.redzones import wanted
+from blocknb.codegen.scalar_math.instructions import TargetFeatures
 from blocknb.frontend.parse import ArgType, Constant, parse
 from blocknb.runtime import host
 from blocknb.runtime.extents import extent
@@ -131,8 +131,8 @@ def wrong_lengths(name: str, dtype: str, way: Way, block: int, lengths: list[int
     case, wrong, made = KERNELS[name], [], {}
     monkeypatch.setenv("BLOCKNB_NUM_THREADS", str(way.threads))
     if way.vector:
-        machine = replace(Machine.of(Target.parse(way.target)), vector_bytes=way.vector)
-        monkeypatch.setattr(Machine, "of", staticmethod(lambda target: machine))
+        machine = replace(TargetFeatures.of(Target.parse(way.target)), vector_bytes=way.vector)
+        monkeypatch.setattr(TargetFeatures, "of", staticmethod(lambda target: machine))
     rng = np.random.default_rng(block)
     for n in lengths:
         size = case.size(n, block)
@@ -160,7 +160,7 @@ def wrong_lengths(name: str, dtype: str, way: Way, block: int, lengths: list[int
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    monkeypatch.setattr(cpu_stream, "LARGE", 1)
+    monkeypatch.setattr(nontemporal_stores, "LARGE", 1)
 
 
 LENGTHS = [1, 2, 5, 15, 16, 17, 31, 33, 48, 63, 64]

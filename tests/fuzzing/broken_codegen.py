@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from blocknb.codegen.cpu_ops import Code
+from blocknb.codegen.scalar_math.instructions import InstructionBuilder
 
-_right = Code.binary
+_right = InstructionBuilder.binary
 
 
 def wrong(self, instruction, a, b, element, width):
     return _right(self, instruction.replace("fadd", "fsub"), a, b, element, width)
 
 
-Code.binary = wrong
+InstructionBuilder.binary = wrong

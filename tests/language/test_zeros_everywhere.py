@@ -12,7 +12,7 @@ from kernels.base import Case
 
 import blocknb
 import blocknb.language as tl
-from blocknb.codegen.cpu_reduce import identity_of_places
+from blocknb.codegen.cpu.reduction_kinds import identity_of_places
 
 QUICK = ("eager", "cpu:haswell", "cpu", "simt sm_90a")
 

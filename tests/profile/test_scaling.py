@@ -18,7 +18,8 @@ from front import kind
 
 import blocknb
 from blocknb import passes
-from blocknb.codegen import cpu, cpu_parts, gpu
+from blocknb.codegen import cpu, gpu
+from blocknb.codegen.cpu import outlining
 from blocknb.errors import KernelError
 from blocknb.frontend.parse import Constant, parse
 from blocknb.profile import scaling
@@ -72,7 +73,7 @@ def superlinear(small: Counter, large: Counter) -> dict[tuple[str, int], tuple[i
 @pytest.mark.parametrize("target", ["sm_90a", "cpu"])
 @pytest.mark.parametrize("name", scaling.FAMILIES)
 def test_twice_the_statements_are_twice_the_work(name, target, monkeypatch):
-    monkeypatch.setattr(cpu_parts, "LINES", 100)  # so that both kernels are of many parts
+    monkeypatch.setattr(outlining, "LINES", 100)  # so that both kernels are of many parts
     work(name, 12, target)  # what is computed once for all is computed here
     small, large = work(name, 60, target), work(name, 120, target)
     assert superlinear(small, large) == {}

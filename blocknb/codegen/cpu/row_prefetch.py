@@ -1,0 +1,113 @@
+"""Software prefetch: while one program computes, the cache fetches the rows that the next program will load.
+
+A kernel over rows loads a row, computes for a while, and stores it, so the memory idles half of the time. A row is too short for the
+hardware prefetcher to run far ahead, and too long for out-of-order execution to reach the next one. So a later loop nest prefetches
+what will be loaded next time; a nest without accesses to arrays, if there is one. The distance is as far as this time's address lies
+from the last one, which needs no analysis. A wrong guess costs only the prefetch, which cannot fault. Source of the technique: Callahan,
+Kennedy & Porterfield, "Software prefetching" (ASPLOS 1991).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from blocknb.codegen.cpu import memory
+from blocknb.codegen.cpu.addresses import AddressAnalysis
+from blocknb.codegen.cpu.buffers import LINE
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.dataflow import Dataflow, identity
+from blocknb.codegen.cpu.fusion import FusionNode
+from blocknb.codegen.cpu.nests import cost
+from blocknb.codegen.cpu.uniformity import Strided, UniformityAnalysis
+from blocknb.codegen.cpu.vectors import VectorBody
+from blocknb.ir.core import Op, Value
+from blocknb.trace import Notes
+
+LEAST, MOST = 512, 1 << 17  # bytes of a tile: the processor sees fewer ahead, and more would evict the data in use
+LOADS = 3  # per block: the memory serves no more streams well
+COST = 3  # of a nest that has time for it
+
+
+def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
+    """Which nests of a block prefetch, and for which loads."""
+    best: dict[tuple[int, ...] | None, FusionNode] = {}  # of the nodes behind, by shape: the nest that has most time
+    hosts: list[tuple[Op, FusionNode]] = []
+    for node in reversed(nodes):
+        if node.is_group and node.shape in best:
+            hosts += [(op, best[node.shape]) for op in reversed(node.ops) if op.name == "load"]
+        if cost(node.ops) >= COST and (node.shape not in best or _leisure(node) >= _leisure(best[node.shape])):
+            best[node.shape] = node
+    found: dict[FusionNode, list[Op]] = {}
+    chosen = (pair for pair in reversed(hosts) if _worth(program, addresses, pair[0]))
+    for op, host in islice(chosen, LOADS):
+        found.setdefault(host, []).append(op)
+    return found
+
+
+def _worth(program: Dataflow, addresses: AddressAnalysis, op: Op) -> bool:
+    """Whether a load is contiguous, its address is known before its loops, and it differs each time."""
+    pointers = op.args[0]
+    size = math.prod(pointers.type.shape) * pointers.type.dtype.element.bytes
+    if not LEAST <= size <= MOST or not addresses.contiguous(op):
+        return False
+    leaves = [leaf for leaf, _ in program.leaves(pointers, identity(pointers.type.shape))]
+    return any(_moves(program, leaf) for leaf in leaves)
+
+
+def _moves(program: Dataflow, scalar: Value) -> bool:
+    op = program.definition.get(scalar)
+    return scalar not in program.func.params and (op is None or op.name != "const")
+
+
+def _leisure(node: FusionNode) -> tuple[bool, int]:
+    """Ranks nests by the time they have: first those that touch no array, then those that compute more."""
+    return all(op.name not in ("load", "store") for op in node.ops), cost(node.ops)
+
+
+class RowPrefetch:
+    """The prefetches of one loop nest. `steps` has, for each load, how far its next address lies from this one, in bytes."""
+
+    def __init__(self, ops: Sequence[Op], code: KernelBuilder, notes: Notes):
+        self.ops, self.code, self.notes = ops, code, notes
+        self.steps: dict[Op, str] = {}
+
+    def prepare(self, forms_at_origin: Callable[[], UniformityAnalysis]) -> None:
+        """Before all loops: stores where the tile begins, for the next time."""
+        c = self.code
+        for op in self.ops:
+            pointers = op.args[0]
+            form = forms_at_origin().of_operand(pointers)
+            if not isinstance(form, Strided) or form.step != pointers.type.dtype.element.bytes:
+                continue
+            slot = c.w.slot("i64", "before")
+            c.w.slots.append(f"  store i64 0, ptr {slot}")
+            before = c.w.value(f"load i64, ptr {slot}")
+            c.w.do(f"store i64 {form.base}, ptr {slot}")
+            step = c.i64("sub", form.base, before)
+            self.steps[op] = c.select(c.w.value(f"icmp eq i64 {before}, 0"), "0", step, "i64", 1)
+            self.notes(op, "prefetches the elements of the next program or iteration while this one computes")
+
+    def next_rows(self, forms: UniformityAnalysis) -> list[tuple[str, int]]:
+        """Where this row will lie next time, and the bytes of an element, for each load.
+
+        The version of a row that wraps around is not contiguous, and has no prefetches.
+        """
+        found = []
+        for op, step in self.steps.items():
+            if isinstance(form := forms.of_operand(op.args[0]), Strided):
+                found.append((self.code.i64("add", form.base, step), form.step))
+        return found
+
+    def fetch(self, rows: Sequence[tuple[str, int]], body: VectorBody) -> None:
+        """Prefetches the cache lines of one vector."""
+        c = self.code
+        for base, size in rows:
+            length = body.width * size
+            if length < LINE and body.number % (LINE // length):
+                continue
+            at = c.i64("add", base, c.i64("mul", body.position, str(size)))
+            for line in range(0, length, LINE):
+                place = memory.pointer(c, c.i64("add", at, str(line)) if line else at)
+                c.w.do(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")

@@ -1,0 +1,55 @@
+"""The status block of a launch, and the code that reads and writes it: the stop flag, and the first violation.
+
+The block holds 64-bit words: a stop flag, what went wrong, a bit for each argument that is read-only, the address of the report (see
+`codegen.report`), and, on a cache line of its own, the next program to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blocknb.codegen.text import Writer
+
+STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, STATUS_WORDS = 0, 1, 2, 3, 5, 6, 8, 16
+PROGRAM_IDS = ("%pid0", "%pid1", "%pid2")  # i32 registers
+
+VIOLATION = f"""
+define internal void @blocknb.violation(ptr %status, i64 %site, i64 %offset, i32 %pid0, i32 %pid1, i32 %pid2) noinline cold nounwind {{
+  %place = getelementptr i64, ptr %status, i64 {SITE}
+  %claim = cmpxchg ptr %place, i64 0, i64 %site seq_cst seq_cst
+  %first = extractvalue {{ i64, i1 }} %claim, 1
+  br i1 %first, label %report, label %done
+report:
+  %o = getelementptr i64, ptr %status, i64 {OFFSET}
+  store i64 %offset, ptr %o
+  %p = getelementptr i64, ptr %status, i64 {PROGRAM}
+  store i32 %pid0, ptr %p
+  %p1 = getelementptr i32, ptr %p, i64 1
+  store i32 %pid1, ptr %p1
+  %p2 = getelementptr i32, ptr %p, i64 2
+  store i32 %pid2, ptr %p2
+  store atomic i64 1, ptr %status release, align 8
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+def load_word(w: Writer, base: str, index: int) -> str:
+    """Loads the i64 number `index` behind a pointer."""
+    place = w.value(f"getelementptr inbounds i64, ptr {base}, i64 {index}")
+    return w.value(f"load i64, ptr {place}")
+
+
+def poll(w: Writer) -> None:
+    """Leaves the kernel if the stop flag is set."""
+    on = w.fresh("on")
+    flag = w.value("load volatile i64, ptr %status")
+    w.branch(w.value(f"icmp eq i64 {flag}, 0"), on, "leave")
+    w.place(on)
+
+
+def violation(w: Writer, site: str, index: str, ids: Sequence[str] = PROGRAM_IDS) -> None:
+    """Reports that a site (an i64, from 1) failed at element `index`."""
+    w.do(f"call void @blocknb.violation(ptr %status, i64 {site}, i64 {index}, i32 {', i32 '.join(ids)})")

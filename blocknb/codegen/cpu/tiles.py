@@ -1,0 +1,196 @@
+"""The tiles of a program in scratch memory: which buffer holds which tile, and for how long.
+
+Copies are the exception. A result takes the buffer of an operand that nothing reads any more, so `acc += x` and `acc = dot(a, b, acc)`
+work in place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from blocknb.codegen.cpu.buffers import Scratch, ScratchBuffer, strides_along
+from blocknb.codegen.cpu.builder import KernelBuilder
+from blocknb.codegen.cpu.dataflow import Dataflow, Index, identity
+from blocknb.codegen.cpu.scopes import BlockScope
+from blocknb.codegen.cpu.uniformity import Stored, Uniform, Uniformity
+from blocknb.codegen.scalar_math import casts
+from blocknb.codegen.scalar_math.register_types import SIZES, scratch_type
+from blocknb.ir.core import Op, Value
+from blocknb.language.types import Pointer
+
+
+class TileTail(NamedTuple):
+    """What a tile holds from position `end` (an i64) on: the scalar `value`. `end` is a multiple of `width`, or the tile's size."""
+
+    end: str
+    value: str
+    width: int
+
+
+def from_buffer(c: KernelBuilder, raw: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
+    """A register of `dtype` from what a buffer holds."""
+    value = casts.from_scratch(c, raw, buffer.dtype, width)
+    return (
+        value
+        if buffer.dtype == dtype or isinstance(dtype, Pointer)
+        else casts.cast(c, value, buffer.dtype, dtype, width)
+    )
+
+
+def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, width: int) -> str:
+    """What a buffer holds for a register of `dtype`."""
+    if buffer.dtype != dtype and not isinstance(dtype, Pointer):
+        value = casts.cast(c, value, dtype, buffer.dtype, width)
+    return casts.to_scratch(c, value, buffer.dtype, width)
+
+
+class TileBuffers:
+    """The buffers of the tiles. `scopes` are the blocks around the op at hand, the innermost last.
+
+    `tails` has the tiles whose buffer is not written beyond the end of their row.
+    """
+
+    def __init__(self, program: Dataflow, code: KernelBuilder, scratch: Scratch):
+        self.program, self.code, self.scratch = program, code, scratch
+        self.buffers: dict[Value, ScratchBuffer] = {}
+        self.tails: dict[Value, TileTail] = {}
+        self.scopes: list[BlockScope] = []
+        self._temporaries: list[ScratchBuffer] = []
+
+    @property
+    def scope(self) -> BlockScope:
+        """The innermost block."""
+        return self.scopes[-1]
+
+    # -- buffers ---------------------------------------------------------------------------------------------------------
+
+    def allocate(
+        self,
+        shape: tuple[int, ...],
+        dtype: Any,
+        axis: int | None = None,
+        panel: tuple[int, int, int] | None = None,
+        value: Value | None = None,
+    ) -> ScratchBuffer:
+        """A buffer whose fastest axis is `axis` (default: row-major). `value` is the first value in it, if it is known."""
+        size = SIZES[scratch_type(dtype)] * math.prod(shape)
+        maker = self.program.definition[value] if value else self.scope.at_hand
+        return ScratchBuffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
+
+    def hold(self, holder: Hashable, buffer: ScratchBuffer) -> None:
+        """Keeps a buffer for a holder; a value becomes a tile that it holds."""
+        buffer.holders.add(holder)
+        if isinstance(holder, Value):
+            self.buffers[holder] = buffer
+
+    def drop(self, holder: Hashable, buffer: ScratchBuffer) -> None:
+        """Frees a buffer if it has no other holder."""
+        buffer.holders.discard(holder)
+        if not buffer.holders:
+            self.scratch.free(buffer.offset)
+
+    def temporary(self, shape: tuple[int, ...], dtype: Any, panel: tuple[int, int, int] | None = None) -> ScratchBuffer:
+        """A buffer that is free again after the node at hand."""
+        buffer = self.allocate(shape, dtype, None, panel)
+        self._temporaries.append(buffer)
+        return buffer
+
+    def keep(self, buffer: ScratchBuffer) -> None:
+        """Makes a temporary buffer an ordinary one."""
+        if buffer in self._temporaries:
+            self._temporaries.remove(buffer)
+
+    def free_temporaries(self) -> None:
+        """Frees the buffers of the node at hand."""
+        for buffer in self._temporaries:
+            self.scratch.free(buffer.offset)
+        self._temporaries = []
+
+    def release(self) -> None:
+        """Frees the buffers of tiles that nothing after the node at hand reads."""
+        scope = self.scope
+        for value in [v for v in self.buffers if v in scope.local]:
+            if scope.last_use(self.program, value) <= scope.now:
+                self.drop(value, self.buffers.pop(value))
+
+    def leave(self) -> None:
+        """Ends the innermost block and frees what it holds."""
+        scope = self.scopes.pop()
+        for value in list(self.buffers):
+            if value in scope.local:
+                self.drop(value, self.buffers.pop(value))
+        self.free_temporaries()
+
+    # -- reuse -----------------------------------------------------------------------------------------------------------
+
+    def take(self, value: Value, reader: Sequence[Op]) -> ScratchBuffer | None:
+        """The buffer of a value, if `reader` is the last to read it, now, and at the index at which it writes; else None."""
+        scope, buffer = self.scope, self.buffers.get(value)
+        if buffer is None or value not in scope.local or buffer.panel is not None:
+            return None
+        if any(isinstance(h, Value) and h is not value for h in buffer.holders):
+            return None
+        for use in self.program.uses.get(value, ()):
+            when = scope.when.get(use.op, -1)
+            if when > scope.now or (
+                when == scope.now and (use.op not in reader or use.at != identity(value.type.shape))
+            ):
+                return None
+        return buffer
+
+    def free_home(self, home: ScratchBuffer, argument: Value, reader: Sequence[Op]) -> bool:
+        """Whether the buffer of a loop-carried tile may take its next value: nothing needs the old one (`argument`) any more."""
+        if argument in self.buffers:
+            return self.take(argument, reader) is home
+        return not any(isinstance(h, Value) for h in home.holders)
+
+    # -- addresses -------------------------------------------------------------------------------------------------------
+
+    def base(self, buffer: ScratchBuffer) -> str:
+        """The pointer to a buffer."""
+        return self.code.w.value(f"getelementptr inbounds i8, ptr %scratch, i64 {buffer.offset}")
+
+    def element(self, buffer: ScratchBuffer, offset: str) -> str:
+        """The pointer to the element at an i64 offset."""
+        return self.code.w.value(f"getelementptr inbounds {buffer.element}, ptr {self.base(buffer)}, i64 {offset}")
+
+    def row_start(
+        self, buffer: ScratchBuffer, index: Index, axis: int | None, counters: Mapping[int, str]
+    ) -> tuple[str, int]:
+        """The pointer to the element at position 0 of the row, and the stride along the row in elements."""
+        c = self.code
+        step, offset = 0, "0"
+        for loop, stride in zip(index, buffer.strides, strict=True):
+            if loop is None or not stride:
+                continue
+            if loop == axis:
+                step += stride
+            else:
+                term = c.i64("mul", counters[loop], str(stride))
+                offset = term if offset == "0" else c.i64("add", offset, term)
+        return self.element(buffer, offset), step
+
+    def row_form(self, value: Value, index: Index, axis: int | None, counters: Mapping[int, str]) -> Uniformity:
+        """How a tile in scratch varies along the vector loop."""
+        buffer = self.buffers[value]
+        base, step = self.row_start(buffer, index, axis, counters)
+        if step:
+            return Stored(base, step, buffer)
+        raw = self.code.w.value(f"load {buffer.element}, ptr {base}")
+        return Uniform(from_buffer(self.code, raw, buffer, value.type.dtype, 1))
+
+    def contiguous_bytes(self, value: Value, loop: int) -> int:
+        """The bytes of an element if the stored tiles that a value is made of are contiguous along a loop.
+
+        A tile that varies along one loop only does not count: the other loops find one element for all positions.
+        """
+        total = 0
+        if value.type.shape:
+            for leaf, index in self.program.leaves(value, identity(value.type.shape)):
+                if (buffer := self.buffers.get(leaf)) is None or sum(i is not None for i in index) < 2:
+                    continue
+                if any(i == loop and s == 1 for i, s in zip(index, buffer.strides, strict=True)):
+                    total += SIZES[buffer.element]
+        return total

@@ -1,0 +1,124 @@
+"""Single LLVM instructions on `<W x T>` for any width W including 1: arithmetic, selects, conversions, intrinsics and helper functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from blocknb.codegen.text import Writer, vector_type
+from blocknb.target import Target
+
+Define = Callable[[str, str, int], str]  # (name, element, width) -> the definition of a helper function
+
+
+@dataclass(frozen=True)
+class TargetFeatures:
+    """What code generation asks of a target: the bytes of a vector that it writes and of the widest vector register, fused multiply-add,
+    fp16 conversion, rounding, mask registers."""
+
+    vector_bytes: int
+    register_bytes: int
+    fma: bool
+    f16c: bool
+    sse41: bool
+    avx512: bool
+
+    @staticmethod
+    def of(target: Target) -> TargetFeatures:
+        avx512 = target.has("avx512f") and target.has("avx512vl") and target.has("avx512bw") and target.has("avx512dq")
+        bits = target.vector_bits
+        if bits == 512 and (not avx512 or target.has("prefer-256-bit")):
+            bits = 256
+        return TargetFeatures(bits // 8, bits // 8, target.has("fma"), target.has("f16c"), target.has("sse4.1"), avx512)
+
+
+class InstructionBuilder:
+    """Writes instructions with a Writer for a machine; `helpers` has the definitions of the functions that the code calls, by name."""
+
+    def __init__(self, writer: Writer, machine: TargetFeatures, helpers: dict[str, str]):
+        self.w, self.machine, self.helpers = writer, machine, helpers
+        self.bitwise: set[str] = set()  # values that may come out of and, or, xor: see `select`
+
+    # -- small things ----------------------------------------------------------------------------------------------------
+
+    def splat(self, scalar: str, element: str, width: int) -> str:
+        """A scalar in every lane."""
+        if width == 1:
+            return scalar
+        if not scalar.startswith("%"):
+            return f"splat ({element} {scalar})"
+        ty = vector_type(element, width)
+        first = self.w.value(f"insertelement {ty} poison, {element} {scalar}, i64 0")
+        return self.w.value(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")
+
+    def iota(self, element: str, width: int, step: int = 1) -> str:
+        """The vector 0, step, 2 step, ... as a constant operand."""
+        bits = int(element[1:])
+        wrap = (1 << bits) - 1
+        return "0" if width == 1 else "<" + ", ".join(f"{element} {(i * step) & wrap}" for i in range(width)) + ">"
+
+    def any(self, mask: str, width: int) -> str:
+        """Whether any lane of an <width x i1> is set, as i1."""
+        if width == 1:
+            return mask
+        return self.w.value(f"call i1 @llvm.vector.reduce.or.v{width}i1(<{width} x i1> {mask})")
+
+    def intrinsic(self, name: str, element: str, width: int, *operands: str, result: str = "") -> str:
+        """Calls an elementwise intrinsic such as llvm.sqrt; all operands have the type of the first."""
+        ty = vector_type(element, width)
+        suffix = {"float": "f32", "double": "f64"}.get(element, element)
+        suffix = suffix if width == 1 else f"v{width}{suffix}"
+        made = self.w.value(f"call {result or ty} @llvm.{name}.{suffix}({', '.join(f'{ty} {o}' for o in operands)})")
+        return self._noted(made, name in ("fabs", "copysign"))
+
+    def fma(self, a: str, b: str, c: str, element: str, width: int) -> str:
+        """a * b + c, fused where the machine can: for polynomials and dot products."""
+        return self.intrinsic("fma" if self.machine.fma else "fmuladd", element, width, a, b, c)
+
+    def binary(self, instruction: str, a: str, b: str, element: str, width: int) -> str:
+        """An instruction on two operands."""
+        made = self.w.value(f"{instruction} {vector_type(element, width)} {a}, {b}")
+        return self._noted(made, instruction in ("and", "or", "xor"))
+
+    def i64(self, instruction: str, a: str, b: str) -> str:
+        """An instruction on two i64 scalars: addresses, counters and sizes."""
+        return self.binary(instruction, a, b, "i64", 1)
+
+    def select(self, condition: str, a: str, b: str, element: str, width: int) -> str:
+        """Elements of `a` where the condition holds, of `b` elsewhere.
+
+        LLVM 22 makes one masked vpternlog of bitwise operations and a select between their result and one of their operands, and
+        confuses the operands where a constant is among them; a fence, which is no instruction, keeps the two apart.
+        """
+        if self.machine.avx512 and width > 1:
+            a, b = (self._fenced(x, element, width) if x in self.bitwise else x for x in (a, b))
+        ty = vector_type(element, width)
+        return self.w.value(f"select {vector_type('i1', width)} {condition}, {ty} {a}, {ty} {b}")
+
+    def _fenced(self, x: str, element: str, width: int) -> str:
+        as_float = {"i32": "float", "i64": "double", "float": "float", "double": "double"}.get(element)
+        if as_float is None:  # masks of vpternlog have a bit for 32 or 64 bits
+            return x
+        ty, suffix = vector_type(as_float, width), {"float": "f32", "double": "f64"}[as_float]
+        bits = x if element == as_float else self.w.value(f"bitcast {vector_type(element, width)} {x} to {ty}")
+        kept = self.w.value(f"call {ty} @llvm.arithmetic.fence.v{width}{suffix}({ty} {bits})")
+        return kept if element == as_float else self.w.value(f"bitcast {ty} {kept} to {vector_type(element, width)}")
+
+    def _noted(self, made: str, bitwise: bool) -> str:
+        if bitwise:
+            self.bitwise.add(made)
+        return made
+
+    def convert(self, instruction: str, x: str, source: str, target: str, width: int) -> str:
+        """A conversion instruction, such as trunc or bitcast."""
+        made = self.w.value(f"{instruction} {vector_type(source, width)} {x} to {vector_type(target, width)}")
+        return self._noted(made, instruction == "bitcast" and x in self.bitwise)
+
+    def helper(self, name: str, define: Define, element: str, width: int, x: str, result: str = "") -> str:
+        """Calls the helper function `name` of one operand, defining it on first use by `define(full name, element, width)`."""
+        full = f"blocknb.{name}.{element}.{width}"
+        if full not in self.helpers:
+            self.helpers[full] = ""  # its place is before that of the functions it calls
+            self.helpers[full] = define(full, element, width)
+        made = self.w.value(f"call {vector_type(result or element, width)} @{full}({vector_type(element, width)} {x})")
+        return self._noted(made, True)  # it is inlined
