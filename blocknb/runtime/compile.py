@@ -238,7 +238,6 @@ _PIECES = (
     "blocknb.runtime.job",
     "blocknb.analysis.affine",
     "blocknb.layouts.convert",
-    "blocknb.codegen.gpu_memory",
     "blocknb.codegen.gpu",
     "blocknb.passes.assign",
 )
