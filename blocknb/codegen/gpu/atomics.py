@@ -65,42 +65,37 @@ class Atomics(Lowering):
     @lowers("atomic", "atomic_cas")
     def atomic(self, op: Op) -> None:
         """The atomic, with its old values in registers or in the buffer that the op has."""
-        pointer, *operands = global_operands(op)
+        pointer = global_operands(op)[0]
         layout = pointer.type.layout if pointer.type.shape else None
         acquires, releases = orders(op)
         element = layout.register_indices if layout is not None else (0,)
         own = {element.index(i) for i in element}  # replicas of an element in other registers make no step
         steps = [registers for registers in accesses(self.facts, op) if own.issuperset(registers)]
-        vector = any(len(registers) > 1 for registers in steps)  # `red` on a vector does not acquire
-        several = len(steps) > 1 or not self.is_one_instruction(op) or (vector and acquires)
-        fenced = (acquires or releases) and several
+        fenced = (acquires or releases) and self.takes_several(op, steps, acquires)
+        kind, used = op.attrs.get("kind", "cas"), not op.results or op.result in self.users
+        semantics = "relaxed" if fenced else SEMANTICS[acquires, releases]
+        form = AtomicStep(kind, pointer.type.dtype.element, op.attrs["scope"], semantics, used)
         if fenced and releases:
             self.fence(op)
-        form = AtomicStep(
-            op.attrs.get("kind", "cas"),
-            pointer.type.dtype.element,
-            op.attrs["scope"],
-            "relaxed" if fenced else SEMANTICS[acquires, releases],
-            not op.results or op.result in self.users,
-        )
         owner = self.threads.owner(layout)
-        old = self.steps(op, form, operands[: 1 if op.name == "atomic" else 2], steps, owner)
+        old = self.steps(op, form, steps, owner)
         if fenced and acquires:
             self.fence(op)
-        if not form.used:
-            return
-        if op.results:
-            self.registers.set(
-                op.result, [self.from_word(old[element.index(i)], op.result.type.dtype) for i in element]
-            )
-        else:
+        if used and op.results:
+            dtype = op.result.type.dtype
+            self.registers.set(op.result, [self.from_word(old[element.index(i)], dtype) for i in element])
+        elif used:
             self.publish(op, old, owner)
 
-    def steps(
-        self, op: Op, form: AtomicStep, values: Sequence[Value], steps: Sequence[tuple[int, ...]], owner: str
-    ) -> dict[int, str]:
+    def takes_several(self, op: Op, steps: Sequence[tuple[int, ...]], acquires: bool) -> bool:
+        """Whether a thread takes several instructions, or one that cannot order itself: `red` on a vector does not acquire."""
+        vector = any(len(registers) > 1 for registers in steps)
+        return len(steps) > 1 or not self.is_one_instruction(op) or (vector and acquires)
+
+    def steps(self, op: Op, form: AtomicStep, steps: Sequence[tuple[int, ...]], owner: str) -> dict[int, str]:
         """Issues the atomics of the given registers, and returns the old values by register."""
-        pointer, mask = global_operands(op)[0], mask_of(op)
+        (pointer, *operands), mask = global_operands(op), mask_of(op)
+        values = operands[: 1 if op.name == "atomic" else 2]
         old: dict[int, str] = {}
         for registers in steps:
             r = registers[0]

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from blocknb.codegen.gpu.carried_words import CarriedWords, WordCarrying
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
+from blocknb.codegen.gpu.loop_values import CarriedWords, UnsetSums, WordCarrying
 from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
-from blocknb.codegen.gpu.unset_sums import UnsetSums
 from blocknb.ir.core import Block, Op, Value
 
 

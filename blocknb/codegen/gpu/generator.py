@@ -13,13 +13,12 @@ from blocknb.codegen.gpu.async_copies import AsyncCopies, PostponedCopies, movin
 from blocknb.codegen.gpu.atomics import Atomics
 from blocknb.codegen.gpu.blocks import BlockLowering
 from blocknb.codegen.gpu.buffers import Buffers
-from blocknb.codegen.gpu.carried_words import WordCarrying
-from blocknb.codegen.gpu.combine import Combiner
 from blocknb.codegen.gpu.control import ControlFlow
 from blocknb.codegen.gpu.fma_dot import FmaDot
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.lazy_ops import LazyOps
 from blocknb.codegen.gpu.lookahead import Lookahead
+from blocknb.codegen.gpu.loop_values import UnsetSums, WordCarrying
 from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.math import ElementwiseMath
 from blocknb.codegen.gpu.mbarriers import Mbarriers
@@ -29,7 +28,7 @@ from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.moves import Moves
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.piece_loops import PieceLoops
-from blocknb.codegen.gpu.reductions import Reductions
+from blocknb.codegen.gpu.reductions import Combiner, Reductions
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lower, table
 from blocknb.codegen.gpu.rematerialization import RematerializationPlan, Rematerializer
@@ -42,7 +41,6 @@ from blocknb.codegen.gpu.strip_mining import StripMining
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.gpu.tma import TensorCopies, TensorMapMaker
-from blocknb.codegen.gpu.unset_sums import UnsetSums
 from blocknb.codegen.gpu.warp_shuffles import WarpShuffles
 from blocknb.codegen.gpu.wgmma import WgmmaDot
 from blocknb.codegen.module import Module

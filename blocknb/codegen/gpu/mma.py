@@ -29,12 +29,7 @@ class MatrixProducts(Lowering):
     """Lowers dots: by the instruction that the IR names, else by multiply-adds."""
 
     def __init__(
-        self,
-        text: TextWriter,
-        registers: Registers,
-        postponed: PostponedCopies,
-        asynchronous: WgmmaDot,
-        plain: FmaDot,
+        self, text: TextWriter, registers: Registers, postponed: PostponedCopies, asynchronous: WgmmaDot, plain: FmaDot
     ):
         self.text, self.registers, self.postponed = text, registers, postponed
         self.asynchronous, self.plain = asynchronous, plain

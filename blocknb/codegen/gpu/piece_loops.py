@@ -84,12 +84,7 @@ class PieceLoop:
     """A loop over pieces while it is emitted. `values` are what it carries, at the head of an iteration."""
 
     def __init__(
-        self,
-        text: TextWriter,
-        loops: OpenLoops,
-        bases: tuple[int, ...],
-        first: int,
-        carried: Sequence[tuple[str, str]],
+        self, text: TextWriter, loops: OpenLoops, bases: tuple[int, ...], first: int, carried: Sequence[tuple[str, str]]
     ):
         self.text, self.loops, self.bases, self.first, self.carried = text, loops, bases, first, carried
         self.counter, self.values = text.name(), [text.name() for _ in carried]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from blocknb.codegen.gpu.casts import cast
-from blocknb.codegen.gpu.combine import Combiner, Values
-from blocknb.codegen.gpu.element_types import llvm_type
+from blocknb.codegen.gpu.element_types import constant, llvm_type
+from blocknb.codegen.gpu.math import ElementwiseMath
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lowering, lowers
@@ -20,7 +20,27 @@ from blocknb.errors import CompilerBug
 from blocknb.ir.core import Op, Value
 from blocknb.language import types as t
 
+Values = tuple[str, ...]  # one name for each operand
 CHAIN = 8  # products that a thread adds one after another; several chains hide the latency of each
+
+
+class Combiner:
+    """Writes the combine blocks of reductions and scans."""
+
+    def __init__(self, registers: Registers, math: ElementwiseMath):
+        self.registers, self.math = registers, math
+
+    def combined(self, op: Op, a: Values, b: Values) -> Values:
+        """The combine block of `op` on two sets of values."""
+        block = op.blocks[0]
+        names = dict(zip(block.args, (*a, *b), strict=True))
+        for inner in block.ops[:-1]:
+            if inner.name == "const":
+                names[inner.result] = constant(inner.attrs["value"], inner.result.type.dtype)
+            else:
+                operands = tuple(names[x] if x in names else self.registers.reg(x) for x in inner.args)
+                names[inner.result] = self.math.apply(inner, operands)
+        return tuple(names[x] for x in block.terminator.args)
 
 
 class Reductions(Lowering):

@@ -101,11 +101,13 @@ class Registers:
             if missing:
                 todo += reversed(missing)
                 continue
-            with text.writing(text.sink if chunk is None else chunk, dbg):
-                name = compute(op, value, index)
-                if chunk is None:
-                    text.remember(self.names[value], index, name)
-                self.names[value][index] = name
+            saved, text.dbg = (text.sink, text.dbg), dbg  # not by `writing`: this is the hot path
+            if chunk is not None:
+                text.sink = chunk
+            self.names[value][index] = name = compute(op, value, index)
+            if chunk is None:
+                text.remember(self.names[value], index, name)
+            text.sink, text.dbg = saved
 
     def first_equal(self, value: Value, index: int) -> int:
         """The first register that holds what register `index` does. Masks are constant over groups of elements."""

@@ -53,19 +53,19 @@ class RematerializationPlan:
         roots: dict[Value, Value] = {}  # the one row from which a value is computed
         shared = set(func.params)
         for op in func.body.ops:
-            if len(op.results) == 1 and isinstance(op.result.type, Tile) and is_shared(op, shared):
+            if is_shared(op, shared):
                 shared.add(op.result)
             if op.name == "load" and stays_packed(op, facts) and op.result not in streamed:
                 self.loads.add(op.result)
                 roots[op.result] = op.result
-            elif op.name == "reduce" and any(x in self.values or x in self.after for x in op.args):
+            elif op.name == "reduce" and not (self.values | self.after).isdisjoint(op.args):
                 self.reductions.add(op)
             elif OPS[op.name].pure and len(op.results) == 1:
                 rows = {roots[x] for x in op.args if x in roots}
-                if len(rows) == 1 and is_repeatable(op) and all(x in roots or x in shared for x in op.args):
+                if len(rows) == 1 and is_repeatable(op) and roots.keys() | shared >= {*op.args}:
                     self.values.add(op.result)
                     roots[op.result] = rows.pop()
-                elif rows or any(x in self.after for x in op.args):
+                elif rows or not self.after.isdisjoint(op.args):
                     self.after.add(op.result)
 
 
@@ -122,6 +122,8 @@ def stays_packed(load: Op, facts: Facts) -> bool:
 
 def is_shared(op: Op, shared: set[Value]) -> bool:
     """Whether the result of an op takes few registers however long the row is: a number that the row shares, or a mask."""
+    if len(op.results) != 1 or not isinstance(op.result.type, Tile):
+        return False
     kind = op.result.type
     if not kind.shape or kind.dtype == t.int1 or kind.layout.num_registers <= FEW or op.name in ("const", "splat"):
         return True

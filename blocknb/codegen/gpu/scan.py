@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blocknb.codegen.gpu.combine import Combiner, Values
 from blocknb.codegen.gpu.element_types import llvm_type
+from blocknb.codegen.gpu.reductions import Combiner, Values
 from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
