@@ -1,4 +1,4 @@
-"""What GPU code generation makes of a kernel."""
+"""The result of the GPU code generator."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from blocknb.trace import Note
 
 @dataclass(frozen=True)
 class Module:
-    """LLVM text and how to launch it: the kernel's name, bytes of dynamic shared memory, threads a program (along a CTA's x axis), and
-    how many programs a CTA may have (along its y axis).
+    """LLVM text and how to launch it: the kernel's name (`entry`), bytes of dynamic shared memory, threads per program (along a CTA's x
+    axis), and how many programs a CTA may have (along its y axis).
 
-    Behind the kernel's own parameters come, if it `reports`, the report (see `report`), and for each argument in `extents` the lowest
-    address of its array and in how many bytes from there an element may begin, if it is `persistent` the launch's grid (x, y, z: i32; the
-    grid that the hardware sees is of as many CTAs as fit, along x), and the tensor maps (`maps`). `sites` are what records refer to.
-    `notes` say what was done because the kernel is long, and `select` is how hard LLVM's back end shall try (see `llvm.compile_cuda`).
+    Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
+    the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
+    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer
+    to `sites`. `notes` are decisions about long kernels and big tiles, and `select` is the optimization level of LLVM's back end (see
+    `llvm.compile_cuda`).
     """
 
     text: str

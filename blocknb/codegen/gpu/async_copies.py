@@ -39,7 +39,7 @@ def moving_addresses(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
 
 
 class PostponedCopies:
-    """The copies that the next MMA begins, in order. `urgent` says that the next iteration reads what is being copied."""
+    """The copies that the next MMA begins, in order. They are `urgent` if the next iteration already reads what they copy."""
 
     def __init__(self, text: TextWriter, lookahead: Lookahead):
         self.text, self.lookahead = text, lookahead
@@ -89,10 +89,10 @@ class AsyncCopies(Lowering):
     @lowers("slot")
     def slot(self, op: Op) -> None:
         """Computes what is added to the offset of a circular buffer for a stage."""
-        ring, index = op.args
-        self.postponed.urgent = ring.type.slots < 3
-        self.buffers.offsets[op.result] = self.buffers.offsets[ring]
-        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {ring.type.slot.bytes}"
+        buffer, index = op.args
+        self.postponed.urgent = buffer.type.slots < 3
+        self.buffers.offsets[op.result] = self.buffers.offsets[buffer]
+        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.slot.bytes}"
         self.buffers.slots[op.result] = self.text.emit(distance)
 
     @lowers("commit")

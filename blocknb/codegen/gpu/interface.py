@@ -1,4 +1,4 @@
-"""The launch interface of a kernel: its own parameters and the hidden ones behind them.
+"""The launch interface of a kernel: its own parameters, then the hidden ones.
 
 The hidden parameters are the report and the extents of arrays (see `reports`), the grid of a persistent kernel, and tensor maps (see
 `tma`).

@@ -124,8 +124,8 @@ class UnsetSums:
         return found
 
     def ops_with(self, value: Value) -> int:
-        """How many ops compute with a tile and with what comes of it. Each vector that they take counts too: it needs registers beside the
-        sums."""
+        """How many ops compute with a tile and with what comes of it. Each vector that they take counts too: it needs registers in addition
+        to the sums."""
         todo, seen = [value], set[Op]()
         vectors = set[Value]()
         while todo:

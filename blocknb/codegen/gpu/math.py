@@ -153,6 +153,7 @@ def pointer_add(text: TextWriter, names: tuple[str, ...], element: ElementType, 
 
 
 def _saturated(text: TextWriter, index: str, farthest: int) -> str:
+    """An index, clamped to `farthest` in both directions."""
     least = text.call("i64", "llvm.smin.i64", ("i64", index), ("i64", str(farthest)))
     return text.call("i64", "llvm.smax.i64", ("i64", least), ("i64", str(-farthest)))
 

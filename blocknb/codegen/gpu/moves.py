@@ -65,10 +65,12 @@ class Moves(Lowering):
         size = buffer.type.shape[axis]
         over = low + size.bit_length() - 1  # where the axes before this one begin in the buffer
 
-        def beside(place: int) -> int:
+        def without_axis(place: int) -> int:
             return place >> high << over | place & (1 << low) - 1
 
-        thread = self.threads.thread_index([beside(b) for b in layout.lane], [beside(b) for b in layout.warp])
+        thread = self.threads.thread_index(
+            [without_axis(b) for b in layout.lane], [without_axis(b) for b in layout.warp]
+        )
         kind = llvm_type(index.type.dtype)
         words: Words = {}
         for register, place in enumerate(layout.register_indices):
@@ -76,7 +78,7 @@ class Moves(Lowering):
             if kind != "i32":
                 wanted = self.text.emit(f"{'trunc' if kind == 'i64' else 'zext'} {kind} {wanted} to i32")
             at = self.text.emit(f"shl i32 {self.text.emit(f'and i32 {wanted}, {size - 1}')}, {low}")
-            at = self.text.emit(f"or i32 {at}, {self.text.emit(f'xor i32 {thread}, {beside(place)}')}")
+            at = self.text.emit(f"or i32 {at}, {self.text.emit(f'xor i32 {thread}, {without_axis(place)}')}")
             pointer = self.buffers.start(buffer)
             pointer = self.text.emit(f"getelementptr i{bits}, ptr addrspace(3) {pointer}, i32 {at}")
             words[(register,)] = self.text.load_words(pointer, 3, 1, bits)[0]

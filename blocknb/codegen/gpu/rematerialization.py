@@ -90,7 +90,7 @@ class Rematerializer:
             self.disguise(value, zero)
 
     def disguise(self, value: Value, zero: str) -> None:
-        """Gives the words of a row new names, behind an instruction that ptxas cannot remove."""
+        """Gives the words of a row new names, by an instruction that ptxas cannot remove."""
         text, registers = self.text, self.registers
         op, _, dbg, compute = registers.lazy[value]
         loaded = self.words.setdefault(value, registers.words[value])

@@ -1,6 +1,6 @@
 """Lowers what a kernel reports: records in a buffer that the launch reads afterwards.
 
-The kernel gets the buffer, and in checked mode the extents of arrays, as hidden parameters behind its own. A fault must not trap, since a
+The kernel gets the buffer, and in checked mode the extents of arrays, as hidden parameters after its own. A fault must not trap, since a
 trap destroys the context, and printing must not go to the output of the process, which no notebook shows. The threads that own elements
 with something to report take numbers from a counter, each for itself and out of line. The reader restores the order by the *event*, which
 counts what a program has reported and is the same in all of its threads.
@@ -32,9 +32,9 @@ class Reports(Lowering):
         """Records the elements that are printed."""
         event = self.next_event()
         for i, site in enumerate(prints(op)):
-            told = op.args[i] if op.args else None
+            value = op.args[i] if op.args else None
             number = self.interface.add_site(site)
-            self.tell("print", number, event, told, [""] if told is None else [""] * num_registers(told))
+            self.report("print", number, event, value, [""] if value is None else [""] * num_registers(value))
 
     @lowers("assert")
     def check(self, op: Op) -> None:
@@ -42,7 +42,7 @@ class Reports(Lowering):
         event, (condition,) = self.next_event(), op.args
         bad = [self.text.emit(f"xor i1 {name}, true") for name in self.registers.regs(condition)]
         number = self.interface.add_site(Assertion(op.loc, op.attrs["message"], condition.type.shape))
-        self.tell("assert", number, event, condition, bad)
+        self.report("assert", number, event, condition, bad)
 
     @lowers("outside")
     def outside(self, op: Op) -> None:
@@ -50,7 +50,7 @@ class Reports(Lowering):
         event, (pointer, bad), argument = self.next_event(), op.args, op.attrs["argument"]
         site = Access(op.loc, op.attrs["action"], argument, pointer.type.dtype.element.bytes)
         number = self.interface.add_site(site)
-        self.tell("outside", number, event, pointer, self.registers.regs(bad), argument)
+        self.report("outside", number, event, pointer, self.registers.regs(bad), argument)
 
     def next_event(self) -> str:
         """The number of this event, an i32."""
@@ -65,7 +65,7 @@ class Reports(Lowering):
         self.text.do("store i32 0, ptr %event, align 4")
         return "%event"
 
-    def tell(
+    def report(
         self, kind: str, site: int, event: str, value: Value | None, on: Sequence[str], argument: int | None = None
     ) -> None:
         """Records each element whose register in `on` (an i1; "": always) is true. The thread that owns it does."""
@@ -83,7 +83,7 @@ class Reports(Lowering):
         self.text.do(f"br i1 {some}, label %{label}, label %{done}" if guarded else f"br label %{label}")
         self.text.open_chunk()
         self.text.start(label)
-        words = self.head(site, event)
+        words = self.identity(site, event)
         for r, condition in zip(chosen, conditions, strict=True):
             bits = self.payload(value, r, argument) if kind != "assert" else "0"
             index = self.text.emit(f"xor i32 {thread}, {element[r]}") if element[r] else thread
@@ -93,7 +93,7 @@ class Reports(Lowering):
         self.text.start(done)
         self.text.open_chunk()
 
-    def head(self, site: int, event: str) -> tuple[str, str, str]:
+    def identity(self, site: int, event: str) -> tuple[str, str, str]:
         """Site and event, program x and y, and program z (an i32)."""
         x, y, z = (self.threads.place("program_id", axis) for axis in range(3))
         return pair(self.text, str(site), event), pair(self.text, x, y), z

@@ -63,12 +63,14 @@ def _reduced(f: Function) -> tuple[Lanes, Lanes]:
 
 
 def _either(f: Function, small: Lanes, large: Lanes) -> Lanes:
+    """The phi of the two ways to reduce the argument."""
     return Lanes(
         f, small.kind, f.code.w.value(f"phi {f.type(small.kind)} [ {small.text}, %entry ], [ {large.text}, %large ]")
     )
 
 
 def _quadrant(f: Function, r: Lanes, n: Lanes) -> Lanes:
+    """The sine of n quarter turns and r."""
     z = r * r
     sine = f.fma(z * r, f.polynomial(z, cpu_exact.SIN_SINGLE if f.single else cpu_exact.SIN), r)
     cosine = f.fma(z * z, f.polynomial(z, cpu_exact.COS_SINGLE if f.single else cpu_exact.COS), f.fma(z, -0.5, 1.0))

@@ -173,7 +173,7 @@ class WgmmaDot(Lowering):
 
 
 def ops_around_mma(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """The ops of a block in the order of the text. A pure op before a loop that leaves wgmma in flight moves behind the loop, before the
+    """The ops of a block in the order of the text. A pure op before a loop that leaves wgmma in flight moves below the loop, above the
     wait, if the loop does not need it: the loop begins earlier, and no register holds the result meanwhile."""
     end = next((i for i, op in enumerate(ops) if op.name == "dot_wait"), 0)
     loops = (i for i, op in enumerate(ops[:end]) if op.name == "for" and {*op.results} & {*ops[end].args})
