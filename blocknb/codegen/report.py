@@ -46,7 +46,7 @@ Arrays = Mapping[int, tuple[str, int, int, int]]
 
 
 @dataclass(frozen=True)
-class Record:
+class ReportRecord:
     """One record, its words taken apart."""
 
     site: int
@@ -76,13 +76,13 @@ def counted(words: np.ndarray, kind: str) -> int:
     return min(int(words[region.counter]), region.room)
 
 
-def records(words: np.ndarray, kind: str) -> list[Record]:
+def records(words: np.ndarray, kind: str) -> list[ReportRecord]:
     """The records of a kind."""
     region, count = REGIONS[kind], counted(words, kind)
     table = words[region.first : region.first + RECORD * count].reshape(count, RECORD)
     low, high = (table[:, :3] & 0xFFFFFFFF).tolist(), (table[:, :3] >> 32 & 0xFFFFFFFF).tolist()
     return [
-        Record(a[0], b[0], (a[1], b[1], a[2]), b[2], payload)
+        ReportRecord(a[0], b[0], (a[1], b[1], a[2]), b[2], payload)
         for a, b, payload in zip(low, high, table[:, 3].tolist(), strict=True)
     ]
 

@@ -10,6 +10,6 @@ A thread holds its part of a tile in registers, one LLVM value each; a scalar ha
 """
 
 from blocknb.codegen.gpu.generator import generate
-from blocknb.codegen.module import Module
+from blocknb.codegen.gpu.module import GpuModule
 
-__all__ = ["Module", "generate"]
+__all__ = ["GpuModule", "generate"]

@@ -10,7 +10,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.layouts.linear import Layout
 
 
-class Addresses:
+class AccessAddresses:
     """Finds the registers of a pointer tile that hold nearby addresses. `strides` are the constants by which register bits move them."""
 
     def __init__(self, registers: Registers, facts: Facts, defs: Mapping[Value, Op]):

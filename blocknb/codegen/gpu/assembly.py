@@ -12,7 +12,7 @@ from typing import Any
 
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.text import quoted
 from blocknb.ir.core import Op
@@ -20,7 +20,7 @@ from blocknb.language import assembly
 from blocknb.language.types import Pointer
 
 
-class InlineAssembly(Lowering):
+class InlineAssembly(OpLowering):
     """Lowers inline PTX that the user wrote."""
 
     def __init__(self, text: TextWriter, registers: Registers):

@@ -15,11 +15,11 @@ from functools import partial
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen.gpu.addresses import Addresses
+from blocknb.codegen.gpu.addresses import AccessAddresses
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.lookahead import Lookahead
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Func, Op, Value
@@ -70,7 +70,7 @@ class PostponedCopies:
             self.begin(len(self.steps))
 
 
-class AsyncCopies(Lowering):
+class AsyncCopies(OpLowering):
     """Lowers cp.async and the choice of a stage of a circular buffer."""
 
     def __init__(
@@ -79,7 +79,7 @@ class AsyncCopies(Lowering):
         threads: Threads,
         registers: Registers,
         buffers: Buffers,
-        addresses: Addresses,
+        addresses: AccessAddresses,
         postponed: PostponedCopies,
         facts: Facts,
     ):

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands, mask_of, orders
-from blocknb.codegen.gpu.addresses import Addresses
+from blocknb.codegen.gpu.addresses import AccessAddresses
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.memory import LETTER
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op, Value
@@ -45,7 +45,7 @@ class AtomicStep:
         return not self.used and self.semantics in ("relaxed", "release") and self.kind not in ("xchg", "cas")
 
 
-class Atomics(Lowering):
+class Atomics(OpLowering):
     """Lowers atomics. `users` tells whether a result is used."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Atomics(Lowering):
         threads: Threads,
         registers: Registers,
         buffers: Buffers,
-        addresses: Addresses,
+        addresses: AccessAddresses,
         facts: Facts,
         users: Mapping[Value, Sequence[tuple[Op, int]]],
         target: Target,

@@ -14,12 +14,12 @@ from blocknb.codegen.gpu.loops import OpenLoops
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Block, Op, Value
 
 
-class ControlFlow(Lowering):
+class ControlFlow(OpLowering):
     """Lowers loops and branches. `lower_block` lowers the ops of a block."""
 
     def __init__(

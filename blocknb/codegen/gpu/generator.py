@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from blocknb.analysis import affine
-from blocknb.codegen.gpu import module_text
-from blocknb.codegen.gpu.addresses import Addresses
+from blocknb.codegen.gpu.addresses import AccessAddresses
 from blocknb.codegen.gpu.assembly import InlineAssembly
 from blocknb.codegen.gpu.async_copies import AsyncCopies, PostponedCopies, moving_addresses
 from blocknb.codegen.gpu.atomics import Atomics
@@ -25,6 +24,7 @@ from blocknb.codegen.gpu.mbarriers import Mbarriers
 from blocknb.codegen.gpu.memory import GlobalMemory
 from blocknb.codegen.gpu.mma import MatrixProducts
 from blocknb.codegen.gpu.mma_state import MmaState
+from blocknb.codegen.gpu.module import GpuModule, finished
 from blocknb.codegen.gpu.moves import Moves
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.piece_loops import PieceLoops
@@ -33,7 +33,7 @@ from blocknb.codegen.gpu.registers import Registers
 from blocknb.codegen.gpu.registry import Lower, table
 from blocknb.codegen.gpu.rematerialization import RematerializationPlan, Rematerializer
 from blocknb.codegen.gpu.reports import Reports
-from blocknb.codegen.gpu.roles import Roles
+from blocknb.codegen.gpu.roles import RoleLowering
 from blocknb.codegen.gpu.scan import Scans
 from blocknb.codegen.gpu.shared_memory import SharedMemory
 from blocknb.codegen.gpu.sinking import StoreSinking
@@ -43,7 +43,6 @@ from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.gpu.tma import TensorCopies, TensorMapMaker
 from blocknb.codegen.gpu.warp_shuffles import WarpShuffles
 from blocknb.codegen.gpu.wgmma import WgmmaDot
-from blocknb.codegen.module import Module
 from blocknb.codegen.text import DebugInfo
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Func, definitions, uses
@@ -51,7 +50,7 @@ from blocknb.language import types as t
 from blocknb.target import Target
 
 
-def generate(func: Func, target: Target) -> Module:
+def generate(func: Func, target: Target) -> GpuModule:
     """LLVM text of a memory-level Func. Raises CompilerBug for IR of another level."""
     if func.level != "memory":
         raise CompilerBug(f"GPU code is generated from memory IR, not {func.level} IR", func.loc)
@@ -72,7 +71,7 @@ class KernelGenerator:
         refetched = strip_mining.values | plan.loads
         registers = Registers(text, facts, defs, strip_mining.values, refetched, target.capability >= 80)
         buffers, phis = Buffers(text, threads), Phis(text, registers)
-        addresses, lookahead = Addresses(registers, facts, defs), Lookahead(users)
+        addresses, lookahead = AccessAddresses(registers, facts, defs), Lookahead(users)
         postponed = PostponedCopies(text, lookahead)
         pieces = PieceLoops(text, registers, loops, strip_mining, func)
         math = ElementwiseMath(text, func, target, strip_mining.values)
@@ -102,7 +101,7 @@ class KernelGenerator:
             barriers,
             wgmma,
             ControlFlow(text, registers, phis, loops, state, carrying, unset, lower_block, defs, users),
-            Roles(text, threads, registers, lower_block),
+            RoleLowering(text, threads, registers, lower_block),
             SharedMemory(text, threads, registers, buffers, lookahead, target),
             AsyncCopies(text, threads, registers, buffers, addresses, postponed, facts),
             TensorMapMaker(registers, interface, func.params, defs, users),
@@ -118,7 +117,7 @@ class KernelGenerator:
         self.func, self.text, self.registers = func, text, registers
         self.threads, self.interface, self.strip_mining = threads, interface, strip_mining
 
-    def module(self) -> Module:
+    def module(self) -> GpuModule:
         """Writes the kernel."""
         for value, hint in zip(self.func.params, self.func.hints, strict=True):
             value.name = value.name or hint.name
@@ -127,4 +126,4 @@ class KernelGenerator:
             self.registers.set(value, [name])
         self.blocks.block(self.func.body)
         self.text.do("ret void")
-        return module_text.finished(self.func, self.text, self.threads, self.interface, self.strip_mining)
+        return finished(self.func, self.text, self.threads, self.interface, self.strip_mining)

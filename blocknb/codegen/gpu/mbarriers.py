@@ -1,6 +1,6 @@
 """Lowers mbarriers, at which threads wait for bytes that the TMA engine copies and for each other (PTX ISA: mbarrier).
 
-Addresses are numbers of 32 bits. An mbarrier's place is a constant of the instruction; an index is turned into bytes once for all uses.
+AccessAddresses are numbers of 32 bits. The offset of an mbarrier is a constant of the instruction. An index is turned into bytes once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from blocknb.codegen.gpu import warp_specialization
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Func, Op, Value, walk
@@ -20,7 +20,7 @@ SLEEP = 10_000_000  # ns that a thread may sleep before it tests an mbarrier aga
 Instruction = tuple[str, Sequence[str], str]  # inline PTX, its operands and their constraints, one letter each
 
 
-class Mbarriers(Lowering):
+class Mbarriers(OpLowering):
     """Lowers what is done at mbarriers."""
 
     def __init__(

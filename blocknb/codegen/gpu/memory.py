@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import mask_of
-from blocknb.codegen.gpu.addresses import Addresses
+from blocknb.codegen.gpu.addresses import AccessAddresses
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Registers, Words, split_words
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.sinking import StoreSinking
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
@@ -25,7 +25,7 @@ from blocknb.ir.core import Op
 LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
 
 
-class GlobalMemory(Lowering):
+class GlobalMemory(OpLowering):
     """Lowers loads and stores. `sinking` says which stores compute their operands, and which loads take the mask of a store."""
 
     def __init__(
@@ -33,7 +33,7 @@ class GlobalMemory(Lowering):
         text: TextWriter,
         threads: Threads,
         registers: Registers,
-        addresses: Addresses,
+        addresses: AccessAddresses,
         pieces: PieceLoops,
         sinking: StoreSinking,
         facts: Facts,

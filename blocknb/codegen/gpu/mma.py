@@ -12,7 +12,7 @@ from blocknb.codegen.gpu.casts import as_tf32
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.fma_dot import FmaDot
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.wgmma import WgmmaDot
 from blocknb.ir.core import Op, Value
@@ -25,7 +25,7 @@ from blocknb.passes.tensorcore import instruction_named
 PTX_TYPES = {"fp16": "f16", "bf16": "bf16", "fp32": "f32", "int32": "s32", "int8": "s8"}
 
 
-class MatrixProducts(Lowering):
+class MatrixProducts(OpLowering):
     """Lowers dots: by the instruction that the IR names, else by multiply-adds."""
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
 from blocknb.codegen.gpu.registers import Registers, Words
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.gpu.warp_shuffles import butterfly
@@ -18,7 +18,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 
 
-class Moves(Lowering):
+class Moves(OpLowering):
     """Lowers ops that move elements to other places of a tile."""
 
     def __init__(self, text: TextWriter, threads: Threads, registers: Registers, buffers: Buffers):

@@ -12,7 +12,7 @@ from blocknb.codegen.gpu.element_types import constant, llvm_type
 from blocknb.codegen.gpu.math import ElementwiseMath
 from blocknb.codegen.gpu.piece_loops import PieceLoops
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.rematerialization import Rematerializer
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import butterfly
@@ -43,7 +43,7 @@ class Combiner:
         return tuple(names[x] for x in block.terminator.args)
 
 
-class Reductions(Lowering):
+class Reductions(OpLowering):
     """Lowers reductions. `pairs` says whether the target compares two 16-bit floats at a time."""
 
     def __init__(

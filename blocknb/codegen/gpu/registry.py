@@ -21,7 +21,7 @@ def lowers(*names: str) -> Callable[[F], F]:
     return mark
 
 
-class Lowering:
+class OpLowering:
     """A group of lowerings that share collaborators. The constructor of each subclass takes the objects that its methods use."""
 
     methods: ClassVar[dict[str, str]] = {}  # by the name of the op
@@ -31,6 +31,6 @@ class Lowering:
         cls.methods = {name: key for key, made in vars(cls).items() for name in getattr(made, "lowers", ())}
 
 
-def table(*groups: Lowering) -> dict[str, Lower]:
+def table(*groups: OpLowering) -> dict[str, Lower]:
     """The lowering of each op by the op's name."""
     return {name: getattr(group, method) for group in groups for name, method in group.methods.items()}

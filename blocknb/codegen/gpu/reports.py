@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from blocknb.codegen.gpu.element_types import llvm_type, num_registers
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.report import RECORD, REGIONS
@@ -21,7 +21,7 @@ from blocknb.ir.core import Op, Value
 from blocknb.ir.report import NO_ARGUMENT, Access, Assertion, prints
 
 
-class Reports(Lowering):
+class Reports(OpLowering):
     """Lowers prints, assertions and what checked mode finds outside of arrays."""
 
     def __init__(self, text: TextWriter, threads: Threads, registers: Registers, interface: LaunchInterface):

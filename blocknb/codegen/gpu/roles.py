@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Block, Op
 
 
-class Roles(Lowering):
+class RoleLowering(OpLowering):
     """Lowers the op that gives warps their roles, and the numbers of CTAs and teams. `lower_block` lowers the ops of a block."""
 
     def __init__(self, text: TextWriter, threads: Threads, registers: Registers, lower_block: Callable[[Block], None]):

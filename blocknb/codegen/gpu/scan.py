@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from blocknb.codegen.gpu.element_types import llvm_type
 from blocknb.codegen.gpu.reductions import Combiner, Values
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.warp_shuffles import from_lane
 from blocknb.ir.core import Op
 from blocknb.layouts.linear import Layout
 
 
-class Scans(Lowering):
+class Scans(OpLowering):
     """Lowers scans within a warp."""
 
     def __init__(self, text: TextWriter, registers: Registers, combiner: Combiner):

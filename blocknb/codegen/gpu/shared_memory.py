@@ -7,7 +7,7 @@ from blocknb.codegen.gpu.casts import as_tf32
 from blocknb.codegen.gpu.element_types import memory_bits
 from blocknb.codegen.gpu.lookahead import Lookahead
 from blocknb.codegen.gpu.registers import Registers, Words, split_words
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.ir.core import Op
@@ -15,7 +15,7 @@ from blocknb.layouts.shared import MatrixAccess, MatrixStep, ldmatrix_plan, stma
 from blocknb.target import Target
 
 
-class SharedMemory(Lowering):
+class SharedMemory(OpLowering):
     """Lowers reads and writes of buffers, and the fences and barriers between them."""
 
     def __init__(

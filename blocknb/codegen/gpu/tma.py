@@ -1,7 +1,7 @@
 """Lowers copies by Hopper's TMA engine (PTX ISA: cp.async.bulk.tensor).
 
 A tensor map is a hidden parameter, which the host fills at launch. What it says of an array is read off the ops that compute its operands;
-the kernel's code keeps none of them. One thread issues one instruction for each box, and an mbarrier counts the bytes. Addresses are
+the kernel's code keeps none of them. One thread issues one instruction for each box, and an mbarrier counts the bytes. AccessAddresses are
 numbers of 32 bits: the offset of a buffer is a constant of the instruction.
 """
 
@@ -14,7 +14,7 @@ from blocknb.codegen.gpu.buffers import Buffers
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.mbarriers import Instruction, Mbarriers
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
 from blocknb.codegen.maps import MapSpec
@@ -25,7 +25,7 @@ from blocknb.language.types import Buffer
 from blocknb.layouts import gf2
 
 
-class TensorMapMaker(Lowering):
+class TensorMapMaker(OpLowering):
     """Lowers tensor maps to parameters, with expressions from which the host computes what they say."""
 
     def __init__(
@@ -70,7 +70,7 @@ class TensorMapMaker(Lowering):
         raise CompilerBug(f"an extent or stride of a tensor map is made by {op.name}", op.loc)
 
 
-class TensorCopies(Lowering):
+class TensorCopies(OpLowering):
     """Lowers copies between buffers and boxes of arrays."""
 
     def __init__(self, text: TextWriter, threads: Threads, registers: Registers, buffers: Buffers, barriers: Mbarriers):

@@ -16,7 +16,7 @@ from blocknb.codegen.gpu.element_types import llvm_type, num_registers
 from blocknb.codegen.gpu.mma_state import MmaState
 from blocknb.codegen.gpu.phis import Phis
 from blocknb.codegen.gpu.registers import Registers
-from blocknb.codegen.gpu.registry import Lowering, lowers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
 from blocknb.codegen.gpu.scheduling import split_in_flight
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
@@ -35,7 +35,7 @@ WORD = 0xFFFFFFFF
 ADDRESSES = 0x3FFFF  # bits of a shared address that a descriptor takes
 
 
-class WgmmaDot(Lowering):
+class WgmmaDot(OpLowering):
     """Writes asynchronous MMAs and the waits for them."""
 
     def __init__(

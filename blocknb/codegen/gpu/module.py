@@ -1,25 +1,54 @@
-"""The text around the code of a kernel: its parameters, thread indices and attributes."""
+"""The result of the GPU code generator: the text around the code of a kernel, and how to launch it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from blocknb.codegen.gpu import warp_specialization
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.strip_mining import StripMining
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.threads import Threads
-from blocknb.codegen.module import Module
+from blocknb.codegen.maps import MapSpec
+from blocknb.codegen.report import Site
 from blocknb.codegen.text import symbol
 from blocknb.ir.core import Func
-from blocknb.trace import Notes
+from blocknb.trace import Note, Notes
 
 #: Loops above which LLVM's back end only selects instructions. Its work on addresses grows with the square of the number of loops, and
 #: ptxas repeats it.
 MANY_LOOPS = 48
 
 
+@dataclass(frozen=True)
+class GpuModule:
+    """LLVM text and how to launch it: the kernel's name (`entry`), bytes of dynamic shared memory, threads per program (along a CTA's x
+    axis), and how many programs a CTA may have (along its y axis).
+
+    Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
+    the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
+    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer
+    to `sites`. `notes` are decisions about long kernels and big tiles, and `select` is the optimization level of LLVM's back end (see
+    `llvm.compile_cuda`).
+    """
+
+    text: str
+    entry: str
+    shared_bytes: int
+    threads: int
+    reports: bool = False
+    extents: tuple[int, ...] = ()
+    sites: tuple[Site, ...] = ()
+    notes: tuple[Note, ...] = ()
+    select: int = 1
+    programs: int = 1
+    maps: tuple[MapSpec, ...] = ()
+    persistent: bool = False
+
+
 def finished(
     func: Func, text: TextWriter, threads: Threads, interface: LaunchInterface, strip_mining: StripMining
-) -> Module:
+) -> GpuModule:
     """The module of a kernel whose code is written."""
     count = warp_specialization.threads(func)
     parameters = ", ".join(interface.parameters())
@@ -48,7 +77,7 @@ def finished(
             f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
         )
     strip_mining.explain(notes)
-    return Module(
+    return GpuModule(
         written,
         entry,
         shared,
