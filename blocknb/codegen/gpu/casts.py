@@ -1,18 +1,21 @@
 """Conversions between element types, and comparisons, on one value.
 
 What the hardware does not convert in one instruction goes through fp32. bf16 is rounded once, though there is another float on the way.
+From sm_89 on the hardware converts 8-bit floats, two numbers at a time (PTX ISA: cvt, .e4m3x2 and .e5m2x2). The pass `narrow` has replaced
+the conversions that the target lacks.
 """
 
 from __future__ import annotations
 
 from blocknb.codegen import cpu_casts
-from blocknb.codegen.gpu import float8
 from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
 from blocknb.codegen.gpu.text import TextWriter
 from blocknb.codegen.gpu.trig import inline_code
 from blocknb.language import types as t
 from blocknb.language.types import Pointer
 
+#: 8-bit floats in the names of instructions.
+PAIRS = {t.float8e4nv: "e4m3x2", t.float8e5: "e5m2x2"}
 ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 OPERANDS = {t.float16: ("f16", "h"), t.float32: ("f32", "f"), t.float64: ("f64", "d")}
@@ -40,7 +43,7 @@ def cast(text: TextWriter, name: str, source: ElementType, result: ElementType) 
     if source == result:
         return name
     if source.is_fp8() or result.is_fp8():
-        return float8.pair(text, source, result, (name, name))[0]
+        return convert_pair(text, source, result, (name, name))[0]
     if result == t.int1:
         return compare(text, "ne", source, (name, constant(0, source)))
     if source.is_float:
@@ -118,3 +121,26 @@ def bitcast(text: TextWriter, name: str, source: ElementType, result: ElementTyp
     if isinstance(result, Pointer):
         return text.emit(f"inttoptr {a} {name} to {b}")
     return text.emit(f"bitcast {a} {name} to {b}")
+
+
+def convert_pair(text: TextWriter, source: t.DType, result: t.DType, names: tuple[str, str]) -> tuple[str, str]:
+    """Two numbers, converted to another type."""
+    if result == t.float16:
+        word = joined(text, "i8", names, "i16")
+        halves = text.call("<2 x half>", f"llvm.nvvm.{PAIRS[source]}.to.f16x2.rn", ("i16", word))
+        low, high = (text.emit(f"extractelement <2 x half> {halves}, i32 {i}") for i in (0, 1))
+        return low, high
+    name = PAIRS[result]
+    if source == t.float32:  # the first operand goes to the upper half
+        word = text.call("i16", f"llvm.nvvm.ff.to.{name}.rn", ("float", names[1]), ("float", names[0]))
+    else:
+        half = text.emit(f"insertelement <2 x half> poison, half {names[0]}, i32 0")
+        halves = text.emit(f"insertelement <2 x half> {half}, half {names[1]}, i32 1")
+        word = text.call("i16", f"llvm.nvvm.f16x2.to.{name}.rn", ("<2 x half>", halves))
+    return text.emit(f"trunc i16 {word} to i8"), text.emit(f"trunc i16 {text.emit(f'lshr i16 {word}, 8')} to i8")
+
+
+def joined(text: TextWriter, kind: str, names: tuple[str, str], wide: str) -> str:
+    """Two integers side by side, the first one lowest."""
+    low, high = (text.emit(f"zext {kind} {name} to {wide}") for name in names)
+    return text.emit(f"or {wide} {low}, {text.emit(f'shl {wide} {high}, {kind[1:]}')}")

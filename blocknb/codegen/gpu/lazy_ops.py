@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from blocknb.codegen.gpu import float8
+from blocknb.codegen.gpu.casts import convert_pair
 from blocknb.codegen.gpu.element_types import constant, llvm_type, num_registers
 from blocknb.codegen.gpu.interface import LaunchInterface
 from blocknb.codegen.gpu.loops import OpenLoops
@@ -68,9 +68,9 @@ class LazyOps:
         (x,) = op.args
         reg, types = self.registers.reg, (x.type.dtype, value.type.dtype)
         if num_registers(value) == 1:
-            return float8.pair(self.text, *types, (reg(x),) * 2)[0]
+            return convert_pair(self.text, *types, (reg(x),) * 2)[0]
         first = index & ~1
-        names = float8.pair(self.text, *types, (reg(x, first), reg(x, first + 1)))
+        names = convert_pair(self.text, *types, (reg(x, first), reg(x, first + 1)))
         self.registers.names[value].update(zip((first, first + 1), names, strict=True))
         return names[index - first]
 
