@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 
 from blocknb.codegen.gpu import scheduling
 from blocknb.codegen.gpu.async_copies import PostponedCopies
@@ -22,32 +23,21 @@ from blocknb.language.ops import OPS
 from blocknb.layouts.convert import plan
 
 
+@dataclass(eq=False)
 class BlockLowering:
     """Lowers the ops of a block in turn. `lowerings` has the lowering of each op that is not lazy, by name. `sunk` are values that are
     computed where they are used, not where their op stands."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        registers: Registers,
-        lookahead: Lookahead,
-        loops: OpenLoops,
-        postponed: PostponedCopies,
-        lowerings: Mapping[str, Lower],
-        lazy: LazyOps,
-        memory: GlobalMemory,
-        shuffles: WarpShuffles,
-        sunk: Set[Value],
-    ):
-        self.text, self.registers, self.lookahead, self.loops, self.postponed = (
-            text,
-            registers,
-            lookahead,
-            loops,
-            postponed,
-        )
-        self.lowerings, self.lazy, self.memory, self.shuffles, self.sunk = lowerings, lazy, memory, shuffles, sunk
-        self.streamed = registers.streamed
+    text: TextWriter
+    registers: Registers
+    lookahead: Lookahead
+    loops: OpenLoops
+    postponed: PostponedCopies
+    lowerings: Mapping[str, Lower]
+    lazy: LazyOps
+    memory: GlobalMemory
+    shuffles: WarpShuffles
+    sunk: Set[Value]
 
     def block(self, block: Block) -> None:
         """Lowers a block. Its names are forgotten at its end, since they are not defined on every path from there."""
@@ -66,7 +56,7 @@ class BlockLowering:
 
     def op(self, op: Op) -> None:
         """Lowers an op. Pure ops without a lowering of their own are lazy."""
-        if op.results and op.results[0] in self.streamed:
+        if op.results and op.results[0] in self.registers.streamed:
             self.registers.defer(op, None, self.registers.unpack if op.name == "load" else self.lazy.compute)
             if op.name == "load":
                 self.memory.stream(op)

@@ -6,6 +6,7 @@ The lines of a loop's phis stand before their edges are known. So they have a ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from blocknb.codegen.gpu.element_types import llvm_type, memory_bits
@@ -19,25 +20,20 @@ from blocknb.codegen.gpu.text import TextWriter
 from blocknb.ir.core import Block, Op, Value
 
 
+@dataclass(eq=False)
 class ControlFlow(OpLowering):
     """Lowers loops and branches. `lower_block` lowers the ops of a block."""
 
-    def __init__(
-        self,
-        text: TextWriter,
-        registers: Registers,
-        phis: Phis,
-        loops: OpenLoops,
-        state: MmaState,
-        carrying: WordCarrying,
-        unset: UnsetSums,
-        lower_block: Callable[[Block], None],
-        defs: Mapping[Value, Op],
-        users: Mapping[Value, Sequence[tuple[Op, int]]],
-    ):
-        self.text, self.registers, self.phis, self.loops, self.state = text, registers, phis, loops, state
-        self.carrying, self.unset, self.lower_block = carrying, unset, lower_block
-        self.defs, self.users = defs, users
+    text: TextWriter
+    registers: Registers
+    phis: Phis
+    loops: OpenLoops
+    state: MmaState
+    carrying: WordCarrying
+    unset: UnsetSums
+    lower_block: Callable[[Block], None]
+    defs: Mapping[Value, Op]
+    users: Mapping[Value, Sequence[tuple[Op, int]]]
 
     @lowers("yield", "condition")
     def terminator(self, op: Op) -> None:
