@@ -1,7 +1,7 @@
-"""Tensor maps: what the host encodes for a launch of a kernel that moves boxes of arrays (TMA), as code generation tells it.
+"""Tensor maps: what the host encodes at the launch of a kernel that moves boxes of arrays by TMA.
 
-A map is a hidden parameter of 128 bytes. What it says of an array is computed from the launch's arguments, so a `MapSpec` holds
-expressions over the kernel's parameters, as plain nested tuples, which the disk cache stores as they are:
+A tensor map is a hidden parameter of 128 bytes. It describes an array by numbers that the host computes from the arguments of the launch.
+A `MapSpec` holds these as expressions over the kernel's parameters: plain nested tuples, which the disk cache stores as they are.
 
     7                        an int
     ("arg", 3)               the scalar parameter of that index (in `Func.params`, elements of tuples and descriptors' fields counted)
@@ -10,7 +10,7 @@ expressions over the kernel's parameters, as plain nested tuples, which the disk
     ("select", c, a, b)      a where c is not 0
     ("cast", "i32", a)       a wrapped to a dtype (its short name)
 
-Arithmetic is that of integers without bounds. `python` writes an expression as Python's.
+Integers have no bounds. `python` writes an expression in Python.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ Expression = Any
 
 @dataclass(frozen=True)
 class MapSpec:
-    """One tensor map. `base` is the index of the parameter that points to the array, `box` the extents that one instruction moves and
-    `swizzle` (bytes: 128, 64, 32 or 0) how it lies in shared memory; `dims` are expressions for the array's extents and `strides` for
-    the distances of its elements along all axes but the last, whose elements are neighbours. Everything is in elements, outer to inner.
-    `stored`: stores go through the map, so that of an empty array it must name memory that nobody else reads."""
+    """One tensor map.
+
+    `base` is the index of the parameter that points to the array. `box` has the extents that one instruction moves, and `swizzle` (bytes:
+    128, 64, 32 or 0) is the swizzle of the box in shared memory. `dims` are expressions for the array's extents, and `strides` for its
+    strides along all axes but the last, which is contiguous. All numbers are in elements, outer to inner. If stores go through the map
+    (`stored`), the map of an empty array must name memory that nothing else reads."""
 
     base: int
     dtype: DType
@@ -76,7 +78,7 @@ def python(expression: Expression, names: Sequence[str]) -> str:
 
 
 def quotient(a: int, b: int) -> int:
-    """a / b without its fraction; 0 for b = 0, which means nothing in a kernel either."""
+    """a / b without its fraction; 0 for b = 0, which is undefined in a kernel, too."""
     if b == 0:
         return 0
     return a // b if (a < 0) == (b < 0) else -(-a // b)

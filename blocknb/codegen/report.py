@@ -1,10 +1,10 @@
-"""The form in which machine code writes what a kernel says, and `decode`, which reads it.
+"""The form in which machine code writes prints, failed assertions and faulty accesses, and `decode`, which reads it.
 
-A report is one block of 64-bit words. First come counters, one for each kind of record, then a region of records for each kind: a few
-of what went wrong, since the first ones tell enough, and many of what is printed. Who has something to say takes a number from the
-counter and, if there is room, writes the record of that number; so counters tell how much was lost. Zeroing the counters is all
-it takes to use a report again. A record is four words: site and event, program x and y, program z and element, and the value
-printed (the bits of one element) or the offset of an access (in elements from the pointer that was passed).
+A report is one block of 64-bit words. It begins with a counter for each kind of record. Then comes a region of records for each kind: a
+short one for faults, since the first ones suffice, and a long one for prints. A thread takes a number from the counter and, if there is
+room, writes the record of that number, so the counters show how many records were lost. To use a report again, zero its counters. A
+record has four words: site and event, program x and y, program z and element, and the printed value (the bits of one element) or the
+offset of an access (in elements from the pointer that was passed).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECORD = 4  # words
 
 @dataclass(frozen=True)
 class Region:
-    """Where records of a kind lie: the word that counts them, the word of the first, and how many there is room for."""
+    """The records of one kind: the index of the word that counts them, the index of the first word, and how many have room."""
 
     counter: int
     first: int
@@ -41,12 +41,14 @@ REGIONS = {
 WORDS = HEADER + RECORD * (2 * _FAULTS + _PRINTS)
 
 Site = Access | Assertion | Print | Overrun
-#: Of each argument that is an array: its name, its address, and the bytes that may be touched (from, to).
+#: By argument that is an array: its name, its address, and the bytes that may be accessed (from, to).
 Arrays = Mapping[int, tuple[str, int, int, int]]
 
 
 @dataclass(frozen=True)
-class Record:
+class ReportRecord:
+    """One record, its words taken apart."""
+
     site: int
     event: int
     program: Program
@@ -56,7 +58,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Report:
-    """What one launch said: `printed` of `total_printed` lines, and what went wrong."""
+    """The report of one launch: `printed` of `total_printed` lines, and the first error."""
 
     printed: tuple[Printed, ...]
     total_printed: int
@@ -64,21 +66,23 @@ class Report:
 
     @property
     def text(self) -> str:
+        """The printed lines."""
         return words_of.lines(self.printed, self.total_printed)
 
 
 def counted(words: np.ndarray, kind: str) -> int:
-    """How many records of a kind are there: not more than there is room for."""
+    """How many records of a kind were written, which have room."""
     region = REGIONS[kind]
     return min(int(words[region.counter]), region.room)
 
 
-def records(words: np.ndarray, kind: str) -> list[Record]:
+def records(words: np.ndarray, kind: str) -> list[ReportRecord]:
+    """The records of a kind."""
     region, count = REGIONS[kind], counted(words, kind)
     table = words[region.first : region.first + RECORD * count].reshape(count, RECORD)
     low, high = (table[:, :3] & 0xFFFFFFFF).tolist(), (table[:, :3] >> 32 & 0xFFFFFFFF).tolist()
     return [
-        Record(a[0], b[0], (a[1], b[1], a[2]), b[2], payload)
+        ReportRecord(a[0], b[0], (a[1], b[1], a[2]), b[2], payload)
         for a, b, payload in zip(low, high, table[:, 3].tolist(), strict=True)
     ]
 
@@ -94,7 +98,7 @@ def decode(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> Report:
 
 
 def _error(words: np.ndarray, sites: Sequence[Site], arrays: Arrays) -> KernelError | None:
-    """The error for what went wrong first, in the order of programs, as far as records tell."""
+    """The error for the first fault in the order of programs, among those that were recorded."""
     faults = [r for kind in ("outside", "assert") for r in records(words, kind)]
     if not faults:
         return None

@@ -17,7 +17,8 @@ import numpy as np
 from blocknb.analysis.accesses import accesses
 from blocknb.analysis.affine import Facts
 from blocknb.analysis.effects import global_operands
-from blocknb.codegen.gpu_memory import matrix_access, memory_bits
+from blocknb.codegen.gpu.element_types import memory_bits
+from blocknb.codegen.gpu.shared_memory import matrix_access
 from blocknb.ir.core import Op
 from blocknb.language.ops import ATOMICS
 from blocknb.language.types import Buffer

@@ -215,7 +215,6 @@ _PIECES = (
     "blocknb.runtime.job",
     "blocknb.analysis.affine",
     "blocknb.layouts.convert",
-    "blocknb.codegen.gpu_memory",
     "blocknb.codegen.gpu",
     "blocknb.passes.tile.layout_assignment",
 )

@@ -37,7 +37,7 @@ class KernelCode:
     `loaded` the names of the arrays written and read. GPU: `threads` a program, of which the `warps` that were asked for are a part,
     bytes of dynamic shared memory, and how many `programs` may share a CTA. CPU: bytes of scratch a thread, and `may_loop`, whether a
     program may run for long. `sites` are the places that the kernel may tell of, and on a GPU `reports`, `extents`, `persistent` and
-    `maps` its hidden parameters (see `codegen.module`).
+    `maps` its hidden parameters (see `codegen.gpu.module`).
     """
 
     entry: str

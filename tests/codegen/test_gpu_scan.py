@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocknb.codegen.gpu import Generator
+from blocknb.codegen.gpu.generator import KernelGenerator
 from blocknb.ir.build import Builder
 from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language import types as t
@@ -70,21 +70,21 @@ def execute(layout: Layout, build, *tiles: np.ndarray, text: list[str] | None = 
     builder = Builder("test", 0)
     op: Op = build(builder, operands)
     func = Func("test", (), Block((), tuple(builder.finish())), level="memory", attrs={"num_warps": layout.num_warps})
-    generator, warp = Generator(func, Target.parse("sm_90a")), Warp()
+    generator, warp = KernelGenerator(func, Target.parse("sm_90a")), Warp()
     for operand, tile in zip(operands, tiles, strict=True):
         names = [f"%{operand.name}.{r}" for r in range(layout.num_registers)]
-        generator.set(operand, names)
+        generator.registers.set(operand, names)
         held = tile.reshape(-1)[layout.indices()[0]]
         warp.values.update({name: held[:, r].astype(np.int64) for r, name in enumerate(names)})
-    generator.op(op)
-    lines = [*generator.entry, *(line for chunk in generator.chunks for line in chunk)]
+    generator.blocks.op(op)
+    lines = [*generator.text.entry, *(line for chunk in generator.text.chunks for line in chunk)]
     for line in lines:
         warp.run(line)
     if text is not None:
         text += lines
     results = []
     for result in op.results:
-        held, places = np.stack([warp.value(name) for name in generator.regs(result)], 1), result.type.layout
+        held, places = np.stack([warp.value(name) for name in generator.registers.regs(result)], 1), result.type.layout
         flat = np.full(places.size, -1)
         flat[places.indices()[0]] = held
         np.testing.assert_array_equal(flat[places.indices()[0]], held, err_msg="replicas differ")

@@ -12,10 +12,11 @@ from kernels.base import Case
 
 import blocknb
 import blocknb.language as bl
-from blocknb.codegen import gpu, gpu_again
+from blocknb.analysis import affine
+from blocknb.codegen.gpu import rematerialization
+from blocknb.ir.core import uses
 from blocknb.kernels.norms import norm_kernel
 from blocknb.kernels.softmax import softmax_kernel
-from blocknb.target import Target
 
 DTYPES = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
@@ -28,7 +29,7 @@ def outputs(kernel, arguments: dict, grid: tuple, **options) -> dict[str, np.nda
         case = Case("again", kernel, lambda rng: own, None, grid)
         func, _ = case.lower(own, "sm_90a", **options)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(gpu_again, "pays", lambda func, packed=packed: packed)
+            patch.setattr(rematerialization, "pays", lambda func, packed=packed: packed)
             reports.run(func, own, grid)
         found.append({k: v for k, v in own.items() if isinstance(v, np.ndarray)})
     for name, array in found[0].items():
@@ -118,4 +119,5 @@ def test_a_packed_row_leaves_registers_for_more_programs():
 
 def packed_rows(kernel, arguments: dict) -> int:
     func = kernel.trace(**arguments, BLOCK=16384, num_warps=8).stages[-1].after
-    return len(gpu.Generator(func, Target.parse("sm_90a")).again.loads)
+    plan = rematerialization.RematerializationPlan(func, affine.analyze(func), uses(func), frozenset())
+    return len(plan.loads)

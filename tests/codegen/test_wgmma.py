@@ -30,7 +30,7 @@ TILES = [
 ]
 
 
-def generated(func) -> gpu.Module:
+def generated(func) -> gpu.GpuModule:
     return gpu.generate(passes.run(func, HOPPER)[0], HOPPER)
 
 

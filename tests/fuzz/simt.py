@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from blocknb.codegen.gpu import Module
+from blocknb.codegen.gpu import GpuModule
 from blocknb.language import meaning, types
 from fuzz import simt_bulk
 from fuzz.simt_machine import Env, Function, Machine
@@ -33,7 +33,7 @@ Get = Callable[[Env], Any]
 
 
 def run(
-    module: Module,
+    module: GpuModule,
     arguments: Sequence[Any],
     grid: Sequence[int],
     reachable: Sequence[np.ndarray] = (),

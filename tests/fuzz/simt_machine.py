@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blocknb.codegen.gpu import Module
+from blocknb.codegen.gpu import GpuModule
 from blocknb.runtime.cta import programs_of_cta
 from fuzz import simt_bulk, simt_wgmma
 from fuzz.simt_memory import Memory
@@ -29,7 +29,13 @@ class Machine:
     their own, and share the rest."""
 
     def __init__(
-        self, variants: Callable, memory: Memory, module: Module, program: tuple, sizes: tuple, engine: simt_bulk.Engine
+        self,
+        variants: Callable,
+        memory: Memory,
+        module: GpuModule,
+        program: tuple,
+        sizes: tuple,
+        engine: simt_bulk.Engine,
     ):
         self.variants, self.memory, self.threads, self.all = variants, memory, module.threads, module.threads
         self.program, self.sizes, self.engine = program, sizes, engine

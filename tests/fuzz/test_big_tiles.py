@@ -11,7 +11,9 @@ from kernels.base import array_of, copied, host_address
 import blocknb
 import blocknb.language as bl
 from blocknb import passes
-from blocknb.codegen import gpu, gpu_control, gpu_stream
+from blocknb.analysis import affine
+from blocknb.codegen import gpu
+from blocknb.codegen.gpu import scheduling, strip_mining
 from blocknb.frontend.parse import Constant, parse
 from blocknb.ir.core import Func
 from blocknb.language import moves
@@ -43,8 +45,8 @@ def test_code_for_a_tile_beyond_the_registers_does_not_grow_with_it(operation):
 @pytest.mark.parametrize("operation", ["add", "reduce", "softmax"])
 @pytest.mark.parametrize(("registers", "piece"), [(16, 8), (8, 4), (12, 16)])
 def test_pieces_of_a_tile_give_what_the_tile_gives(operation, registers, piece, monkeypatch):
-    monkeypatch.setattr(gpu_stream, "registers", lambda func: registers)
-    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: piece)
+    monkeypatch.setattr(strip_mining, "registers", lambda func: registers)
+    monkeypatch.setattr(strip_mining, "piece_of", lambda func: piece)
     func = lowered(scaling.tile(operation, 2048), warps=2)
     assert "piece" in gpu.generate(func, SM90A).text
     rng = np.random.default_rng(1)
@@ -107,8 +109,8 @@ def square(x_ptr, out_ptr, BLOCK: bl.constexpr):
 
 @pytest.fixture
 def few_registers(monkeypatch):
-    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
-    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 4)
+    monkeypatch.setattr(strip_mining, "registers", lambda func: 8)
+    monkeypatch.setattr(strip_mining, "piece_of", lambda func: 4)
 
 
 def test_a_tile_may_be_streamed_back_to_where_it_came_from(few_registers):
@@ -153,7 +155,7 @@ def after_a_barrier(x_ptr, out_ptr, BLOCK: bl.constexpr):
 
 def test_what_was_loaded_is_what_was_there_before_a_store(few_registers):
     func = lowered(old_and_new, BLOCK=2048)
-    assert gpu_stream.streamed(func, gpu.affine.analyze(func))  # y, not x
+    assert strip_mining.streamed(func, affine.analyze(func))  # y, not x
     x, y = np.random.default_rng(5).standard_normal((2, 2048)).astype(np.float32)
     new, out = x.copy(), np.full_like(x, np.nan)
     reports.run(func, {"x_ptr": new, "y_ptr": y, "out_ptr": out, "n": 2048}, (1, 1, 1))
@@ -184,10 +186,10 @@ def test_a_load_stays_in_front_of_what_may_concern_it(kernel):
 
 
 def test_pieces_of_two_axes_are_written_out(monkeypatch):
-    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
-    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 8)
+    monkeypatch.setattr(strip_mining, "registers", lambda func: 8)
+    monkeypatch.setattr(strip_mining, "piece_of", lambda func: 8)
     func = lowered(square, BLOCK=64)
-    assert gpu_stream.streamed(func, gpu.affine.analyze(func))
+    assert strip_mining.streamed(func, affine.analyze(func))
     x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
     out = np.full_like(x, np.nan)
     reports.run(func, {"x_ptr": x, "out_ptr": out}, (1, 1, 1))
@@ -203,7 +205,7 @@ def test_accesses_beyond_the_many_are_of_several_blocks(monkeypatch):
     few, many = (lowered(scaling.kernel("memory", n), COUNT=1) for n in (100, 800))
     assert "sreg.clock" not in gpu.generate(few, SM90A).text
     assert gpu.generate(many, SM90A).text.count("call i32 @llvm.nvvm.read.ptx.sreg.clock") == 3
-    monkeypatch.setattr(gpu_control, "MANY_ACCESSES", 8)
+    monkeypatch.setattr(scheduling, "MANY_ACCESSES", 8)
     x = np.random.default_rng(4).standard_normal(256).astype(np.float32)
     out = np.full_like(x, np.nan)
     reports.run(few, {"x_ptr": x, "out_ptr": out, "n": 128}, (1, 1, 1))

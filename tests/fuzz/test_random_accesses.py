@@ -7,7 +7,7 @@ from support import replace_pass
 
 from blocknb import passes
 from blocknb.analysis import affine
-from blocknb.codegen import gpu_stream
+from blocknb.codegen.gpu import strip_mining
 from blocknb.target import Target
 from fuzz.places import generate
 from fuzz.program import Program, check_passes, check_simt, checked, read
@@ -19,8 +19,8 @@ MANY = range(1000, 3000)
 
 @pytest.fixture
 def few_registers(monkeypatch):
-    monkeypatch.setattr(gpu_stream, "registers", lambda func: 8)
-    monkeypatch.setattr(gpu_stream, "piece_of", lambda func: 4)
+    monkeypatch.setattr(strip_mining, "registers", lambda func: 8)
+    monkeypatch.setattr(strip_mining, "piece_of", lambda func: 4)
 
 
 @pytest.mark.parametrize("seed", SAMPLE)
@@ -51,7 +51,7 @@ def test_the_sample_streams_some_tiles_and_holds_others(few_registers):
     found = []
     for seed in SAMPLE:
         func, _ = passes.run(generate(seed).func, Target.parse("sm_90a"))
-        found.append(bool(gpu_stream.streamed(func, affine.analyze(func))))
+        found.append(bool(strip_mining.streamed(func, affine.analyze(func))))
     assert 3 <= sum(found) <= len(found) - 3
 
 

@@ -245,7 +245,7 @@ def test_llvm_that_aborts_is_an_error_and_the_next_compile_works(monkeypatch: py
     generate = gpu.generate
     text = "declare float @llvm.exp.f32(float)\ndefine ptx_kernel void @add(ptr %p, float %x) {\n"
     text += "  %e = call float @llvm.exp.f32(float %x)\n  store float %e, ptr %p\n  ret void\n}\n"
-    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.Module(text, "add", 0, 128))
+    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.GpuModule(text, "add", 0, 128))
     with pytest.raises(KernelError):
         add.trace(*TYPES, BLOCK=256)
     monkeypatch.setattr(gpu, "generate", generate)
@@ -253,7 +253,7 @@ def test_llvm_that_aborts_is_an_error_and_the_next_compile_works(monkeypatch: py
 
 
 def test_shared_memory_beyond_the_target_is_told_in_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.Module("", "add", 300_000, 128))
+    monkeypatch.setattr(gpu, "generate", lambda func, target: gpu.GpuModule("", "add", 300_000, 128))
     with pytest.raises(OutOfResources, match="needs 300000 bytes.*has 232448"):
         add.trace(*TYPES, BLOCK=256)
 

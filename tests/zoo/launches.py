@@ -75,7 +75,7 @@ def lowered(compiled: Compiled, target: Target, **more: Any) -> tuple[Func, tupl
     return passes.run(parse(compiled.source, given, options | more, target), target)
 
 
-def gpu_code(compiled: Compiled, target: Target, name: str = "") -> gpu.Module:
+def gpu_code(compiled: Compiled, target: Target, name: str = "") -> gpu.GpuModule:
     """What was launched, as LLVM text for a GPU."""
     func = lowered(compiled, target)[0]
     return gpu.generate(func.replace(name=name or func.name), target)

@@ -14,7 +14,7 @@ ROWS = (
         rules.alloc,
         Help(
             "Reserves a buffer in shared memory.",
-            ir="The pass `allocate` sets `offset` in bytes, a multiple of `align`.",
+            ir="The pass `shared_memory_allocation` sets `offset` in bytes, a multiple of `align`.",
         ),
         attrs=("type", "offset", "align"),
         levels=MEMORY,

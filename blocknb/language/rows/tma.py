@@ -26,7 +26,7 @@ ROWS = (
         bulk.mbarriers,
         Help(
             "Reserves mbarriers in shared memory. A phase of each ends after `arrivals` arrivals.",
-            ir="The pass `allocate` sets `offset` in bytes.",
+            ir="The pass `shared_memory_allocation` sets `offset` in bytes.",
         ),
         attrs=("slots", "arrivals", "offset"),
         writes="shared",

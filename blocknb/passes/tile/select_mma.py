@@ -1,4 +1,4 @@
-"""Chooses the tensor-core instruction of every dot that a pass before (`wgmma`) has left without one.
+"""Chooses the tensor-core instruction of every dot that a pass before (`select_wgmma`) has left without one.
 
 The instructions are rows of `layouts.tables.MMA_TABLE`; a row fits when the target has it, the element types match and the tile is no
 smaller than the instruction. The choice is left on the op: `instr` by name, `layout` the accumulator's, `warps` how many split M and N.

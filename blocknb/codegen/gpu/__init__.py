@@ -1,0 +1,15 @@
+"""The GPU code generator: memory-level IR to LLVM text for one thread.
+
+A thread holds its part of a tile in registers, one LLVM value each; a scalar has one register. `generate` writes a kernel.
+
+- `generator` makes the collaborating objects of one kernel, and `blocks` calls the lowering of each op.
+- State: `text` (lines, names), `threads` (indices), `registers` (what the registers of a tile are called), `buffers` (shared memory),
+  `loops`, `mma_state`, `interface` (hidden parameters).
+- Lowerings, registered by the name of the op (see `registry`): the other modules. Each gets only the objects that it uses.
+- Plans, made before any text: `strip_mining`, `sinking`, `rematerialization`, `warp_specialization`.
+"""
+
+from blocknb.codegen.gpu.generator import generate
+from blocknb.codegen.gpu.module import GpuModule
+
+__all__ = ["GpuModule", "generate"]

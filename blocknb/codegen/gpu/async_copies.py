@@ -1,0 +1,142 @@
+"""Asynchronous copies (cp.async) from global to shared memory past the registers, and the stages of circular buffers.
+
+An instruction copies 4, 8 or 16 bytes of a thread, or writes as many zeros where a predicate says so: a mask costs nothing. What a thread
+adds to a buffer's base, swizzle included, is computed once in the entry block. A stage of a circular buffer adds one number to it.
+
+Copies for a later iteration are *postponed*. The program begins them before the MMA reads its first fragments; the text begins them after
+those reads. So the tensor cores have work as soon as the barrier is passed, and they hide the copies and their addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from blocknb.analysis.accesses import accesses
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.effects import mask_of
+from blocknb.codegen.gpu.addresses import AccessAddresses
+from blocknb.codegen.gpu.buffers import Buffers
+from blocknb.codegen.gpu.lookahead import Lookahead
+from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language import types as t
+from blocknb.language.ops import OPS
+
+
+def moving_addresses(func: Func, defs: Mapping[Value, Op]) -> set[Value]:
+    """The addresses of copies that add 32-bit offsets, which stay, to a scalar pointer, which moves from iteration to iteration."""
+    found = set()
+    for op in func.ops():
+        made = defs.get(op.args[1]) if op.name == "copy_async" else None
+        if made is not None and made.name == "ptradd" and made.args[1].type.dtype == t.int32:
+            base = defs.get(made.args[0])
+            found |= {made.result} if base is not None and base.name == "splat" else set()
+    return found
+
+
+class PostponedCopies:
+    """The copies that the next MMA begins, in order. They are `urgent` if the next iteration already reads what they copy."""
+
+    def __init__(self, text: TextWriter, lookahead: Lookahead):
+        self.text, self.lookahead = text, lookahead
+        self.steps: list[Callable[[], None]] = []
+        self.urgent = False
+
+    def postpone(self, step: Callable[[], object]) -> None:
+        """Leaves a step to the mma.sync that comes next, if one does and the step is not urgent; else does it now."""
+        if self.urgent or not self.lookahead.mma_follows():
+            step()
+            return
+        dbg = self.text.dbg
+
+        def later() -> None:
+            with self.text.writing(self.text.sink, dbg):
+                step()
+
+        self.steps.append(later)
+
+    def begin(self, count: int) -> None:
+        """Does the first `count` steps."""
+        for _ in range(count):
+            self.steps.pop(0)()
+
+    def flush_before(self, op: Op) -> None:
+        """Does all steps, unless they may still wait: for a dot, past its reads, the other copies and arithmetic."""
+        if self.steps and op.name not in ("dot", "local_load", "copy_async", "commit") and not OPS[op.name].pure:
+            self.begin(len(self.steps))
+
+
+class AsyncCopies(OpLowering):
+    """Lowers cp.async and the choice of a stage of a circular buffer."""
+
+    def __init__(
+        self,
+        text: TextWriter,
+        threads: Threads,
+        registers: Registers,
+        buffers: Buffers,
+        addresses: AccessAddresses,
+        postponed: PostponedCopies,
+        facts: Facts,
+    ):
+        self.text, self.threads, self.registers, self.buffers = text, threads, registers, buffers
+        self.addresses, self.postponed, self.facts = addresses, postponed, facts
+
+    @lowers("slot")
+    def slot(self, op: Op) -> None:
+        """Computes what is added to the offset of a circular buffer for a stage."""
+        buffer, index = op.args
+        self.postponed.urgent = buffer.type.slots < 3
+        self.buffers.offsets[op.result] = self.buffers.offsets[buffer]
+        distance = f"mul nuw nsw i32 {self.registers.reg(index)}, {buffer.type.slot.bytes}"
+        self.buffers.slots[op.result] = self.text.emit(distance)
+
+    @lowers("commit")
+    def commit(self, op: Op) -> None:
+        """Makes the copies so far a group."""
+        self.postponed.postpone(lambda: self.text.call("void", "llvm.nvvm.cp.async.commit.group"))
+
+    @lowers("wait")
+    def wait(self, op: Op) -> None:
+        """Waits until at most so many groups are in flight."""
+        self.text.call("void", "llvm.nvvm.cp.async.wait.group", ("i32", str(op.attrs["pending"])))
+
+    @lowers("copy_async")
+    def copy(self, op: Op) -> None:
+        """Copies a tile access by access."""
+        buffer, pointer = op.args[:2]
+        layout, mask, owner = pointer.type.layout, mask_of(op), self.threads.owner(pointer.type.layout)
+        size = buffer.type.dtype.bytes * op.attrs["vec"]
+        where = self.buffers.elements(buffer, layout.lane, layout.warp)
+
+        def one(registers: tuple[int, ...]) -> None:
+            self.text.accesses += 1
+            target = where.place(layout.register_indices[registers[0]])
+            source = self.addresses.of(pointer, registers[0])
+            self.issue(target, source, size, "true" if mask is None else self.registers.reg(mask, registers[0]), owner)
+
+        for registers in accesses(self.facts, op):
+            self.postponed.postpone(partial(one, registers))
+
+    def issue(self, target: tuple[str, int], source: tuple[str, int], size: int, mask: str, owner: str) -> None:
+        """One instruction from and to an address with a constant. It writes zeros where the mask is off. With an `owner`, one of several
+        threads with the same elements copies for all. A predicate says what is ignored: from a size ptxas would compute one."""
+        text = self.text
+        operands, constraints = [f"ptr addrspace(3) {target[0]}", f"ptr addrspace(1) {source[0]}"], ["l", "l"]
+        guard = ignored = ""
+        if mask != "true":
+            off = text.in_block(("off", mask), lambda: text.emit(f"xor i1 {mask}, true"))
+            ignored = f", ${len(operands)}"
+            operands.append(f"i1 {off}")
+            constraints.append("b")
+        if owner:
+            guard = f"@${len(operands)} "
+            operands.append(f"i1 {owner}")
+            constraints.append("b")
+        to, come = (f"[${i}+{distance}]" if distance else f"[${i}]" for i, (_, distance) in enumerate((target, source)))
+        cache = "cg" if size == 16 else "ca"
+        text.asm(f"{guard}cp.async.{cache}.shared.global {to}, {come}, {size}{ignored};", constraints, operands)

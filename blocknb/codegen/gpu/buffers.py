@@ -1,0 +1,75 @@
+"""Buffers in shared memory: where they lie, and the addresses of their elements.
+
+An address is a constant of the instruction plus a part that all accesses with the same part share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blocknb.codegen.gpu.element_types import memory_bits
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.ir.core import Value
+
+
+class Buffers:
+    """The offsets of buffers and mbarriers, and `slots`: what is added to the offset of a circular buffer for one of its stages."""
+
+    def __init__(self, text: TextWriter, threads: Threads):
+        self.text, self.threads = text, threads
+        self.offsets: dict[Value, int] = {}
+        self.slots: dict[Value, str] = {}
+
+    def base(self) -> str:
+        """The address of shared memory, an i32."""
+        return self.text.once(("shared memory",), lambda: self.text.emit("ptrtoint ptr addrspace(3) @shared to i32"))
+
+    def start(self, buffer: Value) -> str:
+        """A pointer to the first byte of a buffer that is no stage of another one."""
+        return self.text.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {self.offsets[buffer]}")
+
+    def place(self, buffer: Value) -> tuple[str, int]:
+        """The address of a buffer, or of a stage of a circular buffer, as an i32 and a constant."""
+        start, slot = self.base(), self.slots.get(buffer)
+        if slot:
+            key, text = ("slot", start, slot), f"add i32 {start}, {slot}"
+            start = self.text.in_block(key, lambda: self.text.emit(text))
+        return start, self.offsets[buffer]
+
+    def elements(self, buffer: Value, lane: Sequence[int], warp: Sequence[int]) -> SharedAddress:
+        """The addresses of a buffer's elements for the lanes and warps of a layout."""
+        return SharedAddress(self, buffer, lane, warp)
+
+
+class SharedAddress:
+    """The addresses of a buffer's elements for one layout: (the thread's part XOR a constant) plus a constant. The XOR takes only the
+    bits that both parts have."""
+
+    def __init__(self, buffers: Buffers, buffer: Value, lane: Sequence[int], warp: Sequence[int]):
+        self.text, self.base, self.slot = buffers.text, buffers.offsets[buffer], buffers.slots.get(buffer, "")
+        self.shared, self.bytes = buffer.type.layout, memory_bits(buffer.type.dtype) // 8
+        lane, warp = ([self.shared.offset(b) * self.bytes for b in bases] for bases in (lane, warp))
+        self.reach = 0
+        for basis in (*lane, *warp):
+            self.reach |= basis
+        self.thread = buffers.threads.thread_index(lane, warp)
+
+    def pointer(self, index: int) -> str:
+        """A pointer to the element whose flat index is the thread's part XOR `index`."""
+        return self.text.advanced(*self.place(index), 3)
+
+    def place(self, index: int) -> tuple[str, int]:
+        """The same as a name and constant bytes."""
+        text, offset = self.text, self.shared.offset(index) * self.bytes
+        meet = offset & self.reach
+        base = text.once(("shared", self.thread, meet), lambda: self.thread_part(meet))
+        if slot := self.slot:
+            moved = f"getelementptr i8, ptr addrspace(3) {base}, i32 {slot}"
+            base = text.in_block(("slot", base, slot), lambda: text.emit(moved))
+        return base, self.base + (offset & ~self.reach)
+
+    def thread_part(self, meet: int) -> str:
+        """Writes the part of the address that depends on the thread."""
+        name = self.text.emit(f"xor i32 {self.thread}, {meet}") if meet else self.thread
+        return self.text.emit(f"getelementptr i8, ptr addrspace(3) @shared, i32 {name}")

@@ -1,0 +1,138 @@
+"""Finds the values that a loop carries in words instead of registers, and the sums that it need not set to zero.
+
+What a loop loads for its next iteration is carried in the words in which it arrives. Taken apart, 16-bit elements would need a register
+each, and to take them apart is to wait for them. What only wgmma uses is carried in the words that it reads. The
+first wgmma of a loop can ignore what its accumulators hold, so they may be unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from blocknb.analysis.accesses import accesses
+from blocknb.analysis.affine import Facts
+from blocknb.codegen.gpu import warp_specialization
+from blocknb.codegen.gpu.element_types import memory_bits, num_registers
+from blocknb.codegen.gpu.registers import split_words
+from blocknb.ir.core import Func, Op, Value, walk
+from blocknb.layouts import wgmma
+
+#: Sums of a thread, and ops with them after their loop, above which ptxas spills where a branch sets the sums to zero: it begins with all
+#: of them at once.
+MANY_SUMS, MANY_OPS = 64, 5
+WordRegisters = tuple[tuple[int, ...], ...]  # of each word the registers that it holds
+
+
+@dataclass(frozen=True)
+class CarriedWords:
+    """A value that a loop carries in words, under new names. `number` says which of the carried values it is; `loaded` that it is a load,
+    whose elements may be taken apart."""
+
+    number: int
+    words: WordRegisters
+    names: tuple[str, ...]
+    bits: int
+    loaded: bool
+
+    def named(self, names: Sequence[str]) -> dict[tuple[int, ...], str]:
+        """The words under the given names."""
+        return dict(zip(self.words, names, strict=True))
+
+    def kinds(self) -> list[str]:
+        """The LLVM types of the words."""
+        return [f"i{self.bits * len(word)}" for word in self.words]
+
+
+class WordCarrying:
+    """Decides which carried values of a loop are in words."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        defs: Mapping[Value, Op],
+        users: Mapping[Value, Sequence[tuple[Op, int]]],
+        streamed: Set[Value],
+    ):
+        self.facts, self.defs, self.users, self.streamed = facts, defs, users, streamed
+
+    def loaded(self, op: Op) -> dict[int, WordRegisters]:
+        """The carried values, by number, that are loads before the loop and in it, in the same words of several registers each. A load of
+        another iteration that is passed on counts, too."""
+        body = op.blocks[0]
+        number = {value: i for i, value in enumerate(body.args[1:])}
+        first = {i: self.of(value) for i, value in enumerate(op.args[3:])}
+        found = {i: words for i, words in first.items() if any(len(word) > 1 for word in words)}
+        inside = {x.result for x in body.ops if x.name == "load"}
+        while True:
+            kept = {}
+            for i, words in found.items():
+                after = body.terminator.args[i]
+                same = self.of(after) if after in inside else found.get(number.get(after, -1))
+                if same == words:
+                    kept[i] = words
+            if len(kept) == len(found):
+                return kept
+            found = kept
+
+    def multiplied(self, op: Op) -> dict[int, WordRegisters]:
+        """The carried values, by number, of 16-bit floats that only wgmma uses, in the words that it reads."""
+        found: dict[int, WordRegisters] = {}
+        for i, (inner, outer) in enumerate(zip(op.blocks[0].args[1:], op.results, strict=True)):
+            users = [*self.users.get(inner, ()), *self.users.get(outer, ())]
+            if users and all(user.attrs.get("registers") and place == 0 for user, place in users):
+                count = num_registers(inner) if inner.type.dtype.bits == 16 else 0
+                found |= {i: tuple((r, r + 1) for r in range(0, count, 2))} if count else {}
+        return found
+
+    def of(self, value: Value) -> WordRegisters:
+        """The words in which a load brings its value; none for anything else."""
+        op = self.defs.get(value)
+        if op is None or op.name != "load" or value in self.streamed:
+            return ()
+        bits = memory_bits(value.type.dtype)
+        return tuple(word for registers in accesses(self.facts, op) for word in split_words(registers, bits))
+
+
+class UnsetSums:
+    """Decides which carried values of a loop may be unset in its first iteration."""
+
+    def __init__(self, func: Func, defs: Mapping[Value, Op], users: Mapping[Value, Sequence[tuple[Op, int]]]):
+        self.func, self.defs, self.users = func, defs, users
+
+    def of(self, op: Op, nested: bool) -> set[int]:
+        """The carried values, by number, that begin as zero and to which only wgmma adds. `nested` says that the loop is in another one."""
+        found: set[int] = set()
+        body, persistent = op.blocks[0], self.func.attrs.get("persistent")
+        # In a kernel's own loop over tiles ptxas would set the next sums to zero before the wait for these (C7514).
+        over_tiles = nested and warp_specialization.find(self.func) is not None and not persistent
+        if (
+            not (warp_specialization.is_alone(self.func) or over_tiles)
+            or op.args[0].type.dtype.bits != 32
+            or sum(x.name == "dot" for x in walk(body)) != 1
+        ):
+            return found  # ptxas would serialize several dots (C7515); without roles it spills
+        for i, (first, inner) in enumerate(zip(op.args[3:], body.args[1:], strict=True)):
+            made, users = self.defs.get(first), self.users.get(inner, ())
+            if made is None or made.name != "const" or made.attrs["value"] or len(users) != 1:
+                continue
+            if num_registers(inner) > MANY_SUMS and self.ops_with(op.results[i]) > MANY_OPS:
+                continue
+            user, place = users[0]
+            if user.name == "dot" and place == 2 and user in body.ops and wgmma.is_name(user.attrs.get("instr", "")):
+                found.add(i)
+        return found
+
+    def ops_with(self, value: Value) -> int:
+        """How many ops compute with a tile and with what comes of it. Each vector that they take counts too: it needs registers in addition
+        to the sums."""
+        todo, seen = [value], set[Op]()
+        vectors = set[Value]()
+        while todo:
+            for user, _ in self.users.get(todo.pop(), ()):
+                tiles = [x for x in user.results if getattr(x.type, "shape", None) == value.type.shape]
+                if user not in seen and tiles:
+                    seen.add(user)
+                    todo += tiles
+                    vectors.update(x for x in user.args if x in self.defs and self.defs[x].name == "broadcast")
+        return sum(op.name not in ("dot_wait", "cast", "convert") for op in seen) + len(vectors)

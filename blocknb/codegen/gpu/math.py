@@ -1,0 +1,241 @@
+"""Elementwise ops on one value: the GPU's instruction for each row of the op table.
+
+Half precision adds and multiplies natively. bf16 and all other ops of 16 bits go through fp32 and are rounded once, as the op table
+says. Division and the transcendental functions of fp32 use the hardware's approximations where their error is within two units in the
+last place (CUDA C++ Programming Guide, mathematical functions). The others, and fp64, are the polynomials of
+`codegen.scalar_math.elementary`, which the CPU uses, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from blocknb.codegen.gpu import trig
+from blocknb.codegen.gpu.casts import bitcast, cast, compare
+from blocknb.codegen.gpu.element_types import ElementType, constant, llvm_type
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.scalar_math import elementary, exact, lanes
+from blocknb.ir.core import Func, Op, Value
+from blocknb.language import types as t
+from blocknb.language.meaning import FARTHEST
+from blocknb.target import Target
+
+FLOAT = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract"}
+
+INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+
+FAST = {
+    "div": "llvm.nvvm.div.approx.f",
+    "sqrt": "llvm.nvvm.sqrt.approx.f",
+    "log2": "llvm.nvvm.lg2.approx.f",
+    "sin": "llvm.nvvm.sin.approx.f",
+    "cos": "llvm.nvvm.cos.approx.f",
+}
+
+#: Floating-point ops that are an intrinsic of LLVM.
+INTRINSICS = {"fma": "fma", "abs": "fabs", "floor": "floor", "ceil": "ceil", "sqrt": "sqrt"}
+LOG2_E = 1.4426950408889634
+
+
+class ElementwiseMath:
+    """Writes elementwise ops on single values. Equal operands give the name of the first result again, except for `streamed` values."""
+
+    def __init__(self, text: TextWriter, func: Func, target: Target, streamed: Set[Value]):
+        self.text, self.streamed = text, streamed
+        self.fast_math, self.capability = bool(func.attrs.get("fast_math")), target.capability
+
+    def apply(self, op: Op, names: tuple[str, ...]) -> str:
+        """The result of an op on values of these names."""
+        if op.results[0] in self.streamed:
+            return self.emit(op, names)
+        key = (op.id, names)
+        memo = self.text.memo
+        if key not in memo:
+            memo[key] = self.emit(op, names)
+        return memo[key]
+
+    def emit(self, op: Op, names: tuple[str, ...]) -> str:
+        """LLVM text for an elementwise op on single values; returns the name of the result."""
+        dtype = op.args[0].type.dtype
+        result = op.results[0].type.dtype
+        match op.name:
+            case "cast":
+                return cast(self.text, names[0], dtype, result)
+            case "bitcast":
+                return bitcast(self.text, names[0], dtype, result)
+            case "ptradd":
+                if op.attrs.get("saturate"):
+                    names = (names[0], _saturated(self.text, names[1], FARTHEST // result.element.bytes))
+                return pointer_add(self.text, names, result.element, op.args[1].type.dtype)
+            case "select":
+                kind = llvm_type(result)
+                return self.text.emit(f"select i1 {names[0]}, {kind} {names[1]}, {kind} {names[2]}")
+            case "cmp":
+                return compare(self.text, op.attrs["pred"], dtype, names)
+        if dtype.is_float:
+            return self.floating(op, dtype, names)
+        return integer(self.text, op, dtype, names)
+
+    def floating(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
+        """An op on floats, in fp32 where the hardware has no 16-bit form of it."""
+        if op.name == "neg":
+            return self.text.emit(f"fneg {llvm_type(dtype)} {names[0]}")
+        if dtype.bits == 16 and not (dtype == t.float16 and op.name in FLOAT):
+            wide = tuple(cast(self.text, x, dtype, t.float32) for x in names)
+            return cast(self.text, self.single(op, t.float32, wide), t.float32, dtype)
+        return self.single(op, dtype, names)
+
+    def single(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
+        """An op in fp16 (add, sub, mul), fp32 or fp64."""
+        text, kind, fp32 = self.text, llvm_type(dtype), dtype == t.float32
+        if fp32 and self.fast_math and (approximate := FAST.get(op.name)):
+            return text.call("float", approximate, *(("float", name) for name in names))
+        if op.name in FLOAT:
+            return text.emit(f"{FLOAT[op.name]} {kind} {names[0]}, {names[1]}")
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[kind]
+        if op.name in INTRINSICS:
+            return text.call(kind, f"llvm.{INTRINSICS[op.name]}.{suffix}", *((kind, x) for x in names))
+        match op.name:
+            case "div":
+                return self.quotient(op, dtype, names)
+            case "rem":
+                return exact.remainder(trig.inline_code(text), names[0], names[1], kind, 1)
+            case "min" | "max":
+                operands = (kind, names[0]), (kind, names[1])
+                if op.attrs.get("nan") and fp32 and self.capability >= 80:  # one instruction there
+                    return text.call(kind, f"llvm.{op.name}imum.{suffix}", *operands)
+                plain = text.call(kind, f"llvm.{op.name}imumnum.{suffix}", *operands)  # PTX ISA, max: +0 is above -0
+                return nan_wins(text, kind, names, plain) if op.attrs.get("nan") else plain
+            case "exp" | "exp2" if fp32:
+                power = names[0]
+                if op.name == "exp":
+                    power = text.emit(f"fmul float {power}, {constant(LOG2_E, t.float32)}")
+                ftz = "ftz." if op.attrs.get("flush") else ""
+                return text.call("float", f"llvm.nvvm.ex2.approx.{ftz}f", ("float", power))
+            case "rsqrt" if fp32:
+                return text.call("float", "llvm.nvvm.rsqrt.approx.f", ("float", names[0]))
+            case "rsqrt":
+                root = text.call(kind, f"llvm.sqrt.{suffix}", (kind, names[0]))
+                return text.emit(f"fdiv {kind} {constant(1.0, dtype)}, {root}")
+        return polynomial(text, op.name, dtype, names)
+
+    def quotient(self, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
+        """A quotient of floats."""
+        text = self.text
+        if dtype == t.float32 and op.attrs.get("normal"):
+            return text.emit(f"fmul float {names[0]}, {self.reciprocal(op, names[1])}")
+        if dtype == t.float32 and not op.attrs.get("nearest"):
+            # Two units in the last place over the whole range, at a third of the cost of IEEE division.
+            return text.call("float", "llvm.nvvm.div.full", ("float", names[0]), ("float", names[1]))
+        return text.emit(f"fdiv {llvm_type(dtype)} {names[0]}, {names[1]}")
+
+    def reciprocal(self, op: Op, name: str) -> str:
+        """1 / x to one unit in the last place, where x and 1 / x are normal numbers; once for all elements that share x."""
+        key = (op.id, "reciprocal", name)
+        if key in self.text.memo:
+            return self.text.memo[key]
+        found = self.text.call("float", "llvm.nvvm.rcp.approx.ftz.f", ("float", name))
+        if op.results[0] not in self.streamed:
+            self.text.memo[key] = found
+        return found
+
+
+def pointer_add(text: TextWriter, names: tuple[str, ...], element: ElementType, offset: ElementType) -> str:
+    """A pointer to global memory moved by a number of elements."""
+    pointer, index = names
+    if index == "0":
+        return pointer
+    kind = llvm_type(offset)
+    if offset.kind != "int" and offset.bits < 64:  # unsigned offsets are zero-extended, a GEP would sign-extend
+        index, kind = text.emit(f"zext {kind} {index} to i64"), "i64"
+    element_type = "i8" if element == t.int1 else llvm_type(element)
+    return text.emit(f"getelementptr {element_type}, ptr addrspace(1) {pointer}, {kind} {index}")
+
+
+def _saturated(text: TextWriter, index: str, farthest: int) -> str:
+    """An index, clamped to `farthest` in both directions."""
+    least = text.call("i64", "llvm.smin.i64", ("i64", index), ("i64", str(farthest)))
+    return text.call("i64", "llvm.smax.i64", ("i64", least), ("i64", str(-farthest)))
+
+
+def integer(text: TextWriter, op: Op, dtype: ElementType, names: tuple[str, ...]) -> str:
+    """An op on integers."""
+    kind, signed = llvm_type(dtype), dtype.kind == "int"
+    match op.name:
+        case "add" | "sub" | "mul" | "and" | "or" | "xor":
+            return text.emit(f"{INTEGER[op.name]} {kind} {names[0]}, {names[1]}")
+        case "shl" | "shr":
+            return shift(text, op.name == "shl", names, dtype)
+        case "mulhi":  # LLVM has the multiplication by its upper half for 32 and 64 bits
+            wide, grow = f"i{2 * dtype.bits}", "sext" if signed else "zext"
+            factors = [text.emit(f"{grow} {kind} {x} to {wide}") for x in names]
+            product = text.emit(f"mul {wide} {factors[0]}, {factors[1]}")
+            return text.emit(f"trunc {wide} {text.emit(f'lshr {wide} {product}, {dtype.bits}')} to {kind}")
+        case "div" | "rem":
+            return divided(text, op.name, names, dtype)
+        case "min" | "max":
+            return text.call(kind, f"llvm.{'s' if signed else 'u'}{op.name}.{kind}", (kind, names[0]), (kind, names[1]))
+        case "neg":
+            return text.emit(f"sub {kind} 0, {names[0]}")
+        case "not":
+            return text.emit(f"xor {kind} {names[0]}, {'true' if dtype == t.int1 else -1}")
+        case "abs":
+            return text.call(kind, f"llvm.abs.{kind}", (kind, names[0]), ("i1", "false")) if signed else names[0]
+    raise NotImplementedError(op.name)
+
+
+def shift(text: TextWriter, left: bool, names: tuple[str, ...], dtype: ElementType) -> str:
+    """A shift. A count of the width or more shifts every bit out: PTX, which takes unsigned 32-bit counts, does so, LLVM does not."""
+    kind, signed, (x, count) = llvm_type(dtype), dtype.kind == "int", names
+    plain = "shl" if left else "ashr" if signed else "lshr"
+    if count.lstrip("-").isdigit():
+        known = int(count)
+        if 0 <= known < dtype.bits:
+            return text.emit(f"{plain} {kind} {x}, {known}")
+        return "0" if left or not signed else text.emit(f"ashr {kind} {x}, {dtype.bits - 1}")
+    wide, register = ("i64", "l") if dtype.bits == 64 else ("i32", "r")
+    if dtype.bits == 64:
+        least = text.call("i64", "llvm.umin.i64", ("i64", count), ("i64", "64"))
+        count = text.emit(f"trunc i64 {least} to i32")
+    elif dtype.bits < 32:
+        x = text.emit(f"{'sext' if signed else 'zext'} {kind} {x} to i32")
+        count = text.emit(f"zext {kind} {count} to i32")
+    name = f"shl.b{wide[1:]}" if left else f"shr.{'s' if signed else 'u'}{wide[1:]}"
+    moved = text.emit(f'call {wide} asm "{name} $0, $1, $2;", "={register},{register},r"({wide} {x}, i32 {count})')
+    return moved if wide == kind else text.emit(f"trunc {wide} {moved} to {kind}")
+
+
+def divided(text: TextWriter, name: str, names: tuple[str, ...], dtype: ElementType) -> str:
+    """The truncated quotient or the remainder. Both are 0 for a divisor of zero, and the least number divided by -1 is itself. LLVM defines
+    neither, so these divisors are replaced by 1. a / b, if b is 0 or -1, is -(a & b)."""
+    kind, signed, (a, b) = llvm_type(dtype), dtype.kind == "int", names
+    instruction = f"{'s' if signed else 'u'}{name} {kind}"
+    if b.lstrip("-").isdigit() and int(b) not in ((0, -1) if signed else (0,)):
+        return text.emit(f"{instruction} {a}, {b}")
+    if signed:
+        special = text.emit(f"icmp ult {kind} {text.emit(f'add {kind} {b}, 1')}, 2")
+    else:
+        special = text.emit(f"icmp eq {kind} {b}, 0")
+    found = text.emit(f"{instruction} {a}, {text.emit(f'select i1 {special}, {kind} 1, {kind} {b}')}")
+    if name == "rem":
+        return found
+    instead = text.emit(f"sub {kind} 0, {text.emit(f'and {kind} {a}, {b}')}") if signed else "0"
+    return text.emit(f"select i1 {special}, {kind} {instead}, {kind} {found}")
+
+
+def nan_wins(text: TextWriter, kind: str, names: tuple[str, ...], plain: str) -> str:
+    """`plain`, or a NaN where an operand is one."""
+    unordered = text.emit(f"fcmp uno {kind} {names[0]}, {names[1]}")
+    poisoned = text.emit(f"fadd {kind} {names[0]}, {names[1]}")
+    return text.emit(f"select i1 {unordered}, {kind} {poisoned}, {kind} {plain}")
+
+
+def polynomial(text: TextWriter, name: str, dtype: ElementType, names: tuple[str, ...]) -> str:
+    """log, log2, sin, cos, tanh, erf in fp32, and the transcendental functions of fp64."""
+    if name in trig.QUARTER:
+        function = f"blocknb.{name}.{dtype.short}"
+        if function not in text.helpers:
+            text.helpers[function] = trig.define(function, name, llvm_type(dtype), text.helpers)
+        return text.emit(f"call {llvm_type(dtype)} @{function}({llvm_type(dtype)} {names[0]})")
+    f = lanes.LaneFunction(trig.inline_code(text), llvm_type(dtype), 1)
+    return elementary.FUNCTIONS[name](f, lanes.Lanes(f, "float", names[0])).text

@@ -1,0 +1,174 @@
+"""Loads and stores of global memory.
+
+Registers that lie side by side in memory are one access of up to four 32-bit (or two 64-bit) words (see `registers`). An access whose
+address differs from another one's by a constant, by the affine facts, uses that address with an immediate offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blocknb.analysis.accesses import accesses
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.effects import mask_of
+from blocknb.codegen.gpu.addresses import AccessAddresses
+from blocknb.codegen.gpu.element_types import memory_bits
+from blocknb.codegen.gpu.piece_loops import PieceLoops
+from blocknb.codegen.gpu.registers import Registers, Words, split_words
+from blocknb.codegen.gpu.registry import OpLowering, lowers
+from blocknb.codegen.gpu.sinking import StoreSinking
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.ir.core import Op
+
+#: The constraint of an operand of inline PTX by its width.
+LETTER = {8: "r", 16: "h", 32: "r", 64: "l"}
+
+
+class GlobalMemory(OpLowering):
+    """Lowers loads and stores. `sinking` says which stores compute their operands, and which loads take the mask of a store."""
+
+    def __init__(
+        self,
+        text: TextWriter,
+        threads: Threads,
+        registers: Registers,
+        addresses: AccessAddresses,
+        pieces: PieceLoops,
+        sinking: StoreSinking,
+        facts: Facts,
+    ):
+        self.text, self.threads, self.registers, self.addresses = text, threads, registers, addresses
+        self.pieces, self.sinking, self.facts = pieces, sinking, facts
+
+    @lowers("load")
+    def load(self, op: Op) -> None:
+        """Issues every access of a load; elements are unpacked when they are asked for."""
+        words: Words = {}
+        for registers in accesses(self.facts, op):
+            words |= self.read(op, registers)
+        self.registers.arrive(op, words)
+
+    def stream(self, op: Op) -> None:
+        """Leaves a load for later: each access is issued when a register or word of it is asked for."""
+        access = {register: registers for registers in accesses(self.facts, op) for register in registers}
+        known = self.registers.words[op.result] = {}
+
+        def fetch(registers: tuple[int, ...]) -> None:
+            for piece, name in self.read(op, access[registers[0]]).items():
+                self.text.remember(known, piece, name)
+
+        self.registers.fetch[op.result] = fetch
+
+    def read(self, op: Op, registers: tuple[int, ...]) -> Words:
+        """Issues one access of a load and returns the words that it brings."""
+        bits, mask = memory_bits(op.result.type.dtype), self.sinking.masks.get(op, mask_of(op))
+        self.text.accesses += 1
+        address = self.addresses.of(op.args[0], registers[0])
+        pieces = split_words(registers, bits)
+        predicate = self.registers.predicate(mask, registers[0])
+        plain = predicate in ("", "true") and not any(op.attrs.get(x) for x in ("cache", "evict", "sem"))
+        width = bits * len(pieces[0])
+        if plain and op.result not in self.registers.streamed:
+            pointer = self.text.advanced(*address, 1)
+            got = self.text.load_words(pointer, 1, len(pieces), width, bool(op.attrs.get("volatile")))
+        else:  # of a streamed tile LLVM would keep what two consumers load alike
+            defaults = ["0"] * len(pieces)
+            if len(op.args) > 2:
+                other = op.args[2]
+                defaults = [self.registers.word(other, piece if other.type.shape else (0,)) for piece in pieces]
+            got = predicated_load(self.text, op, address, width, "" if predicate == "true" else predicate, defaults)
+        return dict(zip(pieces, got, strict=True))
+
+    @lowers("store")
+    def store(self, op: Op) -> None:
+        """Stores a tile access by access. The operands of all accesses of a piece are computed before the first of its stores."""
+        text, (pointer, value) = self.text, op.args[:2]
+        mask, owner = mask_of(op), self.threads.owner(pointer.type.layout if pointer.type.shape else None)
+        bits = memory_bits(value.type.dtype)
+
+        def write(together: Sequence[tuple[int, ...]]) -> None:
+            made = []
+            for registers in together:
+                text.accesses += 1
+                address = self.addresses.of(pointer, registers[0])
+                pieces = split_words(registers, bits)
+                words = [self.registers.word(value, piece) for piece in pieces]
+                predicate = text.both(self.registers.predicate(mask, registers[0]), owner)
+                made.append((address, words, predicate, bits * len(pieces[0])))
+            for address, words, predicate, width in made:
+                if predicate or op.attrs.get("cache") or op.attrs.get("evict"):
+                    predicated_store(text, op, address, words, width, predicate)
+                else:
+                    text.store_words(text.advanced(*address, 1), 1, words, width)
+
+        if value in self.sinking.values:
+            write(accesses(self.facts, op))
+        else:
+            self.pieces.consume(op, accesses(self.facts, op), write)
+
+
+# -- inline PTX, which has no 8-bit registers: a byte is in 32 bits
+
+
+def modifiers(op: Op) -> str:
+    """The cache operator (PTX ISA, cache operators) and eviction hint of a load or store. Volatile loads take neither."""
+    if op.attrs.get("volatile"):
+        return ""
+    cache, evict = op.attrs.get("cache") or "", op.attrs.get("evict") or ""
+    if evict in ("evict_first", "evict_last") and not cache:
+        return f".L1::{evict}"
+    return cache
+
+
+def register_type(bits: int) -> str:
+    """The LLVM type of the register that holds a word of so many bits in inline PTX."""
+    return "i16" if bits == 16 else f"i{max(bits, 32)}"
+
+
+def form(bits: int, count: int) -> str:
+    """The suffix of an instruction that moves several words."""
+    return f"{f'.v{count}' if count > 1 else ''}.b{bits}"
+
+
+def predicated_load(
+    text: TextWriter, op: Op, address: tuple[str, int], bits: int, predicate: str, defaults: Sequence[str]
+) -> list[str]:
+    """A load that reads nothing where the predicate is off. There the results are the defaults."""
+    (name, distance), n, register = address, len(defaults), register_type(bits)
+    outs = ", ".join(f"${i}" for i in range(n))
+    target = f"{{{outs}}}" if n > 1 else outs
+    guard = f"@${n + 1} " if predicate else ""
+    order = ".acquire.sys" if op.attrs.get("sem") else ".volatile" if op.attrs.get("volatile") else ""
+    where = f"[${n}+{distance}]" if distance else f"[${n}]"
+    ptx = f"{guard}ld{order}.global{modifiers(op)}{form(bits, n)} {target}, {where};"
+    constraints, operands = [f"={LETTER[bits]}"] * n + ["l"], [f"ptr addrspace(1) {name}"]
+    if predicate:
+        constraints += ["b", *(str(i) for i in range(n))]
+        wide = (text.emit(f"zext i8 {v} to i32") if bits == 8 and v != "0" else v for v in defaults)
+        operands += [f"i1 {predicate}", *(f"{register} {v}" for v in wide)]
+    kind = register if n == 1 else "{" + ", ".join([register] * n) + "}"
+    got = text.emit(f'call {kind} asm sideeffect "{ptx}", "{",".join(constraints)}"({", ".join(operands)})')
+    results = [got] if n == 1 else [text.emit(f"extractvalue {kind} {got}, {i}") for i in range(n)]
+    return [text.emit(f"trunc i32 {x} to i8") for x in results] if bits == 8 else results
+
+
+def predicated_store(
+    text: TextWriter, op: Op, address: tuple[str, int], words: Sequence[str], bits: int, predicate: str
+) -> None:
+    """A store that writes nothing where the predicate is off."""
+    (name, distance), n = address, len(words)
+    if bits == 8:
+        words = [text.emit(f"zext i8 {w} to i32") for w in words]
+    ins = ", ".join(f"${i + 1}" for i in range(n))
+    guard = f"@${n + 1} " if predicate else ""
+    source = f"{{{ins}}}" if n > 1 else ins
+    where = f"[$0+{distance}]" if distance else "[$0]"
+    ptx = f"{guard}st.global{modifiers(op)}{form(bits, n)} {where}, {source};"
+    operands = [f"ptr addrspace(1) {name}", *(f"{register_type(bits)} {w}" for w in words)]
+    constraints = ["l"] + [LETTER[bits]] * n
+    if predicate:
+        operands.append(f"i1 {predicate}")
+        constraints.append("b")
+    # Without the clobber LLVM's back end moves an earlier load down past it, into the branch that uses what was loaded.
+    text.asm(ptx, [*constraints, "~{memory}"], operands)

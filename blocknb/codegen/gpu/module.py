@@ -1,0 +1,116 @@
+"""The result of the GPU code generator: the text around the code of a kernel, and how to launch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blocknb.codegen.gpu import warp_specialization
+from blocknb.codegen.gpu.interface import LaunchInterface
+from blocknb.codegen.gpu.strip_mining import StripMining
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.codegen.maps import MapSpec
+from blocknb.codegen.report import Site
+from blocknb.codegen.text import symbol
+from blocknb.ir.core import Func
+from blocknb.trace import Note, Notes
+
+#: Loops above which LLVM's back end only selects instructions. Its work on addresses grows with the square of the number of loops, and
+#: ptxas repeats it.
+MANY_LOOPS = 48
+
+
+@dataclass(frozen=True)
+class GpuModule:
+    """LLVM text and how to launch it: the kernel's name (`entry`), bytes of dynamic shared memory, threads per program (along a CTA's x
+    axis), and how many programs a CTA may have (along its y axis).
+
+    Hidden parameters follow the kernel's own, in this order. If it `reports`: the report (see `report`). For each argument in `extents`:
+    the lowest address of its array, and within how many bytes from there an element may begin. If it is `persistent`: the grid of the
+    launch (x, y, z: i32), since the hardware's grid has as many CTAs as fit, along x. Last come the tensor maps (`maps`). Records refer
+    to `sites`. `notes` are decisions about long kernels and big tiles, and `select` is the optimization level of LLVM's back end (see
+    `llvm.compile_cuda`).
+    """
+
+    text: str
+    entry: str
+    shared_bytes: int
+    threads: int
+    reports: bool = False
+    extents: tuple[int, ...] = ()
+    sites: tuple[Site, ...] = ()
+    notes: tuple[Note, ...] = ()
+    select: int = 1
+    programs: int = 1
+    maps: tuple[MapSpec, ...] = ()
+    persistent: bool = False
+
+
+def finished(
+    func: Func, text: TextWriter, threads: Threads, interface: LaunchInterface, strip_mining: StripMining
+) -> GpuModule:
+    """The module of a kernel whose code is written."""
+    count = warp_specialization.threads(func)
+    parameters = ", ".join(interface.parameters())
+    begin = prelude(threads, text)
+    lines = [
+        'target triple = "nvptx64-nvidia-cuda"',
+        "@shared = external addrspace(3) global [0 x i8], align 1024",
+        f"define ptx_kernel void @{symbol(func.name)}({parameters}) #0 !dbg {text.debug.subprogram} {{",
+        "entry:",
+        *begin,
+        *text.entry,
+        *(line for chunk in text.chunks for line in chunk),
+        "}",
+        *text.declared,
+        *text.helpers.values(),
+        *footer(func, count, threads.programs),
+        text.debug.text(),
+    ]
+    # The functions that it calls are the kernel's own, even where several kernels are linked into one file.
+    entry, shared = symbol(func.name), func.attrs.get("shared_bytes", 0)
+    written = "\n".join(lines).replace("@blocknb.", f"@{entry}.") + "\n"
+    loops, notes = sum(op.name in ("for", "while") for op in func.ops()), Notes("codegen")
+    if loops > MANY_LOOPS:
+        notes(
+            None,
+            f"{loops} loops: what LLVM does for addresses in loops is left to ptxas, above {MANY_LOOPS} it takes too long",
+        )
+    strip_mining.explain(notes)
+    return GpuModule(
+        written,
+        entry,
+        shared,
+        count,
+        interface.reports,
+        tuple(sorted(interface.extents)),
+        tuple(interface.sites),
+        tuple(notes.list),
+        int(loops <= MANY_LOOPS),
+        threads.programs,
+        tuple(interface.maps),
+        interface.persistent,
+    )
+
+
+def prelude(threads: Threads, text: TextWriter) -> list[str]:
+    """The numbers of the thread, at the head of the kernel."""
+    text.declared["declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()"] = None
+    raw = threads.index_in_cta()
+    return [
+        f"  {raw} = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()",
+        *([f"  %tid = and i32 {raw}, {32 * threads.num_warps - 1}"] if threads.teams > 1 else []),
+        "  %lane = and i32 %tid, 31",
+        f"  %warp.raw = lshr i32 {raw}, 5",
+        f"  %warp = and i32 %warp.raw, {threads.num_warps - 1}",
+    ]
+
+
+def footer(func: Func, threads: int, programs: int) -> list[str]:
+    """The attributes of the kernel and of the calls in it."""
+    # By default ptxas spills what is carried for a later iteration, to make room for one more program on an SM.
+    ahead = any(op.attrs.get("ahead") for op in func.ops())
+    resident = warp_specialization.resident(func, threads) or int(ahead)
+    least = f' "nvvm.minctasm"="{resident}"' if resident else ""
+    size = f'"nvvm.reqntid"="{threads}"' if programs == 1 else f'"nvvm.maxntid"="{threads},{programs}"'
+    return [f"attributes #0 = {{ nounwind {size}{least} }}", "attributes #1 = { convergent nounwind }"]

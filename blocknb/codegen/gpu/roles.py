@@ -1,0 +1,81 @@
+"""Lowers warp specialization: the teams of a program compute, and a thread of another warp copies for them.
+
+The team's warps come first. The producer is a single thread, elected once, so nothing in its loops asks which thread copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.ir.core import Block, Op
+
+
+class RoleLowering(OpLowering):
+    """Lowers the op that gives warps their roles, and the numbers of CTAs and teams. `lower_block` lowers the ops of a block."""
+
+    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, lower_block: Callable[[Block], None]):
+        self.text, self.threads, self.registers, self.lower_block = text, threads, registers, lower_block
+
+    @lowers("team_id")
+    def team_id(self, op: Op) -> None:
+        """The number of the team."""
+        self.registers.set(op.result, [self.threads.team()])
+
+    @lowers("cta_id", "num_ctas")
+    def cta(self, op: Op) -> None:
+        """The number of the CTA, or how many there are."""
+        self.registers.set(op.result, [self.threads.special("ctaid.x" if op.name == "cta_id" else "nctaid.x")])
+
+    @lowers("program_id", "num_programs")
+    def program(self, op: Op) -> None:
+        """The program's place along an axis of the grid, or how many programs there are."""
+        self.registers.set(op.result, [self.threads.place(op.name, op.attrs["axis"])])
+
+    @lowers("roles")
+    def roles(self, op: Op) -> None:
+        """Branches on the number of the warp to the code of its role."""
+        (team, producer), (warps, more), registers = op.blocks, op.attrs["warps"], op.attrs.get("registers")
+        text = self.text
+        labels = [text.new_label(x) for x in ("team", "producer", "done")]
+        warp = self.threads.uniform("%warp.raw")
+        text.do(f"br i1 {text.emit(f'icmp ult i32 {warp}, {warps}')}, label %{labels[0]}, label %{labels[1]}")
+        text.start(labels[0])
+        self.reallocate(registers, 0)
+        text.open_chunk()
+        self.threads.in_team = True
+        self.lower_block(team)
+        self.threads.in_team = False
+        text.do(f"br label %{labels[2]}")
+        text.open_chunk()
+        text.start(labels[1])
+        self.reallocate(registers, 1)
+        self.produce(producer, warp if more > 1 else "", warps, labels[2])
+        text.open_chunk()
+        text.start(labels[2])
+
+    def reallocate(self, registers: tuple[int, int] | None, role: int) -> None:
+        """Takes or releases registers for the threads of a role (PTX ISA: setmaxnreg)."""
+        if registers is not None:
+            way, who = (("inc", "the team"), ("dec", "the producer"))[role]
+            ptx = f"setmaxnreg.{way}.sync.aligned.u32 {registers[role]}; // from here: {who}"
+            self.text.asm(ptx, ["~{memory}"], [], convergent=True)
+
+    def produce(self, block: Block, warp: str, first: int, done: str) -> None:
+        """Writes the code of the producer, for one elected thread."""
+        text = self.text
+        both = text.call("{i32, i1}", "llvm.nvvm.elect.sync", ("i32", "-1"))
+        elected = text.emit(f"extractvalue {{i32, i1}} {both}, 1")
+        if warp:
+            elected = text.emit(f"and i1 {elected}, {text.emit(f'icmp eq i32 {warp}, {first}')}")
+        label = text.new_label("copy")
+        text.do(f"br i1 {elected}, label %{label}, label %{done}")
+        text.start(label)
+        text.open_chunk()
+        self.threads.alone = True
+        self.lower_block(block)
+        self.threads.alone = False
+        text.do(f"br label %{done}")

@@ -1,0 +1,218 @@
+"""Strip-mines tiles that are too big for registers: each is made piece by piece where it is consumed, and is never whole.
+
+A thread has 255 registers. A tile of 2^16 elements in 4 warps would take 512 of them; ptxas would work for many seconds on slow code. So a
+big tile that is loaded, computed with and then stored or reduced is *streamed*. Nothing is emitted where its ops stand. Each store or
+reduction asks for a piece of the registers at a time. That emits the loads and the arithmetic for this piece at that place. A tile with
+two consumers is loaded twice, the second time from a cache, as spilled registers would be.
+
+The loads thereby move down. They pass no write: two arguments may be one array, and a kernel may load, store and use the old value. They
+pass no barrier that the user wrote. Only the last consumer may store piece by piece among them: into another array, or into the very
+elements that were loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from blocknb.analysis.affine import Facts
+from blocknb.analysis.effects import effects, global_operands
+from blocknb.ir.core import Block, Func, Op, Value, uses
+from blocknb.language.ops import ATOMICS, OPS
+from blocknb.language.types import Pointer, Tile
+from blocknb.layouts.convert import plan
+from blocknb.trace import Notes
+
+REPEATS = 4  # times that streamed ops may be emitted on average
+
+CONSUMERS = ("store", "reduce")
+
+RENAMING = ("broadcast", "expand_dims", "reshape", "trans", "convert")
+
+Users = Mapping[Value, Sequence[tuple[Op, int]]]
+
+Stores = Mapping[Value | None, Sequence[Op]]
+
+
+def registers(func: Func) -> int:
+    """How many 32-bit registers a thread may have (one of the 256 that the hardware counts stays unused)."""
+    return min(256, 65536 // (32 * func.attrs["num_warps"]))
+
+
+def piece_of(func: Func) -> int:
+    """How many registers are computed at a time: two operands of so many leave half of the registers free."""
+    return max(1, registers(func) // 4)
+
+
+def is_big(value: Value, held: int) -> bool:
+    """Whether a thread's part of a tile takes more than `held` registers."""
+    kind = value.type
+    if not isinstance(kind, Tile) or not kind.shape:
+        return False
+    words = 2 if kind.dtype.bits == 64 and not isinstance(kind.dtype, Pointer) else 1
+    return kind.layout.num_registers * words > held
+
+
+class StripMining:
+    """The `values` of a memory-level Func that are made piece by piece, with the ops that define them: tiles that take half of a thread's
+    registers and are consumed once, and tiles that take more than there are."""
+
+    def __init__(self, func: Func, facts: Facts, defs: Mapping[Value, Op]):
+        self.func = func
+        self.values = streamed(func, facts)
+        self.defs = {value: defs[value] for value in self.values}
+
+    def made_for(self, consumer: Op) -> set[Value]:
+        """The streamed values that are emitted for one consumer."""
+        return _made_for(consumer, self.defs)
+
+    def explain(self, notes: Notes) -> None:
+        """Notes for every big tile that is loaded how it fits into registers, or that it does not."""
+        limit = registers(self.func)
+        consumers = [op for op in self.func.ops() if op.name in CONSUMERS]
+        for op in self.func.ops():
+            if op.name != "load" or not is_big(op.result, limit // 2 if op.result in self.values else limit):
+                continue
+            text = f"{op.result.type.layout.num_registers} registers a thread, of {limit}"
+            if op.result in self.values:
+                times = sum(op.result in self.made_for(consumer) for consumer in consumers)
+                often = f"{times} times, " if times > 1 else ""
+                notes(op, f"{text}: loaded {often}piece by piece where it is used")
+            else:
+                advice = "memory holds the rest; more warps (num_warps) or a smaller block fit"
+                notes(op, f"{text}: does not fit, and {advice}", "missed")
+
+
+def streamed(func: Func, facts: Facts) -> frozenset[Value]:
+    """The values of a memory-level Func that are made piece by piece (see `StripMining`)."""
+    limit = registers(func)
+    if not any(op.name == "load" and is_big(op.result, limit // 2) for op in func.ops()):
+        return frozenset()
+    users, stores = uses(func), _stored(func, facts)
+    blocks = [func.body, *(block for op in func.ops() if op.name in ("for", "while", "if") for block in op.blocks)]
+    return frozenset().union(*(_in_block(block, facts, users, stores, limit) for block in blocks))
+
+
+def _stored(func: Func, facts: Facts) -> Stores:
+    """The accesses that write each array; None stands for an unknown array."""
+    found: dict[Value | None, list[Op]] = {}
+    for op in func.ops():
+        if op.name in ("store", *ATOMICS):
+            found.setdefault(facts.root(global_operands(op)[0]), []).append(op)
+        elif op.name == "asm":
+            for pointer in (x for x in op.args if x.type.is_pointer):
+                found.setdefault(facts.root(pointer), []).append(op)
+    return found
+
+
+def _in_block(block: Block, facts: Facts, users: Users, stores: Stores, limit: int) -> frozenset[Value]:
+    """The streamed values of a block."""
+    for held, repeats in ((limit // 2, 1), (limit, REPEATS)):
+        found = _streamable(block, facts, users, stores, held)
+        emitted = sum(len(_made_for(op, found)) for op in block.ops if op.name in CONSUMERS)
+        if any(op.name == "load" for op in found.values()) and emitted <= repeats * len(found):
+            return frozenset(found)
+    return frozenset()
+
+
+def _streamable(block: Block, facts: Facts, users: Users, stores: Stores, held: int) -> dict[Value, Op]:
+    """The values that take more than `held` registers and may be streamed, with their ops."""
+    place = {op: i for i, op in enumerate(block.ops)}
+    found = {op.result: op for op in block.ops if len(op.results) == 1 and _may_stream(op, held)}
+    found = {v: op for v, op in found.items() if op.name != "load" or _is_apart(op, facts, stores)}
+    changed = True
+    while changed:
+        fine = {v: op for v, op in found.items() if all(_takes(user, place, found) for user, _ in users.get(v, ()))}
+        fine = {
+            v: op
+            for v, op in fine.items()
+            if op.name != "load" or _may_move(op, block, place, fine, facts, users, stores)
+        }
+        changed, found = len(fine) < len(found), fine
+    return found
+
+
+def _may_stream(op: Op, held: int) -> bool:
+    """Whether an op's registers can be made one by one, wherever that is."""
+    if not is_big(op.result, held):
+        return False
+    if op.name == "load":
+        return not op.attrs.get("volatile")
+    if op.name == "convert":
+        kind = op.result.type
+        return plan(op.args[0].type.layout, op.attrs["layout"], max(8, kind.dtype.bits)).registers is not None
+    return OPS[op.name].pure and op.name not in ("dot", "flip", "gather", "local_load", "inside", "part")
+
+
+def _takes(user: Op, place: Mapping[Op, int], found: Mapping[Value, Op]) -> bool:
+    """Whether an op can take an operand in pieces."""
+    return user in place and (user.name in (*CONSUMERS, "load") or any(r in found for r in user.results))
+
+
+def _may_move(
+    load: Op,
+    block: Block,
+    place: Mapping[Op, int],
+    found: Mapping[Value, Op],
+    facts: Facts,
+    users: Users,
+    stores: Stores,
+) -> bool:
+    """Whether a load may happen as late as its last consumer."""
+    last, todo, seen = place[load], [load.result], {load.result}
+    while todo:
+        for user, _ in users.get(todo.pop(), ()):
+            last = max(last, place.get(user, last))
+            todo += [r for r in user.results if r in found and r not in seen]
+            seen.update(user.results)
+    # In a loop the pointers differ in the next iteration. Barriers may keep its accesses apart from this one's.
+    guarded = block.ops[-1].name in ("yield", "condition") and facts.root(load.args[0]) in stores
+    return all(_may_pass(op, guarded) for op in block.ops[place[load] + 1 : last]) and (
+        _meets(load, block.ops[last], facts, found)
+    )
+
+
+def _may_pass(op: Op, guarded: bool) -> bool:
+    """Whether a load may move past an op."""
+    if op.name == "barrier":
+        return op.origin == "barriers" and not guarded
+    found = effects(op)
+    return not (found.orders or found.may_hang or "global" in found.writes)
+
+
+def _meets(load: Op, consumer: Op, facts: Facts, found: Mapping[Value, Op]) -> bool:
+    """Whether a load may happen in the pieces of its last consumer."""
+    if consumer.name != "store":
+        return _may_pass(consumer, True)
+    if facts.root(consumer.args[0]) is not facts.root(load.args[0]):
+        return True
+    # Each stored element is computed from the one that was loaded from there, and from none that another piece loads.
+    return _is_own(load, consumer, facts) and not any(found[v].name in RENAMING for v in _made_for(consumer, found))
+
+
+def _is_own(load: Op, op: Op, facts: Facts) -> bool:
+    """Whether an op stores to the loaded addresses element by element, and each address has one thread and one element."""
+    pointer = load.args[0]
+    if op.name != "store" or op.args[0] is not pointer:
+        return False
+    if len(pointer.type.shape) != 1 or pointer.type.layout.is_replicated:
+        return False
+    stride = facts.stride(pointer, 0)
+    return isinstance(stride, int) and stride != 0
+
+
+def _is_apart(load: Op, facts: Facts, stores: Stores) -> bool:
+    """Whether the kernel writes what is loaded nowhere but into the very same elements."""
+    root = facts.root(load.args[0])
+    return root is not None and all(_is_own(load, op, facts) for op in (*stores.get(root, ()), *stores.get(None, ())))
+
+
+def _made_for(consumer: Op, found: Mapping[Value, Op]) -> set[Value]:
+    """The streamed values that are emitted for one consumer."""
+    made: set[Value] = set()
+    todo = list(consumer.args)
+    while todo:
+        value = todo.pop()
+        if value in found and value not in made:
+            made.add(value)
+            todo += found[value].args
+    return made

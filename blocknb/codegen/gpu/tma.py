@@ -1,0 +1,147 @@
+"""Lowers copies by Hopper's TMA engine (PTX ISA: cp.async.bulk.tensor).
+
+A tensor map is a hidden parameter, which the host fills at launch. What it says of an array is read off the ops that compute its operands;
+the kernel's code keeps none of them. One thread issues one instruction for each box, and an mbarrier counts the bytes. AccessAddresses are
+numbers of 32 bits: the offset of a buffer is a constant of the instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from blocknb.codegen.gpu.buffers import Buffers
+from blocknb.codegen.gpu.interface import LaunchInterface
+from blocknb.codegen.gpu.mbarriers import Instruction, Mbarriers
+from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.registry import OpLowering, lowers
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.codegen.maps import MapSpec
+from blocknb.errors import CompilerBug
+from blocknb.ir.core import Op, Value
+from blocknb.language.bulk import TensorMap
+from blocknb.language.types import Buffer
+from blocknb.layouts import gf2
+
+
+class TensorMapMaker(OpLowering):
+    """Lowers tensor maps to parameters, with expressions from which the host computes what they say."""
+
+    def __init__(
+        self,
+        registers: Registers,
+        interface: LaunchInterface,
+        params: Sequence[Value],
+        defs: Mapping[Value, Op],
+        users: Mapping[Value, Sequence[tuple[Op, int]]],
+    ):
+        self.registers, self.interface, self.params, self.defs, self.users = registers, interface, params, defs, users
+
+    @lowers("tensor_map")
+    def tensor_map(self, op: Op) -> None:
+        """Enters what the host encodes. The name of the result is that of the parameter."""
+        kind, (base, *numbers) = op.attrs["type"], op.args
+        rank, found = len(kind.box), [self.expression(x) for x in numbers]
+        stored = any(user.name == "store_bulk" for user, _ in self.users.get(op.result, ()))
+        dims, strides = tuple(found[:rank]), tuple(found[rank:])
+        spec = MapSpec(self.params.index(base), kind.dtype, kind.box, kind.swizzle, dims, strides, stored)
+        self.registers.set(op.result, [self.interface.add_map(spec)])
+
+    def expression(self, value: Value) -> Any:
+        """A number as the host computes it from parameters and constants (see `codegen.maps`)."""
+        if value in self.params:
+            return ("arg", self.params.index(value))
+        if (op := self.defs.get(value)) is None:
+            raise CompilerBug(f"{value} of a tensor map is not known when the kernel is launched")
+        match op.name:
+            case "const":
+                return int(op.attrs["value"])
+            case "promise":
+                return self.expression(op.args[0])
+            case "neg":
+                return ("sub", 0, self.expression(op.args[0]))
+            case "cast":
+                return ("cast", value.type.dtype.short, self.expression(op.args[0]))
+            case "cmp":
+                return (op.attrs["pred"], *(self.expression(x) for x in op.args))
+            case "add" | "sub" | "mul" | "div" | "rem" | "min" | "max" | "select" as name:
+                return (name, *(self.expression(x) for x in op.args))
+        raise CompilerBug(f"an extent or stride of a tensor map is made by {op.name}", op.loc)
+
+
+class TensorCopies(OpLowering):
+    """Lowers copies between buffers and boxes of arrays."""
+
+    def __init__(self, text: TextWriter, threads: Threads, registers: Registers, buffers: Buffers, barriers: Mbarriers):
+        self.text, self.threads, self.registers = text, threads, registers
+        self.buffers, self.barriers = buffers, barriers
+
+    def coordinates(self, values: Sequence[Value], moved: Mapping[int, int]) -> list[str]:
+        """The coordinates of a box in the order of the instruction, inner axis first."""
+        names = [self.registers.reg(v) for v in values]
+        for axis, distance in moved.items():
+            if distance:
+                names[axis] = self.text.emit(f"add i32 {names[axis]}, {distance}")
+        return names[::-1]
+
+    @lowers("copy_bulk")
+    def copy(self, op: Op) -> None:
+        """Copies boxes to a buffer. An mbarrier counts their bytes."""
+        buffer, map, barriers, index = op.args[:4]
+        start, offset = self.buffers.place(buffer)
+        signal, at = self.barriers.address(barriers, index)
+        made: list[Instruction] = []
+        for moved, distance in boxes(buffer.type, map.type, op.attrs["axes"]):
+            names = self.coordinates(op.args[4:], moved)
+            where = ", ".join(f"${3 + i}" for i in range(len(names)))
+            form = f"cp.async.bulk.tensor.{len(names)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+            ptx = f"{form} [$0+{offset + distance}], [$1, {{{where}}}], [$2+{at}];"
+            operands = [f"i32 {start}", f"ptr {self.registers.reg(map)}", f"i32 {signal}", *(f"i32 {x}" for x in names)]
+            made.append((ptx, operands, "rlr" + "r" * len(names)))
+        self.barriers.by_one(*made)
+
+    @lowers("store_bulk")
+    def store(self, op: Op) -> None:
+        """Stores the boxes of a buffer and commits them as a group. With a `layout`, each warp stores its own boxes. Their distance from
+        the first warp's boxes follows from the number of the warp."""
+        text, (map, buffer) = self.text, op.args[:2]
+        start, offset = self.buffers.place(buffer)
+        layout, further = op.attrs.get("layout"), dict[int, str]()
+        found = list(boxes(buffer.type, map.type, op.attrs["axes"]))
+        if layout is not None:
+            own, columns = gf2.Span((*layout.reg, *layout.lane)), buffer.type.shape[1]
+            rows, across = op.attrs["axes"]
+            found = [x for x in found if x[0][rows] * columns + x[0][across] in own]
+            for axis, to in enumerate((rows, across)):
+                steps = [(basis & layout.dim_mask(axis)) >> layout.dim_bits(axis).start for basis in layout.warp]
+                further[to] = self.threads.of_warp(steps) if any(steps) else ""
+            places = [buffer.type.layout.offset(basis) * buffer.type.dtype.bytes for basis in layout.warp]
+            start = text.emit(f"add i32 {start}, {self.threads.of_warp(places)}")
+        does, how = ("cp.reduce.async.bulk", ".add.tile") if op.attrs.get("adds") else ("cp.async.bulk", "")
+        made: list[Instruction] = []
+        for moved, distance in found:
+            names = self.coordinates(op.args[2:], moved)
+            for axis, more in further.items():
+                if more:
+                    names[len(names) - 1 - axis] = text.emit(f"add i32 {names[len(names) - 1 - axis]}, {more}")
+            where = ", ".join(f"${2 + i}" for i in range(len(names)))
+            form = f"{does}.tensor.{len(names)}d.global.shared::cta{how}.bulk_group"
+            ptx = f"{form} [$1, {{{where}}}], [$0+{offset + distance}];"
+            operands = [f"i32 {start}", f"ptr {self.registers.reg(map)}", *(f"i32 {x}" for x in names)]
+            made.append((ptx, operands, "rl" + "r" * len(names)))
+        self.barriers.by_one(*made, ("cp.async.bulk.commit_group;", [], ""), each=layout is not None)
+
+    @lowers("store_wait")
+    def wait(self, op: Op) -> None:
+        """Waits until the engine has read all but so many groups of stores."""
+        ptx = f"cp.async.bulk.wait_group.read {op.attrs['pending']};"
+        self.text.asm(ptx, ["~{memory}"], [], convergent=True)
+
+
+def boxes(type: Buffer, kind: TensorMap, axes: Sequence[int]) -> Iterator[tuple[dict[int, int], int]]:
+    """The boxes of a buffer: how far each is along the map's axes, and how many bytes from the buffer's start."""
+    rows, columns = type.shape
+    for row in range(0, rows, kind.box[axes[0]]):
+        for column in range(0, columns, kind.box[axes[1]]):
+            yield {axes[0]: row, axes[1]: column}, type.layout.offset(row * columns + column) * type.dtype.bytes

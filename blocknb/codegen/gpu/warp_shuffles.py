@@ -1,0 +1,88 @@
+"""Movement within a warp: shuffles between layouts, and the exchanges that reductions and scans are made of.
+
+A value of any type travels as 32-bit words. `layouts.convert` plans what a conversion shuffles and what each lane publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blocknb.codegen.gpu.element_types import ElementType, llvm_type, memory_bits
+from blocknb.codegen.gpu.registers import Registers
+from blocknb.codegen.gpu.text import TextWriter
+from blocknb.codegen.gpu.threads import Threads
+from blocknb.ir.core import Op
+from blocknb.layouts.convert import Select, plan
+
+
+class WarpShuffles:
+    """Lowers layout conversions within each warp."""
+
+    def __init__(self, text: TextWriter, threads: Threads, registers: Registers):
+        self.text, self.threads, self.registers = text, threads, registers
+
+    def shuffle(self, op: Op) -> None:
+        """Moves the elements of a tile to another layout, as `layouts.convert` planned it."""
+        source, dtype = op.args[0], op.result.type.dtype
+        steps = plan(source.type.layout, op.attrs["layout"], memory_bits(dtype)).shuffle
+        assert steps is not None, "only shuffles come here"
+        published = self.select(self.registers.regs(source), dtype, steps.before)
+        lane = self.threads.thread_index(steps.lane, steps.warp)
+        arrived = []
+        for step in steps.rounds:
+            if not step.moves:
+                arrived.append(published[step.source])
+            elif steps.is_butterfly:
+                arrived.append(butterfly(self.text, published[step.source], dtype, step.flip))
+            else:
+                source_lane = self.text.emit(f"xor i32 {lane}, {step.flip}") if step.flip else lane
+                arrived.append(from_lane(self.text, published[step.source], dtype, source_lane))
+        self.registers.set(op.result, self.select(arrived, dtype, steps.after))
+
+    def select(self, names: list[str], dtype: ElementType, stages: Sequence[Select]) -> list[str]:
+        """Swaps registers r and r ^ flip in the threads that a stage names."""
+        kind = llvm_type(dtype)
+        for stage in stages:
+            parity = self.threads.thread_index(
+                [stage.lane_mask >> i & 1 for i in range(5)],
+                [stage.warp_mask >> i & 1 for i in range((self.threads.num_warps - 1).bit_length())],
+            )
+            swap = self.text.emit(f"icmp ne i32 {parity}, 0")
+            names = [
+                self.text.emit(f"select i1 {swap}, {kind} {names[r ^ stage.flip]}, {kind} {names[r]}")
+                for r in range(len(names))
+            ]
+        return names
+
+
+def shuffled(text: TextWriter, name: str, dtype: ElementType, exchange: Callable[[str], str]) -> str:
+    """A value of any type through an exchange of 32-bit words."""
+    kind, bits = llvm_type(dtype), dtype.bits
+    if bits == 64:
+        whole = text.as_integer(name, kind, 64)
+        low = exchange(text.emit(f"trunc i64 {whole} to i32"))
+        high = exchange(text.emit(f"trunc i64 {text.emit(f'lshr i64 {whole}, 32')} to i32"))
+        wide = text.emit(f"shl i64 {text.emit(f'zext i32 {high} to i64')}, 32")
+        joined = text.emit(f"or i64 {wide}, {text.emit(f'zext i32 {low} to i64')}")
+        if kind.startswith("ptr"):
+            return text.emit(f"inttoptr i64 {joined} to {kind}")
+        return joined if kind == "i64" else text.emit(f"bitcast i64 {joined} to {kind}")
+    whole = text.as_integer(name, kind, bits)
+    moved = exchange(whole if bits == 32 else text.emit(f"zext i{bits} {whole} to i32"))
+    narrow = moved if bits == 32 else text.emit(f"trunc i32 {moved} to i{bits}")
+    return narrow if kind == f"i{bits}" else text.emit(f"bitcast i{bits} {narrow} to {kind}")
+
+
+def butterfly(text: TextWriter, name: str, dtype: ElementType, mask: int) -> str:
+    """What the lane whose number differs by `mask` holds under this name."""
+    return shuffled(text, name, dtype, lambda word: exchanged(text, "bfly", word, str(mask)))
+
+
+def from_lane(text: TextWriter, name: str, dtype: ElementType, lane: str) -> str:
+    """What the lane of that number holds under this name."""
+    return shuffled(text, name, dtype, lambda word: exchanged(text, "idx", word, lane))
+
+
+def exchanged(text: TextWriter, mode: str, word: str, lane: str) -> str:
+    """A 32-bit word of another lane (PTX ISA: shfl.sync)."""
+    return text.call("i32", f"llvm.nvvm.shfl.sync.{mode}.i32", *(("i32", x) for x in ("-1", word, lane, "31")))

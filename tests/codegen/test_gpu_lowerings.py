@@ -1,0 +1,28 @@
+"""The registry of the GPU code generator and the op table agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from blocknb.codegen.gpu import generator
+from blocknb.codegen.gpu.registry import OpLowering
+from blocknb.language.ops import OPS
+
+LOWERED = Counter(name for group in OpLowering.__subclasses__() for name in group.methods)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_each_op_has_exactly_one_lowering_or_is_lazy(name):
+    """A pure op without a lowering is lazy: its registers are computed when something asks for them."""
+    assert LOWERED[name] == 1 or (OPS[name].pure and LOWERED[name] == 0)
+
+
+def test_lowerings_are_of_ops_that_the_table_has():
+    assert LOWERED.keys() <= OPS.keys()
+
+
+def test_the_generator_makes_every_group_of_lowerings():
+    """A group that `KernelGenerator` forgets would leave its ops without code."""
+    assert {group.__name__ for group in OpLowering.__subclasses__()} <= vars(generator).keys()
