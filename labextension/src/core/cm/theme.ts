@@ -1,4 +1,4 @@
-/** The look of listings: only CSS variables, so that they follow JupyterLab's theme, and the page's own in an export. */
+/** The theme of listings. It uses CSS variables only, so it follows JupyterLab's theme, or the theme of an exported page. */
 
 import { HighlightStyle, syntaxHighlighting } from '@codemirror/language';
 import type { Extension } from '@codemirror/state';
