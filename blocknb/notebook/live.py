@@ -119,7 +119,7 @@ def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     for version in history.versions(live.card.record.kernel):
         if version.key == data["version"]:
             return {"views": history.texts(version)}
-    return {"error": "the kernel no longer has this version"}
+    return {"error": "the kernel has discarded this version"}
 
 
 def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:

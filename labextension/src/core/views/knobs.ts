@@ -13,7 +13,7 @@ export const knobs: ViewSpec = {
   key: 'knobs',
   title: 'Knobs',
   empty: (doc) =>
-    doc.knobs ? null : 'An exported page has no knobs. They need the notebook and a live kernel.',
+    doc.knobs ? null : 'An exported page has no knobs, because knobs need a live kernel.',
   mount: (panel, store) => new Knobs(panel, store),
 };
 

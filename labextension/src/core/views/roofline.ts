@@ -106,7 +106,7 @@ class RooflineView implements Mounted {
       part.points.some((p) => p.kind === k),
     );
     const hollow = points.some((p) => p.issued !== null)
-      ? ['hollow: bytes of all accesses instead of unique bytes']
+      ? ['hollow: issued bytes (all accesses) instead of unique bytes']
       : [];
     this.below.replaceChildren(
       h('p.bnb-legend', {}, [...kinds.map((k) => LEGEND[k]), ...hollow].join(', ')),
@@ -209,7 +209,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
         x(p.issued),
         y(p.rate),
         `bnb-issued bnb-kind-${p.point.kind}`,
-        `${p.point.label}, all accesses: ${count(p.point.issued_bytes)} bytes, ${digits(p.issued)} FLOP/byte`,
+        `${p.point.label}, issued bytes: ${count(p.point.issued_bytes)}, ${digits(p.issued)} FLOP/byte`,
         50,
       );
       plot.area.append(hollow);
@@ -265,7 +265,7 @@ function pointTable(part: Roofline): HTMLElement {
     'FLOP/byte',
     'FLOP',
     'unique bytes',
-    'bytes of all accesses',
+    'issued bytes',
     'interquartile range',
   ];
   const rows = part.points.map((p) => [
