@@ -280,7 +280,7 @@ def _above(points: Sequence[Point]) -> list[str]:
     if not high:
         return []
     return [
-        f"{', '.join(high)} exceeds the ceiling. Part of the data may stay in a cache, or the ceilings were measured "
+        f"above the ceiling: {', '.join(high)}. Part of the data may stay in a cache, or the ceilings were measured "
         "on a busy machine (`blocknb bench ceilings` measures them again)"
     ]
 

@@ -150,7 +150,7 @@ describe('roofline', () => {
     );
     expect(new Set(shapes).size).toBe(3);
     expect(panel.querySelectorAll('.bnb-issued')).toHaveLength(1);
-    expect(panel.querySelector('.bnb-trail')).not.toBeNull();
+    expect(panel.querySelector('.bnb-trajectory')).not.toBeNull();
     const rows = texts(panel.querySelectorAll('table')[0], 'tbody tr');
     expect(rows).toHaveLength(5);
     expect(rows[0]).toContain('78.5 % of tensor fp16');
@@ -181,15 +181,15 @@ describe('roofline', () => {
     const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-mark')];
     expect(marks.filter((m) => m.getAttribute('tabindex') === '0')).toHaveLength(1);
     marks[0].focus();
-    const first = panel.querySelector('.bnb-told')!.textContent;
+    const first = panel.querySelector('.bnb-description')!.textContent;
     const event = key('ArrowRight');
     marks[0].dispatchEvent(event);
     expect(event.defaultPrevented).toBe(true);
     expect(document.activeElement).toBe(marks[1]);
-    expect(panel.querySelector('.bnb-told')!.textContent).not.toBe(first);
+    expect(panel.querySelector('.bnb-description')!.textContent).not.toBe(first);
     const baseline = marks.find((m) => m.getAttribute('aria-label')!.includes('script'))!;
     baseline.dispatchEvent(new MouseEvent('mouseenter'));
-    expect(panel.querySelector('.bnb-told')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
+    expect(panel.querySelector('.bnb-description')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
   });
 
   test('without ceilings only the tables are shown', () => {
@@ -244,7 +244,9 @@ describe('sweep', () => {
     const { panel } = open(sweep, { sweep: SWEPT });
     const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-plot-data .bnb-mark')];
     marks[0].focus();
-    expect(panel.querySelector('.bnb-told')!.textContent).toBe('softmax, n = 1024: 10 GB/s, from 9 to 11');
+    expect(panel.querySelector('.bnb-description')!.textContent).toBe(
+      'softmax, n = 1024: 10 GB/s, from 9 to 11',
+    );
     marks[0].dispatchEvent(key('ArrowRight'));
     expect(document.activeElement).toBe(marks[1]);
     marks[1].dispatchEvent(key('ArrowDown'));

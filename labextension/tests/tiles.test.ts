@@ -253,7 +253,7 @@ test('the view draws a TMA copy without threads: by instruction, bank or sector'
   const quantity = panel.querySelector<HTMLSelectElement>('[data-tool=quantity]')!;
   expect([...quantity.options].map((o) => o.value)).toEqual(['box', 'bank', 'sector']);
   expect(panel.querySelector('[data-op="0"]')!.textContent).toContain('TMA copy a');
-  expect(panel.querySelector('.bnb-story')!.textContent).toContain('box 0, bank 0');
+  expect(panel.querySelector('.bnb-details')!.textContent).toContain('box 0, bank 0');
 });
 
 test('hovering over an access highlights its line in the code, and a click pins it', async () => {
@@ -267,8 +267,8 @@ test('hovering over an access highlights its line in the code, and a click pins 
   row('store c').click();
   expect(store.pinned).toEqual({ lines: [39], op: 121, from: 'tiles' });
   store.hover({ lines: [31], op: null, from: 'source' });
-  expect(row('load a').classList).toContain('bnb-lit');
-  expect(row('store c').classList).not.toContain('bnb-lit');
+  expect(row('load a').classList).toContain('bnb-highlight');
+  expect(row('store c').classList).not.toContain('bnb-highlight');
 });
 
 test('in the code of another target only the line is highlighted', async () => {
@@ -303,18 +303,18 @@ test('a live kernel supplies each missing program and iteration once', async () 
   expect(slider().max).toBe('15');
   slider().value = '7';
   slider().dispatchEvent(new Event('input'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14000'), PATIENT);
+  await vi.waitFor(() => expect(text('.bnb-details')).toContain('byte 14000'), PATIENT);
   expect(text('.bnb-program-name')).toBe('program 7 of 16');
   expect(slider().getAttribute('aria-valuetext')).toBe('program 7 of 16');
   const iteration = panel.querySelector<HTMLInputElement>('[data-tool="iteration"]')!;
   iteration.value = '3';
   iteration.dispatchEvent(new Event('change'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14006'), PATIENT);
+  await vi.waitFor(() => expect(text('.bnb-details')).toContain('byte 14006'), PATIENT);
   slider().value = '1';
   slider().dispatchEvent(new Event('input'));
   slider().value = '7';
   slider().dispatchEvent(new Event('input'));
-  expect(text('.bnb-story')).toContain('byte 14000');
+  expect(text('.bnb-details')).toContain('byte 14000');
   expect(request.mock.calls.map(([, content]) => content)).toEqual([
     { program: 7, trip: 0 },
     { program: 7, trip: 3 },
@@ -337,11 +337,11 @@ test('the arrow keys step through the elements, and the view describes each', as
     sheet.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
   expect(press('ArrowDown')).toBe(false);
   press('End');
-  expect(text('.bnb-main > div > .bnb-story')).toBe(
+  expect(text('.bnb-main > div > .bnb-details')).toBe(
     '[1, 31]: a[1, 31], byte 318, warp 0, lane 7, register 7',
   );
   press('ArrowRight');
-  expect(text('.bnb-main > div > .bnb-story')).toContain('[1, 31]');
+  expect(text('.bnb-main > div > .bnb-details')).toContain('[1, 31]');
 });
 
 test('a row of the tile is available as a table', async () => {

@@ -113,10 +113,10 @@ window.blocknb = {
   },
 
   litLines(view) {
-    return this.lines(view, ['bnb-lit', 'bnb-lit-op']);
+    return this.lines(view, ['bnb-highlight', 'bnb-highlight-op']);
   },
 
   lit(index) {
-    return this.lines(this.cell(index).editor.editor, ['bnb-source-lit']);
+    return this.lines(this.cell(index).editor.editor, ['bnb-source-highlight']);
   },
 };

@@ -146,7 +146,7 @@ def test_nothing_is_told_by_colour_alone(views):
     code = views("Code").listing("Machine code")
     code.line(code.find("ex2.approx")).hover()
     shadow = "(line) => getComputedStyle(line).boxShadow"
-    assert "inset" in code(".cm-line.bnb-lit")[0].run(shadow)
+    assert "inset" in code(".cm-line.bnb-highlight")[0].run(shadow)
     views("Code").leave()
     passes = views("Passes")
     passes.leave()

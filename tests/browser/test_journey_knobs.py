@@ -88,10 +88,10 @@ def test_8_a_pass_switched_off_shows_what_it_buys(knobs, softmax, tmp_path, monk
 def test_8_the_time_without_a_pass_stands_beside_the_kernels_own(softmax):
     card = softmax.card(3)  # run with --without pointers --baseline np.exp(x)
     rows = card.open("Bench")(".bnb-table tbody tr")
-    told = [(rows[i]("th").text, *rows[i]("td").texts) for i in range(rows.count)]
-    assert [row[1] for row in told] == ["kernel", "without a pass", "baseline"]
-    assert "pointers" in told[1][0] and told[2][0] == "np.exp(x)"
+    shown = [(rows[i]("th").text, *rows[i]("td").texts) for i in range(rows.count)]
+    assert [row[1] for row in shown] == ["kernel", "without a pass", "baseline"]
+    assert "pointers" in shown[1][0] and shown[2][0] == "np.exp(x)"
     kept = {row["label"]: row for row in softmax.notebook.document(3)["bench"]["rows"]}
-    for label, _, median, spread, ratio, _ in told:
+    for label, _, median, spread, ratio, _ in shown:
         assert milliseconds(median) == pytest.approx(kept[label]["median"], rel=0.01)
         assert " – " in spread and float(ratio.rstrip("×")) >= 1

@@ -66,7 +66,7 @@ def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
 
         number = next(i for i, (_, found, _) in enumerate(print_lines(stage.after), 1) if found == op)
         code.line(number).hover()
-        return passes.panel(".bnb-story").until_text(f"op {op}: ")
+        return passes.panel(".bnb-details").until_text(f"op {op}: ")
 
     assert f"created by {created[late]}" in history(trace.stages[-1], late)
     assert f"removed by {gone[removed]}" in history(trace.stages[0], removed)

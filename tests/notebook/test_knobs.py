@@ -125,7 +125,7 @@ def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
 def test_a_fixed_grid_is_said_to_stay():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128))
-    assert "stays (2, 1, 1)" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
+    assert "the grid (2, 1, 1) is fixed" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
 
 
 def test_constants_of_an_autotuner_can_be_turned():

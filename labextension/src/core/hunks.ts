@@ -38,7 +38,7 @@ function split(listing: Listing): Lines {
 
 const LAYOUT = /^#(\w+) = (.*)$/;
 
-/** Replaces layout names (`#a`) by the layouts. Every listing names its layouts anew, so names cannot be compared. */
+/** Replaces layout names (`#a`) by the layouts. Every listing has its own layout names, so names cannot be compared. */
 export function expandLayouts(text: readonly string[]): string[] {
   const found = new Map<string, string>();
   text.forEach((line) => {

@@ -95,12 +95,12 @@ function availableViews(store: Store): readonly ViewSpec[] {
 
 /** Returns the view to open first. The document can name it by the key of a view, of a stage or of a level of code. */
 function firstTab(doc: Document, shown: readonly ViewSpec[]): string {
-  const asked = doc.show?.[0];
+  const requested = doc.show?.[0];
   const stages = doc.views.flatMap((view) => view.stages ?? []);
-  if (asked && shown.some((view) => view.key === asked)) {
-    return asked;
+  if (requested && shown.some((view) => view.key === requested)) {
+    return requested;
   }
-  return asked && stages.some((stage) => stage.name === asked) ? 'passes' : shown[0].key;
+  return requested && stages.some((stage) => stage.name === requested) ? 'passes' : shown[0].key;
 }
 
 const KEYS: readonly [string, string][] = [

@@ -16,7 +16,7 @@ import type { Source } from '../core/schema';
 type Listener = (line: number | null) => void;
 
 const setHighlight = StateEffect.define<readonly number[]>();
-const mark = Decoration.line({ class: 'bnb-source-lit' });
+const mark = Decoration.line({ class: 'bnb-source-highlight' });
 const listeners = new WeakMap<EditorView, Set<Listener>>();
 
 const highlightField = StateField.define<DecorationSet>({

@@ -26,8 +26,8 @@ const highlightField = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-const byLine = Decoration.line({ class: 'bnb-lit' });
-const byOp = Decoration.line({ class: 'bnb-lit-op' });
+const byLine = Decoration.line({ class: 'bnb-highlight' });
+const byOp = Decoration.line({ class: 'bnb-highlight-op' });
 
 /** Returns the selection for a line of a listing, or null if the line has neither an op nor a source line. */
 export function selectionOf(listing: Listing, index: number, from: string): Selection | null {

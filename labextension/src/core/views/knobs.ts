@@ -12,8 +12,7 @@ import type { Mounted, ViewSpec } from './spec';
 export const knobs: ViewSpec = {
   key: 'knobs',
   title: 'Knobs',
-  empty: (doc) =>
-    doc.knobs ? null : 'An exported page has no knobs, because knobs need a live kernel.',
+  empty: (doc) => (doc.knobs ? null : 'An exported page has no knobs, because knobs need a live kernel.'),
   mount: (panel, store) => new Knobs(panel, store),
 };
 

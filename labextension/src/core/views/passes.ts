@@ -35,7 +35,7 @@ class Passes implements Mounted {
     'aria-label': 'Passes in order',
   });
   private readonly about = h('div.bnb-about');
-  private readonly provenance = h('p.bnb-story', { 'aria-live': 'polite' });
+  private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
   private readonly text = h('div.bnb-listing');
   private readonly compare = h('select.bnb-select', { 'aria-label': 'Compare with' });
   private readonly search = h('input.bnb-filter', {
@@ -237,7 +237,7 @@ class Passes implements Mounted {
       id: uniqueId('stage'),
       'data-stage': i,
       'aria-selected': String(i === this.chosen),
-      class: i > 0 && !stage.changed ? 'bnb-stage bnb-idle' : 'bnb-stage',
+      class: i > 0 && !stage.changed ? 'bnb-stage bnb-unchanged' : 'bnb-stage',
     });
     const missed = stage.notes.filter((n) => n.kind !== 'info').length;
     row.append(

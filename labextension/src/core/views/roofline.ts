@@ -69,7 +69,7 @@ export function roofs(part: Roofline): { slanted: Ceiling[]; flat: Ceiling[] } {
 
 class RooflineView implements Mounted {
   private readonly plot = h('div.bnb-plot-place');
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status' });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
     tabindex: 0,
     role: 'region',
@@ -186,7 +186,7 @@ function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string)
   ];
   if (trajectory.length > 1) {
     const d = path(trajectory.map((p) => [p.intensity, p.rate]));
-    plot.area.append(svg('path', { class: 'bnb-trail', d }));
+    plot.area.append(svg('path', { class: 'bnb-trajectory', d }));
   }
   const marks: SVGGElement[] = [];
   const taken: [number, number][] = [];

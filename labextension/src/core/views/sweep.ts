@@ -24,7 +24,7 @@ export const sweep: ViewSpec = {
 
 class SweepView implements Mounted {
   private readonly plot = h('div.bnb-plot-place');
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status' });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
     tabindex: 0,
     role: 'region',

@@ -275,7 +275,7 @@ class Tiles implements Mounted {
     for (const row of this.list.querySelectorAll<HTMLElement>('[data-op]')) {
       const op = this.facts?.ops[Number(row.dataset.op)];
       row.classList.toggle(
-        'bnb-lit',
+        'bnb-highlight',
         !!op && !!selected && selected.from !== 'tiles' && selected.lines.includes(op.line),
       );
     }

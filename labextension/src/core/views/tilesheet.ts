@@ -53,7 +53,7 @@ export class TileSheet {
   private readonly grid = grid('Elements of the tile. Use the arrow keys to move.', (r, c) =>
     this.describeCell(r, c),
   );
-  private readonly description = h('p.bnb-story', { role: 'status' });
+  private readonly description = h('p.bnb-details', { role: 'status' });
   private readonly rows = h('table.bnb-table');
   private readonly table: HTMLDetailsElement;
   private shown: Shown | null = null;

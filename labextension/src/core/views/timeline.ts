@@ -104,7 +104,7 @@ class TimelineView implements Mounted {
   private chosen = -1;
   private readonly tools = h('div.bnb-tools');
   private readonly box = h('div.bnb-timeline-box', { tabindex: 0, role: 'group' });
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status', id: uniqueId('timeline') });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status', id: uniqueId('timeline') });
   private readonly about = h('p.bnb-quiet');
   readonly keys = [['← →', 'previous or next span']] as const;
 
@@ -195,7 +195,7 @@ class TimelineView implements Mounted {
     const lines = selected && selected.from !== 'timeline' ? selected.lines : [];
     for (const span of this.box.querySelectorAll<SVGElement>('[data-span]')) {
       const line = this.facts?.spans[Number(span.dataset.span)].line ?? 0;
-      span.classList.toggle('bnb-span-lit', line > 0 && lines.includes(line));
+      span.classList.toggle('bnb-span-highlight', line > 0 && lines.includes(line));
     }
   }
 
