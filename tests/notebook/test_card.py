@@ -79,7 +79,9 @@ def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed)
     facts = dict(summed.facts)
     assert re.fullmatch(r"grid 8, \d+ threads? \(.+\)", facts["launch"])
     assert re.search(r"(ns|µs|ms).* GB/s of unique bytes", facts["time"])
-    assert re.fullmatch(r"\d+ registers per thread, .* shared memory, no spills, occupancy \d+ % \(.*\)", facts["sm_90a"])
+    assert re.fullmatch(
+        r"\d+ registers per thread, .* shared memory, no spills, occupancy \d+ % \(.*\)", facts["sm_90a"]
+    )
     assert "front end" in facts["compiled, CPU"] and "ptxas" in facts["compiled, sm_90a"]
     assert summed.where == "ran on CPU; GPU view: sm_90a"
 

@@ -47,7 +47,10 @@ def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
     part = made.part
     assert part["device"] == "a device" and [c["name"] for c in part["ceilings"]] == ["memory", "cache", "FP32"]
     assert part["points"][0]["issued_bytes"] == 12000
-    assert "tensor fp16 was not measured: no such unit." in part["note"] and "hardware counters: not available" in part["note"]
+    assert (
+        "tensor fp16 was not measured: no such unit." in part["note"]
+        and "hardware counters: not available" in part["note"]
+    )
 
 
 def test_work_that_computes_much_has_the_arithmetic_for_its_roof() -> None:
