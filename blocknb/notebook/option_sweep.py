@@ -148,7 +148,7 @@ def over_constant(record: Any, axis: Axis) -> Callable[[Any], list[Any]]:
             part = sum(found[0].work.written.values())
             if part != whole:
                 raise LaunchError(
-                    f"the grid is fixed, and with this value the launch writes only {part / whole:.0%} of the output",
+                    f"the grid is fixed, and with this value the launch writes {part / whole:.0%} of the output",
                     hint=f"pass the grid as a function: lambda meta: (blocknb.cdiv(n, meta[{axis.name!r}]),)",
                 )
         return found
