@@ -107,7 +107,7 @@ def test_nothing_of_a_live_card_keeps_an_array():
     assert [reference() for reference in references] == [None, None]
     again = knobs.turned(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
     assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512
-    assert "are gone" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
+    assert "no longer available" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
     assert found
 
 
