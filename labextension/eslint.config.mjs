@@ -13,7 +13,7 @@ export default ts.config(
     },
   },
   {
-    // The core runs in JupyterLab, in an exported page and under test: it knows none of them.
+    // The core runs in JupyterLab, in exported pages and in tests, so it must not depend on Jupyter.
     files: ['**/src/core/**/*.ts'],
     rules: {
       'no-restricted-imports': [
@@ -22,7 +22,7 @@ export default ts.config(
           patterns: [
             {
               group: ['@jupyterlab/*', '@jupyter-widgets/*', '**/lab/**'],
-              message: 'core/ knows no Jupyter',
+              message: 'core/ must not import Jupyter',
             },
           ],
         },
@@ -31,7 +31,7 @@ export default ts.config(
         'error',
         {
           selector: 'AssignmentExpression[left.property.name=/^(innerHTML|outerHTML)$/]',
-          message: 'notebooks are untrusted: use textContent',
+          message: 'use textContent, because notebooks are untrusted',
         },
       ],
     },

@@ -2,7 +2,7 @@ import { resolve } from 'node:path';
 
 import { defineConfig } from 'vite';
 
-// The viewer of exported pages: core and everything it needs in one file, which Python puts into the page.
+// Bundles the viewer of exported pages, the core with its dependencies, into one file. Python embeds this file in the page.
 export default defineConfig({
   root: import.meta.dirname,
   publicDir: false,

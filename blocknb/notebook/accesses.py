@@ -64,7 +64,7 @@ class Accesses:
 
     def __repr__(self) -> str:
         """The rows in columns, then the bytes of the launch."""
-        head = ["line", "", "array", "bytes a lane", "requests", "sectors", "ideal", "trips"]
+        head = ["line", "", "array", "bytes per lane", "requests", "sectors", "ideal", "iterations"]
         body = [
             list(
                 map(_shown, (row.line, row.name, row.array, row.bytes, row.requests, row.sectors, row.ideal, row.trips))
@@ -73,8 +73,8 @@ class Accesses:
         ]
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
         lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (head, *body)]
-        moved = f"unique bytes {_shown(self.work.unique_bytes)}, issued bytes {_shown(self.work.issued_bytes)}"
-        return "\n".join([*lines, f"{self.trace.target}, a program and trip; the launch: {moved}"])
+        moved = f"{_shown(self.work.unique_bytes)} unique bytes, {_shown(self.work.issued_bytes)} issued bytes"
+        return "\n".join([*lines, f"{self.trace.target}, per program and iteration. Launch: {moved}"])
 
 
 def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, program: int = 0) -> Accesses:
@@ -87,7 +87,7 @@ def accesses(subject: Kernel | Callable[[], Any], target: str = DEFAULT_VIEW, pr
     gpu = made.compiled.trace if str(made.compiled.target) == target else made.compiled.retarget(target).trace
     found = TileView(gpu, made)
     if not 0 <= program < found.programs_launched:
-        raise KeyError(f"program {program} of {found.programs_launched}")
+        raise KeyError(f"program {program} is out of range: the grid has {found.programs_launched} programs")
     rows = []
     for number, access in found.addresses.of(found.place(program), 0).items():
         op = next(op for op in found.listed if op.id == number)
@@ -128,7 +128,8 @@ def _launched(subject: Kernel | Callable[[], Any]) -> Specialisation:
         record = list(observation.records.values())[-1] if observation.records else None
     if record is None or record.latest is None or not record.latest.launches:
         raise LaunchError(
-            "there is no launch to count", hint="launch the kernel in a %%blockkernel cell, or in a function"
+            "there is no launch to analyse",
+            hint="launch the kernel in a %%blockkernel cell, or pass a function that launches it",
         )
     return record.latest
 

@@ -121,7 +121,7 @@ class Card:
         made = list(self.record.specialisations.values())
         if len(made) < 2:
             return []
-        table = [["specialised on", "launches", "grid", "time", "speed"]]
+        table = [["specialization", "launches", "grid", "time", "rate"]]
         for row, text in list(zip(made, numbers.differing(made), strict=True))[:SHOWN_ROWS]:
             speed = numbers.rate(row)
             cells = [f"`{text}`", str(row.launches), numbers.grid(row.grid), numbers.time(row.median or 0.0)]
@@ -182,7 +182,7 @@ class Card:
             lines.append(f"    and {len(notes) - SHOWN_NOTES} more: {self.views[-1].expression}.notes")
         for view in self.views:
             names = [s.key for s in self.sections if s.group == view.heading]
-            lines += [f"  read on in {view.expression}: {', '.join(names)}"] if names else []
+            lines += [f"  more in {view.expression}: {', '.join(names)}"] if names else []
         return "\n".join(lines)
 
     def _note_lines(self) -> list[str]:

@@ -62,13 +62,15 @@ def of_record(
     given = made.again.arguments(made.compiled.stored) if made.again and made.again.grid else None
     if given is None or made.again is None or made.again.grid is None:
         raise LaunchError(
-            f"{kernel.__name__} cannot be measured again: its arrays or its grid are gone or cannot be kept",
-            hint="keep what the kernel is launched on in variables",
+            f"{kernel.__name__} cannot be measured again: its arrays or its grid are no longer available",
+            hint="assign the arguments of the launch to variables",
         )
     try:
         grid = made.again.grid.given()
     except Gone:
-        raise LaunchError("what the grid is computed from is gone", hint="keep it in a variable") from None
+        raise LaunchError(
+            "a value that the grid depends on is no longer available", hint="assign it to a variable"
+        ) from None
     options = {n: v for n, v in made.compiled.options.items() if n not in given}
 
     def launch(more: Mapping[str, Any]) -> Call:
@@ -100,7 +102,7 @@ def table(bench: Mapping[str, Any]) -> str:
     """The rows as plain text: median, the middle half of the times, and the ratio to the fastest."""
     timed = [row for row in bench["rows"] if "median" in row]
     fastest, width = min(row["median"] for row in timed), max(len(row["label"]) for row in bench["rows"])
-    lines = [f"{'':{width}}  {'median':>10}  {'middle half':>21}  {'ratio':>6}"]
+    lines = [f"{'':{width}}  {'median':>10}  {'interquartile range':>21}  {'ratio':>6}"]
     for row in bench["rows"]:
         if "error" in row:
             lines.append(f"{row['label']:{width}}  {row['error']}")
@@ -108,4 +110,4 @@ def table(bench: Mapping[str, Any]) -> str:
         spread = f"{numbers.time(row['low'])} to {numbers.time(row['high'])}"
         ratio = numbers.digits(row["median"] / fastest)
         lines.append(f"{row['label']:{width}}  {numbers.time(row['median']):>10}  {spread:>21}  {ratio:>6}")
-    return "\n".join([*lines, f"interleaved, {bench['rounds']} rounds"])
+    return "\n".join([*lines, f"interleaved timing, {bench['rounds']} rounds"])

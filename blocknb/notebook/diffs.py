@@ -43,8 +43,8 @@ def side(text: str, shell: Any) -> Side:
     if found["number"]:
         chosen = next((v for v in known if v.number == int(found["number"])), None)
         if chosen is None:
-            there = ", ".join(f"{kernel.__name__}@{v.number}" for v in known) or "none yet"
-            raise UsageError(f"there is no version {text}; there are: {there}")
+            there = ", ".join(f"{kernel.__name__}@{v.number}" for v in known) or "none"
+            raise UsageError(f"there is no version {text}; the versions are: {there}")
         card, version, source = chosen.card, chosen.key, chosen.listing()
     else:
         record = record_of(kernel)
@@ -81,7 +81,7 @@ def _stage(card: Card, name: str) -> dict[str, Any]:
     for section in sections.stage_sections(trace, "", ""):
         if section.key == name:
             return document.content_of(section)
-    raise UsageError(f"there is no pass {name!r}; there are {', '.join(stage.name for stage in trace.stages)}")
+    raise UsageError(f"there is no pass {name!r}; the passes are: {', '.join(stage.name for stage in trace.stages)}")
 
 
 def part(a: Side, b: Side, blobs: Blobs) -> dict[str, Any]:
@@ -107,4 +107,4 @@ def unified(a: Side, b: Side) -> str:
     """The difference as plain text; a word when there is none."""
     one, two = (s.content["text"].splitlines() for s in (a, b))
     lines = list(difflib.unified_diff(one, two, a.label, b.label, lineterm=""))
-    return "\n".join(lines) if lines else f"{a.label} and {b.label} are the same"
+    return "\n".join(lines) if lines else f"{a.label} and {b.label} are identical"

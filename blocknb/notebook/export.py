@@ -38,7 +38,7 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-_FOOTER = "With JavaScript this page shows every pass, the machine code, and how they are linked."
+_FOOTER = "Enable JavaScript to see all passes and the machine code, linked line by line."
 
 
 def export_html(kernel: Kernel, path: str | Path) -> Path:
@@ -52,9 +52,7 @@ def export_html(kernel: Kernel, path: str | Path) -> Path:
     kernel = getattr(kernel, "kernel", kernel)  # what an autotuner stands around
     record = record_of(kernel)
     if record is None:
-        raise LaunchError(
-            f"{kernel.__name__} has not been launched, so there is nothing to export", hint=example(kernel)
-        )
+        raise LaunchError(f"{kernel.__name__} has not been launched, so it has no card to export", hint=example(kernel))
     file = Path(path)
     file.write_text(page(replace(newest(record), whole=True)), encoding="utf-8")
     return file
@@ -82,7 +80,7 @@ def _viewer() -> tuple[str, str]:
     if folder is None or not (folder / "viewer.js").is_file():
         raise LaunchError(
             "the viewer for exported pages is not installed in this environment",
-            hint="it comes with the lab extension: pip install blocknb, or in a source tree jlpm build",
+            hint="the JupyterLab extension contains it: run pip install blocknb, or jlpm build in a source tree",
         )
     script, style = (folder / "viewer.js").read_text("utf-8"), (folder / "blocknb.css").read_text("utf-8")
     return re.sub(r"</(?=style)", r"<\\/", style, flags=re.I), _in_script(script)

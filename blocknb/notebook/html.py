@@ -15,7 +15,7 @@ from blocknb.notebook.sections import ListingLine, Section
 
 LONGEST_LINE, LONGEST_FACT = 600, 1500
 INSTALL = (
-    "To explore every pass, machine code and knobs here, install the extension where JupyterLab runs: "
+    "To see all passes, the machine code and the knobs, install the extension in JupyterLab's environment: "
     "`pip install blocknb`, then reload the page."
 )
 
@@ -148,7 +148,7 @@ def _lines(section: Section, wanted: bool) -> Sequence[ListingLine]:
     """What is listed: of a stage that has changed nothing its notes only, unless its text is `wanted`."""
     if wanted or not section.same:
         return section.lines
-    return [*(line for line in section.lines if line.note), ListingLine("the same as after the stage before", None)]
+    return [*(line for line in section.lines if line.note), ListingLine("unchanged from the previous stage", None)]
 
 
 def _line(line: ListingLine, section: Section) -> str:
@@ -171,5 +171,5 @@ def _body(section: Section, lines: list[str], level: int) -> str:
     text = "\n".join(lines[:kept])
     if kept == len(lines):
         return f"<pre>{text}</pre>"
-    rest = f"… {len(lines) - kept} of {len(lines)} lines are left out here; all of them: <code>{escape(section.call)}</code>"
+    rest = f"… {len(lines) - kept} of {len(lines)} lines are omitted. All lines: <code>{escape(section.call)}</code>"
     return f"<pre>{text}</pre><div>{rest}</div>"

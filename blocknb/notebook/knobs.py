@@ -76,11 +76,15 @@ def choices(value: int) -> list[Any]:
 def why_not(made: Specialisation) -> str:
     """Why turning a knob compiles and does not run; "" when it runs."""
     if not made.launches:
-        return "the kernel was compiled and not launched"
+        return "the kernel was compiled but not launched"
     if made.again is None or made.again.grid is None:
-        return "the grid or an array of the last launch cannot be kept; run the cell again with other values instead"
+        return (
+            "the grid or an array of the last launch cannot be stored; change the values in the cell and run it again"
+        )
     if not made.again.alive:
-        return "the arrays of the last launch are gone; this compiles and does not run"
+        return (
+            "the arrays of the last launch are no longer available, so a change compiles the kernel without running it"
+        )
     return ""
 
 
@@ -90,7 +94,7 @@ def _fixed_grid(made: Specialisation) -> str:
     assert made.again.grid is not None
     if made.again.grid.computed:
         return ""
-    return f"the grid was given as numbers: it stays {made.grid} whatever the constants; give a function of them to have it follow"
+    return f"the grid {made.grid} is fixed; pass a function of the constants to adapt it to their values"
 
 
 def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
@@ -144,7 +148,9 @@ def _measured(
     try:
         grid = made.again.grid.given()
     except Gone:
-        raise LaunchError("what the grid is computed from is gone", hint="run the cell again") from None
+        raise LaunchError(
+            "a value that the grid depends on is no longer available", hint="run the cell again"
+        ) from None
     observation = Observation()
     kernel.launch(grid, **given)  # warms up
     end = time.perf_counter() + MOST_SECONDS
@@ -172,7 +178,7 @@ def _derived(
         return {}
     if given is None:
         raise LaunchError(
-            f"constants of {kernel.__name__} are computed from its arguments, and its arrays are gone",
+            f"constants of {kernel.__name__} depend on its arguments, and its arrays are no longer available",
             hint="run the cell again",
         )
     known, found = {**given, **turned}, {}

@@ -121,7 +121,7 @@ def _versions(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     for version in history.versions(live.card.record.kernel):
         if version.key == data["version"]:
             return {"views": history.texts(version)}
-    return {"error": "the kernel no longer has this version"}
+    return {"error": "the kernel has discarded this version"}
 
 
 def _tiles(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +147,9 @@ def bundle_of(kernel: Kernel) -> dict[str, Any]:
     """The bundle of a kernel's newest card; of a kernel that was never launched, how to launch it."""
     record = record_of(kernel)
     if record is None:
-        text = f"{kernel!r}: not launched yet; launch it as {example(kernel)}"
+        text = f"{kernel!r}: not launched yet. Launch it with {example(kernel)}"
         return {
             "text/plain": text,
-            "text/html": html.message(f"`{kernel!r}` is not launched yet. Launch it as `{example(kernel)}`."),
+            "text/html": html.message(f"`{kernel!r}` has not been launched yet. Launch it with `{example(kernel)}`."),
         }
     return bundle(newest(record))

@@ -98,14 +98,14 @@ class BlockMagics(Magics):
     @argument(
         "--target",
         metavar="NAME",
-        help="Show code for this target, too: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a... (after a run on the "
-        "CPU, sm_90a is the default). Changes nothing about where the kernel runs: the arrays decide that.",
+        help="Also show the code for this target: sm_70, sm_75, sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120a... (after a run on the "
+        "CPU, sm_90a is the default). The option does not change where the kernel runs: the arrays decide that.",
     )
     @argument(
         "--launch",
         metavar="EXPR",
         nargs="+",
-        help="Evaluate this expression when the body has run, as if it were the cell's last line: "
+        help="Evaluate this expression after the body, as the last line of the cell: "
         "--launch add[98](x, y, out, n, BLOCK=1024)",
     )
     @argument(
@@ -113,23 +113,23 @@ class BlockMagics(Magics):
         metavar="SECTION",
         nargs="+",
         default=[],
-        help="Unfold these sections of the card: source, times, a stage by its name (parse, simplify, coalesce...), llvm, ptx, "
+        help="Open these sections of the card: source, times, the name of a stage (parse, simplify, coalesce...), llvm, ptx, "
         "sass, assembly, or all.",
     )
     @argument(
         "--quiet",
         action="store_true",
-        help="Observe, but show no card; a kernel's name as a later cell's last line shows it.",
+        help="Do not show the card. A later cell can show it with the kernel's name as its last line.",
     )
     @argument(
         "--interpret",
         action="store_true",
-        help="Run the Python of the kernels launched in this cell on NumPy, so that print and breakpoint() work in them.",
+        help="Interpret the kernels of this cell with NumPy instead of compiling them, so that print and breakpoint() work in them.",
     )
     @argument(
         "--checked",
         action="store_true",
-        help="Launch with checked=True: an access outside of an array is not made, and an error names its line, program and element.",
+        help="Launch with checked=True: the kernel skips an out-of-bounds access, and an error reports its line, program and element.",
     )
     @with_options
     @no_var_expand
@@ -166,13 +166,13 @@ class BlockMagics(Magics):
         try:
             options = parse_argstring(self.blockkernel, line)
         except UsageError as error:
-            raise UsageError(f"{error}; %%blockkernel? explains the options") from None
+            raise UsageError(f"{error}; see %%blockkernel? for the options") from None
         if options.target is not None:
             _check_target(options.target)
         show = tuple(name for word in options.show for name in word.split(",") if name)
         if unknown := [name for name in show if name not in completion.section_names()]:
             raise UsageError(
-                f"--show knows no section {unknown[0]!r}; it knows {', '.join(completion.section_names())}"
+                f"--show: there is no section {unknown[0]!r}; the sections are: {', '.join(completion.section_names())}"
             )
         launch = unquoted(options.launch or [])
         more = {o.key: o.prepare(getattr(options, o.key), self.shell) for o in all_options()}
@@ -284,12 +284,12 @@ class BlockMagics(Magics):
 
         if session.interpreted:
             parts = (f"`{name}`" + f" ({n} launches)" * (n > 1) for name, n in session.interpreted.items())
-            return f"Interpreted {', '.join(parts)}: nothing was compiled."
+            return f"Interpreted {', '.join(parts)}: no kernel was compiled."
         defined = [k for k in self._kernels() if id(k) not in session.before]
         if not defined:
             return "No kernel was launched in this cell."
         names = " and ".join(f"`{kernel.__name__}`" for kernel in defined)
-        return f"Defined {names}, launched nothing. To launch: `{example(defined[-1])}`, grid being the number of programs."
+        return f"Defined {names} without a launch. To launch: `{example(defined[-1])}`, where grid is the number of programs."
 
     def _kernels(self) -> list[Kernel]:
         from blocknb.runtime.interface import KernelInterface
@@ -328,7 +328,7 @@ class BlockMagics(Magics):
             parts.append(compile(ast.Interactive(last), name, "single", flags, True))
         for code in parts:
             if code.co_flags & inspect.CO_COROUTINE:
-                raise UsageError("await needs %%blockkernel to be the first line of a cell")
+                raise UsageError("await works only if %%blockkernel is the first line of the cell")
             exec(code, shell.user_global_ns, shell.user_ns)
 
 

@@ -62,9 +62,9 @@ def place(target: Target, device: int = -1) -> str:
 
 
 def width(compiled: Compiled) -> str:
-    """How many share the work: "4 warps a program", on the CPU "2 threads (znver4)"."""
+    """How many share the work: "4 warps per CTA", on the CPU "2 threads (znver4)"."""
     if compiled.target.is_gpu:
-        return f"{plural(int(compiled.trace.options['num_warps']), 'warp')} a program"
+        return f"{plural(int(compiled.trace.options['num_warps']), 'warp')} per CTA"
     return f"{plural(thread_count(), 'thread')} ({compiled.target.arch})"
 
 
@@ -129,14 +129,14 @@ def launches(made: Specialisation) -> str:
         return "not launched"
     if len(times) == 1:
         return time(times[0])
-    return f"{time(made.median or 0.0)} (median of {made.launches}; the first {time(times[0])})"
+    return f"{time(made.median or 0.0)} (median of {made.launches}; first launch {time(times[0])})"
 
 
 def resources(found: Resources) -> str:
-    """ "32 registers a thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
+    """ "32 registers per thread, 512 B shared memory, no spills": what the assembler reported, as far as it did."""
     parts = []
     if found.registers is not None:
-        parts.append(f"{plural(found.registers, 'register')} a thread")
+        parts.append(f"{plural(found.registers, 'register')} per thread")
     if found.shared_bytes is not None:
         parts.append(f"{size(found.shared_bytes)} shared memory" if found.shared_bytes else "no shared memory")
     if found.spill_bytes is not None:
@@ -145,19 +145,19 @@ def resources(found: Resources) -> str:
 
 
 def occupied(target: Target, found: Resources) -> str:
-    """ "occupancy 75 % (12 programs an SM; registers are the limit)"; "" where there is none to state."""
+    """ "occupancy 75 % (12 programs per SM; limited by registers)"; "" where there is none to state."""
     held = occupancy(target, found)
     if held is None:
         return ""
     limit = "" if held.warps_per_sm == held.max_warps else f"; {_LIMITS[held.limiter]}"
-    return f"occupancy {held.percent:.0f} % ({plural(held.blocks_per_sm, 'program')} an SM{limit})"
+    return f"occupancy {held.percent:.0f} % ({plural(held.blocks_per_sm, 'program')} per SM{limit})"
 
 
 _LIMITS = {
-    "registers": "registers are the limit",
-    "shared memory": "shared memory is the limit",
-    "threads": "the number of threads is the limit",
-    "blocks": "the number of programs is the limit",
+    "registers": "limited by registers",
+    "shared memory": "limited by shared memory",
+    "threads": "limited by threads per SM",
+    "blocks": "limited by CTAs per SM",
 }
 
 
@@ -175,7 +175,7 @@ _GROUPS = {
     "parse": "front end",
     "codegen": "code generation",
     "ptxas": "ptxas",
-    "worker": "starting the worker",
+    "worker": "worker start",
     "load": "load",
 }
 
@@ -184,7 +184,7 @@ def compile_time(trace: Trace) -> str:
     """ "84 ms: front end 2.1, passes 20, code generation 8, LLVM 30, ptxas 23"."""
     groups = compile_groups(trace)
     parts = ", ".join(f"{group} {digits(ms)}" for group, ms in groups.items() if ms >= 0.05)
-    origin = "from the cache; when it was made " if trace.from_cache else ""
+    origin = "from the cache; originally " if trace.from_cache else ""
     return f"{origin}{time(sum(groups.values()))}: {parts}"
 
 
@@ -194,7 +194,7 @@ def checked(trace: Trace, arguments: Mapping[str, Mapping[str, Any]]) -> str:
     if not counts:
         return ""
     unknown = [f"`{name}`" for name, found in arguments.items() if found.get("extent") == "unknown"]
-    doubt = f"; {' and '.join(unknown)} told only an address, and no bounds" if unknown else ""
+    doubt = f"; no bounds are known for {' and '.join(unknown)}" if unknown else ""
     return f"{counts[0].removesuffix(COUNTED)}checked{doubt}"
 
 
@@ -203,7 +203,7 @@ def differing(rows: list[Specialisation]) -> list[str]:
     described = [_described(row) for row in rows]
     names = list(dict.fromkeys(name for row in described for name in row))
     shown = [name for name in names if len({row.get(name) for row in described}) > 1]
-    return [", ".join(f"{name}={row[name]}" for name in shown if name in row) or "the same" for row in described]
+    return [", ".join(f"{name}={row[name]}" for name in shown if name in row) or "identical" for row in described]
 
 
 def _described(row: Specialisation) -> dict[str, str]:

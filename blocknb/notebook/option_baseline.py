@@ -22,8 +22,8 @@ OPTION = Option(
         "metavar": "EXPR",
         "nargs": "+",
         "action": "append",
-        "help": "Measure this expression, too, in turns with the kernel (both on copies of their arrays): --baseline np.exp(x). May be "
-        "given several times.",
+        "help": "Also measure this expression, interleaved with the kernel (both on copies of their arrays): --baseline np.exp(x). "
+        "The option can be repeated.",
     },
     after,
     prepare,

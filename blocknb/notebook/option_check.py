@@ -24,7 +24,7 @@ def after(expression: Expression | None, record: Any, shell: Any, found: Found) 
     elif hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     found.ok = bool(np.all(value))
-    found.facts.append(("check", f"{'right' if found.ok else '✗ WRONG'}: `{expression.text}`"))
+    found.facts.append(("check", f"{'correct' if found.ok else '✗ WRONG'}: `{expression.text}`"))
 
 
 OPTION = Option(
@@ -32,8 +32,8 @@ OPTION = Option(
     {
         "metavar": "EXPR",
         "nargs": "+",
-        "help": "Evaluate this expression after the body; where it is true (an array: everywhere), the result was right. The card says "
-        "so, and the history of the kernel keeps it: --check np.allclose(out, np.sort(x))",
+        "help": "Evaluate this expression after the body. The result is correct if it is true (an array: if all elements are). The card "
+        "and the kernel's history show the outcome: --check np.allclose(out, np.sort(x))",
     },
     after,
     prepare,

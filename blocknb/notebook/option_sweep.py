@@ -50,7 +50,7 @@ def axis(text: str, shell: Any) -> SweepAxis:
         found = Expression(rest, shell)()
         values = list(found) if hasattr(found, "__iter__") and not isinstance(found, str) else [found]
     if not 0 < len(values) <= MOST_VALUES:
-        raise UsageError(f"--sweep {text}: {len(values)} values; between 1 and {MOST_VALUES} can be measured")
+        raise UsageError(f"--sweep {text}: {len(values)} values; a sweep takes 1 to {MOST_VALUES} values")
     return SweepAxis(name, tuple(values))
 
 
@@ -61,12 +61,14 @@ def _split(text: str) -> tuple[str, str, str]:
 
 def _range(text: str, ends: list[Any]) -> list[Any]:
     if len(ends) > 3 or any(not isinstance(end, int) for end in ends) or (len(ends) == 3 and ends[2] <= 0):
-        raise UsageError(f"--sweep {text}: a range is FIRST..LAST or FIRST..LAST..STEP, in whole numbers")
+        raise UsageError(f"--sweep {text}: a range is FIRST..LAST or FIRST..LAST..STEP, with integers")
     first, last = ends[:2]
     if len(ends) == 3:
         return list(range(first, last + 1, ends[2]))
     if first < 1:
-        raise UsageError(f"--sweep {text}: a range that doubles begins at 1 or more; FIRST..LAST..STEP counts in steps")
+        raise UsageError(
+            f"--sweep {text}: FIRST..LAST doubles its values from 1 or more; FIRST..LAST..STEP counts in steps"
+        )
     values = []
     while first <= last:
         values.append(first)
@@ -108,7 +110,7 @@ def _fact(made: Any) -> str:
     better = min if made.unit == "ms" else max
     best = better((m, v) for m, v in zip(kernel.median, made.values, strict=True) if m is not None)
     text = f"{made.axis} over {numbers.plural(len(made.values), 'value')}, best at {best[1]}: {numbers.digits(best[0])} {made.unit}"
-    notes = [f"{numbers.plural(len(made.notes), 'value')} left out ({made.notes[0]})"] if made.notes else []
+    notes = [f"{numbers.plural(len(made.notes), 'value')} omitted ({made.notes[0]})"] if made.notes else []
     return ", ".join([text, *notes, *(["interrupted"] if made.cancelled else [])])
 
 
@@ -128,8 +130,8 @@ def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
     constants = [p.name for p in kernel.source.parameters if p.constexpr]
     if axis.name not in (*constants, *OPTIONS):
         raise UsageError(
-            f"--sweep {axis.name}: {kernel.__name__} has no such constant (it has {', '.join(constants) or 'none'}); to sweep "
-            f"over a size, name it in --launch, which is then evaluated for each value"
+            f"--sweep {axis.name}: {kernel.__name__} has no such constant (constants: {', '.join(constants) or 'none'}); to sweep "
+            f"over a size, use it in --launch, which is evaluated for each value"
         )
     if why := why_not(made):
         raise UsageError(f"--sweep {axis.name}: {why}")
@@ -139,15 +141,15 @@ def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
     def replays(value: Any) -> list[Any]:
         given = again.arguments(made.compiled.stored)
         if given is None:
-            raise LaunchError("the arrays of the last launch are gone", hint="keep them in variables")
+            raise LaunchError("the arrays of the last launch are no longer available", hint="assign them to variables")
         given = {**options, **given, axis.name: value}
         found = captured_by(lambda: kernel.launch(again.grid.given(), **given))
         if not again.grid.computed and whole is not None and axis.name in constants:
             part = sum(found[0].work.written.values())
             if part != whole:
                 raise LaunchError(
-                    f"the grid was given as numbers, and with this value the launch writes {part / whole:.0%} of what it wrote",
-                    hint=f"give the grid as a function: lambda meta: (blocknb.cdiv(n, meta[{axis.name!r}]),)",
+                    f"the grid is fixed, and with this value the launch writes {part / whole:.0%} of the output",
+                    hint=f"pass the grid as a function: lambda meta: (blocknb.cdiv(n, meta[{axis.name!r}]),)",
                 )
         return found
 
@@ -199,7 +201,7 @@ OPTION = Option(
     {
         "metavar": "NAME=VALUES",
         "nargs": "+",
-        "help": "Measure the kernel for several values of one of its constants or options, or of a variable of --launch, in turns with "
+        "help": "Measure the kernel for several values of a constant, an option, or a variable of --launch, interleaved with "
         "the baselines: --sweep BLOCK=256,512,1024, --sweep num_warps=1,2,4,8, --sweep n=2**10..2**24 --launch run(n).",
     },
     after,

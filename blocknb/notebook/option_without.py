@@ -39,8 +39,8 @@ OPTION = Option(
         "metavar": "PASS",
         "nargs": "+",
         "action": "append",
-        "help": "Compile the kernel without these optional passes as well, and measure that in turns with the kernel as it is: what "
-        "they buy. May be given several times.",
+        "help": "Also compile the kernel without these optional passes, and measure it interleaved with the original kernel. "
+        "The option can be repeated.",
     },
     after,
     prepare,

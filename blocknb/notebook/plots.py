@@ -107,7 +107,7 @@ def roofline(part: Mapping[str, Any]) -> Figure:
         axes.plot(*zip(*trail, strict=True), ":", color=COLORS[1], linewidth=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("flops for each byte of memory touched")
+    axes.set_xlabel("arithmetic intensity (FLOP per unique byte)")
     axes.set_ylabel("TFLOP/s")
     axes.set_title(part["device"], fontsize=9)
     axes.grid(alpha=0.25, which="both", linewidth=0.5)
@@ -146,13 +146,13 @@ def timelines(drawn: Mapping[str, Timeline]) -> Figure:
                 axes.broken_barh([(span.start, length)], (y - 0.4, 0.8), color=color, edgecolor="white", linewidth=0.4)
         axes.set_yticks([*place.values()], [*place], fontsize=7)
         axes.tick_params(axis="x", labelsize=7)
-        axes.set_title(f"{title}: products under way {found.busy:.0%} of the time", fontsize=9, loc="left")
+        axes.set_title(f"{title}: MMA in flight {found.busy:.0%} of the time", fontsize=9, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
-    column[-1].set_xlabel("clocks, reckoned from a table of rates, not measured", fontsize=8)
+    column[-1].set_xlabel("clock cycles (modelled from a table of rates, not measured)", fontsize=8)
     column[-1].set_xlim(left=0)
-    keys = [("copy under way", SLOTS[0], 0.8), ("waits in its slot", SLOTS[0], 0.2), ("product", SLOTS[0], 1.0)]
+    keys = [("copy in flight", SLOTS[0], 0.8), ("data held in a stage", SLOTS[0], 0.2), ("MMA", SLOTS[0], 1.0)]
     keys += [(kind, color, 1.0) for kind, color in WORK.items()]
-    keys.append(("waits", WAIT, 1.0))
+    keys.append(("wait", WAIT, 1.0))
     handles = [Patch(color=color, alpha=alpha, label=label) for label, color, alpha in keys]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(keys), fontsize=7, frameon=False)
     return figure

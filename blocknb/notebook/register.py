@@ -30,7 +30,7 @@ def show_tuning(tuning: Any, include: Any = None, exclude: Any = None) -> dict[s
     """What an autotuner tried, as a table."""
     rows = tuning.rows()
     if (more := len(rows) - 1 - SHOWN_TRIALS) > 0:
-        rest = f"and {more} more: print(...) has all"
+        rest = f"and {more} more; print(...) shows all"
         rows = [*rows[:-more], [*[""] * (len(rows[0]) - 1), rest]]
     return {"text/plain": tuning.text(), "text/html": html.figures((tuning.title, tuning.headline), rows)}
 

@@ -87,14 +87,14 @@ class Roofline:
 
     def text(self) -> str:
         """The points as a plain table, then the ceilings."""
-        head = ["", "time", "flops", "unique bytes", "flops/byte", "TFLOP/s", "GB/s", "% of roof"]
+        head = ["", "time", "FLOP", "unique bytes", "FLOP/byte", "TFLOP/s", "GB/s", "% of ceiling"]
         rows = [head, *(_row(point) for point in self.points)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             "  ".join(t.ljust(w) if not i else t.rjust(w) for i, (t, w) in enumerate(zip(row, widths, strict=True)))
             for row in rows
         ]
-        limits = [f"  {c.name}: {numbers.digits(c.value)} {c.unit}, by {c.how}" for c in self.limits.items]
+        limits = [f"  {c.name}: {numbers.digits(c.value)} {c.unit}, measured by {c.how}" for c in self.limits.items]
         part = self.part
         return "\n".join([*lines, f"ceilings of {part['device']}, measured {part['measured']}", *limits, part["note"]])
 
@@ -147,12 +147,12 @@ def roofline(
     """
     all_found = [one for subject in subjects for one in _subjects(subject)]
     if not all_found:
-        raise LaunchError("a roofline needs a kernel that was launched, or a function that launches one")
+        raise LaunchError("a roofline needs a launched kernel, or a function that launches one")
     first = all_found[0]
     found = Roofline(limits or ceilings(first.device))
     all_found += versions
     here = [one for one in all_found if one.device == first.device]
-    found.notes += [f"{one.label} ran on another device and is left out" for one in all_found if one not in here]
+    found.notes += [f"{one.label} ran on another device and is omitted" for one in all_found if one not in here]
     calls: dict[str, Callable[[], Any]] = {one.label: one.replay for one in here if one.replay is not None}
     with contextlib.ExitStack() as stack:
         for one in here:
@@ -160,11 +160,13 @@ def roofline(
         gpu = first.compiled.target.is_gpu
         times = interleaved(calls | dict(baselines or {}), gpu=gpu, rounds=ROUNDS, seconds=SECONDS, clock=clock)
     if times.cancelled:
-        found.notes.append("the measurement was interrupted; what was measured until then is shown")
+        found.notes.append("the measurement was interrupted, so the results are partial")
     for one in here:
         time = times.get(one.label) or one.time
         if one.replay is None:
-            found.notes.append(f"{one.label} cannot be launched again; its time is that of its cell, with warm caches")
+            found.notes.append(
+                f"{one.label} cannot be launched again; its time was measured in its cell, with warm caches"
+            )
         if time is not None:
             kind = "version" if one.version else "kernel"
             found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
@@ -193,7 +195,7 @@ def point(
 ) -> Point:
     """A point with its nearest roof."""
     roof, percent = nearest(work, time.median, compiled, limits)
-    about = "" if work.exact else f"scaled up from {work.programs} programs"
+    about = "" if work.exact else f"extrapolated from {work.programs} programs"
     return Point(
         label,
         kind,
@@ -242,7 +244,7 @@ def _record(kernel: Any) -> KernelRecord:
     if found is None or found.latest is None or not found.latest.launches:
         raise LaunchError(
             f"{kernel.__name__} was not launched in a %%blockkernel cell",
-            hint="give a function that launches it: blocknb.roofline(lambda: kernel[grid](...))",
+            hint="pass a function that launches it: blocknb.roofline(lambda: kernel[grid](...))",
         )
     return found
 
@@ -262,13 +264,13 @@ def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
 def _doubts(label: str, work: Work) -> list[str]:
     found = []
     if work.why_flops:
-        found.append(f"the operations of {label} are not known: {work.why_flops}")
+        found.append(f"the operation count of {label} is unknown: {work.why_flops}")
     if work.why_bytes and work.why_bytes != work.why_flops:
-        found.append(f"the bytes of {label} are not known: {work.why_bytes}")
+        found.append(f"the byte count of {label} is unknown: {work.why_bytes}")
     if work.flops == 0:
-        found.append(f"{label} has no floating-point operations, so it stands in the table only")
+        found.append(f"{label} has no floating-point operations, so only the table shows it")
     if not work.exact and not work.why_flops:
-        found.append(f"the work of {label} is scaled up from {work.programs} of its programs")
+        found.append(f"the work of {label} is extrapolated from {work.programs} of its programs")
     return found
 
 
@@ -278,19 +280,19 @@ def _above(points: Sequence[Point]) -> list[str]:
     if not high:
         return []
     return [
-        f"{', '.join(high)}: more than the roof. Part of what is read or written may stay in a cache, or the ceilings were measured "
-        "while the machine was busy (`blocknb bench ceilings` measures them anew)"
+        f"above the ceiling: {', '.join(high)}. Part of the data may stay in a cache, or the ceilings were measured "
+        "on a busy machine (`blocknb bench ceilings` measures them again)"
     ]
 
 
 def counters(gpu: bool) -> str:
     """What there is to say of hardware counters here."""
     if not gpu:
-        return COUNTERS.format("none on a CPU")
+        return COUNTERS.format("not available on a CPU")
     return COUNTERS.format(
-        "ncu is installed; run it on a script of the kernel for them"
+        "run ncu (installed) on a script with the kernel"
         if shutil.which("ncu")
-        else "none, ncu is not installed"
+        else "not available, because ncu is not installed"
     )
 
 
@@ -319,7 +321,7 @@ def show(line: str, shell: Any) -> None:
     head, *rest = line.split("--baseline")
     names = shlex.split(head)
     if not names:
-        raise UsageError("%roofline takes names of kernels: %roofline softmax --baseline scipy.special.softmax(x, 1)")
+        raise UsageError("%roofline takes kernel names: %roofline softmax --baseline scipy.special.softmax(x, 1)")
     kernels = [diffs.kernel_of(name, shell) for name in names]
     expressions = [Expression(unquoted(text.strip()), shell) for text in rest]
     record = _record(kernels[0])

@@ -86,7 +86,13 @@ class Sweep:
         ]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines = ["  ".join(t.rjust(w) for t, w in zip(row, widths, strict=True)) for row in (head, *rows)]
-        return "\n".join([*lines, *self.notes, *(["interrupted: partial results"] if self.cancelled else [])])
+        return "\n".join(
+            [
+                *lines,
+                *self.notes,
+                *(["The sweep was interrupted. These results are partial."] if self.cancelled else []),
+            ]
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         from blocknb.notebook.html import marked
@@ -136,7 +142,7 @@ def _one(
     try:
         launches = list(replays(value))
         if not launches:
-            raise LaunchError("nothing was launched")
+            raise LaunchError("the expression launched no kernel")
         candidates = {kernel: _all(launches), **baselines(value)}
         launches[0]()  # compiles and loads; what the target has no room for shows here
     except KernelError as error:

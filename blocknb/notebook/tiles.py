@@ -35,12 +35,10 @@ LIST = 4096  # elements of a tile whose addresses follow no rule, to be saved
 MAPPED = 1024  # programs on the map
 BUDGET = 16_000  # characters of the packed part
 
-NO_GPU = "Only code for a GPU has warps and lanes, and this card has none: compile for one, as in %%blockkernel --target sm_90a."
-NO_LAUNCH = (
-    "The kernel was compiled and not launched: which program touches what depends on the grid and the arguments."
-)
-NO_PROGRAMS = "The launch had no programs: its grid is empty."
-TOO_MANY = "The kernel has too many accesses to be shown tile by tile."
+NO_GPU = "The Tiles view needs GPU code. Compile for a GPU, for example with %%blockkernel --target sm_90a."
+NO_LAUNCH = "The kernel was compiled but not launched. Its accesses depend on the grid and the arguments."
+NO_PROGRAMS = "The launch has an empty grid."
+TOO_MANY = "The kernel has too many accesses for the Tiles view."
 
 
 class TileView:

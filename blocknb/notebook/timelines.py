@@ -25,17 +25,12 @@ MOST_SPANS = 500
 MULTIPROCESSORS = 132  # of an H200, and where nobody knows better
 KINDS = ("copy", "product", "arithmetic", "store", "wait")
 
-NO_GPU = (
-    "Only code for a GPU has copies and products under way, and this card has none: compile for one, as in "
-    "%%blockkernel --target sm_90a."
-)
-NO_LAUNCH = "The kernel was compiled and not launched: how often its loops run depends on the arguments."
-NOTHING = (
-    "Nothing is under way here beside the kernel's own arithmetic: it has no products, and no copies to shared memory."
-)
+NO_GPU = "The Timeline view needs GPU code. Compile for a GPU, for example with %%blockkernel --target sm_90a."
+NO_LAUNCH = "The kernel was compiled but not launched. Its loop counts depend on the arguments."
+NOTHING = "The kernel has no MMA and no copies to shared memory, so there is no timeline."
 ABOUT = (
-    "Who waits for whom, and which slot of shared memory is filled and read, are the code's own; lengths are reckoned from an H200's "
-    "rates, for a multiprocessor that has its memory to itself. Nothing is measured."
+    "The waits and the stages of the circular buffers follow from the code. The durations are modelled with the rates of an "
+    "H200, for one multiprocessor without contention for memory. They are not measured."
 )
 
 
@@ -54,9 +49,9 @@ def offered(made: Specialisation, traces: Sequence[Trace | None]) -> tuple[dict[
     try:
         found = timeline(func, numbers.scalars(made), made.grid, ctas=ctas, most=MOST_STEPS)
     except KernelError as error:
-        return {"why": f"There is no picture: {error.message}."}, None
+        return {"why": f"There is no timeline: {error.message}."}, None
     if not found.spans:
-        return {"why": "The first program has nothing to do."}, None
+        return {"why": "The first program has no work."}, None
     return {"view": view, "packed": pack(_part(found, trace))}, found
 
 
@@ -78,8 +73,8 @@ def _part(found: Timeline, trace: Trace) -> dict[str, Any]:
 
 def section(found: Timeline, expression: str, group: str) -> Section:
     """The picture in characters, for pages without script."""
-    key = "░ copy under way   - waits in its slot   █ product   ▒ arithmetic   s store   · waits"
-    texts = [*found.text().split("\n"), "", key, f"{found.end:,.0f} clocks{' and more' if found.cut else ''}. {ABOUT}"]
-    detail = f"products under way {found.busy:.0%} of the time"
+    key = "░ copy in flight   - data held in a stage   █ MMA   ▒ arithmetic   s store   · wait"
+    texts = [*found.text().split("\n"), "", key, f"{found.end:,.0f} cycles{' and more' if found.cut else ''}. {ABOUT}"]
+    detail = f"MMA in flight {found.busy:.0%} of the time"
     lines = tuple(ListingLine(text) for text in texts)
-    return Section("timeline", "timeline", group, lines, f"{expression}.stages", "What is under way when", detail)
+    return Section("timeline", "timeline", group, lines, f"{expression}.stages", "Schedule of one CTA", detail)

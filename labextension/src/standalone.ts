@@ -1,6 +1,6 @@
 /**
- * The viewer of an exported page: mounts every document that the page carries, in the colours that the reader's system asks for. It
- * opens no connection of any kind.
+ * The viewer of an exported page. It mounts every document in the page, in the system's light or dark colours. It opens no network
+ * connection.
  */
 
 import '../style/index.css';
@@ -9,22 +9,22 @@ import { mount } from './core/mount';
 import { readable } from './core/schema';
 
 const dark = matchMedia('(prefers-color-scheme: dark)');
-const colour = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
-dark.addEventListener('change', colour);
-colour();
+const applyTheme = (): void => void document.documentElement.classList.toggle('bnb-dark', dark.matches);
+dark.addEventListener('change', applyTheme);
+applyTheme();
 
 for (const script of document.querySelectorAll<HTMLScriptElement>(
   'script[type="application/vnd.blocknb.v1+json"]',
 )) {
   const doc: unknown = JSON.parse(script.textContent ?? 'null');
-  const place = document.createElement('div');
-  script.after(place);
+  const container = document.createElement('div');
+  script.after(container);
   if (readable(doc)) {
-    mount(place, doc, {
+    mount(container, doc, {
       state: 'saved',
       copy: (text) => void navigator.clipboard?.writeText(text),
     });
   } else {
-    place.textContent = 'This page carries a document that its viewer cannot read.';
+    container.textContent = 'The viewer cannot read the document in this page.';
   }
 }

@@ -1,6 +1,6 @@
 import { describe, expect, test, vi } from 'vitest';
 
-import { words } from '../src/core/cm/diff';
+import { changedWords } from '../src/core/cm/diff';
 import { linesOf, selectionOf } from '../src/core/cm/links';
 import { explain } from '../src/core/explain';
 import { PTX } from '../src/core/explain/ptx';
@@ -8,7 +8,7 @@ import { SASS } from '../src/core/explain/sass';
 import { difference, type Hunk } from '../src/core/hunks';
 import { type Listing, readable, unpack } from '../src/core/schema';
 import { Store } from '../src/core/store';
-import { story } from '../src/core/views/provenance';
+import { opHistory } from '../src/core/views/provenance';
 import { fixture, random, saved } from './fixtures';
 
 describe('schema', () => {
@@ -22,7 +22,7 @@ describe('schema', () => {
     }
   });
 
-  test('a document of a newer schema and what is no document are not readable', () => {
+  test('a document with a newer schema and other values are not readable', () => {
     const doc = fixture('scale');
     expect(readable(doc)).toBe(true);
     expect(readable({ ...doc, schema: doc.schema + 1 })).toBe(false);
@@ -37,7 +37,7 @@ describe('schema', () => {
     expect(none).not.toHaveBeenCalled();
   });
 
-  test('a listing stored as a difference is that of the kernel, and rejects where its base is missing', async () => {
+  test('a listing stored as a difference decodes to the original, and rejects without its base', async () => {
     const doc = fixture('scale');
     const [hash, packed] = Object.entries(doc.blobs).find(([, packed]) => packed.includes(' '))!;
     const listing = await new Store(doc, saved).listing(hash);
@@ -50,30 +50,30 @@ describe('schema', () => {
 });
 
 describe('store', () => {
-  test('it begins with the GPU, and keeps the target when the document changes', () => {
+  test('it first selects the GPU target, and keeps the target when the document changes', () => {
     const doc = fixture('scale');
     const store = new Store(doc, saved);
     expect(store.current.target).toBe('sm_90a');
-    store.look(0);
+    store.selectView(0);
     store.update(fixture('versions'));
     expect(store.current.target).toBe(doc.views[0].target);
   });
 
-  test('what the pointer is on is lit before what was pinned, in the cell too', () => {
-    const linkSource = vi.fn();
-    const store = new Store(fixture('scale'), { ...saved, linkSource });
+  test('the hovered selection takes precedence over the pinned one, also in the cell', () => {
+    const highlightSource = vi.fn();
+    const store = new Store(fixture('scale'), { ...saved, highlightSource });
     store.pin({ lines: [4], op: null, from: 'a' });
     store.hover({ lines: [5], op: 1, from: 'b' });
     expect(store.selection?.lines).toEqual([5]);
     store.hover(null);
     expect(store.selection?.lines).toEqual([4]);
-    expect(linkSource.mock.calls.map(([lines]) => lines as number[])).toEqual([[4], [5], [4]]);
+    expect(highlightSource.mock.calls.map(([lines]) => lines as number[])).toEqual([[4], [5], [4]]);
     store.pin(null);
-    expect(linkSource).toHaveBeenLastCalledWith(null);
+    expect(highlightSource).toHaveBeenLastCalledWith(null);
   });
 
-  test('a listing that the document left out is asked of the kernel, once, and again after a failure', async () => {
-    const listing: Listing = { text: 'asked', lines: [0] };
+  test('the kernel supplies a listing that the document omits, once, and again after a failure', async () => {
+    const listing: Listing = { text: 'fetched', lines: [0] };
     const fetchBlob = vi.fn().mockRejectedValueOnce(new Error('busy')).mockResolvedValue(listing);
     const store = new Store(fixture('scale'), { ...saved, fetchBlob });
     await expect(store.listing('0123')).rejects.toThrow('busy');
@@ -83,18 +83,18 @@ describe('store', () => {
     expect(await new Store(fixture('scale'), saved).listing('0123')).toBeNull();
   });
 
-  test('the line under the pointer in the cell is a selection, until the host is another', () => {
-    let tell: (line: number | null) => void = () => {};
+  test('the line under the pointer in the cell is a selection until the host changes', () => {
+    let report: (line: number | null) => void = () => {};
     const stop = vi.fn();
-    const store = new Store(fixture('scale'), { ...saved, onSourceLine: (f) => ((tell = f), stop) });
-    tell(7);
+    const store = new Store(fixture('scale'), { ...saved, onSourceLine: (f) => ((report = f), stop) });
+    report(7);
     expect(store.selection?.lines).toEqual([7]);
     store.connect(saved);
     expect(stop).toHaveBeenCalledOnce();
   });
 });
 
-test('a line of a listing stands for its op and its source line, and finds its counterparts', () => {
+test('a line of a listing selects its op and its source line, and finds its counterparts', () => {
   const listing: Listing = { text: 'a\nb\nc\nd', lines: [3, 0, 4, 3], ops: [1, 2, -1, -1] };
   expect(selectionOf(listing, 0, 'x')).toEqual({ lines: [3], op: 1, from: 'x' });
   expect(selectionOf(listing, 1, 'x')).toEqual({ lines: [], op: 2, from: 'x' });
@@ -102,26 +102,26 @@ test('a line of a listing stands for its op and its source line, and finds its c
   expect(linesOf(listing, { lines: [3], op: 1, from: 'x' })).toEqual({ ops: [0], lines: [3] });
 });
 
-test('the story of an op names the passes that made, moved and removed it', () => {
+test('the history of an op names the passes that created, moved and removed it', () => {
   const stages = fixture('scale').views[1].stages!;
   const first = stages[0].made[0];
-  expect(story(stages, first)).toContain('made by parse');
+  expect(opHistory(stages, first)).toContain('created by parse');
   const remover = stages.find((stage) => stage.deleted.length)!;
-  expect(story(stages, remover.deleted[0])).toContain(`removed by ${remover.name}`);
-  expect(story(stages, 123456)).toBe('op 123456');
+  expect(opHistory(stages, remover.deleted[0])).toContain(`removed by ${remover.name}`);
+  expect(opHistory(stages, 123456)).toBe('op 123456');
 });
 
 // ---- differences -------------------------------------------------------------------------------------------------------------
 
-/** The right side, made of the left one and the hunks. */
+/** Returns the right side, computed from the left side and the hunks. */
 function patched(a: string[], b: string[], hunks: readonly Hunk[]): string[] {
-  const made: string[] = [];
+  const result: string[] = [];
   let at = 0;
   for (const { fromA, toA, fromB, toB } of hunks) {
-    made.push(...a.slice(at, fromA), ...b.slice(fromB, toB));
+    result.push(...a.slice(at, fromA), ...b.slice(fromB, toB));
     at = toA;
   }
-  return [...made, ...a.slice(at)];
+  return [...result, ...a.slice(at)];
 }
 
 function listingOf(ops: [number, string][]): Listing {
@@ -133,7 +133,7 @@ function listingOf(ops: [number, string][]): Listing {
 }
 
 describe('differences', () => {
-  test.each([...Array(60).keys()])('the hunks turn one listing into the other (%i)', (seed) => {
+  test.each([...Array(60).keys()])('the hunks transform one listing into the other (%i)', (seed) => {
     const below = random(seed);
     const a: [number, string][] = [...Array(1 + below(20)).keys()].map((op) => [op, `op ${below(6)}`]);
     const b = a
@@ -162,10 +162,10 @@ describe('differences', () => {
       [...has.keys()].filter((op) => had.has(op) && had.get(op) !== has.get(op)).sort(),
     );
     const still = b.map(([op]) => op).filter((op) => had.has(op) && !found.moved.has(op));
-    expect(still).toEqual([...still].sort((x, y) => x - y)); // what has not moved kept its order
+    expect(still).toEqual([...still].sort((x, y) => x - y)); // ops that did not move keep their order
   });
 
-  test('a listing and itself do not differ', async () => {
+  test('a listing does not differ from itself', async () => {
     const doc = fixture('scale');
     const listing = (await new Store(doc, saved).listing(doc.views[1].stages![0].text!))!;
     expect(difference(listing, listing).hunks).toEqual([]);
@@ -174,7 +174,7 @@ describe('differences', () => {
 
   const text = (...lines: string[]): Listing => ({ text: lines.join('\n'), lines: lines.map(() => 0) });
 
-  test('another letter of the same layout is no difference, another layout under the same letter is one', () => {
+  test('another name of the same layout is no difference; another layout with the same name is one', () => {
     const a = {
       text: '#a = <64: reg 1>\n#b = <32: lane 1>\n  %1 = load : #b\n  %2 = add : #a',
       lines: [0, 0, 1, 1],
@@ -190,19 +190,19 @@ describe('differences', () => {
     expect(found.hunks.some(({ fromB, toB }) => fromB <= 2 && 2 < toB)).toBe(false);
   });
 
-  test('other names of values are no difference between versions', () => {
+  test('a renaming of values is no difference between versions', () => {
     const a = text('%1 = load %0', '%2 = add %1, %1', 'store %0, %2');
     const b = text('%7 = load %3', '%9 = add %7, %7', 'store %3, %9');
     expect(difference(a, b, true).hunks).toEqual([]);
   });
 
-  test('another operand is a difference between versions, at its line alone', () => {
+  test('another operand is a difference between versions, on its line only', () => {
     const a = text('%1 = load %0', '%2 = load %0', '%3 = add %1, %1', 'store %0, %3');
     const b = text('%5 = load %4', '%6 = load %4', '%7 = add %5, %6', 'store %4, %7');
     expect(difference(a, b, true).hunks).toEqual([{ fromA: 2, toA: 3, fromB: 2, toB: 3 }]);
   });
 
-  test('a line that changed beside one that is new stands beside its counterpart', () => {
+  test('a changed line after a new line is paired with its counterpart', () => {
     const a = text('x = load(a)', 'store(out + at, 2.0 * x, mask=inside)');
     const b = text('x = load(a)', 'y = x + 1.0', 'store(out + at, 3.0 * y, mask=inside)');
     expect(difference(a, b, true).hunks).toEqual([
@@ -211,19 +211,19 @@ describe('differences', () => {
     ]);
   });
 
-  test('only the words that differ are marked inside a line', () => {
+  test('only the changed words of a line are marked', () => {
     const a = '%1 = add %0, %0 : f32';
     const b = '%1 = mul %0, %0 : f32';
-    const found = words([{ fromA: 0, toA: 1, fromB: 0, toB: 1 }], a, b);
+    const found = changedWords([{ fromA: 0, toA: 1, fromB: 0, toB: 1 }], a, b);
     expect(found).toEqual({ a: [{ line: 0, from: 5, to: 8 }], b: [{ line: 0, from: 5, to: 8 }] });
-    expect(words([{ fromA: 0, toA: 0, fromB: 0, toB: 1 }], a, b)).toEqual({ a: [], b: [] });
+    expect(changedWords([{ fromA: 0, toA: 0, fromB: 0, toB: 1 }], a, b)).toEqual({ a: [], b: [] });
   });
 });
 
 // ---- explanations ------------------------------------------------------------------------------------------------------------
 
 describe('explanations of instructions', () => {
-  test('there are enough of them, and each is a short phrase of its own', () => {
+  test('there are at least 200, and each is a short phrase', () => {
     expect(Object.keys(PTX).length).toBeGreaterThanOrEqual(120);
     expect(Object.keys(SASS).length).toBeGreaterThanOrEqual(80);
     for (const words of [...Object.values(PTX), ...Object.values(SASS)]) {
@@ -251,11 +251,11 @@ describe('explanations of instructions', () => {
       'wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16',
       /four warps start a matrix product/,
     ],
-    ['ptx', '\tbar.sync \t0;', 'bar.sync', /waits until all threads/],
+    ['ptx', '\tbar.sync \t0;', 'bar.sync', /waits until all threads of the CTA arrive/],
     ['sass', '    @!P0 EXIT', 'EXIT', /ends the thread/],
     ['sass', '    LDG.E.128 R4, desc[UR4][R2.64]', 'LDG.E.128', /device memory/],
     ['asm', '\tvfmadd231ps\t%ymm1, %ymm2, %ymm3', 'vfmadd231ps', /rounded once \(8 fp32/],
-    ['asm', '\tvaddss\t%xmm1, %xmm2, %xmm3', 'vaddss', /\(one number\)/],
+    ['asm', '\tvaddss\t%xmm1, %xmm2, %xmm3', 'vaddss', /\(scalar\)/],
   ])('%s: %s', (language, line, opcode, words) => {
     const found = explain(language, line)!;
     expect(found.opcode).toBe(opcode);
@@ -271,7 +271,7 @@ describe('explanations of instructions', () => {
     ['asm', 'run:'],
     ['asm', '\t.long\t3'],
     ['ir', '%1 = add %0, %0'],
-  ])('nothing is said of %s: %s', (language, line) => {
+  ])('there is no explanation for %s: %s', (language, line) => {
     expect(explain(language, line)).toBeNull();
   });
 

@@ -1,4 +1,4 @@
-/** What the tests of the core share: documents of real kernels, hosts, and waiting for what is painted later. */
+/** Shared helpers of the core's tests: documents of real kernels, hosts, and waiting for asynchronous updates. */
 
 import { readFileSync } from 'node:fs';
 
@@ -6,19 +6,22 @@ import type { Host } from '../src/core/host';
 import { type Card, mount } from '../src/core/mount';
 import type { Document } from '../src/core/schema';
 
+/** The names of the fixture documents. */
 export type Name = 'scale' | 'versions' | 'diff' | 'bench';
 
-/** A fresh copy of a document. */
+/** Returns a fresh copy of a document. */
 export function fixture(name: Name): Document {
   return JSON.parse(readFileSync(`${import.meta.dirname}/fixtures/${name}.json`, 'utf8')) as Document;
 }
 
+/** A host without capabilities. */
 export const saved: Host = { state: 'saved' };
 
+/** A mounted card. */
 export interface Shown {
   card: Card;
   root: HTMLElement;
-  /** Opens a tab and gives its panel. */
+  /** Opens a tab and returns its panel. */
   open(key: string): HTMLElement;
 }
 
@@ -38,10 +41,10 @@ export function shown(doc: Document, host: Host = saved): Shown {
   };
 }
 
-/** How long to wait for what comes: only a machine under much load needs more than a few milliseconds. */
+/** The time limit of waits. Only a loaded machine needs more than a few milliseconds. */
 export const PATIENT = { timeout: 20_000, interval: 10 };
 
-/** Waits until something holds; fails with what it was last. */
+/** Waits until a value satisfies a condition. Fails with the last value. */
 export async function until<T>(get: () => T, holds: (value: T) => boolean = Boolean): Promise<T> {
   let value = get();
   const end = performance.now() + PATIENT.timeout;
@@ -55,7 +58,7 @@ export async function until<T>(get: () => T, holds: (value: T) => boolean = Bool
   return value;
 }
 
-/** A generator of numbers below n that is the same in every run. */
+/** Returns a deterministic generator of numbers below n. */
 export function random(seed: number): (n: number) => number {
   let state = seed;
   return (n) => {

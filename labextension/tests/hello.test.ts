@@ -11,7 +11,7 @@ test('the announced version is the version of the package', () => {
   expect(announce().version).toBe(manifest.version);
 });
 
-test('the kernel and the page speak on the same comm target and name the same extension', () => {
+test('the kernel and the page use the same comm target and the same extension name', () => {
   const kernelSide = readFileSync(new URL('../../blocknb/notebook/extension.py', import.meta.url), 'utf8');
   expect(kernelSide).toContain(`HELLO_TARGET = "${HELLO_TARGET}"`);
   expect(announce().extension).toBe(manifest.name);

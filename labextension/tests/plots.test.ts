@@ -4,9 +4,9 @@ import { mount } from '../src/core/mount';
 import { count, digits, tick, time } from '../src/core/plot/numbers';
 import type { Document, Roofline, Sweep } from '../src/core/schema';
 import { Store } from '../src/core/store';
-import { placed, roofline, roofs } from '../src/core/views/roofline';
+import { plottedPoints, roofline, roofs } from '../src/core/views/roofline';
 import type { Mounted, ViewSpec } from '../src/core/views/spec';
-import { places, sweep } from '../src/core/views/sweep';
+import { sweep, xAxis } from '../src/core/views/sweep';
 
 const MEASURED: Roofline = {
   device: 'NVIDIA H200',
@@ -109,7 +109,7 @@ const key = (name: string) => new KeyboardEvent('keydown', { key: name, bubbles:
 beforeEach(() => document.body.replaceChildren());
 
 describe('numbers', () => {
-  test('are worded as on the Python side', () => {
+  test('have the same format as in Python', () => {
     expect([0.0123, 1.234, 123.4, 1234, 100].map(digits)).toEqual(['0.0123', '1.23', '123', '1234', '100']);
     expect([0.0000005, 0.5, 12, 20000].map(time)).toEqual(['0.5 ns', '500 µs', '12 ms', '20 s']);
     expect([count(1234567), count(null)]).toEqual(['1,234,567', 'unknown']);
@@ -123,13 +123,13 @@ describe('numbers', () => {
 });
 
 describe('roofline', () => {
-  test('says how to get one when there is none', () => {
+  test('an empty view says how to measure one', () => {
     expect(roofline.empty(document_({}), null as never)).toContain('%roofline softmax');
     expect(roofline.empty(document_({ roofline: MEASURED }), null as never)).toBeNull();
   });
 
-  test('places what has flops and bytes, and leaves the rest to the table', () => {
-    const found = placed(MEASURED);
+  test('plots the points with flops and bytes; the table shows all', () => {
+    const found = plottedPoints(MEASURED);
     expect(found.map((p) => p.point.label)).toEqual(['matmul', 'matmul@1', '<script>alert(1)</script>']);
     expect(found[0].intensity).toBeCloseTo((2 * 4096) / 6, 6);
     expect(found[0].rate).toBeCloseTo(597.6, 1);
@@ -137,7 +137,7 @@ describe('roofline', () => {
     expect(roofs(MEASURED).slanted.map((c) => c.name)).toEqual(['memory', 'L2 cache']);
   });
 
-  test('draws labelled roofs, shapes that differ by kind, and a table with the same numbers', () => {
+  test('draws labelled ceilings, a shape per kind, and a table with the same numbers', () => {
     const { panel } = open(roofline, { roofline: MEASURED });
     expect(texts(panel, '.bnb-roof-label')).toEqual([
       'memory 4250 GB/s',
@@ -150,7 +150,7 @@ describe('roofline', () => {
     );
     expect(new Set(shapes).size).toBe(3);
     expect(panel.querySelectorAll('.bnb-issued')).toHaveLength(1);
-    expect(panel.querySelector('.bnb-trail')).not.toBeNull();
+    expect(panel.querySelector('.bnb-trajectory')).not.toBeNull();
     const rows = texts(panel.querySelectorAll('table')[0], 'tbody tr');
     expect(rows).toHaveLength(5);
     expect(rows[0]).toContain('78.5 % of tensor fp16');
@@ -159,7 +159,7 @@ describe('roofline', () => {
     expect(panel.textContent).toContain('ncu is not installed');
   });
 
-  test('no path has a number that is none', () => {
+  test('no path contains NaN or Infinity', () => {
     for (const [view, parts] of [
       [roofline, { roofline: MEASURED }],
       [sweep, { sweep: SWEPT }],
@@ -170,29 +170,29 @@ describe('roofline', () => {
     }
   });
 
-  test('names from the kernel are text', () => {
+  test('names from the kernel are not markup', () => {
     const { panel } = open(roofline, { roofline: MEASURED });
     expect(panel.querySelector('script')).toBeNull();
     expect(texts(panel, '.bnb-point-label')).toContain('<script>alert(1)</script>');
   });
 
-  test('one tab stop; arrows move and tell; hovering tells', () => {
+  test('the points are one tab stop; the arrow keys and the pointer describe a point', () => {
     const { panel } = open(roofline, { roofline: MEASURED });
     const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-mark')];
     expect(marks.filter((m) => m.getAttribute('tabindex') === '0')).toHaveLength(1);
     marks[0].focus();
-    const first = panel.querySelector('.bnb-told')!.textContent;
+    const first = panel.querySelector('.bnb-description')!.textContent;
     const event = key('ArrowRight');
     marks[0].dispatchEvent(event);
     expect(event.defaultPrevented).toBe(true);
     expect(document.activeElement).toBe(marks[1]);
-    expect(panel.querySelector('.bnb-told')!.textContent).not.toBe(first);
+    expect(panel.querySelector('.bnb-description')!.textContent).not.toBe(first);
     const baseline = marks.find((m) => m.getAttribute('aria-label')!.includes('script'))!;
     baseline.dispatchEvent(new MouseEvent('mouseenter'));
-    expect(panel.querySelector('.bnb-told')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
+    expect(panel.querySelector('.bnb-description')!.textContent).toContain('180 µs, from 180 µs to 190 µs');
   });
 
-  test('a point without ceilings, or ceilings without a point, leave the tables', () => {
+  test('without ceilings only the tables are shown', () => {
     const { panel } = open(roofline, { roofline: { ...MEASURED, ceilings: [] } });
     expect(panel.querySelector('svg')).toBeNull();
     expect(panel.querySelectorAll('tbody tr')).toHaveLength(5);
@@ -200,23 +200,23 @@ describe('roofline', () => {
 });
 
 describe('sweep', () => {
-  test('says how to get one when there is none', () => {
+  test('an empty view says how to measure one', () => {
     expect(sweep.empty(document_({}), null as never)).toContain('--sweep');
   });
 
-  test('numbers that span much stand on a logarithmic axis, names side by side', () => {
-    const log = places(SWEPT);
+  test('a wide range of numbers has a logarithmic axis, and names are evenly spaced', () => {
+    const log = xAxis(SWEPT);
     expect(log.at(1) - log.at(0)).toBeCloseTo((log.at(3) - log.at(0)) / 5, 6);
     expect(log.ticks.map((t) => t.label)).toEqual(expect.arrayContaining(['1 Ki', '64 Ki', '1 Mi']));
-    const linear = places({ ...SWEPT, values: [10, 20, 30, 40] });
+    const linear = xAxis({ ...SWEPT, values: [10, 20, 30, 40] });
     expect(linear.at(1) - linear.at(0)).toBeCloseTo(linear.at(3) - linear.at(2), 6);
-    const named = places({ ...SWEPT, values: ['a', 'b', true, 3] });
+    const named = xAxis({ ...SWEPT, values: ['a', 'b', true, 3] });
     expect(named.ticks.map((t) => t.label)).toEqual(['a', 'b', 'true', '3']);
     expect(named.at(1)).toBeGreaterThan(named.at(0));
-    expect(Number.isFinite(places({ ...SWEPT, values: [8] }).at(0))).toBe(true);
+    expect(Number.isFinite(xAxis({ ...SWEPT, values: [8] }).at(0))).toBe(true);
   });
 
-  test('series differ by dash and shape, have bands, and a gap where nothing was measured', () => {
+  test('series differ by dash and shape, have bands, and have a gap at a missing value', () => {
     const { panel } = open(sweep, { sweep: SWEPT });
     const lines = [...panel.querySelectorAll('.bnb-plot-data .bnb-line')];
     expect(new Set(lines.map((l) => l.getAttribute('stroke-dasharray'))).size).toBe(2);
@@ -229,7 +229,7 @@ describe('sweep', () => {
     expect(texts(panel, '.bnb-legend-list li')).toEqual([' softmax', ' cupy <b> (baseline)']);
   });
 
-  test('the table has the same numbers and marks the best in words', () => {
+  test('the table has the same numbers and marks the best value', () => {
     const { panel } = open(sweep, { sweep: SWEPT });
     const rows = [...panel.querySelectorAll('tbody tr')].map((row) =>
       [...row.children].map((c) => c.textContent),
@@ -240,11 +240,13 @@ describe('sweep', () => {
     expect(slow.panel.querySelector('tbody tr')!.textContent).toContain('5 (4 to 6) ◂ best');
   });
 
-  test('arrows go along a series and across to the others', () => {
+  test('the arrow keys move along a series and between series', () => {
     const { panel } = open(sweep, { sweep: SWEPT });
     const marks = [...panel.querySelectorAll<SVGGElement>('.bnb-plot-data .bnb-mark')];
     marks[0].focus();
-    expect(panel.querySelector('.bnb-told')!.textContent).toBe('softmax, n = 1024: 10 GB/s, from 9 to 11');
+    expect(panel.querySelector('.bnb-description')!.textContent).toBe(
+      'softmax, n = 1024: 10 GB/s, from 9 to 11',
+    );
     marks[0].dispatchEvent(key('ArrowRight'));
     expect(document.activeElement).toBe(marks[1]);
     marks[1].dispatchEvent(key('ArrowDown'));
@@ -253,23 +255,23 @@ describe('sweep', () => {
     expect(document.activeElement).toBe(marks[6]);
   });
 
-  test('partial results and what was left out are said', () => {
+  test('the view reports partial results and omitted values', () => {
     const { panel, store, view } = open(sweep, {
       sweep: { ...SWEPT, cancelled: true, notes: ['n = 7: <i>no room</i>'] },
     });
-    expect(panel.textContent).toContain('Interrupted: these are partial results');
+    expect(panel.textContent).toContain('The sweep was interrupted. These results are partial.');
     expect(panel.textContent).toContain('<i>no room</i>');
     store.update(document_({ sweep: { ...SWEPT, values: [], series: [], cancelled: true } }));
     view.update('document');
     expect(panel.querySelector('svg.bnb-plot')).toBeNull();
-    expect(panel.textContent).toContain('Interrupted');
+    expect(panel.textContent).toContain('The sweep was interrupted');
     store.update(document_({}));
     view.update('document');
-    expect(panel.textContent).toContain('Nothing was swept');
+    expect(panel.textContent).toContain('There is no sweep');
   });
 });
 
-test('a card has both tabs, and keys inside a plot do not leave it', () => {
+test('a card has both tabs, and a plot keeps its keys', () => {
   const place = document.createElement('div');
   document.body.append(place);
   const card = mount(place, document_({ roofline: MEASURED, sweep: SWEPT }), { state: 'saved' });

@@ -1,4 +1,4 @@
-/** What jsdom lacks: it lays nothing out, so every rectangle of a text is empty. */
+/** Stubs for jsdom, which has no layout: every rectangle of a text is empty. */
 
 if (typeof Range !== 'undefined') {
   Range.prototype.getClientRects = () => [] as unknown as DOMRectList;

@@ -1,4 +1,4 @@
-/** The tiles view, on the cards of real kernels (fixtures/make_tiles.py makes them). */
+/** Tests of the Tiles view with the cards of real kernels (written by fixtures/make_tiles.py). */
 
 import { gunzipSync, gzipSync } from 'node:zlib';
 import { beforeEach, expect, test, vi } from 'vitest';
@@ -14,7 +14,7 @@ import {
   isOn,
   locate,
   offsetOf,
-  placeOf,
+  programIds,
   places,
   programName,
   sectors,
@@ -77,7 +77,7 @@ function cells(panel: HTMLElement): string[] {
 
 beforeEach(() => document.body.replaceChildren());
 
-test('a layout deals out every element, and each place holds what the XOR of its bases says', () => {
+test('a layout covers every element, and each place holds the XOR of its bases', () => {
   for (const kernel of Object.keys(FIXTURES)) {
     for (const layout of facts(kernel).layouts) {
       const [shape, reg, lane, warp] = layout;
@@ -93,7 +93,7 @@ test('a layout deals out every element, and each place holds what the XOR of its
   }
 });
 
-test('sectors of the page are those that the compiler counted, where each is asked for once', () => {
+test('the page and the compiler count the same sectors if each is requested once', () => {
   for (const [kernel, name, what] of [
     ['matmul_kernel', 'load', 'a'],
     ['matmul_kernel', 'store', 'c'],
@@ -106,7 +106,7 @@ test('sectors of the page are those that the compiler counted, where each is ask
   }
 });
 
-test('elements are found in arrays of any strides, and not where the strides do not say', () => {
+test('elements are located in arrays with any unambiguous strides', () => {
   const array = { shape: [4, 5, 6], strides: [30, 6, 1] };
   expect(locate(array, 2 * 30 + 3 * 6 + 4)).toEqual([2, 3, 4]);
   expect(locate({ shape: [4, 5], strides: [1, 4] }, 4 * 3 + 2)).toEqual([2, 3]);
@@ -117,7 +117,7 @@ test('elements are found in arrays of any strides, and not where the strides do 
   expect(locate(undefined, 0)).toBeNull();
 });
 
-test('offsets and masks are read from steps, tables, lists, boxes and bits', () => {
+test('offsets and masks are decoded from steps, tables, lists, boxes and bits', () => {
   const shape = [2, 4];
   expect(unravel(6, shape)).toEqual([1, 2]);
   expect(offsetOf({ base: 100, steps: [10, 1] }, shape, 6)).toBe(112);
@@ -165,18 +165,18 @@ test('offsets and masks are read from steps, tables, lists, boxes and bits', () 
   expect(isOn({}, shape, 6)).toBe(true);
 });
 
-test('a bank is the word of an element in its buffer, counted round 32', () => {
+test('a bank is the word index of an element in its buffer modulo 32', () => {
   const op = { bytes: 4, shared: { basis: [1, 2, 4, 8, 16, 33, 66, 128] } } as unknown as TileOp;
   expect([0, 5, 31, 32, 64].map((i) => bankOf(op, i))).toEqual([0, 5, 31, 1, 2]);
 });
 
-test('the verdicts are numbers in words', () => {
+test('the verdicts are short descriptions with numbers', () => {
   const found = facts('strided');
   const load = opOf(found, 'load', 'x');
   const access = found.programs['0'][load.op];
-  expect(verdict(load, access)).toBe('32 sectors a request, ideal 4');
+  expect(verdict(load, access)).toBe('32 sectors per request, ideal 4');
   expect(sentences(load, access)[0]).toBe(
-    '32 sectors a request, ideal 4: 88 % of what is moved is not asked for.',
+    '32 sectors per request, ideal 4: 88 % of the transferred bytes are unused.',
   );
   const matrix = facts('matmul_kernel');
   const shared = opOf(matrix, 'local_load', 'x');
@@ -185,100 +185,100 @@ test('the verdicts are numbers in words', () => {
     '2-way bank conflict',
   );
   expect(sentences(opOf(matrix, 'load', 'a'), matrix.programs['0'][74])[2]).toBe(
-    'Vector width 8: a lane moves 8 × fp16 (128 bits) in one instruction.',
+    'Vector width 8: each lane accesses 8 × fp16 (128 bits) per instruction.',
   );
   const bins = facts('histogram');
   const [, loaded, known] = bins.ops;
   expect(sentences(loaded, bins.programs['0'][loaded.op])[0]).toBe(
-    'Not known: the addresses depend on loaded data.',
+    'Unknown: the addresses depend on loaded data.',
   );
   expect(sentences(known, bins.programs['0'][known.op]).join(' ')).toContain(
-    'Up to 32 lanes of a request update one element',
+    'Up to 32 lanes of a request update the same element',
   );
-  expect(verdict(known, undefined)).toBe('not reached');
+  expect(verdict(known, undefined)).toBe('not executed');
 });
 
-test('the view lists the accesses with their lines, and shows the tile by numbers', async () => {
+test('the view lists the accesses with their lines, and shows the tile as numbers', async () => {
   const { panel, row, text } = await opened(FIXTURES.matmul_kernel);
   expect(row('load a').textContent).toContain('line 31');
   expect(row('dot x × y').textContent).toContain('m16n8k16');
-  expect(text('.bnb-notes')).toContain('16 sectors a request, ideal 16');
+  expect(text('.bnb-notes')).toContain('16 sectors per request, ideal 16');
   expect(new Set(cells(panel))).toContain('0');
-  const paint = panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!;
-  expect([...paint.options].map((o) => o.value)).toEqual(['warp', 'lane', 'register', 'sector']);
-  paint.value = 'register';
-  paint.dispatchEvent(new Event('change'));
+  const quantity = panel.querySelector<HTMLSelectElement>('[data-tool="quantity"]')!;
+  expect([...quantity.options].map((o) => o.value)).toEqual(['warp', 'lane', 'register', 'sector']);
+  quantity.value = 'register';
+  quantity.dispatchEvent(new Event('change'));
   expect(cells(panel).slice(0, 9)).toEqual(['0', '1', '2', '3', '4', '5', '6', '7', '0']);
 });
 
-test('a dot shows its operands and its result, and what goes through shared memory its banks', async () => {
+test('a dot shows its operands and its result, and a shared-memory access shows its banks', async () => {
   const { panel, row } = await opened(FIXTURES.matmul_kernel);
   row('dot x × y').click();
   const side = panel.querySelector<HTMLSelectElement>('[data-tool="side"]')!;
   expect([...side.options].map((o) => o.text)).toEqual(['result', 'left operand', 'right operand']);
   side.value = '0';
   side.dispatchEvent(new Event('change'));
-  panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!.value = 'lane';
-  panel.querySelector('[data-tool="paint"]')!.dispatchEvent(new Event('change'));
+  panel.querySelector<HTMLSelectElement>('[data-tool="quantity"]')!.value = 'lane';
+  panel.querySelector('[data-tool="quantity"]')!.dispatchEvent(new Event('change'));
   expect(cells(panel).slice(0, 8)).toEqual(['0', '0', '1', '1', '2', '2', '3', '3']);
   row('shared load x').click();
-  const paint = panel.querySelector<HTMLSelectElement>('[data-tool="paint"]')!;
-  expect([...paint.options].map((o) => o.value)).toContain('bank');
+  const quantity = panel.querySelector<HTMLSelectElement>('[data-tool="quantity"]')!;
+  expect([...quantity.options].map((o) => o.value)).toContain('bank');
 });
 
-/** A box of the copy engine: two instructions, the last rows outside of the array. */
+/** A TMA copy with two instructions, whose last rows are out of bounds. */
 const BOX: TileOp = {
   op: 312, line: 3, name: 'copy_bulk', what: 'a', dtype: 'fp16', bytes: 2, shape: [128, 64], layout: -1, vector: 1,
   bulk: { tile: [64, 64], swizzle: 128, basis: [1, 2, 4, 8, 16, 32, 72, 144, 288, 512, 1024, 2048, 4096] },
 }; // prettier-ignore
 
-test('a box of the copy engine says its instructions, its bytes, its edge and its swizzle', () => {
+test('a TMA copy shows its instructions, bytes, out-of-bounds elements and swizzle', () => {
   const access = { array: 'a', base: 0, steps: [96, 1], box: [[0, 100], [0, 64]] as [number, number][] }; // prettier-ignore
   expect(verdict(BOX, access)).toBe('2 boxes of 64 × 64, 16 KiB');
-  const said = sentences(BOX, access);
-  expect(said[0]).toContain(
-    'From a by the copy engine (TMA): 2 boxes of 64 × 64, 16 KiB; no thread holds it.',
-  );
-  expect(said[1]).toBe(`${28 * 64} of 8192 elements lie outside of the array: zeros take their place.`);
-  expect(said[2]).toContain('p xor (r mod 8)');
+  const texts = sentences(BOX, access);
+  expect(texts[0]).toContain('TMA copies from a: 2 boxes of 64 × 64, 16 KiB. No thread holds the tile.');
+  expect(texts[1]).toBe(`${28 * 64} of 8192 elements are out of bounds: TMA fills them with zeros.`);
+  expect(texts[2]).toContain('p xor (r mod 8)');
   expect([boxOf(BOX, 0), boxOf(BOX, 63 * 64 + 5), boxOf(BOX, 64 * 64)]).toEqual([0, 0, 1]);
-  // The same column of 8 rows lies in 8 times 4 different banks: that is what the swizzle is for.
+  // The swizzle spreads the same column of 8 rows over 8 times 4 different banks.
   expect(new Set([...Array(8).keys()].map((row) => bankOf(BOX, row * 64))).size).toBe(8);
 });
 
-test('the view draws a box without threads: by instruction, bank or sector', async () => {
+test('the view draws a TMA copy without threads: by instruction, bank or sector', async () => {
   const doc = changed('matmul_kernel', (found) => {
     found.ops.unshift(BOX);
     found.programs['0']['312'] = { array: 'a', base: 0, steps: [96, 1] };
   });
   const { panel } = await opened(doc);
-  const paint = panel.querySelector<HTMLSelectElement>('[data-tool=paint]')!;
-  expect([...paint.options].map((o) => o.value)).toEqual(['box', 'bank', 'sector']);
+  const quantity = panel.querySelector<HTMLSelectElement>('[data-tool=quantity]')!;
+  expect([...quantity.options].map((o) => o.value)).toEqual(['box', 'bank', 'sector']);
   expect(panel.querySelector('[data-op="0"]')!.textContent).toContain('TMA copy a');
-  expect(panel.querySelector('.bnb-story')!.textContent).toContain('box 0, bank 0');
+  expect(panel.querySelector('.bnb-details')!.textContent).toContain('box 0, bank 0');
 });
 
-test('hovering an access lights its line in the code, and choosing it keeps it lit', async () => {
+test('hovering over an access highlights its line in the code, and a click pins it', async () => {
   const linked: (readonly number[] | null)[] = [];
-  const { row, store } = await opened(FIXTURES.matmul_kernel, { linkSource: (lines) => linked.push(lines) });
+  const { row, store } = await opened(FIXTURES.matmul_kernel, {
+    highlightSource: (lines) => linked.push(lines),
+  });
   row('load b').dispatchEvent(new Event('pointerover', { bubbles: true }));
   expect(store.hovered).toEqual({ lines: [32], op: 80, from: 'tiles' });
   expect(linked.at(-1)).toEqual([32]);
   row('store c').click();
   expect(store.pinned).toEqual({ lines: [39], op: 121, from: 'tiles' });
   store.hover({ lines: [31], op: null, from: 'source' });
-  expect(row('load a').classList).toContain('bnb-lit');
-  expect(row('store c').classList).not.toContain('bnb-lit');
+  expect(row('load a').classList).toContain('bnb-highlight');
+  expect(row('store c').classList).not.toContain('bnb-highlight');
 });
 
-test('on the code of another target only the line is lit', async () => {
+test('in the code of another target only the line is highlighted', async () => {
   const { row, store } = await opened(FIXTURES.matmul_kernel);
-  store.look(0);
+  store.selectView(0);
   row('load b').click();
   expect(store.pinned).toEqual({ lines: [32], op: null, from: 'tiles' });
 });
 
-test('without a kernel the saved programs can be stepped through, and the view says which they are', async () => {
+test('without a kernel the view steps through the saved programs and lists them', async () => {
   const { panel, text } = await opened(FIXTURES.matmul_kernel);
   const press = (key: string): void => {
     panel.querySelector<HTMLElement>(`[data-tool="${key}"]`)!.click();
@@ -286,13 +286,13 @@ test('without a kernel the saved programs can be stepped through, and the view s
   expect(text('.bnb-program-name')).toBe('program 0 of 16');
   ['next', 'next', 'next', 'next'].forEach(press);
   expect(text('.bnb-program-name')).toBe('program 15 of 16');
-  expect(panel.textContent).toContain('Saved: programs 0, 1, 2, 15.');
+  expect(panel.textContent).toContain('Saved programs: 0, 1, 2, 15.');
   press('previous');
   expect(text('.bnb-program-name')).toBe('program 2 of 16');
   expect(panel.querySelector('.bnb-program-now')!.getAttribute('data-program')).toBe('2');
 });
 
-test('a live kernel is asked for the programs and trips that were not saved, once for each', async () => {
+test('a live kernel supplies each missing program and iteration once', async () => {
   const request = vi.fn(async (what: string, content: Record<string, unknown>) => {
     expect(what).toBe('tiles');
     const [, access] = Object.entries(facts('matmul_kernel').programs['0'])[0];
@@ -303,48 +303,48 @@ test('a live kernel is asked for the programs and trips that were not saved, onc
   expect(slider().max).toBe('15');
   slider().value = '7';
   slider().dispatchEvent(new Event('input'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14000'), PATIENT);
+  await vi.waitFor(() => expect(text('.bnb-details')).toContain('byte 14000'), PATIENT);
   expect(text('.bnb-program-name')).toBe('program 7 of 16');
   expect(slider().getAttribute('aria-valuetext')).toBe('program 7 of 16');
-  const trip = panel.querySelector<HTMLInputElement>('[data-tool="trip"]')!;
-  trip.value = '3';
-  trip.dispatchEvent(new Event('change'));
-  await vi.waitFor(() => expect(text('.bnb-story')).toContain('byte 14006'), PATIENT);
+  const iteration = panel.querySelector<HTMLInputElement>('[data-tool="iteration"]')!;
+  iteration.value = '3';
+  iteration.dispatchEvent(new Event('change'));
+  await vi.waitFor(() => expect(text('.bnb-details')).toContain('byte 14006'), PATIENT);
   slider().value = '1';
   slider().dispatchEvent(new Event('input'));
   slider().value = '7';
   slider().dispatchEvent(new Event('input'));
-  expect(text('.bnb-story')).toContain('byte 14000');
+  expect(text('.bnb-details')).toContain('byte 14000');
   expect(request.mock.calls.map(([, content]) => content)).toEqual([
     { program: 7, trip: 0 },
     { program: 7, trip: 3 },
   ]);
 });
 
-test('a kernel that cannot answer is quoted', async () => {
-  const request = vi.fn().mockRejectedValue(new Error('the kernel is gone'));
+test('the view shows the error of a failed request', async () => {
+  const request = vi.fn().mockRejectedValue(new Error('The kernel has stopped.'));
   const { panel } = await opened(FIXTURES.matmul_kernel, { request });
   const slider = panel.querySelector<HTMLInputElement>('[data-tool="program"]')!;
   slider.value = '9';
   slider.dispatchEvent(new Event('input'));
-  await vi.waitFor(() => expect(panel.textContent).toContain('the kernel is gone'), PATIENT);
+  await vi.waitFor(() => expect(panel.textContent).toContain('The kernel has stopped.'), PATIENT);
 });
 
-test('the arrow keys walk through the elements, and tell where each is', async () => {
+test('the arrow keys step through the elements, and the view describes each', async () => {
   const { panel, text } = await opened(FIXTURES.matmul_kernel);
   const sheet = panel.querySelector<HTMLElement>('.bnb-sheet-box')!;
   const press = (key: string): boolean =>
     sheet.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
   expect(press('ArrowDown')).toBe(false);
   press('End');
-  expect(text('.bnb-main > div > .bnb-story')).toBe(
+  expect(text('.bnb-main > div > .bnb-details')).toBe(
     '[1, 31]: a[1, 31], byte 318, warp 0, lane 7, register 7',
   );
   press('ArrowRight');
-  expect(text('.bnb-main > div > .bnb-story')).toContain('[1, 31]');
+  expect(text('.bnb-main > div > .bnb-details')).toContain('[1, 31]');
 });
 
-test('a row of the tile can be read as a table', async () => {
+test('a row of the tile is available as a table', async () => {
   const { panel } = await opened(FIXTURES.matmul_kernel);
   const table = panel.querySelector('details')!;
   table.open = true;
@@ -354,7 +354,7 @@ test('a row of the tile can be read as a table', async () => {
   expect(rows[9]).toEqual(['[0, 9]', 'a[0, 9], byte 18', '0', '1', '1', '']);
 });
 
-test('the map numbers the programs in launch order: groups of rows go down before they go across', async () => {
+test('the map numbers the programs in launch order, here in groups of rows', async () => {
   const map = facts('matmul_kernel').map!;
   expect(positions(map).slice(0, 5)).toEqual([
     { row: 0, column: 0 },
@@ -371,7 +371,7 @@ test('the map numbers the programs in launch order: groups of rows go down befor
   expect(text('.bnb-program-name')).toBe('program 2 of 16');
 });
 
-test('masked-off elements say so', async () => {
+test('masked-off elements are marked', async () => {
   const { panel, row } = await opened(
     changed('strided', (found) => {
       found.programs['0'][found.ops[0].op].box = [[0, 4]];
@@ -382,7 +382,7 @@ test('masked-off elements say so', async () => {
   expect(panel.textContent).toContain('124 of 128 elements are masked off.');
 });
 
-test('hostile names are text', async () => {
+test('hostile names are not markup', async () => {
   const hostile = '<img src=x onerror="window.broken = true"><script>window.broken = true</script>';
   const doc = changed('matmul_kernel', (found) => {
     found.arrays[hostile] = found.arrays.a;
@@ -408,7 +408,7 @@ test('hostile names are text', async () => {
   expect('broken' in window).toBe(false);
 });
 
-test('a document that takes the place of another leaves nothing of it, also when it has no tiles', async () => {
+test('a new document replaces the old one completely, also if it has no tiles', async () => {
   const { panel, store } = await opened(FIXTURES.matmul_kernel);
   store.update({ ...structuredClone(FIXTURES.strided), tiles: { why: 'It was not launched.' } });
   await vi.waitFor(() => expect(panel.textContent).toContain('It was not launched.'), PATIENT);
@@ -416,7 +416,7 @@ test('a document that takes the place of another leaves nothing of it, also when
   store.update({ ...structuredClone(FIXTURES.strided), tiles: { packed: 'no gzip' } });
   await vi.waitFor(() => expect(panel.textContent).toContain('cannot be read'), PATIENT);
   store.update(FIXTURES.strided);
-  await vi.waitFor(() => expect(panel.textContent).toContain('32 sectors a request, ideal 4'), PATIENT);
+  await vi.waitFor(() => expect(panel.textContent).toContain('32 sectors per request, ideal 4'), PATIENT);
 });
 
 test('the tab says why it is empty', () => {
@@ -426,11 +426,11 @@ test('the tab says why it is empty', () => {
   doc.tiles = { why: 'Only code for a GPU has warps.' };
   expect(tiles.empty(doc, store)).toBe('Only code for a GPU has warps.');
   delete doc.tiles;
-  expect(tiles.empty(doc, store)).toContain('saved without');
+  expect(tiles.empty(doc, store)).toContain('does not contain the accesses');
 });
 
-test('programs that begin in groups of columns keep their ids', () => {
-  const begun = [...Array(10).keys()].map((number) => placeOf(number, [3, 3, 2], 2).join());
+test('programs that launch in groups of columns keep their ids', () => {
+  const begun = [...Array(10).keys()].map((number) => programIds(number, [3, 3, 2], 2).join());
   expect(begun).toEqual([
     '0,0,0',
     '1,0,0',

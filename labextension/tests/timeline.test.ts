@@ -3,7 +3,7 @@ import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 
 import type { Document } from '../src/core/schema';
-import { drawing, type Packed, read, ticks, told } from '../src/core/views/timeline';
+import { describeSpan, drawing, type Packed, read, ticks } from '../src/core/views/timeline';
 import { fixture, shown, until } from './fixtures';
 
 const facts: Packed = {
@@ -28,31 +28,33 @@ function doc(): Document {
 }
 
 describe('the timeline', () => {
-  test('a span is told in a sentence', () => {
-    const said = read(facts).spans.map((span) => told(facts.lanes, span));
-    expect(said[0]).toBe('copy 0 of a, b to slot 0: clocks 0 to 1,212, 32,768 bytes, read up to clock 1,724');
-    expect(said[2]).toBe('team waits for full: clocks 0 to 1,212');
-    expect(said[4]).toBe('team: wgmma.m64n128k16 of copy 1, slot 1: clocks 1,724 to 2,236');
-    expect(said[5]).toBe('team: store: clocks 2,236 to 2,500, 1,024 bytes');
+  test('a sentence describes a span', () => {
+    const texts = read(facts).spans.map((span) => describeSpan(facts.lanes, span));
+    expect(texts[0]).toBe(
+      'copy 0 of a, b to stage 0: cycles 0 to 1,212, 32,768 bytes, in use until cycle 1,724',
+    );
+    expect(texts[2]).toBe('team waits for full: cycles 0 to 1,212');
+    expect(texts[4]).toBe('team: wgmma.m64n128k16 of copy 1, stage 1: cycles 1,724 to 2,236');
+    expect(texts[5]).toBe('team: store: cycles 2,236 to 2,500, 1,024 bytes');
   });
 
-  test('a product has the colour and the number of the slot that it reads, and lies where it is in time', () => {
-    const made = document.createElement('div');
-    made.append(...drawing(read(facts), 760));
-    const boxes = [...made.querySelectorAll('.bnb-span-product')];
+  test('an MMA has the colour and number of the stage that it reads, at its position in time', () => {
+    const element = document.createElement('div');
+    element.append(...drawing(read(facts), 760));
+    const boxes = [...element.querySelectorAll('.bnb-span-mma')];
     const fills = (shapes: Iterable<Element>): unknown[] =>
       [...shapes].map((box) => box.getAttribute('fill'));
-    expect(fills(boxes)).toEqual(fills(made.querySelectorAll('.bnb-span-copy')));
+    expect(fills(boxes)).toEqual(fills(element.querySelectorAll('.bnb-span-copy')));
     expect(new Set(fills(boxes)).size).toBe(2);
     const number = (box: Element, name: string): number => Number(box.getAttribute(name));
-    const copy = made.querySelector('.bnb-span-copy')!;
+    const copy = element.querySelector('.bnb-span-copy')!;
     expect(number(boxes[0], 'x')).toBeCloseTo(number(copy, 'x') + number(copy, 'width') + 0.5, 3);
     expect(number(boxes[1], 'x')).toBeGreaterThan(number(boxes[0], 'x'));
-    expect([...made.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
-    expect([...made.querySelectorAll('text')].map((t) => t.textContent)).toContain('team products');
+    expect([...element.querySelectorAll('.bnb-span-number')].map((t) => t.textContent)).toEqual(['0', '1']);
+    expect([...element.querySelectorAll('text')].map((t) => t.textContent)).toContain('team products');
   });
 
-  test.each([1, 4])('the numbers at both ends of the axis are not cut off (zoom %i)', (zoom) => {
+  test.each([1, 4])('the tick labels at both ends of the axis are not clipped (zoom %i)', (zoom) => {
     const [, chart] = drawing(
       { ...read(facts), spans: [{ ...read(facts).spans[0], until: 10_000 }] },
       760,
@@ -65,16 +67,16 @@ describe('the timeline', () => {
     expect(Math.max(...places)).toBeLessThan(Number(chart.getAttribute('width')) - 20);
   });
 
-  test('arrows step through the spans, tell them and light their lines', async () => {
+  test('the arrow keys step through the spans, describe them and highlight their lines', async () => {
     const { root, open, card } = shown(doc());
     const panel = open('timeline');
     await until(() => panel.querySelector('svg.bnb-timeline'));
-    expect(panel.textContent).toContain('products under way 40 % of the time; the beginning only');
+    expect(panel.textContent).toContain('MMA in flight 40 % of the time; only the beginning is shown');
     const press = (key: string): boolean =>
       panel.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }));
     press('ArrowRight');
     press('ArrowRight');
-    expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 1 of a, b to slot 1');
+    expect(panel.querySelector('[role=status]')!.textContent).toContain('copy 1 of a, b to stage 1');
     expect(root.querySelectorAll('.bnb-span-now').length).toBeGreaterThan(0);
     const zoom = panel.querySelector('select')!;
     zoom.value = '4';
@@ -85,9 +87,9 @@ describe('the timeline', () => {
     card.dispose();
   });
 
-  test('a card without one says why', async () => {
-    const { open } = shown({ ...fixture('scale'), timeline: { why: 'Nothing is under way here.' } });
-    expect(open('timeline').textContent).toContain('Nothing is under way here.');
+  test('a card without a timeline says why', async () => {
+    const { open } = shown({ ...fixture('scale'), timeline: { why: 'The kernel has no MMA.' } });
+    expect(open('timeline').textContent).toContain('The kernel has no MMA.');
   });
 
   test('ticks are round', () => {

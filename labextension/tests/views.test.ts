@@ -13,7 +13,7 @@ function choose(select: HTMLSelectElement, value: string): void {
 }
 
 describe('the card', () => {
-  test('its tabs are one stop, arrows move, and an empty view says why', () => {
+  test('its tabs are one tab stop, the arrow keys move, and an empty view says why', () => {
     const { root, open } = shown(fixture('versions'));
     const tabs = [...root.querySelectorAll<HTMLElement>('[role=tab]')];
     expect(tabs.filter((tab) => tab.tabIndex === 0).length).toBe(1);
@@ -24,7 +24,7 @@ describe('the card', () => {
     expect(text(open('bench'))).toContain('--baseline');
   });
 
-  test('plain keys stay in the card; Escape, Tab and keys with Ctrl leave it', () => {
+  test('keys without a modifier stay in the card; Escape, Tab and keys with Ctrl leave it', () => {
     const { root } = shown(fixture('scale'));
     const heard = vi.fn();
     root.addEventListener('keydown', heard);
@@ -36,19 +36,19 @@ describe('the card', () => {
     expect(heard).toHaveBeenCalledTimes(2);
   });
 
-  test('? shows the keys of the open view, and hides them', () => {
+  test('? shows and hides the keys of the open view', () => {
     const { root, open } = shown(fixture('scale'));
     const keys = root.querySelector<HTMLElement>('.bnb-keys')!;
     const panel = open('passes');
     press(panel, '?');
     expect(keys.hidden).toBe(false);
-    expect(text(keys)).toContain('the next and the previous pass');
+    expect(text(keys)).toContain('next or previous pass');
     press(panel, '?');
     expect(keys.hidden).toBe(true);
   });
 
   test.each<Name>(['scale', 'versions', 'diff', 'bench'])(
-    'no text of %s becomes markup in any view',
+    'no view renders a text of %s as markup',
     async (name) => {
       const doc = JSON.parse(
         JSON.stringify(fixture(name)).replaceAll('scale', '<img src=x onerror=alert(1)>'),
@@ -65,14 +65,14 @@ describe('the card', () => {
     },
   );
 
-  test('a cell that holds another text by now is said', () => {
+  test('the header says when the cell has changed', () => {
     const { root, card } = shown(fixture('scale'), { ...saved, cell: 'found' });
-    expect(text(root)).not.toContain('changed since');
+    expect(text(root)).not.toContain('has changed');
     card.connect({ ...saved, cell: 'changed' });
-    expect(text(root)).toContain('the cell has changed since');
+    expect(text(root)).toContain('the cell has changed');
   });
 
-  test('a document that compiled nothing has the views that have something to show', () => {
+  test('a document without a compilation has only the nonempty views', () => {
     const { root } = shown(fixture('bench'));
     expect([...root.querySelectorAll('[role=tab]')].map(text)).toEqual(['Bench']);
     expect(text(root)).toContain('np.sort(x)');
@@ -84,7 +84,7 @@ describe('passes', () => {
   const chosen = (panel: Element): string =>
     text(panel.querySelector('[role=option][aria-selected=true] .bnb-stage-name')!);
 
-  test('each pass is listed; those that changed nothing can be hidden', () => {
+  test('each pass is listed; the user can hide passes without changes', () => {
     const doc = fixture('scale');
     const panel = shown(doc).open('passes');
     expect(rows(panel).length).toBe(doc.views[1].stages!.length);
@@ -93,7 +93,7 @@ describe('passes', () => {
     expect(rows(panel).map((row) => text(row.firstElementChild!))).toEqual(kept.map((stage) => stage.name));
   });
 
-  test('j and k go through them, / filters, d compares with the pass before', async () => {
+  test('j and k step through the passes, / filters, d compares with the previous pass', async () => {
     const panel = shown(fixture('scale')).open('passes');
     press(panel, 'j');
     expect(chosen(panel)).toBe('simplify');
@@ -109,14 +109,14 @@ describe('passes', () => {
     expect(rows(panel).length).toBeLessThan(4);
   });
 
-  test('the first pass that makes a text is found, and opened beside the pass before', async () => {
+  test('the search finds the first pass that adds a text, and compares it with the previous pass', async () => {
     const panel = shown(fixture('scale')).open('passes');
     const field = panel.querySelector<HTMLInputElement>('.bnb-finder input')!;
     field.value = '#a';
     press(field, 'Enter');
     await until(
       () => text(panel.querySelector('.bnb-finder [role=status]')!),
-      (said) => said.includes('makes it'),
+      (answer) => answer.includes('adds it'),
     );
     const merge = await until(() => panel.querySelector('.cm-mergeView'));
     expect(merge).toBeTruthy();
@@ -125,11 +125,11 @@ describe('passes', () => {
     press(field, 'Enter');
     await until(
       () => text(panel.querySelector('.bnb-finder [role=status]')!),
-      (said) => said.includes('No pass makes'),
+      (answer) => answer.includes('No pass adds'),
     );
   });
 
-  test('inside a changed line only words are marked, and an op that moved has a sign', async () => {
+  test('only the changed words of a line are marked, and an op that moved has a sign', async () => {
     const doc = fixture('scale');
     const stages = doc.views[1].stages!;
     const mover = stages.findIndex((stage) => stage.moved.length);
@@ -145,7 +145,7 @@ describe('passes', () => {
 });
 
 describe('code', () => {
-  test('the source stands beside IR and PTX, numbered as in the cell', async () => {
+  test('the source is shown next to IR and PTX, numbered as in the cell', async () => {
     const doc = fixture('scale');
     const panel = shown(doc).open('code');
     await until(
@@ -159,8 +159,8 @@ describe('code', () => {
     expect(numbers).toContain(String(doc.source.first_line));
   });
 
-  test('where the cell is linked its source is hidden until somebody asks for it', () => {
-    const host = { ...saved, linkSource: () => {}, cell: 'found' as const };
+  test('the source of a linked cell is hidden until the user shows it', () => {
+    const host = { ...saved, highlightSource: () => {}, cell: 'found' as const };
     const { open, card } = shown(fixture('scale'), host);
     const panel = open('code');
     const column = panel.querySelector<HTMLElement>('.bnb-column')!;
@@ -169,12 +169,12 @@ describe('code', () => {
     expect(column.hidden).toBe(false);
     panel.querySelector<HTMLElement>('.bnb-button')!.click();
     card.connect({ ...host, cell: 'changed' });
-    expect(column.hidden).toBe(true); // as the user chose
+    expect(column.hidden).toBe(true); // the user's choice
     const other = shown(fixture('scale'), { ...host, cell: 'changed' }).open('code');
     expect(other.querySelector<HTMLElement>('.bnb-column')!.hidden).toBe(false);
   });
 
-  test('the level that the cell asked for is open', async () => {
+  test('the level that the cell requested is open', async () => {
     const panel = shown({ ...fixture('scale'), show: ['sass'] }).open('code');
     await until(
       () => text(panel),
@@ -184,15 +184,15 @@ describe('code', () => {
 });
 
 describe('resources', () => {
-  test('registers, spills and occupancy stand in a column a target, and a CPU says why it has none', () => {
+  test('each target has a column of registers, spills and occupancy, and a CPU says why it has none', () => {
     const doc = fixture('scale');
     const panel = shown(doc).open('resources');
     const held = doc.views[1].resources!.occupancy!;
     expect(text(panel)).toContain(`${held.percent} % (${held.warps_per_sm} of ${held.max_warps} warps)`);
-    expect(text(panel)).toContain('A CPU runs programs one after another');
+    expect(text(panel)).toContain('A CPU runs the programs one after another');
   });
 
-  test('the limiter and what would change it are named', () => {
+  test('the limit of the occupancy and advice are shown', () => {
     const doc = fixture('scale');
     doc.views[1].resources!.occupancy = {
       blocks_per_sm: 4,
@@ -200,22 +200,22 @@ describe('resources', () => {
       max_warps: 64,
       percent: 25,
       limiter: 'registers',
-      advice: ['8 registers fewer a thread -> 5 programs an SM (31 %)'],
+      advice: ['8 registers fewer per thread -> 5 programs per SM (31 %)'],
     };
     const panel = shown(doc).open('resources');
     expect(text(panel)).toContain('Limited by the registers of the SM');
-    expect(text(panel)).toContain('8 registers fewer a thread -> 5 programs');
+    expect(text(panel)).toContain('8 registers fewer per thread -> 5 programs');
     expect(panel.querySelector('meter')!.value).toBe(16);
   });
 
-  test('a card of a CPU alone says why the view is empty', () => {
+  test('a card with only a CPU target says why the view is empty', () => {
     const doc = fixture('scale');
     doc.views = [doc.views[0]];
-    expect(text(shown(doc).open('resources'))).toContain('figures of a GPU');
+    expect(text(shown(doc).open('resources'))).toContain('These figures exist for GPU targets only');
   });
 });
 
-test('what was left for later is asked for when a kernel is there, shown and saved', async () => {
+test('a live kernel supplies deferred parts, which are shown and saved', async () => {
   const whole = fixture('scale');
   const doc = fixture('scale');
   delete doc.views[1].code!.sass;
@@ -226,7 +226,7 @@ test('what was left for later is asked for when a kernel is there, shown and sav
   const panel = open('code');
   await until(
     () => text(panel),
-    (all) => all.includes('is being read'),
+    (all) => all.includes('Loading the SASS'),
   );
   await until(
     () => text(panel),
@@ -247,37 +247,37 @@ test('bench: the kernel, its variants and baselines with medians, spread and rat
 describe('history', () => {
   const table = (panel: Element): string[] => [...panel.querySelectorAll('tbody tr')].map(text);
 
-  test('each version has its numbers and whether its result was right', () => {
+  test('each version has its measurements and the result of its check', () => {
     const panel = shown(fixture('versions')).open('history');
     const [first, second] = table(panel);
-    expect(first).toContain('✓ right');
+    expect(first).toContain('✓ correct');
     expect(second).toContain('not checked');
     expect(second).toContain('(this card)');
     expect(second).toContain('+2 −1 lines');
   });
 
-  test('two sources stand side by side, and the words that changed are marked', async () => {
+  test('two sources are side by side, with their changed words marked', async () => {
     const panel = shown(fixture('versions')).open('history');
     await until(() => panel.querySelector('.cm-mergeView'));
     expect([...panel.querySelectorAll('.bnb-word')].map(text)).toEqual(['2.0', '3.0']);
   });
 
-  test('the first pass where two versions part is found in a saved document', async () => {
+  test('the first pass where two versions differ is found in a saved document', async () => {
     const panel = shown(fixture('versions')).open('history');
-    [...panel.querySelectorAll('button')].find((b) => text(b).startsWith('First pass'))!.click();
-    const said = await until(
+    [...panel.querySelectorAll('button')].find((b) => text(b).startsWith('Find first'))!.click();
+    const status = await until(
       () => text(panel.querySelector('[role=status]')!),
-      (s) => s.includes('part at'),
+      (s) => s.includes('first differ'),
     );
-    expect(said).toBe('Versions 1 and 2 part at parse.');
+    expect(status).toBe('Versions 1 and 2 first differ after parse.');
     expect(panel.querySelector('select')!.value).toBe('parse');
   });
 
-  test('passes that only one version went through are offered, and do not keep the others from being compared', async () => {
+  test('passes of only one version are listed, and the other passes can still be compared', async () => {
     const doc = fixture('versions');
     const stages = doc.history!.versions[0].views!.find((v) => v.target === 'sm_90a')!.stages;
     const own = doc.views.find((v) => v.target === 'sm_90a')!.stages!;
-    own.forEach((stage, i) => (stages[i].text = stage.text)); // the same IR, but for a pass of its own and the last one
+    own.forEach((stage, i) => (stages[i].text = stage.text)); // the same IR, except for one additional pass and the last pass
     stages.at(-1)!.text = stages[0].text;
     stages.splice(own.findIndex((stage) => stage.name === 'coalesce') + 1, 0, {
       name: 'rings',
@@ -294,15 +294,15 @@ describe('history', () => {
       () => text(panel),
       (all) => all.includes('The pass rings does not apply to version 2'),
     );
-    [...panel.querySelectorAll('button')].find((b) => text(b).startsWith('First pass'))!.click();
-    const said = await until(
+    [...panel.querySelectorAll('button')].find((b) => text(b).startsWith('Find first'))!.click();
+    const status = await until(
       () => text(panel.querySelector('[role=status]')!),
-      (s) => s.includes('part at'),
+      (s) => s.includes('first differ'),
     );
-    expect(said).toBe(`Versions 1 and 2 part at ${own.at(-1)!.name}.`);
+    expect(status).toBe(`Versions 1 and 2 first differ after ${own.at(-1)!.name}.`);
   });
 
-  test('a stage that the document left out is asked of the kernel, or said to be missing', async () => {
+  test('the kernel supplies a stage that the document omits; without a kernel it is unavailable', async () => {
     const doc = fixture('versions');
     const old = doc.history!.versions[0];
     const target = old.views!.find((v) => v.target === 'sm_90a')!;
@@ -311,10 +311,10 @@ describe('history', () => {
     choose(panel.querySelector('select')!, 'coalesce');
     await until(
       () => text(panel),
-      (all) => all.includes('This text is not there'),
+      (all) => all.includes('This text is unavailable'),
     );
 
-    const listing = { text: 'asked of the kernel', lines: [0] };
+    const listing = { text: 'sent by the kernel', lines: [0] };
     const request = vi.fn().mockResolvedValue({
       views: [{ target: 'sm_90a', stages: [{ name: 'coalesce', listing }] }],
     });
@@ -322,12 +322,12 @@ describe('history', () => {
     choose(live.querySelector('select')!, 'coalesce');
     await until(
       () => text(live),
-      (all) => all.includes('asked of the kernel'),
+      (all) => all.includes('sent by the kernel'),
     );
     expect(request).toHaveBeenCalledWith('version', { version: old.version });
   });
 
-  test('what %blockdiff asked for is open at once', async () => {
+  test('the comparison of %blockdiff is open at once', async () => {
     const { root } = shown(fixture('diff'));
     const tab = root.querySelector('[role=tab][aria-selected=true]')!;
     expect(text(tab)).toBe('History');
@@ -338,15 +338,15 @@ describe('history', () => {
 });
 
 describe('knobs', () => {
-  test('without a kernel they are shown and cannot be turned', () => {
+  test('without a kernel they are visible and disabled', () => {
     const panel = shown(fixture('scale')).open('knobs');
     const inputs = [...panel.querySelectorAll<HTMLInputElement>('input')];
     expect(inputs.length).toBeGreaterThan(5);
     expect(inputs.every((input) => input.disabled)).toBe(true);
-    expect(text(panel)).toContain('Turning needs a live kernel');
+    expect(text(panel)).toContain('Knobs need a live kernel');
   });
 
-  test('a turn asks the kernel once, shows what changed and is saved; a failure is said and changes nothing', async () => {
+  test('a change sends one request, shows the changes and is saved; a failure shows a message only', async () => {
     const doc = fixture('scale');
     const next = fixture('scale');
     next.knobs!.constants[0].value = 128;
@@ -379,7 +379,7 @@ describe('knobs', () => {
     expect(text(panel)).toContain('99 ◂');
   });
 
-  test('while a turn is under way only the last of the next ones is asked for', async () => {
+  test('during a request only the last of the following changes is sent', async () => {
     const answers: ((value: unknown) => void)[] = [];
     const request = vi.fn((what: string) => {
       expect(what).toBe('turn');
@@ -396,13 +396,13 @@ describe('knobs', () => {
     expect(request).toHaveBeenCalledOnce();
     answers[0]({ document: fixture('scale') });
     await until(() => request.mock.calls.length === 2);
-    const asked = request.mock.calls.map(
+    const sent = request.mock.calls.map(
       (call) => (call as unknown as [string, { knobs: { num_warps: number } }])[1],
     );
-    expect(asked.map(({ knobs }) => knobs.num_warps)).toEqual([1, 16]);
+    expect(sent.map(({ knobs }) => knobs.num_warps)).toEqual([1, 16]);
   });
 
-  test('what nobody named is left to the compiler, follows its choice, and is left to it again by the reset', async () => {
+  test('an option without a user value shows the compiler’s choice, also after a reset', async () => {
     const next = fixture('scale');
     next.knobs!.num_warps.value = 8;
     const request = vi.fn((_what: string, _asked: unknown) => Promise.resolve({ document: next }));
@@ -418,11 +418,9 @@ describe('knobs', () => {
     expect(slider('num_warps').value).toBe('3');
     move('num_warps', 2);
     await until(() => request.mock.calls.length === 2);
-    [...panel.querySelectorAll('button')].find((found) => text(found).startsWith('Back'))!.click();
+    [...panel.querySelectorAll('button')].find((found) => text(found).startsWith('Reset'))!.click();
     await until(() => request.mock.calls.length === 3);
-    const asked = request.mock.calls.map(
-      (call) => (call[1] as { knobs: { num_warps: number | null } }).knobs,
-    );
-    expect(asked.map(({ num_warps }) => num_warps)).toEqual([null, 4, null]);
+    const sent = request.mock.calls.map((call) => (call[1] as { knobs: { num_warps: number | null } }).knobs);
+    expect(sent.map(({ num_warps }) => num_warps)).toEqual([null, 4, null]);
   });
 });

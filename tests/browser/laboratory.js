@@ -1,4 +1,4 @@
-/** What the tests do inside JupyterLab: open, run and read notebooks through the application, and read editors. */
+/** Test helpers inside JupyterLab: they open, run and read notebooks by the application's API, and read editors. */
 
 window.blocknb = {
   panel() {
@@ -36,14 +36,14 @@ window.blocknb = {
     return cells.cells.length - 1;
   },
 
-  /** Runs a cell to its end; what it raised or complained of, '' when nothing. */
+  /** Runs a cell. Returns its error or usage message, or ''. */
   async run(index) {
     await this.show(index);
     await jupyterapp.commands.execute('notebook:run-cell');
     return this.said(index);
   },
 
-  /** Waits until a cell that was started has run; what it raised. */
+  /** Waits until a started cell has run. Returns its error or ''. */
   async ran(index) {
     const { model } = this.cell(index);
     while (model.executionState !== 'idle' || model.executionCount === null) {
@@ -81,13 +81,13 @@ window.blocknb = {
     panel.close();
   },
 
-  /** The CodeMirror editor around an element; newer ones keep tiles, older ones views. */
+  /** Returns the CodeMirror editor around an element. Newer versions store it in a tile, older ones in a view. */
   editor(element) {
     const content = element.closest('.cm-editor').querySelector('.cm-content');
     return content.cmTile?.root?.view ?? content.cmTile?.view ?? content.cmView?.rootView?.view;
   },
 
-  /** Brings a line into sight; which of the lines now painted it is. */
+  /** Scrolls to a line. Returns its index among the rendered lines. */
   async reveal(view, number) {
     const { from } = view.state.doc.line(number);
     const scroller = view.scrollDOM;
@@ -113,10 +113,10 @@ window.blocknb = {
   },
 
   litLines(view) {
-    return this.lines(view, ['bnb-lit', 'bnb-lit-op']);
+    return this.lines(view, ['bnb-highlight', 'bnb-highlight-op']);
   },
 
   lit(index) {
-    return this.lines(this.cell(index).editor.editor, ['bnb-source-lit']);
+    return this.lines(this.cell(index).editor.editor, ['bnb-source-highlight']);
   },
 };

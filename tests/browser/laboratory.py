@@ -1,7 +1,7 @@
-"""A real JupyterLab on a free port, in folders of its own, and notebooks open in it.
+"""A JupyterLab server on a free port with its own folders, and notebooks in it.
 
-The extension served is the one built in this tree. A `Notebook` is what a page shows of one: cells are written and run through
-JupyterLab's own commands (laboratory.js), and `card(i)` is what a cell's output shows.
+The server uses the extension that was built in this tree. A `Notebook` edits and runs cells by JupyterLab's commands (laboratory.js).
+`card(i)` is the card in the output of cell i.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
-#: What others complain of: ipywidgets' manager in a notebook that is opened with no kernel, the debugger when one restarts, and JupyterLab
-#: when its server, which flushes what a kernel said before it restarted, hands on a message that begins with its topic.
-OTHERS = (
+#: Errors of other software: the manager of ipywidgets in a notebook without a kernel, the debugger after a kernel restart, and JupyterLab
+#: when the server forwards a buffered message of a restarted kernel together with its topic.
+UNRELATED = (
     "/extensions/@jupyter-widgets/jupyterlab-manager/",
     "Could not restore the debugger state",
     "Kernel message validation error: Unexpected token 's', \"stream.stderr\" is not valid JSON",
@@ -37,12 +37,12 @@ OTHERS = (
 
 
 def complaints(page: Page) -> list[str]:
-    """What a page has said on its console as an error since the last time, and is not others'."""
-    return [error for error in page.errors() if not any(other in error for other in OTHERS)]
+    """Returns the console errors of a page since the last call, without those of other software."""
+    return [error for error in page.errors() if not any(other in error for other in UNRELATED)]
 
 
 class Lab:
-    """A running server. `folder` holds its notebooks; `app` is "lab", or "tree" for Notebook 7."""
+    """A running server. `folder` contains its notebooks. `app` is "lab", or "tree" for Notebook 7."""
 
     def __init__(self, place: Path, python: str = sys.executable, app: str = "lab", port: int = 0):
         assert (EXTENSION / "package.json").is_file(), "labextension/dist is missing: run make install, or jlpm build"
@@ -85,7 +85,7 @@ class Lab:
     def _up(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
         try:
-            if not self.port:  # the server has chosen a free one, and writes it down
+            if not self.port:  # the server chooses a free port and writes it to this file
                 (file,) = (self.place / "runtime").glob("jpserver-*.json")
                 self.port = json.loads(file.read_text("utf-8"))["port"]
             return urllib.request.urlopen(f"{self.url}/api/status?token={TOKEN}", timeout=5).status == 200
@@ -101,14 +101,14 @@ class Lab:
         return (self.place / "server.log").read_text("utf-8", "replace")
 
     def write(self, name: str, cells: Sequence[str] | Sequence[dict[str, Any]], **metadata: Any) -> str:
-        """Writes a notebook with these code cells: texts, or cells with their outputs. Gives its path, for the server."""
+        """Writes a notebook with these code cells: sources, or cells with outputs. Returns its path on the server."""
         made = [cell if isinstance(cell, dict) else code_cell(cell) for cell in cells]
         notebook = {"cells": made, "metadata": {**METADATA, **metadata}, "nbformat": 4, "nbformat_minor": 5}
         (self.folder / name).write_text(json.dumps(notebook), "utf-8")
         return name
 
     def page(self, browser: Browser, workspace: str = "default") -> Page:
-        """A page of its own with the application loaded."""
+        """Opens a page and loads the application in it."""
         page = browser.open(SCRIPT)
         page.goto(f"{self.url}/lab/workspaces/{workspace}?token={TOKEN}&reset")
         page.until("() => !!window.jupyterapp")
@@ -130,7 +130,7 @@ def code_cell(source: str, outputs: Sequence[dict[str, Any]] = ()) -> dict[str, 
 
 
 class Notebook:
-    """A notebook open in a page, and in front: with a kernel of its own, the one with the id `kernel`, or none (start=False)."""
+    """A notebook in the active tab of a page: with its own kernel, with the kernel `kernel`, or without one (start=False)."""
 
     def __init__(self, page: Page, path: str, kernel: str | None = None, start: bool = True):
         self.page, self.path = page, path
@@ -138,13 +138,13 @@ class Notebook:
 
     @classmethod
     def in_front(cls, page: Page) -> Notebook:
-        """The notebook that the page shows."""
+        """Returns the notebook in the active tab of a page."""
         found = cls.__new__(cls)
         found.page, found.path = page, page.run("() => blocknb.panel().context.path")
         return found
 
     def type(self, source: str) -> None:
-        """Writes into the cell that has the cursor and presses Shift-Enter, which leads to the next; waits until it has run."""
+        """Types into the active cell, presses Shift-Enter, and waits until the cell has run."""
         __tracebackhide__ = True
         self.page.run("() => blocknb.panel().content.activeCell.editor.focus()")
         self.page.type(source)
@@ -153,18 +153,18 @@ class Notebook:
         assert not error, error
 
     def run(self, *cells: int) -> None:
-        """Runs cells one after another, each to its end; fails when one raises."""
+        """Runs cells one after another. Fails if one raises an error."""
         __tracebackhide__ = True
         for cell in cells:
             error = self.page.run("(cell) => blocknb.run(cell)", cell)
             assert not error, error
 
     def add(self, source: str) -> int:
-        """Adds a cell at the end and gives its number."""
+        """Adds a cell at the end and returns its number."""
         return self.page.run("(source) => blocknb.add(source)", source)
 
     def show(self, cell: int) -> Part:
-        """Brings a cell into sight."""
+        """Scrolls to a cell."""
         self.page.run("(cell) => blocknb.show(cell)", cell)
         return self.cell(cell)
 
@@ -172,15 +172,15 @@ class Notebook:
         return self.page(f'.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell[data-windowed-list-index="{cell}"]')
 
     def card(self, cell: int) -> Card:
-        """The card below a cell, painted."""
+        """Returns the card of a cell after it is visible."""
         self.show(cell)
         card = Card(self.page, self.cell(cell)(".bnb-card").selector)
         card.wait()
         return card
 
     def complete(self, cell: int) -> Card:
-        """The card below a cell, live, and with what its kernel makes for it after it was first painted: a card that is painted anew
-        while the pointer's button is down misses the click."""
+        """Returns the card of a cell after it is live and has its deferred parts. Otherwise the card could repaint during a click and
+        miss it."""
         card = self.card(cell)
         card.until_state("live")
         eventually(lambda: [v.get("later") for v in self.document(cell)["views"]], lambda later: not any(later))
@@ -190,19 +190,19 @@ class Notebook:
         return self.page.run("(cell) => blocknb.cell(cell).model.sharedModel.getSource()", cell)
 
     def write(self, cell: int, source: str) -> None:
-        """Replaces a cell's text, as an edit."""
+        """Replaces the source of a cell, as an edit."""
         self.page.run("([cell, source]) => blocknb.cell(cell).model.sharedModel.setSource(source)", [cell, source])
 
     def lit(self, cell: int) -> list[int]:
-        """The numbers of the lines that are lit in a cell's own editor."""
+        """Returns the numbers of the highlighted lines in the editor of a cell."""
         return self.page.run("(cell) => blocknb.lit(cell)", cell)
 
     def output(self, cell: int) -> list[dict[str, Any]]:
-        """The outputs of a cell, as the notebook would save them now."""
+        """Returns the outputs of a cell, as the notebook would save them."""
         return self.page.run("(cell) => blocknb.cell(cell).model.outputs.toJSON()", cell)
 
     def document(self, cell: int) -> dict[str, Any]:
-        """The document of the cell's one card, as the notebook would save it now."""
+        """Returns the document of the only card of a cell, as the notebook would save it."""
         (found,) = [o["data"][MIME] for o in self.output(cell) if MIME in o.get("data", {})]
         return found
 
@@ -220,20 +220,19 @@ class Notebook:
 
 
 MIME = "application/vnd.blocknb.v1+json"
-ALIVE = '.bnb-state[data-state="{}"]'
 
 
 class Card(Part):
-    """A card on a page, in a notebook or alone."""
+    """A card in a notebook or in an exported page."""
 
     def open(self, title: str) -> Part:
-        """Opens a view by the title of its tab and gives its panel."""
+        """Opens a view by the title of its tab and returns its panel."""
         self(f'role=tab[name="{title}"]').click()
         return self.panel
 
     @property
     def panel(self) -> Part:
-        """The view that is open."""
+        """The panel of the open view."""
         return Part(self.page, f"{self.selector} >> [role=tabpanel]:not([hidden])")
 
     @property
@@ -253,15 +252,15 @@ class Card(Part):
         eventually(lambda: self.state, lambda found: found == state, patience)
 
     def leave(self) -> None:
-        """Takes the pointer away from everything that lights lines."""
+        """Moves the pointer to a place that highlights no line."""
         self(".bnb-title strong").hover()
 
     def target(self, label: str) -> None:
-        """Looks at another target."""
+        """Selects a target."""
         self(f'.bnb-target:text-is("{label}")').click()
 
     def listing(self, label: str) -> Listing:
-        """A listing of the open view by the name that it has for those who hear it."""
+        """Returns a listing of the open view by its accessible name."""
         return Listing(self.page, f'{self.panel.selector} >> .cm-content[aria-label="{label}"]')
 
 
@@ -270,23 +269,23 @@ class Listing(Part):
 
     @property
     def code(self) -> str:
-        """Its whole text, also what has been scrolled out of sight."""
+        """The whole text, including lines out of view."""
         return self._editor("(view) => view.state.doc.toString()")
 
     def _editor(self, code: str, arg: Any = None) -> Any:
         return self.run(f"(element, arg) => ({code})(blocknb.editor(element), arg)", arg)
 
     def line(self, number: int) -> Part:
-        """A line by its number, counted from 1, brought into sight."""
+        """Scrolls to a line and returns it. Lines count from 1."""
         index = self._editor("(view, number) => blocknb.reveal(view, number)", number)
         return Part(self.page, f"{self.selector} >> .cm-line >> nth={index}")
 
     @property
     def lit(self) -> list[int]:
-        """The numbers of the lines that are lit."""
+        """The numbers of the highlighted lines."""
         return self._editor("(view) => blocknb.litLines(view)")
 
     def find(self, text: str) -> int:
-        """The number of the first line with this text in it."""
+        """Returns the number of the first line that contains a text."""
         lines = self.code.split("\n")
         return next(i for i, line in enumerate(lines, 1) if text in line)

@@ -1,6 +1,6 @@
-"""The notebook that most journeys look at: a softmax that was wrong at first, mended, and then said better; all of it measured.
+"""The notebook of most browser tests: three versions of a softmax. The first one is wrong, the others are correct.
 
-`fresh` compiles a version here, in another process and with another cache than the notebook's: what a card must agree with.
+`fresh` compiles a version in the test process, with its own cache. Cards must agree with the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ out = np.empty_like(x)
 exact = np.exp(x.astype(np.float64))
 exact /= exact.sum(axis=1, keepdims=True)"""
 
-#: Line 1 of the cell is the magic; the masked elements count as 0 here, which is wrong.
+#: Line 1 of the cell is the magic. The masked elements are 0, which is wrong for a maximum.
 WRONG = """\
 @blocknb.kernel
 def softmax(x, out, columns, BLOCK: tl.constexpr):
@@ -37,10 +37,10 @@ def softmax(x, out, columns, BLOCK: tl.constexpr):
     tl.store(out + row * columns + at, powers / tl.sum(powers, axis=0), mask=inside)
 """
 RIGHT = WRONG.replace("other=0.0", 'other=-float("inf")')
-SAID_BETTER = RIGHT.replace("    row = ", "    # one row, one program\n    row = ")
-VERSIONS = (WRONG, RIGHT, SAID_BETTER)
+COMMENTED = RIGHT.replace("    row = ", "    # one row, one program\n    row = ")
+VERSIONS = (WRONG, RIGHT, COMMENTED)
 CHECK = '--check "np.allclose(out, exact, atol=1e-6)"'
-#: Rows that several warps share where nobody says how many: there are barriers to look at.
+#: The compiler's number of warps makes several warps share a row, so the code has barriers.
 LAUNCH = "softmax[rows,](x, out, columns, BLOCK=1024{options});"
 TYPES = ("*fp32:16", "*fp32:16", "i32:16")
 
@@ -50,12 +50,12 @@ def cell(source: str, magic: str = "", options: str = "") -> str:
 
 
 class Softmax:
-    """Cells 1 to 3 are the versions: checked and wrong; checked, right and without a pass; not checked, but measured."""
+    """Cells 1 to 3 are the versions: checked and wrong; checked and correct, without a pass; not checked, but measured."""
 
     def __init__(self, lab: Lab, page: Page):
         self.lab, self.page = lab, page
         measured = "--without pointers --baseline np.exp(x)"
-        cells = [SETUP, cell(WRONG, CHECK), cell(RIGHT, CHECK, ", without=('coalesce',)"), cell(SAID_BETTER, measured)]
+        cells = [SETUP, cell(WRONG, CHECK), cell(RIGHT, CHECK, ", without=('coalesce',)"), cell(COMMENTED, measured)]
         self.path = lab.write("softmax.ipynb", cells)
         self.notebook = Notebook(page, self.path)
         self.notebook.run(0, 1, 2, 3)
@@ -67,21 +67,21 @@ class Softmax:
         return self.notebook
 
     def card(self, version: int) -> Card:
-        """The card of a version, counted from 1, live."""
+        """Returns the live card of a version. Versions count from 1."""
         card = self.notebook.card(version)
         card.until_state("live")
         return card
 
     def line_of(self, version: int, text: str) -> int:
-        """The number of the first line with this text in the cell of a version."""
+        """Returns the number of the first line that contains a text in the cell of a version."""
         lines = self.notebook.source(version).split("\n")
         return next(i for i, line in enumerate(lines, 1) if text in line)
 
 
 def fresh(folder: Path, source: str, target: str = "sm_90a", **values: Any) -> Any:
-    """The trace of a version of softmax, compiled here; `values` are constants, options and `without`."""
+    """Compiles a version of the softmax in this process and returns its trace. `values` are constants, options and `without`."""
     file = folder / "fresh_kernel.py"
-    file.write_text("import blocknb, blocknb.language as tl\n" + source, "utf-8")  # on the same lines as in its cell
+    file.write_text("import blocknb, blocknb.language as tl\n" + source, "utf-8")  # keeps the line numbers of the cell
     spec = importlib.util.spec_from_file_location("fresh_kernel", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -90,18 +90,18 @@ def fresh(folder: Path, source: str, target: str = "sm_90a", **values: Any) -> A
 
 
 def listing(stage: Any) -> str:
-    """A stage's IR as a card shows it: without the comments that number the ops."""
+    """Returns the IR of a stage as a card shows it: without the comments with op ids."""
     return re.sub(r"\s+// \d+( was [\d,]+)?( \(.*\))?$", "", stage.text, flags=re.M).strip("\n")
 
 
 def machine_code(trace: Any) -> str:
-    """A trace's PTX as a card shows it: without what is for debuggers only."""
+    """Returns the PTX of a trace as a card shows it: without debug information."""
     from blocknb.codegen.sass import ptx_lines
 
     return "\n".join(line.text for line in ptx_lines(trace.ptx))
 
 
 def milliseconds(text: str) -> float:
-    """A time as a card says it: "12.5 µs"."""
+    """Parses a time of a card, such as "12.5 µs"."""
     number, unit = text.split()
     return float(number) * {"ns": 1e-6, "µs": 1e-3, "ms": 1}[unit]

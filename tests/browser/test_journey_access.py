@@ -1,6 +1,6 @@
-"""For everybody: the keyboard alone, light and dark, no meaning by colour alone, and what axe-core has to say.
+"""Accessibility: operation by keyboard, light and dark themes, signs in addition to colours, and the findings of axe-core.
 
-Leaves a picture of every view in both themes in build/screenshots.
+The tests store a screenshot of every view in both themes in build/screenshots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from softmax import LAUNCH
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
-OWN = ("Code", "Passes", "Resources", "Tiles", "Bench", "History", "Knobs")  # views of the card of version 3
+OWN = (
+    "Code",
+    "Passes",
+    "Resources",
+    "Tiles",
+    "Bench",
+    "History",
+    "Knobs",
+)  # the views with content in the card of version 3
 
 PRODUCT = """from blocknb.profile.suite.steps import STEPS, matmul, run_step
 run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)))"""
@@ -20,7 +28,7 @@ run_step(matmul, STEPS[-1], *(np.zeros((256, 256), np.float16) for _ in range(3)
 
 @pytest.fixture(scope="module")
 def measured(softmax_notebook):
-    """The numbers of the cells whose cards have a sweep and a roofline."""
+    """The numbers of the cells whose cards have a sweep, a roofline and a timeline."""
     notebook = softmax_notebook.front()
     sweep = notebook.add(
         f"%%blockkernel --sweep BLOCK=1024,2048,4096 --baseline np.exp(x)\n{LAUNCH.format(options='')}"
@@ -33,7 +41,7 @@ def measured(softmax_notebook):
 
 @pytest.fixture
 def views(softmax, measured):
-    """Every view with something in it: opens one by its title and gives its card. Afterwards no passes are compared any more."""
+    """A function that opens a nonempty view by its title and returns its card. The teardown ends the comparison of passes."""
 
     def opened(title):
         card = softmax.card(3) if title in OWN else softmax.notebook.card(measured[title])
@@ -55,7 +63,7 @@ READY = {
 
 
 def compared(card):
-    """Two passes side by side: what has most in it."""
+    """Compares two passes, which is the Passes view with the most content."""
     card.panel('.bnb-stage:has(.bnb-stage-name:text-is("coalesce"))').click()
     card.panel("[aria-label='Compare with']").choose("parse")
     card.panel(".bnb-summary").until_text("Ops:")
@@ -87,7 +95,7 @@ def test_no_view_has_a_serious_finding_in_any_theme(theme, views, page, screensh
     assert found == {}
 
 
-#: The controls of the open panel that a keyboard should reach. Of radio buttons of one name it is one.
+#: The controls of the open panel that the keyboard has to reach. A group of radio buttons counts once.
 CONTROLS = """(panel) => {
   const wanted = 'a[href], button, input, select, textarea, summary, [tabindex="0"]';
   const all = [...panel.querySelectorAll(wanted)].filter((e) => e.checkVisibility() && !e.disabled && e.tabIndex >= 0);
@@ -130,7 +138,7 @@ def test_the_keyboard_alone_reaches_every_view_and_control(softmax, page):
     eventually(lambda: page.run("() => !!document.activeElement.closest('.bnb-card')"), lambda inside: not inside)
     assert page.run("() => !!document.activeElement.closest('.jp-Notebook')")
     cells = page.run("() => blocknb.panel().content.widgets.length")
-    page.press("j", "k")  # the notebook's own keys work again, and a key pressed in the card did nothing to it
+    page.press("j", "k")  # the notebook's keys work again, and keys pressed in the card did not change the notebook
     assert page.run("() => blocknb.panel().content.widgets.length") == cells
 
 
@@ -138,7 +146,7 @@ def test_nothing_is_told_by_colour_alone(views):
     code = views("Code").listing("Machine code")
     code.line(code.find("ex2.approx")).hover()
     shadow = "(line) => getComputedStyle(line).boxShadow"
-    assert "inset" in code(".cm-line.bnb-lit")[0].run(shadow)
+    assert "inset" in code(".cm-line.bnb-highlight")[0].run(shadow)
     views("Code").leave()
     passes = views("Passes")
     passes.leave()
@@ -150,7 +158,7 @@ def test_nothing_is_told_by_colour_alone(views):
     cells = tiles(".bnb-sheet .bnb-cell").count
     numbers = tiles(".bnb-sheet .bnb-cell-text, .bnb-sheet .bnb-off-text").texts
     assert cells == len(numbers) > 30 and all(numbers)
-    assert {"✗ wrong", "✓ right", "not checked"} <= set(views("History").panel("tbody td").texts)
+    assert {"✗ wrong", "✓ correct", "not checked"} <= set(views("History").panel("tbody td").texts)
     look = "(mark) => mark.getAttribute('d') + (mark.getAttribute('stroke-dasharray') ?? '')"
     roofline = views("Roofline").panel
     kinds = [

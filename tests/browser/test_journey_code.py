@@ -1,4 +1,4 @@
-"""Feature 1: the input cell is linked to every level, both ways, until its text is another one."""
+"""Feature 1: links between the input cell and all levels of code, in both directions, until the cell's source changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_1_pointing_at_an_instruction_lights_its_line_in_the_input_cell(softmax,
     ir = card.listing("IR")
     said = [ir.code.split("\n")[i - 1] for i in eventually(lambda: ir.lit, bool)]
     assert any(statement.removeprefix("tl.") in line for line in said)
-    card.leave()  # away from the listing
+    card.leave()  # moves the pointer away from the listing
     eventually(lambda: notebook.lit(3), lambda lit: lit == [])
 
 
@@ -39,7 +39,7 @@ def test_1_pointing_at_a_line_of_the_input_cell_lights_it_at_every_level(softmax
         eventually(lambda: code.code, lambda text, opcode=opcode: opcode in text)
         notebook.show(3)(".jp-InputArea .cm-line")[softmax.line_of(3, "tl.store") - 1].hover()
         eventually(lambda: code.lit, bool)
-        code.line(code.find(opcode))  # into sight: what is out of it is not lit yet
+        code.line(code.find(opcode))  # scrolls to the line, because the editor highlights visible lines only
         lit = [code.code.split("\n")[i - 1] for i in eventually(lambda: code.lit, bool)]
         assert any(opcode in line for line in lit) and not any("ex2" in line.lower() for line in lit)
         lit = [ir.code.split("\n")[i - 1] for i in ir.lit]
@@ -56,7 +56,7 @@ def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
     card.leave()
     assert notebook.lit(3) == [softmax.line_of(3, "tl.exp")]
     card.panel(".bnb-explained")[1].until_text("ex2.approx")
-    for _ in range(400):  # down to the store, line by line
+    for _ in range(400):  # moves down to the store, line by line
         code.press("ArrowDown")
         if notebook.lit(3) == [softmax.line_of(3, "tl.store")]:
             break
@@ -65,7 +65,7 @@ def test_1_a_selected_line_stays_lit_and_the_keyboard_selects_it_too(softmax):
     eventually(lambda: notebook.lit(3), lambda lit: lit == [])
 
 
-def test_1_the_links_rest_while_the_cell_holds_another_text(softmax):
+def test_1_a_cell_with_another_source_is_not_linked(softmax):
     notebook, card = softmax.notebook, softmax.card(3)
     card.open("Code")
     code = card.listing("Machine code")
@@ -75,7 +75,7 @@ def test_1_the_links_rest_while_the_cell_holds_another_text(softmax):
     code.line(code.find("ex2.approx")).hover()
     assert eventually(lambda: code.lit, bool)
     assert notebook.lit(3) == []
-    assert "tl.exp(" in card.listing("Source of the kernel").code  # the text that the card was made from
+    assert "tl.exp(" in card.listing("Source of the kernel").code  # the source of the card
     notebook.write(3, text)
     card(".bnb-stale").wait("detached")
     card.leave()

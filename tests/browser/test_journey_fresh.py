@@ -1,4 +1,4 @@
-"""A new notebook, the kernels of the first three notebooks typed into it, and every view of their cards."""
+"""Types the kernels of the first three notebooks into a new notebook, and checks every view of their cards."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 from browser import eventually
 from laboratory import ROOT, Notebook
 
-#: Of each notebook: its first kernel's cell, and what its card must say.
+#: For each notebook: its kernel, instructions that the code must contain, and accesses that the Tiles view must list.
 KERNELS = {
     "01_first_kernel": ("def add(", ["add.f32", "FADD"], ["load x", "load y", "store out"]),
     "02_softmax": ("def softmax(", ["ex2.approx", "MUFU.EX2"], ["load x", "store out"]),
-    "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["copy to shared b"]),
+    "03_matmul": ("def matmul(", ["wgmma.mma_async", "HGMMA"], ["async copy b"]),
 }
 VIEWS = ["Code", "Passes", "Resources", "Tiles", "Timeline", "Roofline", "Sweep", "Bench", "History", "Knobs"]
 
 
 def cells(name, wanted):
-    """The imports of a notebook, and its kernels' cells up to the one that is wanted."""
+    """Returns the imports of a notebook, and its kernel cells up to the wanted one."""
     saved = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf-8"))
     code = ["".join(cell["source"]) for cell in saved["cells"] if cell["cell_type"] == "code"]
     kernels = [text for text in code if text.startswith("%%blockkernel")]
@@ -29,7 +29,7 @@ def cells(name, wanted):
 
 @pytest.fixture(scope="module")
 def typed(lab, shared_page):
-    """A notebook made by JupyterLab's own command, its cells typed and run with Shift-Enter; and the numbers of the kernels' cells."""
+    """A notebook created by JupyterLab's command, with cells typed and run by Shift-Enter; and the numbers of the kernel cells."""
     shared_page.run("() => blocknb.create()")
     notebook, numbers, count = Notebook.in_front(shared_page), {}, 0
     for name, (wanted, *_) in KERNELS.items():
@@ -49,7 +49,7 @@ def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
     assert wanted in new.source(number)
     assert card.titles == VIEWS
     assert card(".bnb-title strong").text == wanted[4:-1]
-    assert re.search(r"\d+ registers a thread", card.facts["sm_90a"]) and re.search(
+    assert re.search(r"\d+ registers per thread", card.facts["sm_90a"]) and re.search(
         r"[\d.]+ (µs|ms)", card.facts["time"]
     )
 
@@ -60,15 +60,15 @@ def test_every_view_of_the_first_kernels_has_its_content(typed, page, name):
     assert "store" in card.listing("IR").code and "tile<" in card.listing("IR").code
     passes = card.open("Passes")
     assert {"parse", "coalesce", "layout_assignment", "barriers"} <= set(passes(".bnb-stage-name").texts)
-    assert "registers a thread" in card.open("Resources").text and "occupancy" in card.panel.text
+    assert "registers per thread" in card.open("Resources").text and "occupancy" in card.panel.text
     tiles = card.open("Tiles")
     for access in accesses:
-        tiles(".bnb-stage").having(access)(".bnb-verdict")[0].until_text("sectors a request")
+        tiles(".bnb-stage").having(access)(".bnb-verdict")[0].until_text("sectors per request")
     assert tiles(".bnb-sheet .bnb-cell").count > 100
     assert f"%roofline {wanted[4:-1]}" in card.open("Roofline").text
     assert "--sweep" in card.open("Sweep").text and "--baseline" in card.open("Bench").text
     history = card.open("History")
-    assert history("tbody tr").count == 1 and "There is one version so far" in history.until_text("one version")
+    assert history("tbody tr").count == 1 and "There is only one version so far" in history.until_text("one version")
     sliders = card.open("Knobs")("input[type=range]")
     constants = re.findall(r"(\w+): tl\.constexpr", new.source(number))
     names = [sliders[i].attribute("data-knob") for i in range(sliders.count)]

@@ -1,4 +1,4 @@
-"""A kernel whose names, strings and comments are full of HTML and scripts is text in every view and in both exports."""
+"""HTML and scripts in the names, strings and comments of a kernel are rendered as text in every view and in both exports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_hostile_kernel_is_text_in_every_view(hostile, page):
     card.open("Code")
     assert bad("baseline") in card.open("Bench").text
     history = card.open("History")
-    history("[aria-label='What to compare']").choose("their sources")
+    history("[aria-label='What to compare']").choose("source")
     history.until_text(bad("comment"))
     harmless(page, card)
 

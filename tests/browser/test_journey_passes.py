@@ -1,19 +1,19 @@
-"""Features 2 and 11: what each pass did to each op, and why it did nothing."""
+"""Features 2 and 11: the effect of each pass on each op, and the reasons of passes without effect."""
 
 from __future__ import annotations
 
 import pytest
 from browser import eventually
-from softmax import SAID_BETTER, fresh, listing
+from softmax import COMMENTED, fresh, listing
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
-    """What this process's own compilation of version 3 gives."""
+    """The trace of version 3, compiled in the test process."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("fresh")
         patch.setenv("BLOCKNB_CACHE_DIR", str(folder / "cache"))
-        yield fresh(folder, SAID_BETTER)
+        yield fresh(folder, COMMENTED)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def effects(card):
 
 
 def choose(card, name):
-    """Opens a pass by its name."""
+    """Selects a pass by its name."""
     card.panel(f'.bnb-stage:has(.bnb-stage-name:text-is("{name}"))').click()
     card.panel(".bnb-about strong").wait()
 
@@ -49,16 +49,16 @@ def test_the_pipeline_is_that_of_a_fresh_compile(passes, trace):
 
 def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
     by_stage = [(stage.name, ops_of(stage)) for stage in trace.stages]
-    born: dict[int, str] = {}
+    created: dict[int, str] = {}
     gone: dict[int, str] = {}
     for (_, before), (name, after) in zip([("", set()), *by_stage], by_stage, strict=False):
-        born |= dict.fromkeys(after - before, name)
+        created |= dict.fromkeys(after - before, name)
         gone |= dict.fromkeys(before - after, name)
     assert len(by_stage) > 5
-    late = next(op for op in sorted(by_stage[-1][1]) if born[op] != "parse")
+    late = next(op for op in sorted(by_stage[-1][1]) if created[op] != "parse")
     removed = next(op for op in sorted(by_stage[0][1]) if op in gone)
 
-    def told(stage, op):
+    def history(stage, op):
         choose(passes, stage.name)
         code = passes.listing("IR")
         eventually(lambda: code.code, lambda text: text == listing(stage))
@@ -66,10 +66,10 @@ def test_2_an_op_tells_which_pass_made_it_and_which_removed_it(passes, trace):
 
         number = next(i for i, (_, found, _) in enumerate(print_lines(stage.after), 1) if found == op)
         code.line(number).hover()
-        return passes.panel(".bnb-story").until_text(f"op {op}: ")
+        return passes.panel(".bnb-details").until_text(f"op {op}: ")
 
-    assert f"made by {born[late]}" in told(trace.stages[-1], late)
-    assert f"removed by {gone[removed]}" in told(trace.stages[0], removed)
+    assert f"created by {created[late]}" in history(trace.stages[-1], late)
+    assert f"removed by {gone[removed]}" in history(trace.stages[0], removed)
     passes.leave()
 
 
@@ -77,39 +77,39 @@ def test_2_two_passes_side_by_side_tell_what_was_changed_added_and_removed(passe
     at = next(i for i, stage in enumerate(trace.stages) if stage.name == "coalesce")
     before, after = trace.stages[at - 1], trace.stages[at]
     choose(passes, "coalesce")
-    passes.panel("[aria-label='Compare with']").choose(f"{before.name} (the pass before)")
+    passes.panel("[aria-label='Compare with']").choose(f"{before.name} (previous pass)")
     summary = passes.panel(".bnb-summary").until_text("Ops:")
     added = len(ops_of(after) - ops_of(before))
     assert (f"{added} added" in summary) if added else ("added" not in summary)
     assert passes.panel(".bnb-sides span").texts == [f"IR after {before.name}", f"IR after {after.name}"]
     left, right = passes.panel(".cm-merge-a .cm-content"), passes.panel(".cm-merge-b .cm-content")
-    assert "#" in right.text and "#" not in left.text  # layouts, from this pass on
+    assert "#" in right.text and "#" not in left.text  # this pass adds the layouts
     passes.panel("[aria-label='Compare with']").choose("nothing")
 
 
-def test_2_the_first_pass_that_makes_a_text_is_found(passes, trace):
+def test_2_the_search_finds_the_first_pass_that_adds_a_text(passes, trace):
     has = ["barrier" in stage.text for stage in trace.stages]
     first = trace.stages[has.index(True)].name
-    passes.panel("[aria-label^='Find the first pass']").fill("barrier")
-    passes.panel("[aria-label^='Find the first pass']").press("Enter")
-    passes.panel(".bnb-finder [role=status]").until_text(f"{first} makes it.")
+    passes.panel("[aria-label='Text to find in the IR']").fill("barrier")
+    passes.panel("[aria-label='Text to find in the IR']").press("Enter")
+    passes.panel(".bnb-finder [role=status]").until_text(f"{first} adds it.")
     passes.panel("[aria-label='Compare with']").choose("nothing")
 
 
 def test_11_a_pass_that_did_nothing_says_why(passes, trace):
     idle = [stage for stage in trace.stages[1:] if stage.before is not None and not stage.changed]
-    assert idle, "this kernel has no pass without effect any more: take another"
+    assert idle, "every pass changes this kernel: choose another kernel"
     for stage in idle:
         assert effects(passes)[stage.name] == "no change"
         choose(passes, stage.name)
         said = passes.panel(".bnb-about").until_text(stage.title.rstrip("."))
-        reasons = [note.text for note in stage.notes] or ["It found nothing to do in this kernel."]
+        reasons = [note.text for note in stage.notes] or ["The pass does not apply to this kernel."]
         assert all(reason in said for reason in reasons)
-    passes.panel("text=hide passes that changed nothing").click()
+    passes.panel("text=hide passes without changes").click()
     choose(passes, "parse")
     shown = passes.panel(".bnb-stage-name").texts
     assert not {stage.name for stage in idle} & set(shown) and "layout_assignment" in shown
-    passes.panel("text=hide passes that changed nothing").click()
+    passes.panel("text=hide passes without changes").click()
 
 
 def test_j_k_slash_and_d_work_on_the_list_of_passes(passes, trace):

@@ -1,4 +1,4 @@
-"""The states of a card and its kernel: live; the page reloaded; the kernel restarted; reloaded after that; no kernel; not trusted."""
+"""The states of a card: live, page reloaded, kernel restarted, page reloaded after that, no kernel, notebook not trusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KNOBS = "[data-knob='BLOCK']"
 
 @pytest.fixture(scope="module")
 def own(lab, browser):
-    """A page that may be reloaded."""
+    """A page of its own, which the tests reload."""
     page = lab.page(browser, workspace="states")
     yield page
     page.close()
@@ -22,7 +22,7 @@ def own(lab, browser):
 
 @pytest.fixture
 def ran(lab, own):
-    """A notebook that was run, trusted because it was, and saved."""
+    """A saved notebook whose cells were run, which makes it trusted."""
     notebook = Notebook(own, lab.write("states.ipynb", [SETUP, cell(RIGHT, CHECK)]))
     notebook.run(0, 1)
     notebook.card(1).until_state("live")
@@ -32,8 +32,8 @@ def ran(lab, own):
     assert complaints(own) == []
 
 
-def turned(notebook):
-    """The card's knobs can be turned: with another block size the table says so."""
+def move_knob(notebook):
+    """Moves a knob of the card, and waits until the document has the new block size."""
     card = notebook.card(1)
     panel = card.open("Knobs")
     panel(KNOBS).press("ArrowRight")
@@ -42,23 +42,23 @@ def turned(notebook):
 
 
 def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
-    turned(ran)
+    move_knob(ran)
     shown = ran.document(1)["launches"][-1]["constants"]["BLOCK"]
     ran.save()
 
-    ran.page.reload()  # the kernel goes on
+    ran.page.reload()  # the kernel keeps running
     ran.page.until("() => !!window.jupyterapp")
     ran.page.run("() => jupyterapp.restored.then(() => true)")
     ran = Notebook(ran.page, ran.path)
     ran.card(1).until_state("live")
-    assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == shown  # what was turned is what is there
-    turned(ran)
+    assert ran.document(1)["launches"][-1]["constants"]["BLOCK"] == shown  # the notebook saved the moved knob
+    move_knob(ran)
 
     ran.restart()
     ran.card(1).until_state("disconnected")
     assert ran.card(1).open("Knobs")(KNOBS).attribute("disabled") is not None
-    ran.card(1).panel.until_text("Turning needs a live kernel")
-    ran.card(1).open("Passes")(".bnb-stage").having("layout_assignment").click()  # what is there can be explored
+    ran.card(1).panel.until_text("Knobs need a live kernel")
+    ran.card(1).open("Passes")(".bnb-stage").having("layout_assignment").click()  # the saved content works
     eventually(lambda: ran.card(1).listing("IR").code, lambda text: "#" in text)
     ran.save()
 
@@ -68,9 +68,9 @@ def test_the_five_states_of_a_card_and_its_kernel(ran, lab, browser):
     ran = Notebook(ran.page, ran.path)
     ran.card(1).until_state("disconnected")
 
-    ran.run(0, 1)  # and run again it lives again
+    ran.run(0, 1)  # a new run connects the card again
     ran.card(1).until_state("live")
-    turned(ran)
+    move_knob(ran)
     ran.save()
 
     alone = lab.write("states_alone.ipynb", json.loads((lab.folder / ran.path).read_text("utf-8"))["cells"])
@@ -98,5 +98,5 @@ def test_a_notebook_that_is_not_trusted_shows_its_cards_and_asks_no_kernel(ran, 
     ran.page.run("() => void jupyterapp.commands.execute('notebook:trust')")
     ran.page(".jp-Dialog .jp-mod-accept").click()
     stranger.card(1).until_state("live")
-    turned(stranger)
+    move_knob(stranger)
     stranger.close(shut_down=False)

@@ -1,10 +1,10 @@
-"""Features 3 and 4: the kernel's history, and any pass of any version beside any other."""
+"""Features 3 and 4: the history of a kernel, and comparisons between any passes of any versions."""
 
 from __future__ import annotations
 
 import pytest
 from browser import eventually
-from softmax import RIGHT, SAID_BETTER, WRONG, fresh, milliseconds
+from softmax import COMMENTED, RIGHT, WRONG, fresh, milliseconds
 
 
 @pytest.fixture
@@ -14,14 +14,14 @@ def history(softmax):
     return card
 
 
-def pick(card, left, right, what="their sources"):
+def pick(card, left, right, what="source"):
     card.panel(f"[aria-label='version {left} on the left']").check()
     card.panel(f"[aria-label='version {right} on the right']").check()
     card.panel("[aria-label='What to compare']").choose(what)
 
 
 def sides(card):
-    """The two texts as far as they are painted; unchanged stretches are folded."""
+    """Returns the visible parts of the two texts. The diff folds unchanged lines."""
     return card.panel(".cm-merge-a .cm-content").text, card.panel(".cm-merge-b .cm-content").text
 
 
@@ -34,15 +34,13 @@ def test_4_each_version_stands_with_its_numbers_and_whether_it_was_right(history
         for i in range(3)
     ]
     assert [row["version"] for row in rows] == ["1", "2", "3 (this card)"]
-    assert [row["changed"] for row in rows] == ["first", "+1 −1 lines", "+1 −0 lines"]
-    assert [row["result"] for row in rows] == ["✗ wrong", "✓ right", "not checked"]
-    for row, source, values in zip(
-        rows, (WRONG, RIGHT, SAID_BETTER), ({}, {"without": ("coalesce",)}, {}), strict=True
-    ):
+    assert [row["changes"] for row in rows] == ["first", "+1 −1 lines", "+1 −0 lines"]
+    assert [row["result"] for row in rows] == ["✗ wrong", "✓ correct", "not checked"]
+    for row, source, values in zip(rows, (WRONG, RIGHT, COMMENTED), ({}, {"without": ("coalesce",)}, {}), strict=True):
         resources = fresh(tmp_path, source, **values).resources
         assert row["registers"] == str(resources.registers)
-        assert row["shared"] == f"{resources.shared_bytes} B" and row["spills"] == f"{resources.spill_bytes} B"
-        assert row["speed"].endswith("GB/s") and row["first run"].endswith("UTC")
+        assert row["shared memory"] == f"{resources.shared_bytes} B" and row["spills"] == f"{resources.spill_bytes} B"
+        assert row["rate"].endswith("GB/s") and row["first run"].endswith("UTC")
     shown = [v["milliseconds"] for v in softmax.notebook.document(3)["history"]["versions"]]
     assert [milliseconds(row["time"]) for row in rows] == pytest.approx(shown, rel=0.01)
 
@@ -59,25 +57,25 @@ def test_4_two_versions_are_picked_and_compared(history):
 
 
 def test_3_any_pass_of_any_version_against_any_other(history, softmax):
-    pick(history, 1, 2, "the IR after assign")
+    pick(history, 1, 2, "IR after assign")
     labels = ["version 1, IR after assign", "version 2, IR after assign"]
     eventually(lambda: history.panel(".bnb-sides span").texts, lambda found: found == labels)
     eventually(lambda: sides(history), lambda found: "-inf" in found[1] and "-inf" not in found[0])
     number = softmax.notebook.add("%blockdiff softmax@1:parse softmax@3:coalesce")
     softmax.notebook.run(number)
     asked = softmax.notebook.card(number)
-    asked.panel(".bnb-summary").until_text("Lines that differ")
+    asked.panel(".bnb-summary").until_text("Changed lines")
     labels = asked.panel(".bnb-sides span").texts
     assert ["1" in labels[0], "parse" in labels[0], "3" in labels[1], "coalesce" in labels[1]] == [True] * 4
     left, right = sides(asked)
     assert "-inf" in right and "-inf" not in left
 
 
-def test_3_the_first_pass_where_two_versions_part(history):
+def test_3_the_first_pass_where_two_versions_differ(history):
     pick(history, 1, 2)
-    history.panel("text=First pass where they part").click()
-    history.panel("[role=status]").until_text("Versions 1 and 2 part at parse.")
-    pick(history, 2, 3)  # the same kernel; the older one was launched without a pass
-    history.panel("text=First pass where they part").click()
-    history.panel("[role=status]").until_text("Versions 2 and 3 part at coalesce.")
+    history.panel("text=Find first differing pass").click()
+    history.panel("[role=status]").until_text("Versions 1 and 2 first differ after parse.")
+    pick(history, 2, 3)  # the same kernel; the older version was launched without a pass
+    history.panel("text=Find first differing pass").click()
+    history.panel("[role=status]").until_text("Versions 2 and 3 first differ after coalesce.")
     eventually(lambda: sides(history), lambda found: "#" not in found[0] and "#" in found[1])  # layouts

@@ -1,6 +1,6 @@
-"""The extension in other applications than the newest JupyterLab: it loads, a card comes alive, and its lines are linked.
+"""The extension in an older JupyterLab and in Notebook 7: it loads, a card connects to its kernel, and its lines are linked.
 
-Each runs in an environment of its own, whose kernel is the newest blocknb of this tree. Slow: runs with --full.
+Each application runs in its own environment, with a kernel that uses blocknb from this tree. These tests are slow and run with --full.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ APPLICATIONS = {
 
 
 def environment(folder: Path, packages: list[str]) -> str:
-    """The Python of a new environment with these packages; kernels come from the one that runs the tests."""
+    """Creates an environment with these packages and returns its Python. Its kernels use the environment of the tests."""
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(folder)], check=True)
     python = str(folder / "bin" / "python")

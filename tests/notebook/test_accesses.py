@@ -58,7 +58,7 @@ def test_a_load_asks_for_the_sectors_that_it_touches(n, first, step, lane, reque
 def test_the_last_program_asks_for_what_its_mask_leaves():
     found = accesses(lambda: launch(N - 1000), program=3)
     assert found.rows[0].ideal == 3 and found.rows[0].requests == 1  # 24 elements, in one warp
-    with pytest.raises(KeyError, match="program 4 of 4"):
+    with pytest.raises(KeyError, match="program 4 is out of range: the grid has 4 programs"):
         accesses(lambda: launch(N - 1000), program=4)
 
 
@@ -83,5 +83,5 @@ def test_a_kernel_stands_for_its_last_observed_launch_and_another_target_can_be_
 
 def test_without_a_launch_it_says_what_to_do():
     for subject in (never_launched, lambda: None):
-        with pytest.raises(LaunchError, match="no launch to count"):
+        with pytest.raises(LaunchError, match="there is no launch to analyse"):
             accesses(subject)

@@ -79,7 +79,9 @@ def test_the_head_says_where_it_ran_how_fast_and_what_the_gpu_would_need(summed)
     facts = dict(summed.facts)
     assert re.fullmatch(r"grid 8, \d+ threads? \(.+\)", facts["launch"])
     assert re.search(r"(ns|µs|ms).* GB/s of unique bytes", facts["time"])
-    assert re.fullmatch(r"\d+ registers a thread, .* shared memory, no spills, occupancy \d+ % \(.*\)", facts["sm_90a"])
+    assert re.fullmatch(
+        r"\d+ registers per thread, .* shared memory, no spills, occupancy \d+ % \(.*\)", facts["sm_90a"]
+    )
     assert "front end" in facts["compiled, CPU"] and "ptxas" in facts["compiled, sm_90a"]
     assert summed.where == "ran on CPU; GPU view: sm_90a"
 
@@ -129,7 +131,7 @@ def test_several_launches_show_their_number_and_their_median():
 def test_specialisations_are_rows_with_what_tells_them_apart():
     found = card.card_of(observed(launch_sum, lambda: launch_sum(block=256), lambda: launch_sum(4, 97)))
     head, *rows = found.rows
-    assert head[0] == "specialised on" and len(rows) == 3
+    assert head[0] == "specialization" and len(rows) == 3
     assert rows[0][0] == "`columns=i32:16, BLOCK=128`" and rows[2][0] == "`columns=i32, BLOCK=128`"
 
 
@@ -217,7 +219,7 @@ def test_a_card_has_at_most_150_kb(name, request):
 
 def test_what_is_left_out_is_named_with_the_call_that_shows_it(large):
     page = replace(large, opened=("all",)).html()
-    left_out = re.findall(r"… (\d+) of (\d+) lines are left out here; all of them: <code>(.*?)</code>", page)
+    left_out = re.findall(r"… (\d+) of (\d+) lines are omitted. All lines: <code>(.*?)</code>", page)
     assert left_out
     for missing, _, call in left_out:
         assert int(missing) > 0
@@ -230,8 +232,8 @@ def test_a_stage_that_has_changed_nothing_is_listed_where_somebody_names_it(larg
     def listing(opened):
         return re.search(r"<b>order</b>.*?</details>", replace(large, opened=opened).html(), flags=re.S)[0]
 
-    assert "the same as after the stage before" in listing(("all",)) and "func @" not in listing(("all",))
-    assert "the same as after the stage before" not in listing(("program_swizzle",))
+    assert "unchanged from the previous stage" in listing(("all",)) and "func @" not in listing(("all",))
+    assert "unchanged from the previous stage" not in listing(("program_swizzle",))
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), st.integers(0, 5000))
@@ -315,4 +317,4 @@ def test_the_head_counts_the_accesses_that_are_checked(summed):
     assert facts["bounds, CPU"] == f"{accesses} of {accesses} accesses checked"
     assert "bounds, sm_90a" not in facts  # a GPU checks where somebody asks for it
     bare = {"x": {"kind": "array", "extent": "unknown"}, "n": {"kind": "scalar"}}
-    assert numbers.checked(trace, bare).endswith("accesses checked; `x` told only an address, and no bounds")
+    assert numbers.checked(trace, bare).endswith("accesses checked; no bounds are known for `x`")

@@ -21,7 +21,7 @@ def test_what_a_kernel_prints_appears_in_the_cell(notebook):
     answer = notebook.run(cell("print(tl.program_id(0), v[None, :].shape, v)", "scale[2](x, out, 8, BLOCK=4)\nout[:9]"))
     assert answer.status == "ok", answer.outputs
     assert answer.printed == "0 (1, 4) [0. 1. 2. 3.]\n1 (1, 4) [4. 5. 6. 7.]\n"
-    assert answer.cards == [] and "Interpreted scale: nothing was compiled." in str(answer.bundles)
+    assert answer.cards == [] and "Interpreted scale: no kernel was compiled." in str(answer.bundles)
     assert notebook.run("out[:9].tolist() == [0, 2, 4, 6, 8, 10, 12, 14, out[8]]").bundles[0]["text/plain"] == "True"
 
 

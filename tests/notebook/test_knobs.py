@@ -107,7 +107,7 @@ def test_nothing_of_a_live_card_keeps_an_array():
     assert [reference() for reference in references] == [None, None]
     again = knobs.turned(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
     assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512
-    assert "are gone" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
+    assert "no longer available" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
     assert found
 
 
@@ -125,7 +125,7 @@ def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
 def test_a_fixed_grid_is_said_to_stay():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128))
-    assert "stays (2, 1, 1)" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
+    assert "the grid (2, 1, 1) is fixed" in knobs.offered(shown)["why"] and knobs.offered(shown)["runs"]
 
 
 def test_constants_of_an_autotuner_can_be_turned():

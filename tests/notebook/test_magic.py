@@ -209,7 +209,7 @@ def test_show_unfolds_sections(shell):
         ("--check x +", "not an expression"),
         ("--without assign", "simplify"),
         ("--target", "expected one argument"),
-        ("--help", "unrecognized arguments: --help; %%blockkernel? explains the options"),
+        ("--help", "unrecognized arguments: --help; see %%blockkernel? for the options"),
     ],
 )
 def test_a_wrong_option_is_a_usage_error_that_stops_the_cell(shell, capsys, options, says):

@@ -111,7 +111,7 @@ def test_history_is_bounded_and_holds_no_array(shell, monkeypatch):
 
 def test_check_says_whether_the_result_was_right_on_the_card_and_in_the_history(shell):
     _, made = launch(shell, 2.0, "--check np.allclose(out, 2 * x)")
-    assert ["check", "right: `np.allclose(out, 2 * x)`"] in made["facts"]
+    assert ["check", "correct: `np.allclose(out, 2 * x)`"] in made["facts"]
     _, made = launch(shell, 3.0, '--check "out == 2 * x"')
     assert ["check", "✗ WRONG: `out == 2 * x`"] in made["facts"]
     assert [v["ok"] for v in made["history"]["versions"]] == [True, False]

@@ -47,7 +47,10 @@ def test_a_launch_is_a_point_below_the_roof_of_memory() -> None:
     part = made.part
     assert part["device"] == "a device" and [c["name"] for c in part["ceilings"]] == ["memory", "cache", "FP32"]
     assert part["points"][0]["issued_bytes"] == 12000
-    assert "tensor fp16 was not measured: no such unit." in part["note"] and "hardware counters: none" in part["note"]
+    assert (
+        "tensor fp16 was not measured: no such unit." in part["note"]
+        and "hardware counters: not available" in part["note"]
+    )
 
 
 def test_work_that_computes_much_has_the_arithmetic_for_its_roof() -> None:
@@ -115,7 +118,7 @@ def test_a_baseline_does_the_same_work_and_a_point_above_its_roof_is_explained()
         ("accumulate", "kernel", 1000),
         ("peer", "baseline", 1000),
     ]
-    assert "accumulate, peer: more than the roof" in made.part["note"]
+    assert "above the ceiling: accumulate, peer." in made.part["note"]
     assert "peer (baseline)" in made.text() and "200 % of memory" in made.text()
 
 
@@ -128,7 +131,7 @@ def test_what_cannot_be_counted_is_said() -> None:
     x, index, out = np.ones(64, np.float32), np.zeros(64, np.int32), np.zeros(64, np.float32)
     made = module.roofline(lambda: gather[(1,)](x, index, out, BLOCK=64), limits=LIMITS, clock=ticking())
     assert made.points[0].bytes is None and made.points[0].percent is None
-    assert "the bytes of gather are not known: the address of the load" in made.part["note"]
+    assert "the byte count of gather is unknown: the address of the load" in made.part["note"]
     assert "gather has no floating-point operations" in made.part["note"] and "unknown" in made.text()
     assert plots.images({"roofline": made.part})
 

@@ -115,5 +115,5 @@ def test_plain_text_tells_the_same_in_short(saved):
         for label, fact in made["facts"]:
             assert re.search(rf"^  {re.escape(label)} +{re.escape(fact)}$", text, re.M), label
         assert re.search(r"^    line \d+: [•○▲] coalesce: ", text, re.M)
-        assert re.search(rf"^  read on in {made['kernel']}\.latest\S*\.trace: ", text, re.M)
+        assert re.search(rf"^  more in {made['kernel']}\.latest\S*\.trace: ", text, re.M)
         assert not re.search(r"&\w+;|</\w+>", text)

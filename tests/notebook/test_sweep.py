@@ -249,7 +249,7 @@ def test_a_grid_of_numbers_that_no_longer_covers_the_array_is_left_out(
 ) -> None:
     _, doc = run_cell(shell, monkeypatch, "--sweep BLOCK=32,64", "add_up[(32,)](x, total, n, BLOCK=64)")
     assert doc["sweep"]["values"] == [64]
-    assert "grid was given as numbers" in doc["sweep"]["notes"][0] and (shell.user_ns["total"] == 1).all()
+    assert "the grid is fixed" in doc["sweep"]["notes"][0] and (shell.user_ns["total"] == 1).all()
 
 
 def test_a_name_that_is_neither_stops_with_a_hint(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

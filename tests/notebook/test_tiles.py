@@ -218,8 +218,8 @@ def test_a_live_card_answers_for_any_program_and_trip(multiplied):
 def test_a_card_without_code_for_a_gpu_says_why_and_so_does_its_kernel():
     x = np.zeros((4, 64), np.float32)
     made = carded(softmax_kernel, (4,), x, np.zeros_like(x), 64, 64, 64, target="cpu", BLOCK=64)
-    assert "Only code for a GPU" in made.tiles[0]["why"]
-    assert "Only code for a GPU" in live.REQUESTS["tiles"](live.LiveCard(made), {"program": 0})["error"]
+    assert "needs GPU code" in made.tiles[0]["why"]
+    assert "needs GPU code" in live.REQUESTS["tiles"](live.LiveCard(made), {"program": 0})["error"]
 
 
 def test_a_kernel_that_was_only_compiled_says_why():

@@ -33,12 +33,12 @@ def test_the_document_holds_the_spans_of_the_gpus_code(multiplied):
 
 
 def test_a_page_without_script_and_a_text_have_the_picture_in_characters(multiplied):
-    assert "products under way" in multiplied.html()
+    assert "MMA in flight" in multiplied.html()
     (section,) = [s for s in multiplied.sections if s.key == "timeline"]
     drawn = section.text.split("\n")
     assert any(line.startswith("team products") and "█" in line for line in drawn)
     assert any(line.startswith("a, b 0") and "░" in line for line in drawn)
-    assert "Nothing is measured" in section.text
+    assert "They are not measured" in section.text
 
 
 def test_a_kernel_with_nothing_under_way_says_so():

@@ -87,4 +87,4 @@ def test_a_cell_that_only_defines_a_tuned_kernel_says_so(shell: Any) -> None:
     definition = CELL.split("def doubled")[0].replace(" --quiet", "")
     shell.run_cell(definition)
     (message,) = shell.display_pub.outputs
-    assert message["data"]["text/plain"].startswith("Defined double, launched nothing.")
+    assert message["data"]["text/plain"].startswith("Defined double without a launch.")

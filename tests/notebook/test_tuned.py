@@ -60,7 +60,7 @@ def test_reasons_are_text_and_a_long_table_is_cut_with_a_word(shell) -> None:
     html = shell.display_formatter.format(few)[0]["text/html"]
     assert "&lt;script&gt;" in html and "<script>" not in html
     many = shell.display_formatter.format(Tuning("k", {}, tuple(trials), trials[0].config))[0]
-    assert many["text/html"].count("<tr") == 102 and "and 51 more: print(...) has all" in many["text/html"]
+    assert many["text/html"].count("<tr") == 102 and "and 51 more; print(...) shows all" in many["text/html"]
     assert "999" in many["text/plain"]
 
 

@@ -98,7 +98,7 @@ def test_with_any_option_an_accumulating_kernel_adds_once_and_its_card_holds_no_
     made = launched(shell, options)
     assert (made is None) == (options == "--quiet")
     if "--check " in options:
-        assert ["check", "right: `(total==x).all()`"] in made["facts"]
+        assert ["check", "correct: `(total==x).all()`"] in made["facts"]
     added_once_and_is_gone(shell)
 
 

@@ -1,8 +1,8 @@
 """Conversions between element types, and comparisons, on one value.
 
 What the hardware does not convert in one instruction goes through fp32. bf16 is rounded once, though there is another float on the way.
-From sm_89 on the hardware converts 8-bit floats, two numbers at a time (PTX ISA: cvt, .e4m3x2 and .e5m2x2). The pass `dtype_legalization` has replaced
-the conversions that the target lacks.
+From sm_89 on the hardware converts 8-bit floats, two numbers at a time (PTX ISA: cvt, .e4m3x2 and .e5m2x2). The pass
+`dtype_legalization` has replaced the conversions that the target lacks.
 """
 
 from __future__ import annotations

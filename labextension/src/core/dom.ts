@@ -1,39 +1,39 @@
-/** Making elements, safely: every text is set as text, never as markup. */
+/** Helpers that create DOM elements. They set every string as text and never as markup. */
 
 type Child = Node | string | null | undefined;
 type Attributes = Record<string, string | number | boolean | null | undefined>;
 
-/** An element with a class, attributes and children: `h('span.bnb-note', { title }, 'text')`. False and null attributes are left out. */
+/** Creates an element with classes, attributes and children: `h('span.bnb-note', { title }, 'text')`. Skips false and null attributes. */
 export function h<K extends keyof HTMLElementTagNameMap>(
   selector: K | `${K}.${string}`,
   attributes: Attributes = {},
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const [tag, ...classes] = selector.split('.') as [K, ...string[]];
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   if (classes.length) {
-    made.className = classes.join(' ');
+    element.className = classes.join(' ');
   }
-  set(made, attributes);
-  made.append(...children.filter((c): c is Node | string => c !== null && c !== undefined));
-  return made;
+  setAttributes(element, attributes);
+  element.append(...children.filter((c): c is Node | string => c !== null && c !== undefined));
+  return element;
 }
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** The same for SVG. */
+/** Creates an SVG element with attributes and children. */
 export function svg<K extends keyof SVGElementTagNameMap>(
   tag: K,
   attributes: Attributes = {},
   ...children: Child[]
 ): SVGElementTagNameMap[K] {
-  const made = document.createElementNS(SVG, tag);
-  set(made, attributes);
-  made.append(...children.filter((c): c is Node | string => c !== null && c !== undefined));
-  return made;
+  const element = document.createElementNS(SVG, tag);
+  setAttributes(element, attributes);
+  element.append(...children.filter((c): c is Node | string => c !== null && c !== undefined));
+  return element;
 }
 
-function set(element: Element, attributes: Attributes): void {
+function setAttributes(element: Element, attributes: Attributes): void {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== false && value !== null && value !== undefined) {
       element.setAttribute(name, value === true ? '' : String(value));
@@ -43,15 +43,15 @@ function set(element: Element, attributes: Attributes): void {
 
 let counter = 0;
 
-/** A fresh id for ARIA relations. */
+/** Returns an id that is unique in the page, for ARIA relations. */
 export function uniqueId(prefix: string): string {
   counter += 1;
   return `bnb-${prefix}-${counter}`;
 }
 
-/** A button that does something, with a visible label. */
+/** Creates a button with a visible label and a click handler. */
 export function button(label: string, onClick: () => void, attributes: Attributes = {}): HTMLButtonElement {
-  const made = h('button.bnb-button', { type: 'button', ...attributes }, label);
-  made.addEventListener('click', onClick);
-  return made;
+  const element = h('button.bnb-button', { type: 'button', ...attributes }, label);
+  element.addEventListener('click', onClick);
+  return element;
 }

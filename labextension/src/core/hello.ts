@@ -1,27 +1,28 @@
 /**
- * How a kernel learns which blocknb extension a page has really loaded. The kernel opens a comm on `HELLO_TARGET` and
- * the page answers with one announcement; a page without the extension closes the comm, which is an answer too.
- * Nothing here knows Jupyter, so the protocol can be tested alone and spoken by any other host.
+ * The handshake that tells a kernel which blocknb extension the page has loaded. The kernel opens a comm on `HELLO_TARGET`. The page
+ * answers with one announcement. A page without the extension closes the comm. This module does not depend on Jupyter, so tests and
+ * other hosts can use it.
  */
 
 import { SCHEMA } from './schema';
 
-/** The comm target on which the kernel asks. */
+/** The comm target of the handshake. */
 export const HELLO_TARGET = 'blocknb.hello';
 
-/** This extension's version: the one in package.json (a test keeps the two equal). */
+/** The version of this extension. A test compares it with package.json. */
 export const VERSION = '0.1.0';
 
-/** The newest document schema this extension understands; every document the kernel writes states its own. */
+/** The newest document schema that this extension can read. Every document states its own schema. */
 export { SCHEMA };
 
+/** The page's answer to the handshake. */
 export interface Announcement {
   extension: 'blocknb';
   version: string;
   schema: number;
 }
 
-/** The page's whole answer. */
+/** Returns the page's answer to the handshake. */
 export function announce(): Announcement {
   return { extension: 'blocknb', version: VERSION, schema: SCHEMA };
 }

@@ -1,31 +1,33 @@
 /**
- * What the surroundings of a card can do. A notebook with a kernel, a saved notebook and an exported page differ in this alone;
- * the core shows a control only where its capability exists.
+ * The capabilities of the environment of a card: a notebook with a kernel, a saved notebook, or an exported page. The core shows a
+ * control only where the host has the capability that it needs.
  */
 
 import type { Document, Listing } from './schema';
 
-/** live: a kernel answers; disconnected: it did, and is gone; saved: nobody was ever asked. */
+/** live: a kernel answers. disconnected: the kernel answered before and has stopped. saved: the card has had no kernel. */
 export type HostState = 'live' | 'disconnected' | 'saved';
 
-/** found: a cell holds the kernel's text; changed: the cell it came from holds another text by now. */
+/** found: a cell contains the kernel's source. changed: no cell contains it any more. */
 export type CellState = 'found' | 'changed';
 
+/** The environment of a card. A missing method is a missing capability. */
 export interface Host {
   readonly state: HostState;
-  /** Where the kernel's text is in the notebook; absent where there is no notebook. */
+  /** Whether a cell of the notebook contains the kernel's source. Absent without a notebook. */
   readonly cell?: CellState | null;
-  /** Lights up lines of the input cell (null: none). Absent where there is no cell. */
-  linkSource?(lines: readonly number[] | null): void;
-  /** Calls back with the line under the pointer or cursor of the input cell; returns how to stop. */
+  /** Highlights lines of the input cell (null: none). Absent without a cell. */
+  highlightSource?(lines: readonly number[] | null): void;
+  /** Reports the line under the pointer or cursor of the input cell. Returns a function that stops the reports. */
   onSourceLine?(callback: (line: number | null) => void): () => void;
-  /** Sends a request to the kernel side of the card and resolves with its answer. */
+  /** Sends a request to the kernel and resolves with its answer. */
   request?(what: string, content: Record<string, unknown>): Promise<unknown>;
   /** Interrupts the kernel. */
   cancel?(): void;
-  /** A listing that the document left out. */
+  /** Fetches a listing that the document does not contain. */
   fetchBlob?(hash: string): Promise<Listing>;
+  /** Copies a text to the clipboard. */
   copy?(text: string): void;
-  /** Called with a document the card should now be saved as. */
+  /** Replaces the document that the notebook saves for this card. */
   save?(doc: Document): void;
 }

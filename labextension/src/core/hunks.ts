@@ -1,14 +1,14 @@
 /**
- * What differs between two listings, by lines, aware of ops: an op keeps its id through every pass, so two lines with one id are the
- * same op however its text has changed, and a text without an id is compared as text.
+ * A line diff of two listings that uses op ids. An op keeps its id through all passes, so two lines with the same id show the same op,
+ * even if its text differs. Lines without an id are compared as text.
  *
- * Lines of one compilation are aligned by the longest increasing run of ids (patience), then between those anchors by the longest common subsequence of
- * texts. That is linear for what passes do, and never collapses on big edits as a character diff does.
+ * The diff first aligns the ops by the longest longestIncreasing subsequence of their ids (patience diff). Between these opPairs it aligns
+ * lines by the longest commonSubsequence subsequence of their texts. A typical pass takes linear time.
  */
 
 import type { Listing } from './schema';
 
-/** Lines [fromA, toA) of the one became lines [fromB, toB) of the other; 0-based. */
+/** Lines [fromA, toA) of the left listing became lines [fromB, toB) of the right one, 0-based. */
 export interface Hunk {
   fromA: number;
   toA: number;
@@ -16,12 +16,16 @@ export interface Hunk {
   toB: number;
 }
 
+/** The result of a diff: hunks of lines, and sets of op ids. */
 export interface Difference {
   hunks: Hunk[];
-  /** Ops whose place among the others is another; ops whose line differs; ops that only one side has. */
+  /** Ops whose order relative to the other ops changed. */
   moved: Set<number>;
+  /** Ops whose line has another text. */
   changed: Set<number>;
+  /** Ops that only the right listing has. */
   added: Set<number>;
+  /** Ops that only the left listing has. */
   removed: Set<number>;
 }
 
@@ -34,8 +38,8 @@ function split(listing: Listing): Lines {
 
 const LAYOUT = /^#(\w+) = (.*)$/;
 
-/** Lines with layouts themselves in place of their letters, which are given anew in every listing, in the order of appearance. */
-export function spelledOut(text: readonly string[]): string[] {
+/** Replaces layout names (`#a`) by the layouts. Every listing has its own layout names, so names cannot be compared. */
+export function expandLayouts(text: readonly string[]): string[] {
   const found = new Map<string, string>();
   text.forEach((line) => {
     const [, letter, layout] = LAYOUT.exec(line) ?? [];
@@ -51,8 +55,8 @@ export function spelledOut(text: readonly string[]): string[] {
 }
 
 /**
- * Compares two listings. With op ids, which hold through the passes of one compilation; or `byText`, for two versions or two kernels:
- * their names of values (`%12`) mean nothing to each other, so lines are compared up to a renaming that fits them all.
+ * Compares two listings. By default it matches op ids, which are valid within one compilation. `byText` compares two versions or two
+ * kernels: it matches lines up to one consistent renaming of their values (`%12`).
  */
 export function difference(a: Listing, b: Listing, byText = false): Difference {
   const one = split(a);
@@ -65,30 +69,30 @@ export function difference(a: Listing, b: Listing, byText = false): Difference {
     removed: new Set(),
   };
   if (byText) {
-    const { same, renamed } = alike(one.text, two.text);
-    const whole = gaps(same, one.text.length, two.text.length, renamed);
-    const pairs = whole.flatMap((hunk) => resembling(one.text, two.text, hunk));
-    found.hunks = whole.flatMap((hunk) => cut(hunk, new Map([...renamed, ...pairs])));
+    const { same, renamed } = matchUpToRenaming(one.text, two.text);
+    const whole = hunksBetween(same, one.text.length, two.text.length, renamed);
+    const pairs = whole.flatMap((hunk) => pairSimilarLines(one.text, two.text, hunk));
+    found.hunks = whole.flatMap((hunk) => splitAtPairs(hunk, new Map([...renamed, ...pairs])));
     return found;
   }
-  one.text = spelledOut(one.text);
-  two.text = spelledOut(two.text);
-  const pairs = anchors(one, two, found);
+  one.text = expandLayouts(one.text);
+  two.text = expandLayouts(two.text);
+  const pairs = opPairs(one, two, found);
   let [i, j] = [0, 0];
-  const rows: [number, number][] = []; // lines that are the same
+  const rows: [number, number][] = []; // pairs of equal lines
   for (const [x, y] of [...pairs, [one.text.length, two.text.length] as [number, number]]) {
-    rows.push(...common(one.text, i, x, two.text, j, y));
+    rows.push(...commonSubsequence(one.text, i, x, two.text, j, y));
     if (x < one.text.length && one.text[x] === two.text[y]) {
       rows.push([x, y]);
     }
     [i, j] = [x + 1, y + 1];
   }
-  found.hunks = gaps(rows, one.text.length, two.text.length, pairs);
+  found.hunks = hunksBetween(rows, one.text.length, two.text.length, pairs);
   return found;
 }
 
-/** Pairs of lines that show one op, in an order both sides keep; fills the sets. */
-function anchors(one: Lines, two: Lines, found: Difference): [number, number][] {
+/** Returns pairs of lines that show the same op, in an order that both sides share. Fills the sets of `found`. */
+function opPairs(one: Lines, two: Lines, found: Difference): [number, number][] {
   const where = new Map<number, number>();
   two.op.forEach((op, j) => op >= 0 && !where.has(op) && where.set(op, j));
   const both: [number, number][] = [];
@@ -109,15 +113,15 @@ function anchors(one: Lines, two: Lines, found: Difference): [number, number][] 
     }
   });
   where.forEach((_, op) => !seen.has(op) && found.added.add(op));
-  const kept = increasing(both);
+  const kept = longestIncreasing(both);
   const keep = new Set(kept.map(([i]) => i));
   both.forEach(([i]) => !keep.has(i) && found.moved.add(one.op[i]));
   return kept;
 }
 
-/** The longest run of pairs, sorted by their first parts, whose second parts increase. */
-function increasing(pairs: [number, number][]): [number, number][] {
-  const tails: number[] = []; // index into pairs of the smallest end of a run of each length
+/** Returns the longest subsequence of pairs, sorted by first component, whose second components increase. */
+function longestIncreasing(pairs: [number, number][]): [number, number][] {
+  const tails: number[] = []; // tails[n]: index of the pair with the smallest end of a subsequence of length n + 1
   const before: number[] = [];
   pairs.forEach(([, y], at) => {
     let [low, high] = [0, tails.length];
@@ -141,21 +145,24 @@ function increasing(pairs: [number, number][]): [number, number][] {
 
 const NAME = /%[\w.]+/g;
 
-/** Lines that are the same under one renaming of values, and lines that read the same but do not fit it. */
-function alike(a: string[], b: string[]): { same: [number, number][]; renamed: [number, number][] } {
+/** Matches lines up to a renaming of values. `same` fits one renaming; `renamed` has equal text but does not fit it. */
+function matchUpToRenaming(
+  a: string[],
+  b: string[],
+): { same: [number, number][]; renamed: [number, number][] } {
   const without = (line: string): string => line.replace(NAME, '%');
   const there = new Map<string, string>();
   const back = new Map<string, string>();
   const same: [number, number][] = [];
   const renamed: [number, number][] = [];
-  for (const [i, j] of common(a.map(without), 0, a.length, b.map(without), 0, b.length)) {
+  for (const [i, j] of commonSubsequence(a.map(without), 0, a.length, b.map(without), 0, b.length)) {
     const names = a[i].match(NAME) ?? [];
     const others = b[j].match(NAME) ?? [];
     const fits = names.every(
       (name, k) => (there.get(name) ?? others[k]) === others[k] && (back.get(others[k]) ?? name) === name,
     );
     (fits ? same : renamed).push([i, j]);
-    // A line that does not fit still says what its first name, its result, is called on the other side.
+    // A line that does not fit still maps its result, the first name, to a name on the other side.
     (fits ? names : names.slice(0, 1)).forEach((name, k) => {
       if (!there.has(name) && !back.has(others[k])) {
         there.set(name, others[k]);
@@ -166,21 +173,21 @@ function alike(a: string[], b: string[]): { same: [number, number][]; renamed: [
   return { same, renamed };
 }
 
-const ENOUGH = 0.5; // of the words of two lines are the same: then the one became the other
-const MOST_LINES = 2_000; // pairs of lines looked at in one hunk
+const MIN_SIMILARITY = 0.5; // share of commonSubsequence words above which two lines are paired
+const MAX_LINE_PAIRS = 2_000; // pairs of lines compared in one hunk
 
-/** The lines of a hunk that became each other: those that share most of their words, in an order both sides keep. */
-function resembling(a: string[], b: string[], { fromA, toA, fromB, toB }: Hunk): [number, number][] {
+/** Pairs the lines of a hunk that share most of their words, in an order that both sides share. */
+function pairSimilarLines(a: string[], b: string[], { fromA, toA, fromB, toB }: Hunk): [number, number][] {
   const [n, m] = [toA - fromA, toB - fromB];
-  if (!n || !m || n === m || n * m > MOST_LINES) {
-    return []; // as many lines on both sides stand side by side as they are
+  if (!n || !m || n === m || n * m > MAX_LINE_PAIRS) {
+    return []; // equal numbers of lines are shown side by side without pairing
   }
   const score = Array.from({ length: n }, (_, i) =>
-    Array.from({ length: m }, (_, j) => resemblance(a[fromA + i], b[fromB + j])),
+    Array.from({ length: m }, (_, j) => similarity(a[fromA + i], b[fromB + j])),
   );
   const best = Array.from({ length: n + 1 }, () => new Float64Array(m + 1));
   const paired = (i: number, j: number): number =>
-    score[i][j] > ENOUGH ? score[i][j] + best[i + 1][j + 1] : -1;
+    score[i][j] > MIN_SIMILARITY ? score[i][j] + best[i + 1][j + 1] : -1;
   for (let i = n - 1; i >= 0; i--) {
     for (let j = m - 1; j >= 0; j--) {
       best[i][j] = Math.max(best[i + 1][j], best[i][j + 1], paired(i, j));
@@ -199,8 +206,8 @@ function resembling(a: string[], b: string[], { fromA, toA, fromB, toB }: Hunk):
   return pairs;
 }
 
-/** The share of words that two lines have in common. */
-function resemblance(a: string, b: string): number {
+/** Returns the share of words that two lines have in commonSubsequence. */
+function similarity(a: string, b: string): number {
   const one = a.match(/[%\w.]+/g) ?? [];
   const two = b.match(/[%\w.]+/g) ?? [];
   const left = [...two];
@@ -211,10 +218,10 @@ function resemblance(a: string, b: string): number {
   return one.length + two.length ? (2 * shared.length) / (one.length + two.length) : 0;
 }
 
-const MOST = 4_000_000; // cells of a table of common subsequences; beyond, the gap is one hunk
+const MAX_TABLE_CELLS = 4_000_000; // of the dynamic program; a larger range becomes one hunk
 
-/** The longest common subsequence of two ranges of lines, or of words. */
-export function common(
+/** Returns the longest commonSubsequence subsequence of two ranges of lines or words, as pairs of indices. */
+export function commonSubsequence(
   a: string[],
   i0: number,
   i1: number,
@@ -231,7 +238,7 @@ export function common(
     tail.push([--i1, --j1]);
   }
   const [n, m] = [i1 - i0, j1 - j0];
-  if (n > 0 && m > 0 && n * m <= MOST) {
+  if (n > 0 && m > 0 && n * m <= MAX_TABLE_CELLS) {
     const width = m + 1;
     const length = new Uint32Array((n + 1) * width);
     for (let i = n - 1; i >= 0; i--) {
@@ -255,22 +262,22 @@ export function common(
   return [...rows, ...tail.reverse()];
 }
 
-/** The stretches between lines that are the same; an aligned pair that differs is a hunk of its own kind, joined with its neighbours. */
-function gaps(rows: [number, number][], n: number, m: number, aligned: [number, number][]): Hunk[] {
+/** Returns the hunks between equal lines, split at aligned pairs of lines that differ. */
+function hunksBetween(rows: [number, number][], n: number, m: number, aligned: [number, number][]): Hunk[] {
   const hunks: Hunk[] = [];
   const starts = new Map(aligned);
   let [i, j] = [0, 0];
   for (const [x, y] of [...rows, [n, m] as [number, number]]) {
     if (x > i || y > j) {
-      hunks.push(...cut({ fromA: i, toA: x, fromB: j, toB: y }, starts));
+      hunks.push(...splitAtPairs({ fromA: i, toA: x, fromB: j, toB: y }, starts));
     }
     [i, j] = [x + 1, y + 1];
   }
   return hunks;
 }
 
-/** A stretch cut before and behind each aligned pair in it, so that the two lines of one op stand side by side. */
-function cut(hunk: Hunk, aligned: Map<number, number>): Hunk[] {
+/** Splits a hunk before and after each aligned pair, so that the two lines of an op are side by side. */
+function splitAtPairs(hunk: Hunk, aligned: Map<number, number>): Hunk[] {
   const parts: Hunk[] = [];
   let { fromA, fromB } = hunk;
   for (let i = hunk.fromA; i < hunk.toA; i++) {

@@ -1,8 +1,8 @@
 /**
- * A card in an element: its head, and its views as tabs. The one entry of the core; whoever embeds it gives a Host.
+ * The entry point of the core: it mounts a card, which is a header and a tab for each view. The embedding application passes a Host.
  *
- * The views are mounted when their tab is first opened and live until the card is disposed. Keys without a modifier stay inside the
- * card (in a notebook `b` would insert a cell), but for Escape and Tab, which lead out of it.
+ * A view is mounted when the user first opens its tab, and lives until the card is disposed. The card keeps keys without a modifier,
+ * because in a notebook `b` would insert a cell. Escape and Tab leave the card.
  */
 
 import { h } from './dom';
@@ -11,22 +11,25 @@ import type { Document } from './schema';
 import { Store } from './store';
 import { tabs } from './tabs';
 import { VIEWS } from './views';
-import { completed } from './whole';
+import { fetchDeferred } from './deferred';
 import type { Mounted, ViewSpec } from './views/spec';
 
+/** A mounted card. */
 export interface Card {
+  /** Shows another document. */
   update(doc: Document): void;
-  /** Other surroundings: the kernel has gone, or has come. */
+  /** Changes the host, for example when the kernel stops or starts. */
   connect(host: Host): void;
   dispose(): void;
 }
 
+/** Mounts a card in an element. */
 export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   const store = new Store(doc, host);
   const mounted = new Map<string, Mounted>();
   const root = h('section.bnb-card', { 'aria-label': `blocknb: ${doc.kernel}` });
   const head = h('header.bnb-head');
-  const shown = viewsOf(store);
+  const shown = availableViews(store);
   const bar = tabs(
     'Views of the kernel',
     shown.map((view) => ({
@@ -51,7 +54,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
       view.update(change);
     }
   });
-  const rest = completed(store);
+  const stopDeferred = fetchDeferred(store);
   root.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) {
       return;
@@ -76,7 +79,7 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
     connect: (next) => store.connect(next),
     dispose() {
       stop();
-      rest();
+      stopDeferred();
       mounted.forEach((view) => view.dispose?.());
       store.dispose();
       root.remove();
@@ -84,29 +87,29 @@ export function mount(element: HTMLElement, doc: Document, host: Host): Card {
   };
 }
 
-/** The views of a document: all for a compiled kernel, those that have something to show for anything else. */
-function viewsOf(store: Store): readonly ViewSpec[] {
+/** Returns the views of a document: all views for a compiled kernel, and the nonempty ones for any other document. */
+function availableViews(store: Store): readonly ViewSpec[] {
   const { doc } = store;
   return doc.kind === 'compile' ? VIEWS : VIEWS.filter((view) => view.empty(doc, store) === null);
 }
 
-/** The view to begin with: what the document asks for, by the key of a view, of a stage or of a level of code. */
+/** Returns the view to open first. The document can name it by the key of a view, of a stage or of a level of code. */
 function firstTab(doc: Document, shown: readonly ViewSpec[]): string {
-  const asked = doc.show?.[0];
+  const requested = doc.show?.[0];
   const stages = doc.views.flatMap((view) => view.stages ?? []);
-  if (asked && shown.some((view) => view.key === asked)) {
-    return asked;
+  if (requested && shown.some((view) => view.key === requested)) {
+    return requested;
   }
-  return asked && stages.some((stage) => stage.name === asked) ? 'passes' : shown[0].key;
+  return requested && stages.some((stage) => stage.name === requested) ? 'passes' : shown[0].key;
 }
 
 const KEYS: readonly [string, string][] = [
-  ['← →', 'another tab, when a tab is focused'],
-  ['Tab', 'the next control'],
+  ['← →', 'next or previous tab (when a tab has the focus)'],
+  ['Tab', 'next control'],
   ['/', 'search in a listing'],
-  ['n p', 'the next and the previous difference, in a comparison'],
+  ['n p', 'next or previous difference (in a comparison)'],
   ['Escape', 'back to the cell'],
-  ['?', 'show and hide this'],
+  ['?', 'show or hide this list'],
 ];
 
 function paintKeys(list: HTMLElement, view: Mounted | undefined): void {
@@ -120,26 +123,26 @@ function paintKeys(list: HTMLElement, view: Mounted | undefined): void {
 }
 
 const STATES = { live: 'live', disconnected: 'disconnected', saved: 'saved' } as const;
-const MEANING = {
-  live: 'the kernel answers: everything on this card can be changed',
-  disconnected: 'the kernel is gone: run the cell again for knobs and new measurements',
-  saved: 'no kernel: what was saved can be explored',
+const STATE_TOOLTIPS = {
+  live: 'Connected to a kernel. Knobs and new measurements are available.',
+  disconnected: 'The kernel has stopped. Run the cell again to use knobs and to measure.',
+  saved: 'Saved output, without a kernel.',
 } as const;
 
-/** A text in which backquotes mark code; an odd one is left as it is. */
-function marked(text: string): (string | Node)[] {
+/** Renders text between backquotes as code. Returns the text unchanged if a backquote is unmatched. */
+function renderBackquotes(text: string): (string | Node)[] {
   const parts = text.split('`');
   return parts.length % 2 ? parts.map((part, i) => (i % 2 ? h('code', {}, part) : part)) : [text];
 }
 
-const STALE =
-  'No cell of this notebook holds the text that this card was made from: its lines are linked again when the cell is run.';
+const STALE_TOOLTIP =
+  'No cell of this notebook contains the source of this card, so its lines are not linked. Run the cell again.';
 
 function paintHead(head: HTMLElement, store: Store): void {
   const { doc, host } = store;
   const state = h(
     'span.bnb-state',
-    { 'data-state': host.state, title: MEANING[host.state] },
+    { 'data-state': host.state, title: STATE_TOOLTIPS[host.state] },
     STATES[host.state],
   );
   const targets = h('span.bnb-targets', { role: 'group', 'aria-label': 'Target' });
@@ -149,15 +152,15 @@ function paintHead(head: HTMLElement, store: Store): void {
       { type: 'button', 'aria-pressed': String(i === store.view), title: view.place },
       view.label,
     );
-    choose.addEventListener('click', () => store.look(i));
+    choose.addEventListener('click', () => store.selectView(i));
     targets.append(choose);
   });
   const facts = h('dl.bnb-facts');
   for (const [label, text] of doc.facts) {
-    facts.append(h('dt', {}, label), h('dd', {}, ...marked(text)));
+    facts.append(h('dt', {}, label), h('dd', {}, ...renderBackquotes(text)));
   }
   const stale =
-    host.cell === 'changed' ? h('span.bnb-stale', { title: STALE }, '△ the cell has changed since') : null;
+    host.cell === 'changed' ? h('span.bnb-stale', { title: STALE_TOOLTIP }, '△ the cell has changed') : null;
   const title = h('div.bnb-title', {}, h('strong', {}, doc.kernel), targets, stale, state);
   title.append(h('span.bnb-hint', {}, 'press ? for keys'));
   head.replaceChildren(title, facts);

@@ -1,19 +1,20 @@
 /**
- * The document a card is made from, as the kernel writes it (blocknb/notebook/document.py), and how its blobs are read.
+ * The document of a card, as the kernel writes it (blocknb/notebook/document.py), and the decoder of its blobs.
  *
- * Texts are stored once under the hash of their content, gzipped and in base64, some as the difference to another; everything else
- * refers to that hash. Optional parts are absent when there is nothing to show, and their view then says why.
+ * The document stores each text once, under the hash of its content, compressed by gzip and encoded in base64. Some texts are stored
+ * as a difference to another one. Optional parts are absent when there is nothing to show, and their view says why.
  */
 
-/** The newest schema this code reads. */
+/** The newest schema that this code reads. */
 export const SCHEMA = 3;
 
 /** The document's MIME type. */
 export const MIME = 'application/vnd.blocknb.v1+json';
 
+/** The kinds of notes, as in the remarks of LLVM. */
 export type NoteKind = 'info' | 'missed' | 'warning';
 
-/** One decision of a pass. `op` is -1 and `line` null where it concerns the whole kernel. */
+/** A decision of a pass. `op` is -1 and `line` is null if it concerns the whole kernel. */
 export interface Note {
   text: string;
   kind: NoteKind;
@@ -21,7 +22,7 @@ export interface Note {
   line: number | null;
 }
 
-/** One pass. `text` is a blob's hash, null when it was left out; `made`... say what it did to each op, by id. */
+/** A pass and the IR after it. `text` is the hash of a blob, or null if the document omits it. */
 export interface Stage {
   name: string;
   title: string;
@@ -34,22 +35,26 @@ export interface Stage {
   delta: number;
   text: string | null;
   notes: Note[];
+  /** Ids of the ops that the pass created. */
   made: number[];
+  /** Ids of the ops that the pass moved. */
   moved: number[];
+  /** Ids of the ops whose type the pass changed. */
   retyped: number[];
-  /** Ops of the stage before that are gone. */
+  /** Ids of the ops that the pass deleted. */
   deleted: number[];
-  /** New op -> the ops it replaces or copies. */
+  /** Maps a new op to the ops that it replaces or copies. */
   origin: Record<string, number[]>;
 }
 
-/** A text with, for each of its lines, the source line it came from (0: none) and, for IR, the id of its op (-1: none). */
+/** A text with the source line of each of its lines (0: none) and, for IR, the id of its op (-1: none). */
 export interface Listing {
   text: string;
   lines: number[];
   ops?: number[];
 }
 
+/** The occupancy of a multiprocessor (SM), its limit, and changes that would raise it. */
 export interface Occupancy {
   blocks_per_sm: number;
   warps_per_sm: number;
@@ -59,7 +64,7 @@ export interface Occupancy {
   advice: string[];
 }
 
-/** Per thread (registers, spills, stack) and per program (shared memory, threads); null where nobody knows. */
+/** Resources per thread (registers, spills, stack) and per CTA (shared memory, threads). Unknown values are null. */
 export interface Resources {
   registers: number | null;
   spill_bytes: number | null;
@@ -69,9 +74,10 @@ export interface Resources {
   occupancy?: Occupancy | null;
 }
 
+/** The levels of code below the IR. */
 export type CodeKey = 'llvm' | 'ptx' | 'sass' | 'assembly';
 
-/** One target. `role` says whether it ran, was only compiled, or was compiled to be read; `error` why there is nothing else. */
+/** One target. `role`: the code ran, was compiled only, or was compiled to be viewed. `error`: why the other fields are missing. */
 export interface View {
   role: 'ran' | 'compiled' | 'view';
   label: string;
@@ -83,7 +89,7 @@ export interface View {
   options?: Record<string, string>;
   stages?: Stage[];
   code?: Partial<Record<CodeKey, string>>;
-  /** Levels of code that a live kernel makes when it is asked for the whole document. */
+  /** Levels of code that are not in the document yet. A live kernel generates them on request. */
   later?: CodeKey[];
   resources?: Resources;
   warnings?: string[];
@@ -91,7 +97,7 @@ export interface View {
   from_cache?: boolean;
 }
 
-/** The kernel's own text; its lines are numbered as in the cell, from `first_line`. */
+/** The source of the kernel. Its lines are numbered as in the cell, starting with `first_line`. */
 export interface Source {
   file: string;
   first_line: number;
@@ -99,11 +105,13 @@ export interface Source {
   hash: string;
 }
 
+/** A rate of data or arithmetic, such as 4200 GB/s. */
 export interface Rate {
   value: number;
   unit: string;
 }
 
+/** The launches of one specialization of a kernel, and their times. */
 export interface Launch {
   target: string;
   device: number;
@@ -116,29 +124,29 @@ export interface Launch {
   constants: Record<string, string>;
 }
 
-/** A constant that can be turned: its value and those to choose from. */
+/** A constant that the user can change: its value and the available choices. */
 export interface Knob {
   name: string;
   value: number | boolean;
   choices: (number | boolean)[];
 }
 
-/** A number that somebody named, or (`named` false) that the compiler chose. */
-export interface Asked extends Omit<Knob, 'name'> {
+/** The knob of a compiler option. If `named` is false, the compiler chose the value. */
+export interface OptionKnob extends Omit<Knob, 'name'> {
   named?: boolean;
 }
 
-/** What can be turned; `runs` false: a turn compiles and does not launch, and `why` says why. */
+/** All knobs of a kernel. If `runs` is false, a change compiles the kernel without a launch, and `why` gives the reason. */
 export interface Knobs {
   constants: Knob[];
-  num_warps: Asked;
-  num_stages: Asked;
+  num_warps: OptionKnob;
+  num_stages: OptionKnob;
   passes: { name: string; on: boolean }[];
   runs: boolean;
   why: string;
 }
 
-/** One limit of a device, as measured; `low` and `high` are the quarter points, `how` says by what. */
+/** A measured limit of a device. `low` and `high` are the quartiles; `how` names the benchmark. */
 export interface Ceiling {
   name: string;
   unit: 'GB/s' | 'TFLOP/s';
@@ -148,9 +156,10 @@ export interface Ceiling {
   how: string;
 }
 
+/** What a point of the roofline stands for. */
 export type PointKind = 'kernel' | 'version' | 'baseline';
 
-/** A launch on a roofline. `bytes` are unique; null where the data decide. `percent` is of the ceiling named by `roof`. */
+/** A launch on a roofline. `bytes` counts unique bytes, or is null if it depends on data. `percent` refers to the ceiling `roof`. */
 export interface RooflinePoint {
   label: string;
   kind: PointKind;
@@ -166,6 +175,7 @@ export interface RooflinePoint {
   about?: string;
 }
 
+/** The roofline of a device: ceilings and measured launches. */
 export interface Roofline {
   device: string;
   measured: string;
@@ -174,7 +184,7 @@ export interface Roofline {
   note?: string;
 }
 
-/** One line of a sweep: a number for each value, null where none was measured. */
+/** One series of a sweep, with a number per value, or null if it was not measured. */
 export interface SweepSeries {
   label: string;
   kind: 'kernel' | 'baseline';
@@ -183,6 +193,7 @@ export interface SweepSeries {
   high: (number | null)[];
 }
 
+/** Measurements of a kernel and its baselines over the values of one parameter. */
 export interface Sweep {
   axis: string;
   values: (number | string | boolean)[];
@@ -192,22 +203,22 @@ export interface Sweep {
   notes?: string[];
 }
 
-/** What a turn asks for; null: as the compiler chooses. */
-export interface Turn {
+/** The settings that the knobs request. The compiler chooses an option that is null. */
+export interface KnobSettings {
   constants: Record<string, number | boolean>;
   num_warps: number | null;
   num_stages: number | null;
   without: string[];
 }
 
-/** The stages of one target of a version; `text` is null where the document had no room. */
+/** The stages of one target of a version. `text` is null if the document omits it. */
 export interface VersionView {
   target: string;
   label: string;
   stages: { name: string; text: string | null }[];
 }
 
-/** One source text of a kernel, with the numbers of its newest measurement. `ok`: what the last check said, null without one. */
+/** A source version of a kernel, with its latest measurement. `ok` is the result of the last check, or null. */
 export interface Version {
   version: string;
   number: number;
@@ -224,26 +235,28 @@ export interface Version {
   shared_bytes: number | null;
   spill_bytes: number | null;
   ok: boolean | null;
-  /** Absent for the version that the card itself shows. */
+  /** Absent for the version of this card. */
   views?: VersionView[];
 }
 
+/** One side of a comparison. */
 export interface DiffSide {
   label: string;
-  /** Of the kernel's source; none where it is that of another kernel. */
+  /** The version of the kernel. Absent for another kernel. */
   version?: string;
   language: 'ir' | 'python';
   first_line: number;
   text: string | null;
 }
 
-/** Two texts to begin with: what `%blockdiff` was asked for. `by_op`: two passes of one compilation. */
+/** The two texts of a `%blockdiff`. `by_op`: both are passes of the same compilation. */
 export interface Diff {
   a: DiffSide;
   b: DiffSide;
   by_op: boolean;
 }
 
+/** One row of a benchmark. */
 export interface BenchRow {
   label: string;
   kind: 'kernel' | 'without' | 'baseline';
@@ -253,30 +266,30 @@ export interface BenchRow {
   error?: string;
 }
 
-/** Things timed in turns: medians and quartiles. */
+/** An interleaved benchmark: medians and quartiles. */
 export interface Bench {
   unit: string;
   rounds: number;
   rows: BenchRow[];
 }
 
-/** The tiles of the view with that index, packed (core/tiles.ts has what is in there); or why there are none. */
+/** The packed tiles of the view with this index (see core/tiles.ts), or the reason why there are none. */
 export interface TilesPart {
   view?: number;
   packed?: string;
   why?: string;
 }
 
-/** What is under way when on the view with that index, packed (views/timeline.ts has what is in there); or why there is nothing. */
+/** The packed timeline of the view with this index (see views/timeline.ts), or the reason why there is none. */
 export type TimelinePart = TilesPart;
 
-/** A whole card. */
+/** The document of a card. */
 export interface Document {
   schema: number;
   kind: string;
   kernel: string;
   version: string;
-  /** The id of the comm that answers for this card while its kernel lives. */
+  /** The id under which a live kernel answers for this card. */
   model?: string | null;
   facts: [string, string][];
   source: Source;
@@ -285,7 +298,7 @@ export interface Document {
   blobs: Record<string, string>;
   left_out: { what: string; bytes: number; call: string }[];
   knobs?: Knobs;
-  /** Keys of what to open first: a view, a stage or a level of code. */
+  /** Keys of the view, stage or level of code to open first. */
   show?: string[];
   history?: { versions: Version[] };
   diff?: Diff;
@@ -296,7 +309,7 @@ export interface Document {
   timeline?: TimelinePart;
 }
 
-/** Whether this code can show a document; otherwise the static view must do. */
+/** Tells whether this code can show a document. If not, the page shows the static HTML. */
 export function readable(doc: unknown): doc is Document {
   const found = doc as Partial<Document> | null;
   return (
@@ -309,29 +322,29 @@ export function readable(doc: unknown): doc is Document {
   );
 }
 
-/** JSON that was gzipped and put in base64. Rejects when it is not that. */
+/** Decodes JSON that was compressed by gzip and encoded in base64. Rejects any other input. */
 export async function inflate(packed: string): Promise<unknown> {
   const bytes = Uint8Array.from(atob(packed), (c) => c.charCodeAt(0));
   const stream = new Response(bytes).body!.pipeThrough(new DecompressionStream('gzip'));
   return JSON.parse(await new Response(stream).text());
 }
 
-/** Lines of a listing's base, from the first up to the other, or lines of its own: see blocknb/notebook/blobs.py. */
-type Part = [number, number] | Required<Listing>;
+/** A range of lines of the base listing, or new lines (see blocknb/notebook/blobs.py). */
+type DeltaPart = [number, number] | Required<Listing>;
 
-/** A blob's content; `base` reads that of another blob, which this one may be the difference to. Rejects when it is not what is packed. */
+/** Decodes a blob. A blob can be a difference to another one, which `base` reads. Rejects malformed input. */
 export async function unpack(
   packed: string,
   base: (hash: string) => Promise<Listing | null>,
 ): Promise<Listing> {
   const [content, hash] = packed.split(' ');
   const found = await inflate(content);
-  return hash ? joined(found as Part[], await base(hash)) : (found as Listing);
+  return hash ? applyDelta(found as DeltaPart[], await base(hash)) : (found as Listing);
 }
 
-function joined(parts: Part[], base: Listing | null): Listing {
+function applyDelta(parts: DeltaPart[], base: Listing | null): Listing {
   if (!base?.ops) {
-    throw new Error('The listing that this one is the difference to is missing.');
+    throw new Error('The base listing of this difference is missing.');
   }
   const { text, lines, ops } = base;
   const texts = text.split('\n');

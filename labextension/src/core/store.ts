@@ -1,28 +1,31 @@
 /**
- * What the views of one card share: the document, what is selected in it, and the listings read so far.
+ * The state that the views of one card share: the document, the selection, and the decoded listings.
  *
- * A selection is a source line, or an op, or both; whoever shows lines lights up those that belong to it. Views listen and are told
- * what changed; they never talk to each other.
+ * A selection is a source line, an op, or both. Every view highlights the lines of the selection. Views subscribe to the store and do
+ * not know each other.
  */
 
 import type { Host } from './host';
 import type { Document, Listing, Stage, View } from './schema';
 import { unpack } from './schema';
 
-/** `lines` are source lines of the cell; `op` an op's id; `from` the view where it was chosen, so that it does not scroll itself. */
+/** `lines`: source lines of the cell. `op`: the id of an op. `from`: the view where the user selected it, which does not scroll. */
 export interface Selection {
   lines: readonly number[];
   op: number | null;
   from: string;
 }
 
+/** The kinds of changes that the store reports. */
 export type Change = 'document' | 'selection' | 'view' | 'host';
 
+/** The shared state of one card. */
 export class Store {
-  /** Index of the target looked at. */
+  /** Index of the selected target. */
   view = 0;
-  /** What the pointer is on, and what stays lit when it has left. */
+  /** The selection under the pointer. */
   hovered: Selection | null = null;
+  /** The selection that stays when the pointer leaves. */
   pinned: Selection | null = null;
 
   private readonly listeners = new Set<(change: Change) => void>();
@@ -34,10 +37,10 @@ export class Store {
     public host: Host,
   ) {
     this.view = firstView(doc);
-    this.listen();
+    this.watchSource();
   }
 
-  /** The target looked at. A document that compiles nothing has none, and then this is empty. */
+  /** The selected target. It is empty if the document has no compiled code. */
   get current(): View {
     return this.doc.views[this.view] ?? { role: 'view', label: '', place: '' };
   }
@@ -46,7 +49,7 @@ export class Store {
     return this.current.stages ?? [];
   }
 
-  /** What is lit: where the pointer is, else what was pinned. */
+  /** The highlighted selection: the hovered one, otherwise the pinned one. */
   get selection(): Selection | null {
     return this.hovered ?? this.pinned;
   }
@@ -58,40 +61,40 @@ export class Store {
 
   hover(selection: Selection | null): void {
     this.hovered = selection;
-    this.lit();
+    this.selectionChanged();
   }
 
   pin(selection: Selection | null): void {
     this.pinned = selection;
     this.hovered = null;
-    this.lit();
+    this.selectionChanged();
   }
 
-  look(view: number): void {
+  selectView(view: number): void {
     if (view !== this.view && this.doc.views[view]) {
       this.view = view;
-      this.tell('view');
+      this.notify('view');
     }
   }
 
-  /** A new document in the place of the old one: a recompile, or a reload. The target looked at stays if it is still there. */
+  /** Replaces the document after a recompilation or a reload. Keeps the selected target if the new document has it. */
   update(doc: Document): void {
     const target = this.current?.target;
     this.doc = doc;
     const same = doc.views.findIndex((v) => v.target === target);
     this.view = same >= 0 ? same : firstView(doc);
     this.hovered = null;
-    this.tell('document');
+    this.notify('document');
   }
 
   connect(host: Host): void {
     this.stopSource?.();
     this.host = host;
-    this.listen();
-    this.tell('host');
+    this.watchSource();
+    this.notify('host');
   }
 
-  /** The listing of a blob; null when neither the document nor the kernel has it. */
+  /** Returns the listing of a blob, or null if neither the document nor the kernel has it. */
   listing(hash: string | null | undefined): Promise<Listing | null> {
     if (!hash) {
       return Promise.resolve(null);
@@ -113,31 +116,31 @@ export class Store {
 
   dispose(): void {
     this.stopSource?.();
-    this.host.linkSource?.(null);
+    this.host.highlightSource?.(null);
     this.listeners.clear();
   }
 
-  private listen(): void {
+  private watchSource(): void {
     this.stopSource = this.host.onSourceLine?.((line) => {
       this.hovered = line === null ? null : { lines: [line], op: null, from: 'source' };
-      this.tell('selection');
+      this.notify('selection');
     });
   }
 
-  private lit(): void {
+  private selectionChanged(): void {
     const lines = this.selection?.lines;
-    this.host.linkSource?.(lines?.length ? lines : null);
-    this.tell('selection');
+    this.host.highlightSource?.(lines?.length ? lines : null);
+    this.notify('selection');
   }
 
-  private tell(change: Change): void {
+  private notify(change: Change): void {
     for (const listener of [...this.listeners]) {
       listener(change);
     }
   }
 }
 
-/** The view to begin with: the first that has IR of a GPU, else the first that was compiled at all. */
+/** Returns the first view with GPU code, otherwise the first compiled one. */
 function firstView(doc: Document): number {
   const gpu = doc.views.findIndex((v) => v.code?.ptx !== undefined || v.target?.startsWith('sm_'));
   return Math.max(0, gpu >= 0 ? gpu : doc.views.findIndex((v) => v.stages));

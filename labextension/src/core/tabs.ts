@@ -1,21 +1,25 @@
-/** A list of tabs as WAI-ARIA describes it: arrows move, one tab stop, panels made when first opened. */
+/** A tab list after the WAI-ARIA pattern: the arrow keys move, it is one tab stop, and a panel is created when first opened. */
 
 import { h, uniqueId } from './dom';
 
+/** One tab. */
 export interface Tab {
   key: string;
   title: string;
-  /** Why the panel would be empty; its tab is shown, and the panel says this. */
+  /** Why the panel is empty, or null. An empty panel shows this text. */
   empty: string | null;
+  /** Fills the panel. */
   open(panel: HTMLElement): void;
 }
 
+/** A mounted tab list. */
 export interface Tabs {
   element: HTMLElement;
   show(key: string): void;
   readonly active: string;
 }
 
+/** Creates a tab list. */
 export function tabs(label: string, list: readonly Tab[], onShow: (key: string) => void = () => {}): Tabs {
   const bar = h('div.bnb-tabs', { role: 'tablist', 'aria-label': label });
   const element = h('div.bnb-tabbed', {}, bar);

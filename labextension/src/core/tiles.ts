@@ -1,21 +1,23 @@
 /**
- * Who holds and touches which element of a tile, worked out from what the document saves (blocknb/notebook/tiles.py): layouts as basis
- * vectors over XOR, addresses as a start and steps, masks as boxes. An element is its row-major index in the tile.
+ * The model of the Tiles view: which thread holds each element of a tile, and which address it accesses. The document
+ * (blocknb/notebook/tiles.py) stores layouts as basis vectors over XOR (linear layouts), addresses as a base and strides, and masks as
+ * boxes. An element is identified by its row-major index in the tile.
  */
 
 import { size } from './plot/numbers';
 import { inflate, type TilesPart } from './schema';
 
-/** Shape, and the index that each bit of the register, lane and warp number contributes. */
+/** A linear layout: the shape, and the element index that each bit of the register, lane and warp number contributes. */
 export type LayoutRow = [shape: number[], reg: number[], lane: number[], warp: number[]];
 
+/** The shape and strides of an array. */
 export interface ArrayFacts {
   shape: number[];
-  /** In elements; empty where nobody knows them. */
+  /** In elements. Empty if unknown. */
   strides: number[];
 }
 
-/** Conflicts of shared memory, for a warp that moves its whole part of the tile. */
+/** Bank conflicts when a warp accesses its part of a tile in shared memory. */
 export interface SharedFacts {
   basis: number[];
   how: string;
@@ -25,14 +27,14 @@ export interface SharedFacts {
   ways: number;
 }
 
-/** What the copy engine moves: `tile` is one instruction's part, `swizzle` the bytes of a row under a pattern, `basis` the buffer's layout. */
+/** A TMA copy. `tile`: the box of one instruction. `swizzle`: bytes of the swizzle pattern. `basis`: the layout of the buffer. */
 export interface BulkFacts {
   tile: number[];
   swizzle: number;
   basis: number[];
 }
 
-/** An operand of a dot: in registers it has a layout; in shared memory, what one load of it costs a warp. */
+/** An operand of a dot. In registers it has a layout; in shared memory it has the wavefronts of one load per warp. */
 export interface Operand {
   shape: number[];
   dtype: string;
@@ -41,6 +43,7 @@ export interface Operand {
   ideal?: number;
 }
 
+/** An op that accesses memory or multiplies tiles. */
 export interface TileOp {
   op: number;
   line: number;
@@ -49,9 +52,9 @@ export interface TileOp {
   dtype: string;
   bytes: number;
   shape: number[];
-  /** −1: no thread holds the tile. */
+  /** Index of the layout. -1: no thread holds the tile. */
   layout: number;
-  /** Elements that a lane moves in one instruction. */
+  /** Elements per lane and instruction. */
   vector: number;
   kind?: string;
   shared?: SharedFacts;
@@ -59,10 +62,10 @@ export interface TileOp {
   dot?: { instr: string; operands: [Operand, Operand] };
 }
 
-/** requests, sectors, ideal sectors, lines, most and least sectors of a request, most lanes at one address. */
+/** Requests, sectors, ideal sectors, cache lines, most and fewest sectors of a request, most lanes at one address. */
 export type Traffic = [number, number, number, number, number, number, number];
 
-/** What one op touches in one program. Offsets are in elements of the array; no mask given: all are on. */
+/** The access of one op in one program. Offsets are in elements of the array. Without a mask, all elements are active. */
 export interface TileAccess {
   array?: string;
   base?: number;
@@ -72,25 +75,27 @@ export interface TileAccess {
   omitted?: boolean;
   box?: [number, number][];
   bits?: string;
-  /** Of the loop around it; null: depends on data. */
+  /** Iterations of the enclosing loop. null: the number depends on data. */
   trips?: number | null;
   guessed?: boolean;
   traffic?: Traffic;
   why?: string;
 }
 
+/** The array that the programs write, and where each program writes. */
 export interface ProgramMap extends ArrayFacts {
   op: number;
   array: string;
-  /** How far a tile reaches along each axis of the array. */
+  /** The extent of a tile along each axis of the array. */
   extent: number[];
-  /** For each program, in launch order, the offset of its first element. */
+  /** The offset of the first element of each program, in launch order. */
   origins: (number | null)[];
 }
 
+/** The accesses of one launch. */
 export interface Tiles {
   grid: [number, number, number];
-  /** Programs begin in groups of so many columns of the grid; not given: in its own order. */
+  /** Width of the column groups in which programs launch. Absent: the order of the grid. */
   order?: number;
   warps: number;
   arrays: Record<string, ArrayFacts>;
@@ -100,21 +105,22 @@ export interface Tiles {
   layouts: LayoutRow[];
 }
 
+/** Decodes the tiles of a document. */
 export async function unpackTiles(part: TilesPart): Promise<Tiles> {
   return (await inflate(part.packed ?? '')) as Tiles;
 }
 
-/** How many elements a tile of this shape has, or a grid programs. */
+/** Returns the number of elements of a shape. */
 export function elements(shape: readonly number[]): number {
   return shape.reduce((a, b) => a * b, 1);
 }
 
-/** XOR of the bases that the bits of `place` select. */
+/** Returns the XOR of the bases that the bits of `place` select. */
 export function combine(bases: readonly number[], place: number): number {
   return bases.reduce((index, basis, bit) => ((place >> bit) & 1 ? index ^ basis : index), 0);
 }
 
-/** For each element its first place, by warp, lane, register, and how many threads hold it. */
+/** For each element: the first warp, lane and register that hold it, and the number of threads that hold it. */
 export interface Places {
   warp: Int32Array;
   lane: Int32Array;
@@ -122,15 +128,16 @@ export interface Places {
   holders: Int32Array;
 }
 
-const known = new WeakMap<LayoutRow, Places>();
+const cache = new WeakMap<LayoutRow, Places>();
 
+/** Returns the places of all elements under a layout. */
 export function places(layout: LayoutRow): Places {
-  const found = known.get(layout) ?? deal(layout);
-  known.set(layout, found);
+  const found = cache.get(layout) ?? computePlaces(layout);
+  cache.set(layout, found);
   return found;
 }
 
-function deal([shape, reg, lane, warp]: LayoutRow): Places {
+function computePlaces([shape, reg, lane, warp]: LayoutRow): Places {
   const all = elements(shape);
   const found: Places = {
     warp: new Int32Array(all),
@@ -155,7 +162,7 @@ function deal([shape, reg, lane, warp]: LayoutRow): Places {
   return found;
 }
 
-/** The coordinates of an element of a tile. */
+/** Returns the coordinates of an element of a tile. */
 export function unravel(index: number, shape: readonly number[]): number[] {
   const found: number[] = [];
   for (let axis = shape.length - 1; axis >= 0; axis--) {
@@ -165,7 +172,7 @@ export function unravel(index: number, shape: readonly number[]): number[] {
   return found;
 }
 
-/** The element of the array that an element of the tile stands for, counted from where the pointer points; null: not known. */
+/** Returns the offset in the array, relative to the pointer, of an element of the tile. null: unknown. */
 export function offsetOf(access: TileAccess, shape: readonly number[], index: number): number | null {
   if (access.list) {
     return access.list[index];
@@ -180,7 +187,7 @@ export function offsetOf(access: TileAccess, shape: readonly number[], index: nu
   );
 }
 
-/** Whether the mask is on. */
+/** Tells whether the mask of an element is true. */
 export function isOn(access: TileAccess, shape: readonly number[], index: number): boolean {
   if (access.bits !== undefined) {
     return ((parseInt(access.bits.substr((index >> 3) * 2, 2), 16) >> (index & 7)) & 1) === 1;
@@ -189,7 +196,7 @@ export function isOn(access: TileAccess, shape: readonly number[], index: number
   return access.box === undefined || access.box.every(([low, high], a) => at[a] >= low && at[a] < high);
 }
 
-/** The coordinates in an array of the element at an offset; null where its strides do not say. */
+/** Returns the coordinates of the array element at an offset, or null if the strides do not determine them. */
 export function locate(array: ArrayFacts | undefined, offset: number): number[] | null {
   if (!array || array.strides.length !== array.shape.length || offset < 0) {
     return null;
@@ -208,12 +215,12 @@ export function locate(array: ArrayFacts | undefined, offset: number): number[] 
   return left === 0 && found.every((x, axis) => x < Math.max(1, array.shape[axis])) ? found : null;
 }
 
-/** The bank of shared memory that an element's first byte lies in. */
+/** Returns the shared-memory bank of the first byte of an element. */
 export function bankOf(op: TileOp, index: number): number {
   return Math.floor((combine(op.shared?.basis ?? op.bulk?.basis ?? [], index) * op.bytes) / 4) % 32;
 }
 
-/** Which instruction of the copy engine moves an element; 0 where there is one only. */
+/** Returns the index of the TMA instruction (box) that copies an element. */
 export function boxOf(op: TileOp, index: number): number {
   const tile = op.bulk?.tile ?? op.shape;
   const at = unravel(index, op.shape);
@@ -223,7 +230,7 @@ export function boxOf(op: TileOp, index: number): number {
   );
 }
 
-/** For each element the number of its sector of 32 bytes, counted in the order of addresses from 0 on; -1: off or not known. */
+/** Numbers the 32-byte sector of each element, from 0 in the order of addresses. -1: masked off or unknown. */
 export function sectors(op: TileOp, access: TileAccess): Int32Array {
   const all = elements(op.shape);
   const raw: (number | null)[] = [];
@@ -236,44 +243,44 @@ export function sectors(op: TileOp, access: TileAccess): Int32Array {
   return Int32Array.from(raw, (s) => (s === null ? -1 : (rank.get(s) ?? -1)));
 }
 
-// ---- in words ------------------------------------------------------------------------------------------------------------
+// ---- texts ---------------------------------------------------------------------------------------------------------------
 
 const NAMES: Record<string, string> = {
   local_store: 'shared store',
   local_load: 'shared load',
-  copy_async: 'copy to shared',
+  copy_async: 'async copy',
   copy_bulk: 'TMA copy',
   store_bulk: 'TMA store',
   atomic_cas: 'atomic cas',
 };
 
-/** "load x", "atomic add out", "shared store tile". */
+/** Returns the title of an op, such as "load x", "atomic add out" or "shared store tile". */
 export function title(op: TileOp): string {
   const name = NAMES[op.name] ?? (op.kind ? `${op.name} ${op.kind}` : op.name);
   return op.what ? `${name} ${op.what}` : name;
 }
 
-/** The short verdict on an op: what the list shows beside it. */
+/** Returns the short verdict that the list shows next to an op. */
 export function verdict(op: TileOp, access: TileAccess | undefined): string {
   if (op.dot) {
-    return op.dot.instr || 'multiply-adds';
+    return op.dot.instr || 'FMA';
   }
   if (op.shared) {
     return op.shared.ways > 1 ? `${op.shared.ways}-way bank conflict` : 'no bank conflict';
   }
   if (op.bulk) {
-    return access?.why ?? (access ? boxesInWords(op, op.bulk) : 'not reached');
+    return access?.why ?? (access ? describeBoxes(op, op.bulk) : 'not executed');
   }
   if (!access?.traffic) {
-    return access ? (access.why ?? '') : 'not reached';
+    return access ? (access.why ?? '') : 'not executed';
   }
   const [requests, found, ideal] = access.traffic;
   return requests
-    ? `${round(found / requests)} sectors a request, ideal ${round(ideal / requests)}`
+    ? `${round(found / requests)} sectors per request, ideal ${round(ideal / requests)}`
     : 'masked off';
 }
 
-/** What the hardware does for an op, sentence by sentence. */
+/** Describes the hardware's work for an op, one sentence per string. */
 export function sentences(op: TileOp, access: TileAccess | undefined): string[] {
   if (op.dot) {
     return dotSentences(op);
@@ -282,14 +289,14 @@ export function sentences(op: TileOp, access: TileAccess | undefined): string[] 
     return sharedSentences(op, op.shared);
   }
   if (!access) {
-    return ['This program does not reach the op.'];
+    return ['This program does not execute the op.'];
   }
-  const found = access.why ? [`Not known: ${access.why}.`] : [];
+  const found = access.why ? [`Unknown: ${access.why}.`] : [];
   if (op.bulk) {
     return [...found, ...bulkSentences(op, op.bulk, access)];
   }
   if (access.guessed) {
-    found.push('The mask depends on loaded data; it is taken to be on.');
+    found.push('The mask depends on loaded data. The figures assume that it is true.');
   }
   if (access.traffic) {
     found.push(...trafficSentences(op, access.traffic));
@@ -299,35 +306,37 @@ export function sentences(op: TileOp, access: TileAccess | undefined): string[] 
 }
 
 function trafficSentences(op: TileOp, traffic: Traffic): string[] {
-  const [requests, found, ideal, lines, most, least, together] = traffic;
+  const [requests, found, ideal, lines, most, least, lanesPerAddress] = traffic;
   if (!requests) {
-    return ['Every element is masked off: nothing is asked of memory.'];
+    return ['All elements are masked off: the program makes no memory request.'];
   }
   const range = most === least ? '' : ` (${least} to ${most})`;
   const waste =
-    found > ideal ? `${percent(1 - ideal / found)} of what is moved is not asked for` : 'none is wasted';
-  const said = [
-    `${round(found / requests)} sectors a request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
-    `${count(requests, 'request')} of this program touch ${count(found, 'sector')} of 32 bytes (${size(found * 32)}), ${count(lines, 'line')} of 128.`,
+    found > ideal
+      ? `${percent(1 - ideal / found)} of the transferred bytes are unused`
+      : 'all transferred bytes are used';
+  const texts = [
+    `${round(found / requests)} sectors per request${range}, ideal ${round(ideal / requests)}: ${waste}.`,
+    `The program makes ${count(requests, 'request')} for ${count(found, 'sector')} of 32 bytes (${size(found * 32)}) in ${count(lines, 'cache line')} of 128 bytes.`,
     vectorSentence(op),
   ];
-  if (op.name.startsWith('atomic') && together > 1) {
-    said.push(`Up to ${together} lanes of a request update one element, one after another.`);
+  if (op.name.startsWith('atomic') && lanesPerAddress > 1) {
+    texts.push(`Up to ${lanesPerAddress} lanes of a request update the same element, one after another.`);
   }
-  return said;
+  return texts;
 }
 
 function vectorSentence(op: TileOp): string {
   const bits = op.vector * op.bytes * 8;
-  return `Vector width ${op.vector}: a lane moves ${op.vector} × ${op.dtype} (${bits} bits) in one instruction.`;
+  return `Vector width ${op.vector}: each lane accesses ${op.vector} × ${op.dtype} (${bits} bits) per instruction.`;
 }
 
-function pieces(swizzle: number): string {
+function swizzleFormula(swizzle: number): string {
   const rows = 128 / swizzle;
   return `p xor (${rows > 1 ? `⌊r / ${rows}⌋` : 'r'} mod ${swizzle / 16})`;
 }
 
-/** "9 of 64 elements"; '' when all are on. */
+/** Returns, for example, "9 of 64 elements", or '' if no element is masked off. */
 function elementsOff({ shape }: TileOp, access: TileAccess): string {
   const all = elements(shape);
   let off = 0;
@@ -337,13 +346,13 @@ function elementsOff({ shape }: TileOp, access: TileAccess): string {
   return off ? `${off} of ${all} elements` : '';
 }
 
-/** How many instructions of the copy engine move an op's tile. */
+/** Returns the number of TMA instructions that copy the tile of an op. */
 export function boxes({ shape, bulk }: TileOp): number {
   return bulk ? elements(shape) / elements(bulk.tile) : 0;
 }
 
-/** "2 boxes of 128 × 64, 32 KiB". */
-function boxesInWords(op: TileOp, { tile }: BulkFacts): string {
+/** Returns, for example, "2 boxes of 128 × 64, 32 KiB". */
+function describeBoxes(op: TileOp, { tile }: BulkFacts): string {
   const number = boxes(op);
   return `${number} ${number === 1 ? 'box' : 'boxes'} of ${tile.join(' × ')}, ${size(elements(op.shape) * op.bytes)}`;
 }
@@ -351,25 +360,25 @@ function boxesInWords(op: TileOp, { tile }: BulkFacts): string {
 function bulkSentences(op: TileOp, facts: BulkFacts, access: TileAccess): string[] {
   const store = op.name === 'store_bulk';
   const off = elementsOff(op, access);
-  const edge = store ? 'they are not stored' : 'zeros take their place';
+  const edge = store ? 'TMA does not store them' : 'TMA fills them with zeros';
   return [
-    `${store ? 'To' : 'From'} ${op.what} by the copy engine (TMA): ${boxesInWords(op, facts)}; no thread holds it.`,
-    ...(off ? [`${off} lie outside of the array: ${edge}.`] : []),
+    `TMA copies ${store ? 'to' : 'from'} ${op.what}: ${describeBoxes(op, facts)}. No thread holds the tile.`,
+    ...(off ? [`${off} are out of bounds: ${edge}.`] : []),
     facts.swizzle
-      ? `In shared memory under a ${facts.swizzle}-byte swizzle: row r has its 16-byte pieces in the order ${pieces(facts.swizzle)}.`
-      : 'In shared memory as it is, row after row.',
+      ? `Shared memory uses a ${facts.swizzle}-byte swizzle: chunk p (16 bytes) of row r is stored at position ${swizzleFormula(facts.swizzle)}.`
+      : 'Shared memory holds the tile row by row, without a swizzle.',
   ];
 }
 
 function sharedSentences(op: TileOp, facts: SharedFacts): string[] {
   const conflict = facts.ways > 1 ? `${facts.ways}-way bank conflict` : 'No bank conflict';
   const how = facts.how.startsWith('ldmatrix')
-    ? `${count(facts.instructions, facts.how + ' instruction')} a warp.`
-    : `${count(facts.instructions, facts.how + ' instruction')} a warp; ${vectorSentence(op).toLowerCase()}`;
+    ? `${count(facts.instructions, facts.how + ' instruction')} per warp.`
+    : `${count(facts.instructions, facts.how + ' instruction')} per warp. ${vectorSentence(op)}`;
   return [
-    `${conflict}: ${count(facts.wavefronts, 'wavefront')} for a warp’s part of the tile, ideal ${facts.ideal}.`,
+    `${conflict}: ${count(facts.wavefronts, 'wavefront')} per warp, ideal ${facts.ideal}.`,
     how,
-    'The same in every program. 32 banks of 4 bytes; 64-bit accesses go in two halves of a warp, 128-bit ones in four quarters.',
+    'This is the same in all programs. Shared memory has 32 banks of 4 bytes. A 64-bit access takes two half-warps, a 128-bit access four quarter-warps.',
   ];
 }
 
@@ -378,22 +387,22 @@ function dotSentences(op: TileOp): string[] {
   const size = `${a.shape[0]} × ${a.shape[1]} by ${b.shape[0]} × ${b.shape[1]}`;
   const found = [
     op.dot!.instr
-      ? `${size} by ${op.dot!.instr.startsWith('wgmma') ? '' : 'mma.sync '}${op.dot!.instr} on tensor cores.`
-      : `${size} by multiply-adds of each thread: no tensor core.`,
+      ? `${size} with ${op.dot!.instr.startsWith('wgmma') ? '' : 'mma.sync '}${op.dot!.instr} on tensor cores.`
+      : `${size} with FMA instructions, without tensor cores.`,
   ];
   (['left', 'right'] as const).forEach((side, i) => {
     const { wavefronts, ideal } = op.dot!.operands[i];
     if (wavefronts !== undefined && ideal !== undefined) {
       found.push(
-        `The ${side} operand stays in shared memory; one load of it takes ${count(wavefronts, 'wavefront')}, ideal ${ideal}.`,
+        `The ${side} operand stays in shared memory. One load takes ${count(wavefronts, 'wavefront')}, ideal ${ideal}.`,
       );
     }
   });
-  return [...found, 'The same in every program.'];
+  return [...found, 'This is the same in all programs.'];
 }
 
-/** Where in the grid the program stands that begins as that number: x fastest, in groups of `width` columns if given. */
-export function placeOf(number: number, grid: readonly number[], width = grid[0]): number[] {
+/** Returns the program ids of the program with this launch number. x is the fastest axis, within groups of `width` columns. */
+export function programIds(number: number, grid: readonly number[], width = grid[0]): number[] {
   const [across, down] = grid;
   const inside = number % (across * down);
   const first = Math.floor(inside / (width * down)) * width;
@@ -402,10 +411,10 @@ export function placeOf(number: number, grid: readonly number[], width = grid[0]
   return [first + (within % columns), Math.floor(within / columns), Math.floor(number / (across * down))];
 }
 
-/** "program 5 of 64", with its ids where the grid has more than one axis. */
+/** Returns, for example, "program 5 of 64", followed by the program ids if the grid has several axes. */
 export function programName(number: number, grid: readonly number[], width?: number): string {
   const total = elements(grid);
-  const ids = placeOf(number, grid, width);
+  const ids = programIds(number, grid, width);
   const rank = grid[2] > 1 ? 3 : grid[1] > 1 ? 2 : 1;
   return `program ${number} of ${total}${rank > 1 ? ` (${ids.slice(0, rank).join(', ')})` : ''}`;
 }

@@ -1,6 +1,6 @@
 /**
- * Answers `core/hello` on every kernel that a notebook uses: the comm target is registered on the connection, again
- * when the notebook moves to another kernel, and the answer goes out the moment the kernel opens the comm.
+ * Answers the handshake of `core/hello` for every kernel of a notebook. It registers the comm target on the connection, also when the
+ * notebook changes its kernel.
  */
 
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
@@ -8,27 +8,27 @@ import type { Kernel } from '@jupyterlab/services';
 
 import { announce, HELLO_TARGET } from '../core/hello';
 
-function answerOn(kernel: Kernel.IKernelConnection): void {
+function registerTarget(kernel: Kernel.IKernelConnection): void {
   kernel.registerCommTarget(HELLO_TARGET, (comm) => {
     void comm.send({ ...announce() });
   });
 }
 
-function follow(panel: NotebookPanel): void {
+function watchNotebook(panel: NotebookPanel): void {
   const context = panel.sessionContext;
   context.kernelChanged.connect((_, change) => {
     if (change.newValue) {
-      answerOn(change.newValue);
+      registerTarget(change.newValue);
     }
   });
   const kernel = context.session?.kernel;
   if (kernel) {
-    answerOn(kernel);
+    registerTarget(kernel);
   }
 }
 
-/** Answers for the notebooks that are open and for those that come. */
+/** Answers the handshake in all open and future notebooks. */
 export function answerHello(tracker: INotebookTracker): void {
-  tracker.forEach(follow);
-  tracker.widgetAdded.connect((_, panel) => follow(panel));
+  tracker.forEach(watchNotebook);
+  tracker.widgetAdded.connect((_, panel) => watchNotebook(panel));
 }

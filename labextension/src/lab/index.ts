@@ -1,6 +1,6 @@
 /**
- * The plugins that JupyterLab and Notebook load. They wire, and do nothing else: what can be tested without Jupyter lives in
- * `core/`.
+ * The plugins for JupyterLab and Notebook. They only connect `core/` to the application. Code that needs no Jupyter is in `core/`,
+ * where tests can run it.
  */
 
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
@@ -16,30 +16,30 @@ import { CardRenderer } from './renderer';
 
 const hello: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:hello',
-  description: `blocknb ${VERSION}: tells each kernel that the extension is loaded`,
+  description: `Announces blocknb ${VERSION} to each kernel`,
   autoStart: true,
   requires: [INotebookTracker],
   activate: (_, tracker: INotebookTracker) => answerHello(tracker),
 };
 
 /**
- * Plain keys belong to the card that has the focus. JupyterLab's commands hear of a key after the card, which keeps it; Notebook's hear
- * of it before, on its way down, and leave it alone where this attribute stands.
+ * Keeps keys without a modifier in the focused card. In JupyterLab the card stops them before the application's shortcuts run. In
+ * Notebook the shortcuts run first, in the capture phase, and skip elements with this attribute.
  */
 function keepPlainKeys(event: KeyboardEvent): void {
-  const leads =
+  const leavesCard =
     event.ctrlKey || event.metaKey || event.altKey || event.key === 'Escape' || event.key === 'Tab';
   if (event.target instanceof Element && event.target.closest('.bnb-card')) {
-    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leads);
+    event.target.toggleAttribute('data-lm-suppress-shortcuts', !leavesCard);
   }
 }
 
-/** Before every other renderer of the bundle; text/html stands at 50. */
+/** The rank is lower than that of all other renderers of the output; text/html has 50. */
 const RANK = 20;
 
 const card: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:card',
-  description: 'Shows the cards of kernels',
+  description: 'Renders kernel cards',
   autoStart: true,
   requires: [INotebookTracker, IRenderMimeRegistry],
   activate: (_: JupyterFrontEnd, tracker: INotebookTracker, rendermime: IRenderMimeRegistry) => {
@@ -53,7 +53,7 @@ const card: JupyterFrontEndPlugin<void> = {
 
 const link: JupyterFrontEndPlugin<void> = {
   id: 'blocknb:link',
-  description: 'Links the lines of input cells with the code made from them',
+  description: 'Links the lines of input cells with the generated code',
   autoStart: true,
   requires: [IEditorExtensionRegistry],
   activate: (_: JupyterFrontEnd, registry: IEditorExtensionRegistry) => {

@@ -1,8 +1,8 @@
 /**
- * The input cell, linked: an extension of every editor that can light up lines and tells which line the pointer or the cursor is on.
+ * Links input cells and cards. An editor extension highlights lines of a cell and reports the line under the pointer or cursor.
  *
- * Lines are those of the cell. A card asks for the cell that holds its kernel's text exactly where the kernel was compiled from; when
- * the text has been edited since, there is none, and the links rest.
+ * A card is linked to the cell that contains its kernel's source at the same lines. After an edit of that source there is no such
+ * cell, and the card has no link.
  */
 
 import type { Cell } from '@jupyterlab/cells';
@@ -15,16 +15,16 @@ import type { Source } from '../core/schema';
 
 type Listener = (line: number | null) => void;
 
-const light = StateEffect.define<readonly number[]>();
-const mark = Decoration.line({ class: 'bnb-source-lit' });
+const setHighlight = StateEffect.define<readonly number[]>();
+const mark = Decoration.line({ class: 'bnb-source-highlight' });
 const listeners = new WeakMap<EditorView, Set<Listener>>();
 
-const lit = StateField.define<DecorationSet>({
+const highlightField = StateField.define<DecorationSet>({
   create: () => Decoration.none,
   update(value, transaction) {
     let next = transaction.docChanged ? Decoration.none : value;
     for (const effect of transaction.effects) {
-      if (effect.is(light)) {
+      if (effect.is(setHighlight)) {
         const doc = transaction.newDoc;
         const ranges: Range<Decoration>[] = effect.value
           .filter((line) => line >= 1 && line <= doc.lines)
@@ -37,48 +37,48 @@ const lit = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-function tell(editor: EditorView, line: number | null): void {
+function notify(editor: EditorView, line: number | null): void {
   listeners.get(editor)?.forEach((listener) => listener(line));
 }
 
-/** What every editor gets. It does nothing until a card listens. */
+/** The extension of all editors. It does nothing until a card registers a listener. */
 export const linkExtension: Extension = [
-  lit,
+  highlightField,
   EditorView.domEventHandlers({
     mousemove(event, editor) {
       if (listeners.has(editor)) {
         const position = editor.posAtCoords({ x: event.clientX, y: event.clientY });
-        tell(editor, position === null ? null : editor.state.doc.lineAt(position).number);
+        notify(editor, position === null ? null : editor.state.doc.lineAt(position).number);
       }
     },
-    mouseleave: (_, editor) => tell(editor, null),
+    mouseleave: (_, editor) => notify(editor, null),
   }),
   EditorView.updateListener.of((update) => {
     if (update.selectionSet && update.view.hasFocus) {
-      tell(update.view, update.state.doc.lineAt(update.state.selection.main.head).number);
+      notify(update.view, update.state.doc.lineAt(update.state.selection.main.head).number);
     }
   }),
 ];
 
-/** The cell that holds a kernel's text where it was compiled from: the card's own if it can be, else any other of the notebook. */
+/** Returns the cell that contains a kernel's source at its original lines. Prefers the card's own cell. */
 export function cellOf(panel: NotebookPanel, source: Source, near: HTMLElement): Cell | null {
   const cells = panel.content.widgets;
   const own = cells.find((cell) => cell.node.contains(near));
-  return [...(own ? [own] : []), ...cells].find((cell) => holds(cell, source)) ?? null;
+  return [...(own ? [own] : []), ...cells].find((cell) => containsSource(cell, source)) ?? null;
 }
 
-function holds(cell: Cell, source: Source): boolean {
+function containsSource(cell: Cell, source: Source): boolean {
   const wanted = source.text.replace(/\n$/, '').split('\n');
   const lines = cell.model.sharedModel.getSource().split('\n');
   return wanted.every((line, i) => lines[source.first_line - 1 + i] === line);
 }
 
-/** Lights up lines of a cell; an editor that is not there (scrolled away) has nothing to light. */
-export function lightCell(cell: Cell, lines: readonly number[]): void {
-  editorOf(cell)?.dispatch({ effects: light.of(lines) });
+/** Highlights lines of a cell. Does nothing if the notebook has removed the editor, for example after scrolling. */
+export function highlightCell(cell: Cell, lines: readonly number[]): void {
+  editorOf(cell)?.dispatch({ effects: setHighlight.of(lines) });
 }
 
-/** Tells a listener which line of a cell the pointer or the cursor is on; returns how to stop. */
+/** Reports the line of a cell under the pointer or cursor. Returns a function that stops the reports. */
 export function watchCell(cell: Cell, listener: Listener): () => void {
   const editor = editorOf(cell);
   if (!editor) {

@@ -1,31 +1,34 @@
 /**
- * The line between a card and the kernel that made it: one comm a card, opened by the page under the id the document carries.
+ * The connection between a card and its kernel: one comm per card. The page opens it with the id in the document.
  *
- * Because the page opens it, the same few lines serve a fresh output, a reloaded page and a reopened notebook: a kernel that still
- * knows the card answers, and any other closes the comm. Requests and answers carry a number; listings come as binary buffers.
+ * The same code serves a new output, a reloaded page and a reopened notebook, because the page opens the comm. A kernel that knows the
+ * card answers; any other kernel closes the comm. Requests and answers carry a number. Listings are binary buffers.
  */
 
 import type { Kernel, KernelMessage } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 
+/** The comm target of cards. */
 export const CARD_TARGET = 'blocknb.card';
 
-/** Half seconds for which an idle kernel may be silent; one without blocknb closes the comm at once. */
-const SILENCE = 20;
+/** Half-second polls of an idle kernel before the page gives up. A kernel without blocknb closes the comm at once. */
+const MAX_IDLE_POLLS = 20;
 
+/** The kernel's answer to a request. */
 export interface Answer {
   content: JSONObject;
   buffers: DataView[];
 }
 
-interface Waiting {
+interface PendingRequest {
   resolve(answer: Answer): void;
   reject(error: Error): void;
   progress?(content: JSONObject): void;
 }
 
-export class Live {
-  private readonly waiting = new Map<number, Waiting>();
+/** An open connection of a card to its kernel. */
+export class CardConnection {
+  private readonly pending = new Map<number, PendingRequest>();
   private next = 1;
 
   private constructor(
@@ -39,14 +42,14 @@ export class Live {
     kernel.disposed.connect(this.closed, this);
   }
 
-  /** Asks the kernel for a card; null when it does not know it (another kernel, or restarted). */
+  /** Opens the connection. Resolves with null if the kernel does not know the card. */
   static async open(
     kernel: Kernel.IKernelConnection,
     card: string,
     onClose: () => void,
-  ): Promise<Live | null> {
+  ): Promise<CardConnection | null> {
     if (!kernel.handleComms) {
-      return null; // another notebook of this page is connected to the same kernel
+      return null; // another notebook in this page handles the comms of this kernel
     }
     const comm = kernel.createComm(CARD_TARGET);
     const opened = new Promise<boolean>((resolve) => {
@@ -54,23 +57,23 @@ export class Live {
       comm.onClose = () => resolve(false);
     });
     await comm.open({ card }).done.catch(() => null);
-    if (!(await answer(opened, kernel))) {
+    if (!(await isAccepted(opened, kernel))) {
       comm.dispose();
       return null;
     }
-    return new Live(comm, kernel, onClose);
+    return new CardConnection(comm, kernel, onClose);
   }
 
-  /** Sends a request; `progress` gets what the kernel reports before its answer. */
+  /** Sends a request. `progress` receives the kernel's reports before its answer. */
   request(what: string, content: JSONObject, progress?: (content: JSONObject) => void): Promise<Answer> {
     const id = this.next++;
     return new Promise((resolve, reject) => {
-      this.waiting.set(id, { resolve, reject, progress });
+      this.pending.set(id, { resolve, reject, progress });
       this.comm.send({ id, what, ...content });
     });
   }
 
-  /** Stops what the kernel is doing: messages would wait behind it. */
+  /** Interrupts the kernel. A message would wait until the kernel is idle. */
   cancel(): void {
     void this.kernel.interrupt();
   }
@@ -86,22 +89,22 @@ export class Live {
 
   private receive(message: KernelMessage.ICommMsgMsg): void {
     const data = message.content.data as JSONObject;
-    const waiting = this.waiting.get(Number(data.id));
-    if (!waiting) {
+    const request = this.pending.get(Number(data.id));
+    if (!request) {
       return;
     }
     if (data.progress) {
-      waiting.progress?.(data);
+      request.progress?.(data);
       return;
     }
-    this.waiting.delete(Number(data.id));
+    this.pending.delete(Number(data.id));
     if (typeof data.error === 'string') {
-      waiting.reject(new Error(data.error));
+      request.reject(new Error(data.error));
     } else {
       const buffers = (message.buffers ?? []).map((b) =>
         b instanceof ArrayBuffer ? new DataView(b) : new DataView(b.buffer, b.byteOffset, b.byteLength),
       );
-      waiting.resolve({ content: data, buffers });
+      request.resolve({ content: data, buffers });
     }
   }
 
@@ -124,17 +127,17 @@ export class Live {
   }
 
   private fail(): void {
-    this.waiting.forEach((w) => w.reject(new Error('the kernel is gone')));
-    this.waiting.clear();
+    this.pending.forEach((request) => request.reject(new Error('The kernel has stopped.')));
+    this.pending.clear();
   }
 }
 
-/** The first word of the kernel: whether it knows the card. A kernel at work is waited for, an idle one that is silent is not. */
-async function answer(opened: Promise<boolean>, kernel: Kernel.IKernelConnection): Promise<boolean> {
-  for (let idle = 0; idle < SILENCE && !kernel.isDisposed;) {
-    const word = await Promise.race([opened, delay(500)]);
-    if (word !== null) {
-      return word;
+/** Tells whether the kernel knows the card. Waits for a busy kernel; gives up on an idle kernel that does not answer. */
+async function isAccepted(opened: Promise<boolean>, kernel: Kernel.IKernelConnection): Promise<boolean> {
+  for (let idle = 0; idle < MAX_IDLE_POLLS && !kernel.isDisposed;) {
+    const accepted = await Promise.race([opened, delay(500)]);
+    if (accepted !== null) {
+      return accepted;
     }
     idle += kernel.status === 'busy' || kernel.status === 'starting' ? 0 : 1;
   }

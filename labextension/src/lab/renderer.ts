@@ -1,7 +1,7 @@
 /**
- * The renderer of cards in a page. It mounts the core at once, from the document alone; links the input cell when the card stands in
- * a notebook; and, where the notebook is trusted and the kernel still knows the card, makes it live. A document that this version
- * cannot read is shown by its static HTML.
+ * The MIME renderer of cards. It mounts the core from the document alone and links the input cell if the card is in a notebook. It
+ * connects the card to the kernel if the notebook is trusted and the kernel knows the card. If this version cannot read the document,
+ * the renderer shows the static HTML.
  */
 
 import { type INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
@@ -13,21 +13,23 @@ import { Widget } from '@lumino/widgets';
 import type { CellState, Host } from '../core/host';
 import { type Card, mount } from '../core/mount';
 import { type Document, type Listing, MIME, readable } from '../core/schema';
-import { cellOf, lightCell, watchCell } from './link';
-import { Live } from './live';
+import { cellOf, highlightCell, watchCell } from './link';
+import { CardConnection } from './live';
 
+/** Renders one card output. */
 export class CardRenderer extends Widget implements IRenderMime.IRenderer {
   private card: Card | null = null;
-  private live: Live | null = null;
+  private connection: CardConnection | null = null;
   private model: IRenderMime.IMimeModel | null = null;
-  private drawn = '';
-  /** Whether a kernel that knew the card has gone. */
-  private gone = false;
+  /** The rendered document as JSON. */
+  private rendered = '';
+  /** Whether the card lost its kernel. */
+  private disconnected = false;
   private cell: CellState | null = null;
-  private watched: NonNullable<NotebookPanel['content']['model']>['contentChanged'] | null = null;
+  private contentChanged: NonNullable<NotebookPanel['content']['model']>['contentChanged'] | null = null;
   private session: NotebookPanel['sessionContext'] | null = null;
-  /** A kernel is being asked. */
-  private asking = false;
+  /** Whether an attempt to connect is in progress. */
+  private connecting = false;
   private timer = 0;
 
   constructor(
@@ -38,7 +40,7 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     this.addClass('bnb-output');
     this.node.addEventListener('keydown', (event) => {
       if (event.key === 'Escape' && !event.defaultPrevented) {
-        this.leave();
+        this.focusCell();
       }
     });
   }
@@ -51,56 +53,56 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       return;
     }
     const content = JSON.stringify(doc);
-    if (content === this.drawn) {
-      this.again(); // our own save, or the notebook is trusted by now
+    if (content === this.rendered) {
+      this.reconnect(); // this renderer saved the document, or the notebook became trusted
       return;
     }
-    this.drawn = content;
+    this.rendered = content;
     if (this.card) {
       this.card.update(doc);
     } else {
       this.card = mount(this.node, doc, this.host(doc));
-      void this.revive(doc, model.trusted);
+      void this.openConnection(doc, model.trusted);
     }
   }
 
   protected onAfterAttach(): void {
     const doc = this.model?.data[MIME] as unknown;
     if (this.card && readable(doc)) {
-      this.connect(doc); // only now is it known where the card stands
-      this.watched ??= this.panel?.content.model?.contentChanged ?? null;
-      this.watched?.connect(this.edited, this);
+      this.updateHost(doc); // the notebook of the card is known only after attachment
+      this.contentChanged ??= this.panel?.content.model?.contentChanged ?? null;
+      this.contentChanged?.connect(this.onContentChanged, this);
       this.session ??= this.panel?.sessionContext ?? null;
-      this.session?.kernelChanged.connect(this.again, this);
-      this.again();
+      this.session?.kernelChanged.connect(this.reconnect, this);
+      this.reconnect();
     }
   }
 
   dispose(): void {
-    this.watched?.disconnect(this.edited, this);
-    this.session?.kernelChanged.disconnect(this.again, this);
+    this.contentChanged?.disconnect(this.onContentChanged, this);
+    this.session?.kernelChanged.disconnect(this.reconnect, this);
     window.clearTimeout(this.timer);
-    this.live?.dispose();
+    this.connection?.dispose();
     this.card?.dispose();
     super.dispose();
   }
 
-  private connect(doc: Document): void {
-    const host = this.host(doc, this.gone);
+  private updateHost(doc: Document): void {
+    const host = this.host(doc, this.disconnected);
     this.cell = host.cell ?? null;
     this.card?.connect(host);
   }
 
-  /** A kernel has come (a reloaded page is painted before it is connected again), or the notebook was trusted. */
-  private again(): void {
+  /** Tries to connect after a kernel started or the notebook became trusted. A reloaded page renders before it has a kernel. */
+  private reconnect(): void {
     const doc = this.model?.data[MIME] as unknown;
-    if (this.card && !this.live && readable(doc)) {
-      void this.revive(doc, this.model?.trusted ?? false);
+    if (this.card && !this.connection && readable(doc)) {
+      void this.openConnection(doc, this.model?.trusted ?? false);
     }
   }
 
-  /** A cell was edited: the lines of the card may belong to no cell any more, or to one again. */
-  private edited(): void {
+  /** Checks after an edit whether a cell still contains the kernel's source. */
+  private onContentChanged(): void {
     window.clearTimeout(this.timer);
     this.timer = window.setTimeout(() => {
       const doc = this.model?.data[MIME] as unknown;
@@ -108,14 +110,14 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
       if (this.card && panel && !panel.isDisposed && readable(doc) && doc.source.text) {
         const cell = cellOf(panel, doc.source, this.node) ? 'found' : 'changed';
         if (cell !== this.cell) {
-          this.connect(doc);
+          this.updateHost(doc);
         }
       }
     }, 300);
   }
 
-  /** Back from the card to its cell, in command mode. */
-  private leave(): void {
+  /** Moves the focus from the card to its cell, in command mode. */
+  private focusCell(): void {
     const notebook = this.panel?.content;
     const at = notebook?.widgets.findIndex((cell) => cell.node.contains(this.node)) ?? -1;
     if (notebook && at >= 0) {
@@ -129,21 +131,21 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
     return this.tracker.find((panel) => panel.node.contains(this.node)) ?? null;
   }
 
-  private host(doc: Document, gone = false): Host {
+  private host(doc: Document, disconnected = false): Host {
     const panel = this.panel;
-    const live = this.live;
+    const connection = this.connection;
     const cell = () => (panel && !panel.isDisposed ? cellOf(panel, doc.source, this.node) : null);
-    let lit: ReturnType<typeof cell> = null;
+    let highlighted: ReturnType<typeof cell> = null;
     return {
-      state: live ? 'live' : gone ? 'disconnected' : 'saved',
+      state: connection ? 'live' : disconnected ? 'disconnected' : 'saved',
       cell: panel && doc.source.text ? (cell() ? 'found' : 'changed') : null,
-      linkSource: (lines) => {
-        if (lit) {
-          lightCell(lit, []);
+      highlightSource: (lines) => {
+        if (highlighted) {
+          highlightCell(highlighted, []);
         }
-        lit = lines ? cell() : null;
-        if (lit && lines) {
-          lightCell(lit, lines);
+        highlighted = lines ? cell() : null;
+        if (highlighted && lines) {
+          highlightCell(highlighted, lines);
         }
       },
       onSourceLine: (callback) => {
@@ -151,47 +153,47 @@ export class CardRenderer extends Widget implements IRenderMime.IRenderer {
         return found ? watchCell(found, callback) : () => {};
       },
       copy: (text) => void navigator.clipboard?.writeText(text),
-      ...(live && {
+      ...(connection && {
         request: async (what: string, content: Record<string, unknown>) =>
-          (await live.request(what, content as JSONObject)).content,
-        cancel: () => live.cancel(),
+          (await connection.request(what, content as JSONObject)).content,
+        cancel: () => connection.cancel(),
         fetchBlob: async (hash: string) =>
-          (await live.request('blob', { hash })).content.listing as unknown as Listing,
+          (await connection.request('blob', { hash })).content.listing as unknown as Listing,
         save: (next: Document) => this.save(next),
       }),
     };
   }
 
-  /** Makes the card live if the notebook's kernel knows it. */
-  private async revive(doc: Document, trusted: boolean): Promise<void> {
+  /** Connects the card if the notebook's kernel knows it. */
+  private async openConnection(doc: Document, trusted: boolean): Promise<void> {
     const kernel = this.panel?.sessionContext.session?.kernel;
-    if (this.asking || !trusted || !doc.model || !kernel || kernel.isDisposed) {
+    if (this.connecting || !trusted || !doc.model || !kernel || kernel.isDisposed) {
       return;
     }
-    this.asking = true;
-    const live = await Live.open(kernel, doc.model, () => this.lost(doc)).finally(
-      () => (this.asking = false),
+    this.connecting = true;
+    const connection = await CardConnection.open(kernel, doc.model, () => this.onClosed(doc)).finally(
+      () => (this.connecting = false),
     );
     if (this.isDisposed || !this.card) {
-      live?.dispose();
+      connection?.dispose();
       return;
     }
-    this.live = live;
-    this.gone = live === null;
-    this.connect(doc);
+    this.connection = connection;
+    this.disconnected = connection === null;
+    this.updateHost(doc);
   }
 
-  private lost(doc: Document): void {
-    this.live = null;
-    this.gone = true;
+  private onClosed(doc: Document): void {
+    this.connection = null;
+    this.disconnected = true;
     if (!this.isDisposed) {
-      this.connect(doc);
+      this.updateHost(doc);
     }
   }
 
-  /** Writes what is on the screen back to the output, so that the notebook saves it. */
+  /** Writes the shown document to the output, so that the notebook saves it. */
   private save(doc: Document): void {
-    this.drawn = JSON.stringify(doc);
+    this.rendered = JSON.stringify(doc);
     this.model?.setData({ data: { ...this.model.data, [MIME]: doc as unknown as JSONObject } });
   }
 

@@ -1,6 +1,6 @@
 /**
- * Two listings side by side: hunks from `hunks.ts` (the editor's own diff collapses on big edits), unchanged stretches folded, words
- * that differ marked inside their lines, and a sign before ops that stand elsewhere than before.
+ * A side-by-side diff of two listings. The hunks come from `hunks.ts`, because the editor's own diff degrades on large edits. The view
+ * folds unchanged lines, marks the changed changedWords of a line, and puts a sign before ops that moved.
  */
 
 import { Change, goToNextChunk, goToPreviousChunk, MergeView } from '@codemirror/merge';
@@ -8,27 +8,30 @@ import { EditorState, type Extension, type Range, type Text } from '@codemirror/
 import { Decoration, EditorView, keymap, lineNumbers, WidgetType } from '@codemirror/view';
 
 import { h } from '../dom';
-import { common, type Difference, difference, type Hunk } from '../hunks';
+import { commonSubsequence, type Difference, difference, type Hunk } from '../hunks';
 import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { language, type Language } from './languages';
-import { links, show } from './links';
+import { highlightSelection, links } from './links';
 import { readOnly } from './pane';
 
+/** One side of a diff. */
 export interface Side {
   listing: Listing;
   label: string;
   firstLine?: number;
 }
 
+/** A mounted diff. */
 export interface DiffPane {
   readonly difference: Difference;
   readonly view: MergeView;
-  light(): void;
+  /** Highlights the lines of the store's selection. */
+  highlight(): void;
   dispose(): void;
 }
 
-/** Shows `a` left of `b`. `byText`: ops of the two have nothing to do with each other (two versions of a kernel). */
+/** Shows `a` on the left and `b` on the right. `byText`: the op ids of the two are unrelated, as in two versions of a kernel. */
 export function diffPane(
   parent: HTMLElement,
   a: Side,
@@ -39,7 +42,7 @@ export function diffPane(
   byText = false,
 ): DiffPane {
   const found = difference(a.listing, b.listing, byText);
-  const marked = words(found.hunks, a.listing.text, b.listing.text);
+  const marked = changedWords(found.hunks, a.listing.text, b.listing.text);
   const editor = (side: Side, where: 'a' | 'b'): { doc: string; extensions: Extension } => ({
     doc: side.listing.text,
     extensions: [
@@ -66,15 +69,15 @@ export function diffPane(
     collapseUnchanged: { margin: 3, minSize: 6 },
     diffConfig: { override: (x, y) => changes(found.hunks, x, y) },
   });
-  const light = (): void => {
-    show(view.a, a.listing, store.selection, `${key}-a`);
-    show(view.b, b.listing, store.selection, `${key}-b`);
+  const highlight = (): void => {
+    highlightSelection(view.a, a.listing, store.selection, `${key}-a`);
+    highlightSelection(view.b, b.listing, store.selection, `${key}-b`);
   };
-  light();
+  highlight();
   return {
     difference: found,
     view,
-    light,
+    highlight,
     dispose() {
       view.destroy();
       element.remove();
@@ -82,17 +85,17 @@ export function diffPane(
   };
 }
 
-/** What differs, in words. */
+/** Returns a sentence that summarizes the difference. */
 export function summary(found: Difference, byText: boolean): string {
   if (!found.hunks.length) {
-    return byText ? 'The same, up to the names of values.' : 'The same.';
+    return byText ? 'No difference, except for value names.' : 'No difference.';
   }
   if (byText) {
     const [less, more] = found.hunks.reduce(
       ([x, y], hunk) => [x + hunk.toA - hunk.fromA, y + hunk.toB - hunk.fromB],
       [0, 0],
     );
-    return `Lines that differ: ${less} on the left, ${more} on the right.`;
+    return `Changed lines: ${less} on the left, ${more} on the right.`;
   }
   const parts = [
     [found.changed.size, 'changed'],
@@ -101,10 +104,10 @@ export function summary(found: Difference, byText: boolean): string {
     [found.moved.size, 'moved (↕)'],
   ] as const;
   const counted = parts.filter(([count]) => count).map(([count, what]) => `${count} ${what}`);
-  return counted.length ? `Ops: ${counted.join(', ')}.` : 'The ops are the same.';
+  return counted.length ? `Ops: ${counted.join(', ')}.` : 'The ops are identical.';
 }
 
-/** Hunks of lines as changes of characters. */
+/** Converts hunks of lines to changes of characters. */
 export function changes(hunks: readonly Hunk[], a: string, b: string): Change[] {
   const one = EditorState.create({ doc: a }).doc;
   const two = EditorState.create({ doc: b }).doc;
@@ -118,7 +121,7 @@ function start(doc: Text, line: number): number {
   return line < doc.lines ? doc.line(line + 1).from : doc.length;
 }
 
-/** A stretch of characters in a line, both counted from 0. */
+/** A range of characters in a line. Lines and characters count from 0. */
 export interface Word {
   line: number;
   from: number;
@@ -127,8 +130,8 @@ export interface Word {
 
 const TOKEN = /[%#@]?[\w.]+|\s+|[^\w\s]/g;
 
-/** The words that differ where as many lines stand on both sides; lines that have no counterpart differ as a whole. */
-export function words(hunks: readonly Hunk[], a: string, b: string): { a: Word[]; b: Word[] } {
+/** Returns the changedWords that differ in hunks with equal numbers of lines. In other hunks whole lines differ. */
+export function changedWords(hunks: readonly Hunk[], a: string, b: string): { a: Word[]; b: Word[] } {
   const one = a.split('\n');
   const two = b.split('\n');
   const found = { a: [] as Word[], b: [] as Word[] };
@@ -136,16 +139,16 @@ export function words(hunks: readonly Hunk[], a: string, b: string): { a: Word[]
     for (let i = 0; toA - fromA === toB - fromB && i < toA - fromA; i++) {
       const left = one[fromA + i].match(TOKEN) ?? [];
       const right = two[fromB + i].match(TOKEN) ?? [];
-      const same = common(left, 0, left.length, right, 0, right.length);
-      found.a.push(...rest(left, new Set(same.map(([x]) => x)), fromA + i));
-      found.b.push(...rest(right, new Set(same.map(([, y]) => y)), fromB + i));
+      const same = commonSubsequence(left, 0, left.length, right, 0, right.length);
+      found.a.push(...changedRanges(left, new Set(same.map(([x]) => x)), fromA + i));
+      found.b.push(...changedRanges(right, new Set(same.map(([, y]) => y)), fromB + i));
     }
   }
   return found;
 }
 
-/** The stretches of tokens that are not among those kept. */
-function rest(tokens: readonly string[], kept: ReadonlySet<number>, line: number): Word[] {
+/** Returns the ranges of the tokens that are not in `kept`. */
+function changedRanges(tokens: readonly string[], kept: ReadonlySet<number>, line: number): Word[] {
   const found: Word[] = [];
   let at = 0;
   tokens.forEach((token, i) => {
@@ -164,11 +167,7 @@ function rest(tokens: readonly string[], kept: ReadonlySet<number>, line: number
 
 class Moved extends WidgetType {
   toDOM(): HTMLElement {
-    return h(
-      'span.bnb-moved',
-      { title: 'this op stands in another place than before', 'aria-label': 'moved:' },
-      '↕ ',
-    );
+    return h('span.bnb-moved', { title: 'This op moved.', 'aria-label': 'moved:' }, '↕ ');
   }
 
   eq(): boolean {

@@ -1,4 +1,4 @@
-/** Explanations of machine instructions in a listing: a tooltip under the pointer, and for the line of the cursor a callback. */
+/** Explains machine instructions in a listing: by a tooltip at the pointer, and by a callback for the line of the cursor. */
 
 import type { Extension } from '@codemirror/state';
 import { EditorView, hoverTooltip } from '@codemirror/view';
@@ -7,8 +7,8 @@ import { h } from '../dom';
 import { explain } from '../explain';
 import type { Language } from './languages';
 
-/** `told` gets the words for the line that the cursor is on, '' for none. */
-export function explanations(get: () => Language, told: (text: string) => void): Extension {
+/** Creates the extension. `onExplain` receives the explanation for the line of the cursor, or ''. */
+export function explanations(get: () => Language, onExplain: (text: string) => void): Extension {
   return [
     hoverTooltip(
       (view, position) => {
@@ -32,7 +32,7 @@ export function explanations(get: () => Language, told: (text: string) => void):
     EditorView.updateListener.of((update) => {
       if (update.selectionSet || update.docChanged) {
         const found = explain(get(), update.state.doc.lineAt(update.state.selection.main.head).text);
-        told(found ? `${found.opcode}: ${found.text}` : '');
+        onExplain(found ? `${found.opcode}: ${found.text}` : '');
       }
     }),
   ];

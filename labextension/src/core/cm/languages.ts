@@ -1,12 +1,13 @@
-/** Highlighting for the languages of a card: one small stream parser each, made from tables of words. */
+/** Syntax highlighting for the languages of a card. Each language has a small stream parser, built from a table of tokens. */
 
 import { StreamLanguage, type StreamParser, type StringStream } from '@codemirror/language';
 
+/** The languages of a card. */
 export type Language = 'ir' | 'llvm' | 'ptx' | 'sass' | 'asm' | 'python' | 'text';
 
 interface Rules {
   comment: RegExp;
-  /** Tried in order at each place that is not blank; the first that matches names the token. */
+  /** The parser tries these in order; the first match names the token. */
   tokens: [RegExp, string][];
 }
 
@@ -118,17 +119,17 @@ function parser(rules: Rules): StreamParser<unknown> {
   };
 }
 
-const made = new Map<Language, StreamLanguage<unknown>>();
+const languages = new Map<Language, StreamLanguage<unknown>>();
 
-/** The highlighter of a language; none for plain text. */
+/** Returns the highlighter of a language. Plain text has none. */
 export function language(name: Language): StreamLanguage<unknown> | [] {
   if (name === 'text') {
     return [];
   }
-  let found = made.get(name);
+  let found = languages.get(name);
   if (!found) {
     found = StreamLanguage.define(parser(RULES[name]));
-    made.set(name, found);
+    languages.set(name, found);
   }
   return found;
 }

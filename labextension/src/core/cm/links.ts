@@ -1,7 +1,8 @@
 /**
- * Linked lines of a listing: what the pointer or the cursor is on goes to the store, and what the store says is lit gets lit here.
+ * Links the lines of a listing with the store. The line under the pointer or cursor becomes the selection, and the listing highlights
+ * the selection of the store.
  *
- * A line belongs to a selection when it has the selected op, or came from one of its source lines.
+ * A line belongs to a selection if it shows the selected op, or if it was generated from a selected source line.
  */
 
 import { StateEffect, StateField, type Extension, type Range } from '@codemirror/state';
@@ -10,13 +11,13 @@ import { Decoration, type DecorationSet, EditorView } from '@codemirror/view';
 import type { Listing } from '../schema';
 import type { Selection, Store } from '../store';
 
-const light = StateEffect.define<DecorationSet>();
+const setHighlight = StateEffect.define<DecorationSet>();
 
-const lit = StateField.define<DecorationSet>({
+const highlightField = StateField.define<DecorationSet>({
   create: () => Decoration.none,
   update(value, transaction) {
     for (const effect of transaction.effects) {
-      if (effect.is(light)) {
+      if (effect.is(setHighlight)) {
         return effect.value;
       }
     }
@@ -25,17 +26,17 @@ const lit = StateField.define<DecorationSet>({
   provide: (field) => EditorView.decorations.from(field),
 });
 
-const byLine = Decoration.line({ class: 'bnb-lit' });
-const byOp = Decoration.line({ class: 'bnb-lit-op' });
+const byLine = Decoration.line({ class: 'bnb-highlight' });
+const byOp = Decoration.line({ class: 'bnb-highlight-op' });
 
-/** What a line of a listing stands for; null when it came from nowhere in the source. */
+/** Returns the selection for a line of a listing, or null if the line has neither an op nor a source line. */
 export function selectionOf(listing: Listing, index: number, from: string): Selection | null {
   const line = listing.lines[index] ?? 0;
   const op = listing.ops?.[index] ?? -1;
   return line > 0 || op >= 0 ? { lines: line > 0 ? [line] : [], op: op >= 0 ? op : null, from } : null;
 }
 
-/** The indices of the lines that belong to a selection, by op and by source line. */
+/** Returns the indices of the lines that belong to a selection, by op and by source line. */
 export function linesOf(listing: Listing, selection: Selection | null): { ops: number[]; lines: number[] } {
   const found = { ops: [] as number[], lines: [] as number[] };
   if (selection) {
@@ -50,8 +51,13 @@ export function linesOf(listing: Listing, selection: Selection | null): { ops: n
   return found;
 }
 
-/** Lights up what belongs to the selection; scrolls to its first line unless it was chosen here. */
-export function show(editor: EditorView, listing: Listing, selection: Selection | null, key: string): void {
+/** Highlights the lines of a selection. Scrolls to the first one, unless the user selected it in this listing. */
+export function highlightSelection(
+  editor: EditorView,
+  listing: Listing,
+  selection: Selection | null,
+  key: string,
+): void {
   const found = linesOf(listing, selection);
   const ranges: Range<Decoration>[] = [];
   const doc = editor.state.doc;
@@ -65,20 +71,20 @@ export function show(editor: EditorView, listing: Listing, selection: Selection 
       }
     }
   }
-  editor.dispatch({ effects: light.of(Decoration.set(ranges, true)) });
+  editor.dispatch({ effects: setHighlight.of(Decoration.set(ranges, true)) });
   const first = found.ops[0] ?? found.lines[0];
   if (selection && selection.from !== key && first !== undefined && first < doc.lines) {
-    bringIntoSight(editor, doc.line(first + 1).from);
+    scrollToPosition(editor, doc.line(first + 1).from);
   }
 }
 
-const MARGIN = 30; // px around a line that is brought into sight
+const MARGIN = 30; // px above and below a line after scrolling
 
 /**
- * Scrolls the listing, and it alone: the editor's own way scrolls the notebook too, which would draw the cell that is pointed at away
- * from under the pointer.
+ * Scrolls the listing to a position. The editor's own `scrollIntoView` would also scroll the notebook, and so move the cell away from
+ * the pointer.
  */
-function bringIntoSight(editor: EditorView, position: number): void {
+function scrollToPosition(editor: EditorView, position: number): void {
   const scroller = editor.dom.closest('.cm-mergeView') ?? editor.scrollDOM;
   const block = editor.lineBlockAt(position);
   const top = editor.documentTop + block.top - scroller.getBoundingClientRect().top + scroller.scrollTop;
@@ -86,7 +92,7 @@ function bringIntoSight(editor: EditorView, position: number): void {
   scroller.scrollTop = Math.max(last, Math.min(scroller.scrollTop, top - MARGIN));
 }
 
-/** The extension of one listing; `get` gives what it shows, since an editor outlives its text. */
+/** Creates the extension of one listing. `get` returns the listing that the editor shows now. */
 export function links(store: Store, key: string, get: () => Listing | null): Extension {
   function at(editor: EditorView, position: number | null): Selection | null {
     const listing = get();
@@ -95,7 +101,7 @@ export function links(store: Store, key: string, get: () => Listing | null): Ext
       : selectionOf(listing, editor.state.doc.lineAt(position).number - 1, key);
   }
   return [
-    lit,
+    highlightField,
     EditorView.domEventHandlers({
       mousemove(event, editor) {
         const selection = at(editor, editor.posAtCoords({ x: event.clientX, y: event.clientY }));
@@ -106,12 +112,12 @@ export function links(store: Store, key: string, get: () => Listing | null): Ext
       mouseleave() {
         store.hover(null);
       },
-      // Not click, which does not come when the token under the pointer is drawn anew between its two halves.
+      // Not `click`: the browser omits it if the editor redraws the token between mousedown and mouseup.
       mouseup(event, editor) {
         store.pin(at(editor, editor.posAtCoords({ x: event.clientX, y: event.clientY })));
       },
     }),
-    // The keyboard's way: the line that the cursor stands on.
+    // The keyboard selects the line of the cursor.
     EditorView.updateListener.of((update) => {
       if (
         update.selectionSet &&

@@ -1,4 +1,4 @@
-/** A listing on the page: a read-only editor that the keyboard can enter, searched with `/`, its lines linked through the store. */
+/** A listing in a read-only editor. The keyboard can focus it, `/` searches in it, and the store links its lines. */
 
 import { standardKeymap } from '@codemirror/commands';
 import { search, searchKeymap, openSearchPanel } from '@codemirror/search';
@@ -9,10 +9,10 @@ import type { Listing } from '../schema';
 import type { Store } from '../store';
 import { explanations } from './explain';
 import { language, type Language } from './languages';
-import { links, show } from './links';
+import { highlightSelection, links } from './links';
 import { theme } from './theme';
 
-/** What every read-only listing has, alone or in a pair. */
+/** The extension of all read-only listings, also in a diff. */
 export function readOnly(label: string): Extension {
   return [
     EditorState.readOnly.of(true),
@@ -30,24 +30,25 @@ export function readOnly(label: string): Extension {
     keymap.of([
       { key: '/', run: openSearchPanel, preventDefault: true },
       ...searchKeymap,
-      ...standardKeymap, // without it there is no cursor to move, as nothing can be edited
+      ...standardKeymap, // moves the cursor, which a read-only editor would not do otherwise
     ]),
     theme,
   ];
 }
 
+/** A mounted listing. */
 export interface Pane {
   readonly editor: EditorView;
   readonly listing: Listing | null;
   show(listing: Listing | null, name: Language): void;
-  /** The store's selection has changed. */
-  light(): void;
+  /** Highlights the lines of the store's selection. */
+  highlight(): void;
   dispose(): void;
 }
 
 /**
- * `firstLine`: the number of the first line in the gutter (the source starts somewhere in its cell). `told` gets what the instruction
- * on the cursor's line does.
+ * Creates a listing. `firstLine` returns the number of the first line, because the source may start in the middle of a cell.
+ * `onExplain` receives the explanation of the instruction on the cursor's line.
  */
 export function pane(
   parent: HTMLElement,
@@ -55,10 +56,10 @@ export function pane(
   key: string,
   store: Store,
   firstLine: () => number = () => 1,
-  told: (text: string) => void = () => {},
+  onExplain: (text: string) => void = () => {},
 ): Pane {
   let current: Listing | null = null;
-  let written: Language = 'text';
+  let currentLanguage: Language = 'text';
   const highlighted = new Compartment();
   const editor = new EditorView({
     parent,
@@ -69,7 +70,7 @@ export function pane(
         readOnly(label),
         highlighted.of([]),
         links(store, key, () => current),
-        explanations(() => written, told),
+        explanations(() => currentLanguage, onExplain),
       ],
     }),
   });
@@ -80,16 +81,16 @@ export function pane(
     },
     show(listing, name) {
       current = listing;
-      written = name;
+      currentLanguage = name;
       editor.dispatch({
         changes: { from: 0, to: editor.state.doc.length, insert: listing?.text ?? '' },
         effects: highlighted.reconfigure(language(name)),
       });
-      this.light();
+      this.highlight();
     },
-    light() {
+    highlight() {
       if (current) {
-        show(editor, current, store.selection, key);
+        highlightSelection(editor, current, store.selection, key);
       }
     },
     dispose: () => editor.destroy(),

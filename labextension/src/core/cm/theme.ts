@@ -1,4 +1,4 @@
-/** The look of listings: only CSS variables, so that they follow JupyterLab's theme, and the page's own in an export. */
+/** The theme of listings. It uses CSS variables only, so it follows JupyterLab's theme, or the theme of an exported page. */
 
 import { HighlightStyle, syntaxHighlighting } from '@codemirror/language';
 import type { Extension } from '@codemirror/state';
@@ -20,8 +20,14 @@ const chrome = EditorView.theme({
   '.cm-selectionBackground, &.cm-focused .cm-selectionBackground': {
     backgroundColor: 'var(--bnb-selected) !important',
   },
-  '.bnb-lit': { backgroundColor: 'var(--bnb-lit)', boxShadow: 'inset 3px 0 var(--bnb-lit-edge)' },
-  '.bnb-lit-op': { backgroundColor: 'var(--bnb-lit-op)', boxShadow: 'inset 6px 0 var(--bnb-lit-edge)' },
+  '.bnb-highlight': {
+    backgroundColor: 'var(--bnb-highlight)',
+    boxShadow: 'inset 3px 0 var(--bnb-highlight-edge)',
+  },
+  '.bnb-highlight-op': {
+    backgroundColor: 'var(--bnb-highlight-op)',
+    boxShadow: 'inset 6px 0 var(--bnb-highlight-edge)',
+  },
   '.cm-panels': { backgroundColor: 'var(--bnb-raised)', color: 'var(--bnb-text)' },
   '.cm-tooltip': {
     backgroundColor: 'var(--bnb-raised)',

@@ -1,20 +1,24 @@
-/** Short explanations of machine instructions: which opcode stands on a line, and what it does. */
+/** Explains the machine instruction on a line of PTX, SASS or x86 assembly. */
 
 import { PTX, PTX_PARTS } from './ptx';
 import { SASS } from './sass';
 import { X86 } from './x86';
 
+/** The explanation of an instruction. */
 export interface Explanation {
-  /** The opcode as it stands on the line, and where. */
+  /** The opcode as the line spells it. */
   opcode: string;
+  /** The position of the opcode in the line. */
   from: number;
   text: string;
 }
 
 type Explain = (line: string) => Explanation | null;
 
-/** A line of PTX: a predicate may stand before the opcode; names of directives begin with a dot. Of several instructions on a line, as
- * inline assembly has them behind its own registers, it is the first one of a name that does the work. */
+/**
+ * Explains a line of PTX. A predicate may precede the opcode, and directives begin with a dot. Inline assembly has several instructions
+ * per line, after its register declarations; this function explains the main one.
+ */
 const ptx: Explain = (line) => {
   const found = /^\s*\{ \.reg/.test(line)
     ? /^(.*?)((?:wgmma\.mma_async|mbarrier\.try_wait)[\w.:]*)/.exec(line)
@@ -34,7 +38,7 @@ const ptx: Explain = (line) => {
   return null;
 };
 
-/** A line of SASS: an address comment and a predicate may stand before the opcode. */
+/** Explains a line of SASS. An address comment and a predicate may precede the opcode. */
 const sass: Explain = (line) => {
   const found = /^(\s*(?:\/\*.*?\*\/\s*)?(?:\{\s*)?(?:@!?U?P[T\d]+\s+)?)([A-Z][A-Z0-9]*(?:\.[\w.]+)?)/.exec(
     line,
@@ -44,12 +48,12 @@ const sass: Explain = (line) => {
 };
 
 const WIDTHS: [RegExp, string][] = [
-  [/%zmm/, '16 fp32 or 8 fp64 at once'],
-  [/%ymm/, '8 fp32 or 4 fp64 at once'],
+  [/%zmm/, '16 fp32 or 8 fp64'],
+  [/%ymm/, '8 fp32 or 4 fp64'],
   [/%xmm/, '128 bits'],
 ];
 
-/** A line of x86 assembly: the longest name that the mnemonic begins with. */
+/** Explains a line of x86 assembly by the longest known prefix of its mnemonic. */
 const x86: Explain = (line) => {
   const found = /^(\s+)([a-z][a-z0-9]*)(?=\s|$)/.exec(line);
   if (!found) {
@@ -62,7 +66,7 @@ const x86: Explain = (line) => {
       const text = X86[name.slice(0, n)];
       if (text) {
         const one = opcode.startsWith('v') && /s[sd]$/.test(opcode);
-        const width = one ? 'one number' : WIDTHS.find(([pattern]) => pattern.test(line))?.[1];
+        const width = one ? 'scalar' : WIDTHS.find(([pattern]) => pattern.test(line))?.[1];
         const more = opcode.startsWith('v') && width ? ` (${width})` : '';
         return { opcode, from: found[1].length, text: text + more };
       }
@@ -73,7 +77,7 @@ const x86: Explain = (line) => {
 
 const LANGUAGES: Readonly<Record<string, Explain>> = { ptx, sass, asm: x86 };
 
-/** What the instruction on a line does; null where there is none, or none that is known. */
+/** Explains the instruction on a line. Returns null if there is none, or if it is unknown. */
 export function explain(language: string, line: string): Explanation | null {
   return LANGUAGES[language]?.(line) ?? null;
 }

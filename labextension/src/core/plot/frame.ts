@@ -1,7 +1,7 @@
 /**
- * The frame of a plot: an SVG that scales with its column, two axes with their grid, and points that the keyboard reaches.
+ * The frame of a plot: an SVG that scales with its column, two axes with a grid, and points that the keyboard can reach.
  *
- * Scales come from d3-scale; ticks are drawn here, with the card's own elements, so that no selection library is needed.
+ * The scales come from d3-scale. This module draws the ticks itself, so that the card does not need d3-selection.
  */
 
 import type { ScaleContinuousNumeric } from 'd3-scale';
@@ -18,13 +18,14 @@ import {
 
 import { svg } from '../dom';
 
+/** A continuous scale of d3. */
 export type Scale = ScaleContinuousNumeric<number, number>;
 
 export const WIDTH = 720;
 export const HEIGHT = 400;
 export const EDGE = { left: 64, right: 24, top: 16, bottom: 48 };
 
-/** Shapes and dashes, so that series differ without colour. */
+/** Shapes and dashes that distinguish series without colour. */
 export const SHAPES: readonly SymbolType[] = [
   symbolCircle,
   symbolSquare,
@@ -35,19 +36,20 @@ export const SHAPES: readonly SymbolType[] = [
 ];
 export const DASHES = ['', '7 3', '2 3', '9 3 2 3', '12 4', '4 2'];
 
+/** An empty plot. */
 export interface Frame {
   element: SVGSVGElement;
-  /** Where the data go. */
+  /** The group for the data. */
   area: SVGGElement;
 }
 
-/** A tick: where it stands and what it says. */
+/** A tick of an axis: its position and its label. */
 export interface Tick {
   at: number;
   label: string;
 }
 
-/** An empty plot, with `right` kept free beside it. `label` is its name for those who cannot see it. */
+/** Creates an empty plot. `right` is the width of its right margin, `label` its accessible name. */
 export function frame(
   label: string,
   x: { title: string; ticks: Tick[] },
@@ -89,7 +91,7 @@ export function frame(
   return { element, area };
 }
 
-/** Ticks of a logarithmic scale, at powers of its base, thinned to about `most`. */
+/** Returns ticks of a logarithmic scale at powers of its base, about `most` of them. */
 export function powers(scale: Scale, base: 2 | 10, most: number, text: (value: number) => string): Tick[] {
   const log = (value: number) => Math.log(value) / Math.log(base);
   const [low, high] = scale.domain();
@@ -103,7 +105,7 @@ export function powers(scale: Scale, base: 2 | 10, most: number, text: (value: n
   return ticks;
 }
 
-/** A point: a shape with an invisible larger one around it to hit, reached by the arrows. `text` is read out and shown. */
+/** Creates a point: a shape with a larger invisible hit area. `text` is its accessible name and its description. */
 export function mark(
   shape: SymbolType,
   x: number,
@@ -128,10 +130,10 @@ export function mark(
 }
 
 /**
- * Makes marks one tab stop: arrows move among them, and whatever is hovered or focused tells its text. Rows are for the arrows up and
- * down, columns for left and right.
+ * Makes the marks one tab stop. The up and down arrows move between rows, the left and right arrows within a row. `onDescribe` receives
+ * the text of the mark under the pointer or focus.
  */
-export function explore(rows: readonly (readonly SVGGElement[])[], tell: (text: string) => void): void {
+export function explore(rows: readonly (readonly SVGGElement[])[], onDescribe: (text: string) => void): void {
   const all = rows.flat();
   all[0]?.setAttribute('tabindex', '0');
   const focus = (next: SVGGElement | undefined, event: KeyboardEvent) => {
@@ -144,8 +146,8 @@ export function explore(rows: readonly (readonly SVGGElement[])[], tell: (text: 
   rows.forEach((row, r) => {
     row.forEach((m, c) => {
       const text = m.getAttribute('aria-label') ?? '';
-      m.addEventListener('mouseenter', () => tell(text));
-      m.addEventListener('focus', () => tell(text));
+      m.addEventListener('mouseenter', () => onDescribe(text));
+      m.addEventListener('focus', () => onDescribe(text));
       m.addEventListener('keydown', (event) => {
         const near = (other?: readonly SVGGElement[]) => other?.[Math.min(c, other.length - 1)];
         const moves: Record<string, () => SVGGElement | undefined> = {

@@ -1,26 +1,31 @@
 /**
- * A flat grid of numbered cells in a box that scrolls: only the cells in sight are drawn, so a tile may be of any size. Every cell
- * carries its number, so that colour is never the only sign. The arrow keys move a cursor; pointer and cursor both tell where they are.
+ * A scrollable grid of numbered cells. It draws only the visible cells, so a tile can have any size. Each cell shows its number, so
+ * the colour is not the only sign. The arrow keys move a cursor, and the grid reports the cell under the pointer or cursor.
  */
 
 import { h, svg } from '../dom';
 
+/** One cell of the grid. */
 export interface Cell {
   text: string;
-  /** Which of the SHADES colours, counted round; -1: none. */
+  /** The index of the colour, modulo SHADES. -1: none. */
   shade: number;
+  /** Whether the element is masked off. */
   off: boolean;
 }
 
+/** The content of the grid. */
 export interface Sheet {
   rows: number;
   columns: number;
   cell(row: number, column: number): Cell;
-  /** What stands before a row and above a column. */
-  head(row: number): string;
-  top(column: number): string;
+  /** Returns the label of a row. */
+  rowHead(row: number): string;
+  /** Returns the label of a column. */
+  columnHead(column: number): string;
 }
 
+/** A mounted grid. */
 export interface Grid {
   element: HTMLElement;
   show(sheet: Sheet): void;
@@ -32,11 +37,11 @@ export interface Grid {
 export const SHADES = 8;
 const WIDTH = 24;
 const HEIGHT = 20;
-const MARGIN = 44; // of the heads of rows
-const MORE = 2; // cells drawn beyond what is in sight
+const MARGIN = 44; // px of the row labels
+const OVERSCAN = 2; // cells drawn beyond the visible area
 
-/** `onPlace` is told of the cell under the pointer or the cursor. */
-export function grid(label: string, onPlace: (row: number, column: number, settled: boolean) => void): Grid {
+/** Creates a grid. `onCell` receives the cell under the pointer or cursor. */
+export function grid(label: string, onCell: (row: number, column: number, settled: boolean) => void): Grid {
   const drawing = svg('svg', { class: 'bnb-sheet', 'aria-hidden': 'true' });
   const element = h('div.bnb-sheet-box', { tabindex: 0, role: 'application', 'aria-label': label }, drawing);
   let sheet: Sheet | null = null;
@@ -52,17 +57,17 @@ export function grid(label: string, onPlace: (row: number, column: number, settl
     const { scrollLeft: x, scrollTop: y } = element;
     const wide = element.clientWidth || 640;
     const high = element.clientHeight || 360;
-    const left = Math.max(0, Math.floor(x / WIDTH) - MORE);
-    const right = Math.min(sheet.columns, Math.ceil((x + wide) / WIDTH) + MORE);
-    const top = Math.max(0, Math.floor(y / HEIGHT) - MORE);
-    const bottom = Math.min(sheet.rows, Math.ceil((y + high) / HEIGHT) + MORE);
-    const made: Element[] = [];
+    const left = Math.max(0, Math.floor(x / WIDTH) - OVERSCAN);
+    const right = Math.min(sheet.columns, Math.ceil((x + wide) / WIDTH) + OVERSCAN);
+    const top = Math.max(0, Math.floor(y / HEIGHT) - OVERSCAN);
+    const bottom = Math.min(sheet.rows, Math.ceil((y + high) / HEIGHT) + OVERSCAN);
+    const shapes: Element[] = [];
     for (let r = top; r < bottom; r++) {
       for (let c = left; c < right; c++) {
-        made.push(...drawCell(sheet.cell(r, c), MARGIN + c * WIDTH, HEIGHT + r * HEIGHT));
+        shapes.push(...drawCell(sheet.cell(r, c), MARGIN + c * WIDTH, HEIGHT + r * HEIGHT));
       }
     }
-    made.push(
+    shapes.push(
       svg('rect', {
         class: 'bnb-cursor',
         x: MARGIN + column * WIDTH + 1,
@@ -73,20 +78,20 @@ export function grid(label: string, onPlace: (row: number, column: number, settl
       svg('rect', { class: 'bnb-heads', x, y, width: wide, height: HEIGHT }),
     );
     for (let c = left; c < right; c++) {
-      made.push(drawHead(sheet.top(c), MARGIN + (c + 0.5) * WIDTH, y + HEIGHT - 6, 'middle'));
+      shapes.push(drawHead(sheet.columnHead(c), MARGIN + (c + 0.5) * WIDTH, y + HEIGHT - 6, 'middle'));
     }
-    made.push(svg('rect', { class: 'bnb-heads', x, y, width: MARGIN, height: high }));
+    shapes.push(svg('rect', { class: 'bnb-heads', x, y, width: MARGIN, height: high }));
     for (let r = Math.max(top, Math.floor(y / HEIGHT)); r < bottom; r++) {
-      made.push(drawHead(sheet.head(r), x + MARGIN - 5, HEIGHT + (r + 1) * HEIGHT - 6, 'end'));
+      shapes.push(drawHead(sheet.rowHead(r), x + MARGIN - 5, HEIGHT + (r + 1) * HEIGHT - 6, 'end'));
     }
-    made.push(svg('rect', { class: 'bnb-heads', x, y, width: MARGIN, height: HEIGHT }));
-    drawing.replaceChildren(...made);
+    shapes.push(svg('rect', { class: 'bnb-heads', x, y, width: MARGIN, height: HEIGHT }));
+    drawing.replaceChildren(...shapes);
   }
 
-  const soon = (): void => {
+  const scheduleDraw = (): void => {
     frame = frame || requestAnimationFrame(draw);
   };
-  const resized = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(soon);
+  const resized = typeof ResizeObserver === 'undefined' ? null : new ResizeObserver(scheduleDraw);
   resized?.observe(element);
 
   function at(event: MouseEvent): [number, number] | null {
@@ -107,17 +112,17 @@ export function grid(label: string, onPlace: (row: number, column: number, settl
     element.scrollLeft = Math.min(x, Math.max(element.scrollLeft, x + WIDTH + MARGIN - element.clientWidth));
     element.scrollTop = Math.min(y, Math.max(element.scrollTop, y + 2 * HEIGHT - element.clientHeight));
     draw();
-    onPlace(row, column, true);
+    onCell(row, column, true);
   }
 
-  element.addEventListener('scroll', soon);
+  element.addEventListener('scroll', scheduleDraw);
   element.addEventListener('pointermove', (event) => {
     const place = at(event);
     if (place) {
-      onPlace(place[0], place[1], false);
+      onCell(place[0], place[1], false);
     }
   });
-  element.addEventListener('pointerleave', () => onPlace(row, column, false));
+  element.addEventListener('pointerleave', () => onCell(row, column, false));
   element.addEventListener('click', (event) => {
     const place = at(event);
     if (place) {

@@ -1,8 +1,8 @@
-/** Numbers as people read them, worded as blocknb/notebook/numbers.py words them. */
+/** Formats numbers with units, in the same way as blocknb/notebook/numbers.py. */
 
 import type { Rate } from '../schema';
 
-/** Three significant digits, and all digits of larger whole parts. */
+/** Formats a number with three significant digits, or with all digits of a larger integer part. */
 export function digits(value: number): string {
   if (!Number.isFinite(value)) {
     return String(value);
@@ -14,7 +14,7 @@ export function digits(value: number): string {
   return text.includes('e') ? String(Number(text)) : text.includes('.') ? text.replace(/\.?0+$/, '') : text;
 }
 
-/** Milliseconds in the unit that suits them. */
+/** Formats milliseconds in a suitable unit. */
 export function time(milliseconds: number): string {
   if (milliseconds < 1e-3) {
     return `${digits(milliseconds * 1e6)} ns`;
@@ -25,24 +25,24 @@ export function time(milliseconds: number): string {
   return milliseconds < 1e4 ? `${digits(milliseconds)} ms` : `${digits(milliseconds / 1e3)} s`;
 }
 
-/** GB/s, or TFLOP/s and below one of them GFLOP/s. */
+/** Formats a rate in GB/s or TFLOP/s. Below 1 TFLOP/s it uses GFLOP/s. */
 export function rate({ value, unit }: Rate): string {
   return unit === 'TFLOP/s' && value < 1 ? `${digits(value * 1e3)} GFLOP/s` : `${digits(value)} ${unit}`;
 }
 
-/** Whole numbers with their thousands apart; null is unknown. */
+/** Formats an integer with thousands separators. null is unknown. */
 export function count(value: number | null | undefined): string {
   return value === null || value === undefined ? 'unknown' : value.toLocaleString('en-US');
 }
 
-/** Bytes, in the binary units that memories are sold by. */
+/** Formats bytes in binary units. */
 export function size(bytes: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB'];
   const unit = units.findIndex((_, i) => bytes < 1024 ** (i + 1) || i === units.length - 1);
   return `${digits(bytes / 1024 ** unit)} ${units[unit]}`;
 }
 
-/** A power of ten or of two, short: 0.01, 100, 1k, 64 Ki. Others as they are. */
+/** Formats a tick label. Powers are short: 0.01, 100, 1e6, 64 Ki. */
 export function tick(value: number, base: 2 | 10): string {
   if (base === 2) {
     const at = Math.round(Math.log2(value));

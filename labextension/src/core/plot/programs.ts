@@ -1,19 +1,19 @@
-/** The programs of a launch over the array that they write, numbered in launch order: the swizzle, to be seen. */
+/** A map of the programs of a launch over the array that they write, numbered in launch order. It shows the program swizzle. */
 
 import { svg } from '../dom';
 import { locate, type ProgramMap } from '../tiles';
 import { SHADES } from './grid';
 
 const WIDTH = 276;
-const MOST_LINKED = 256;
-const LETTER = 6.2; // px of a digit
+const MAX_PATH_PROGRAMS = 256;
+const DIGIT_WIDTH = 6.2; // px
 
 interface Place {
   row: number;
   column: number;
 }
 
-/** Where each program begins, in tiles; null where it is not known. A flat array is broken into rows. */
+/** Returns the position of each program in units of tiles, or null if unknown. Wraps a 1-D array into rows. */
 export function positions(map: ProgramMap): (Place | null)[] {
   const rank = map.shape.length;
   const across = Math.min(16, map.origins.length);
@@ -34,7 +34,7 @@ export function positions(map: ProgramMap): (Place | null)[] {
   });
 }
 
-/** A sentence for those who do not see the map: where the first programs are. */
+/** Returns the accessible description of the map, with the positions of the first programs. */
 export function describe(map: ProgramMap): string {
   const first = map.origins.slice(0, 8).flatMap((origin, number) => {
     const at = origin === null ? null : locate(map, origin);
@@ -44,7 +44,7 @@ export function describe(map: ProgramMap): string {
   return `Programs in launch order over ${map.array}: ${first.join('; ')}${more}.`;
 }
 
-/** The drawing; a click on a program chooses it. */
+/** Draws the map. A click on a program calls `choose`. */
 export function programs(map: ProgramMap, current: number, choose: (program: number) => void): SVGSVGElement {
   const places = positions(map);
   const known = places.filter((p): p is Place => p !== null);
@@ -52,7 +52,7 @@ export function programs(map: ProgramMap, current: number, choose: (program: num
   const columns = Math.max(...known.map((p) => Math.floor(p.column) + 1), 1);
   const wide = Math.max(5, Math.min(44, WIDTH / columns));
   const high = Math.max(6, Math.min(24, Math.max(15, 240 / rows)));
-  const numbered = wide >= String(map.origins.length - 1).length * LETTER + 4;
+  const numbered = wide >= String(map.origins.length - 1).length * DIGIT_WIDTH + 4;
   const drawing = svg('svg', {
     class: 'bnb-programs',
     width: columns * wide + 2,
@@ -90,7 +90,7 @@ export function programs(map: ProgramMap, current: number, choose: (program: num
       texts.push(svg('text', at, String(number)));
     }
   });
-  if (places.length <= MOST_LINKED) {
+  if (places.length <= MAX_PATH_PROGRAMS) {
     drawing.append(svg('polyline', { class: 'bnb-order-path', points: centres.join(' ') }));
   }
   drawing.append(...texts);

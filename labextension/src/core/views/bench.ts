@@ -1,4 +1,4 @@
-/** Things timed in turns: the kernel, what it is without a pass, baselines; medians with their spread, as numbers and as bars. */
+/** The Bench view: interleaved timings of the kernel, of variants without a pass, and of baselines, as a table with bars. */
 
 import { h, svg } from '../dom';
 import { time } from '../plot/numbers';
@@ -12,7 +12,7 @@ export const bench: ViewSpec = {
   empty: (doc) =>
     doc.bench
       ? null
-      : 'Nothing was measured against this kernel: run its cell with --baseline EXPR or --without PASS.',
+      : 'There are no measurements to compare. Run the cell with --baseline EXPR or --without PASS.',
   mount: (panel, store) => new BenchView(panel, store),
 };
 
@@ -39,8 +39,8 @@ class BenchView implements Mounted {
     }
     const most = Math.max(...found.rows.map((row) => row.high ?? 0));
     const fastest = Math.min(...found.rows.map((row) => row.median ?? Infinity));
-    const caption = `Timed in turns, ${found.rounds} rounds on copies of the arrays: median and middle half`;
-    const titles = ['', 'kind', 'median', 'middle half', 'ratio', ''];
+    const caption = `Interleaved timing, ${found.rounds} rounds on copies of the arrays: median and interquartile range`;
+    const titles = ['', 'kind', 'median', 'interquartile range', 'ratio', ''];
     const head = h('tr', {}, ...titles.map((text) => h('th', { scope: 'col' }, text)));
     const body = h('tbody', {}, ...found.rows.map((row) => line(row, most, fastest)));
     this.panel.replaceChildren(
@@ -50,24 +50,24 @@ class BenchView implements Mounted {
 }
 
 function line(row: BenchRow, most: number, fastest: number): HTMLElement {
-  const made = h('tr', {}, h('th', { scope: 'row' }, h('code', {}, row.label)), h('td', {}, KINDS[row.kind]));
+  const tr = h('tr', {}, h('th', { scope: 'row' }, h('code', {}, row.label)), h('td', {}, KINDS[row.kind]));
   const { median, low, high } = row;
   if (median === undefined || low === undefined || high === undefined) {
-    made.append(h('td', { colspan: 4 }, row.error ?? 'not measured'));
-    return made;
+    tr.append(h('td', { colspan: 4 }, row.error ?? 'not measured'));
+    return tr;
   }
-  made.append(
+  tr.append(
     h('td', {}, time(median)),
     h('td', {}, `${time(low)} – ${time(high)}`),
     h('td', {}, `${(median / fastest).toPrecision(3)}×`),
     h('td', {}, bar(median / most, low / most, high / most)),
   );
-  return made;
+  return tr;
 }
 
 const WIDTH = 160;
 
-/** A bar to the median, with a whisker over the middle half. */
+/** Draws a bar to the median, with a whisker over the interquartile range. */
 function bar(median: number, low: number, high: number): SVGElement {
   return svg(
     'svg',

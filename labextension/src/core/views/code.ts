@@ -1,6 +1,6 @@
 /**
- * The source beside two other levels of the same kernel, all linked: what the pointer is on in one lights up in the others and in
- * the input cell. A level that was left out says how to get it.
+ * The Code view: the source and two other levels of the same kernel, side by side. The line under the pointer is highlighted at all
+ * levels and in the input cell. A level that the document omits says how to get it.
  */
 
 import type { Language } from '../cm/languages';
@@ -13,11 +13,11 @@ import type { Mounted, ViewSpec } from './spec';
 export const code: ViewSpec = {
   key: 'code',
   title: 'Code',
-  empty: (doc) => (doc.views.length ? null : 'Nothing was compiled here.'),
+  empty: (doc) => (doc.views.length ? null : 'This cell compiled no kernel.'),
   mount: (panel, store) => new Code(panel, store),
 };
 
-/** One level that can be looked at: `value` is its key in the selector. */
+/** A level of code. `value` is its key in the selector. */
 interface Level {
   value: string;
   label: string;
@@ -38,15 +38,15 @@ class Code implements Mounted {
   private readonly grid = h('div.bnb-columns');
   private readonly first = h('div.bnb-column');
   private readonly toggle: HTMLButtonElement;
-  /** What the user chose for the source's column; null: shown where no cell is linked that would show the same. */
-  private wanted: boolean | null = null;
+  /** The user's choice to show the source column. null: shown only if no linked cell shows the same text. */
+  private showSource: boolean | null = null;
 
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
   ) {
     this.toggle = button('', () => {
-      this.wanted = this.first.hidden;
+      this.showSource = this.first.hidden;
       this.arrange();
     });
     panel.append(h('div.bnb-tools', {}, this.toggle), this.grid);
@@ -54,15 +54,15 @@ class Code implements Mounted {
     this.grid.append(this.first);
     const box = this.first.appendChild(h('div.bnb-listing'));
     this.source = pane(box, 'Source of the kernel', 'code-source', store, () => store.doc.source.first_line);
-    this.columns = ['ir', 'machine'].map((want) => new Column(this.grid, store, want));
+    this.columns = (['ir', 'machine'] as const).map((kind) => new Column(this.grid, store, kind));
     this.arrange();
     this.paint();
   }
 
   update(change: string): void {
     if (change === 'selection') {
-      this.source.light();
-      this.columns.forEach((column) => column.light());
+      this.source.highlight();
+      this.columns.forEach((column) => column.highlight());
     } else if (change === 'host') {
       this.arrange();
     } else {
@@ -70,14 +70,14 @@ class Code implements Mounted {
     }
   }
 
-  /** In a notebook the cell itself is the source, and its column here would say it twice. */
+  /** Hides the source column if a linked cell shows the same text. */
   private arrange(): void {
-    const linked = this.store.host.linkSource !== undefined && this.store.host.cell === 'found';
-    const hidden = !(this.wanted ?? !linked);
+    const linked = this.store.host.highlightSource !== undefined && this.store.host.cell === 'found';
+    const hidden = !(this.showSource ?? !linked);
     this.first.hidden = hidden;
     this.grid.dataset.columns = hidden ? '2' : '3';
-    this.toggle.textContent = hidden ? 'Show the source here, too' : 'Hide the source';
-    this.toggle.hidden = !linked && this.wanted === null;
+    this.toggle.textContent = hidden ? 'Show the source' : 'Hide the source';
+    this.toggle.hidden = !linked && this.showSource === null;
     this.source.editor.requestMeasure();
   }
 
@@ -92,11 +92,11 @@ class Code implements Mounted {
     const lines = text.split('\n').map((_, i) => source.first_line + i);
     this.source.show({ text, lines }, 'python');
     const found = levels(this.store.current);
-    this.columns.forEach((column) => column.offer(found));
+    this.columns.forEach((column) => column.setLevels(found));
   }
 }
 
-/** The levels of a target from the front end's IR down to what the machine runs. */
+/** Returns the levels of a target, from the IR after the front end to machine code. */
 export function levels(view: View): Level[] {
   const stages = (view.stages ?? []).map((stage, i): Level => {
     return { value: `stage:${i}`, label: `IR after ${stage.name}`, hash: stage.text, language: 'ir' };
@@ -109,24 +109,24 @@ export function levels(view: View): Level[] {
   return [...stages, ...below];
 }
 
-/** One of the two columns beside the source, with its choice of level. */
+/** One of the two columns next to the source, with a selector for its level. */
 class Column {
   private readonly choice: HTMLSelectElement;
   private readonly box = h('div.bnb-listing');
   private readonly pane: Pane;
   private readonly missing = h('p.bnb-empty', { hidden: true });
-  /** What the instruction on the cursor's line does: for the keyboard, what the tooltip is for the pointer. */
+  /** The explanation of the instruction on the cursor's line. It serves keyboard users, as the tooltip serves pointer users. */
   private readonly explained = h('p.bnb-explained', { role: 'status' });
   private levels: Level[] = [];
-  private painted = 0;
+  private paintToken = 0;
 
   constructor(
     parent: HTMLElement,
     private readonly store: Store,
-    private readonly want: string,
+    private readonly kind: 'ir' | 'machine',
   ) {
     this.choice = h('select.bnb-select', {
-      'aria-label': want === 'ir' ? 'Level in the middle' : 'Level on the right',
+      'aria-label': kind === 'ir' ? 'Level in the middle' : 'Level on the right',
     });
     this.choice.addEventListener('change', () => void this.paint());
     const copy = button('Copy', () => void this.copy());
@@ -142,8 +142,8 @@ class Column {
     );
     this.pane = pane(
       this.box,
-      want === 'ir' ? 'IR' : 'Machine code',
-      `code-${want}`,
+      kind === 'ir' ? 'IR' : 'Machine code',
+      `code-${kind}`,
       store,
       undefined,
       (text) => {
@@ -152,37 +152,39 @@ class Column {
     );
   }
 
-  /** Keeps the level that was chosen where the new target has it, too. */
-  offer(found: Level[]): void {
+  /** Sets the available levels. Keeps the selected level if the new target has it. */
+  setLevels(found: Level[]): void {
     const before = this.choice.value;
     this.levels = found;
-    const wanted = found.some((l) => l.value === before) ? before : (this.asked() ?? this.preferred());
+    const selected = found.some((l) => l.value === before)
+      ? before
+      : (this.requestedLevel() ?? this.defaultLevel());
     this.choice.replaceChildren(
-      ...found.map((l) => h('option', { value: l.value, selected: l.value === wanted }, l.label)),
+      ...found.map((l) => h('option', { value: l.value, selected: l.value === selected }, l.label)),
     );
     void this.paint();
   }
 
-  light(): void {
-    this.pane.light();
+  highlight(): void {
+    this.pane.highlight();
   }
 
   dispose(): void {
     this.pane.dispose();
   }
 
-  /** The level of machine code that the cell asked to see. */
-  private asked(): string | undefined {
-    const shown = this.want === 'machine' ? (this.store.doc.show ?? []) : [];
+  /** Returns the level of machine code that the cell requested by `--show`. */
+  private requestedLevel(): string | undefined {
+    const shown = this.kind === 'machine' ? (this.store.doc.show ?? []) : [];
     return shown.find((key) => this.levels.some((level) => level.value === key));
   }
 
-  private preferred(): string {
+  private defaultLevel(): string {
     const stages = this.levels.filter((l) => l.language === 'ir');
     const machine = ['ptx', 'assembly', 'sass', 'llvm'].find((key) =>
       this.levels.some((l) => l.value === key),
     );
-    return (this.want === 'ir' ? stages[stages.length - 1]?.value : machine) ?? this.levels[0]?.value ?? '';
+    return (this.kind === 'ir' ? stages[stages.length - 1]?.value : machine) ?? this.levels[0]?.value ?? '';
   }
 
   private get level(): Level | undefined {
@@ -190,15 +192,15 @@ class Column {
   }
 
   private async paint(): Promise<void> {
-    const turn = ++this.painted;
+    const token = ++this.paintToken;
     const level = this.level;
     const listing = await this.store.listing(level?.hash);
-    if (turn !== this.painted) {
+    if (token !== this.paintToken) {
       return;
     }
     this.missing.hidden = listing !== null;
     this.box.hidden = listing === null;
-    this.missing.textContent = listing ? '' : whyMissing(this.store, level);
+    this.missing.textContent = listing ? '' : missingReason(this.store, level);
     this.explained.textContent = '';
     this.pane.show(listing, level?.language ?? 'text');
   }
@@ -211,15 +213,15 @@ class Column {
   }
 }
 
-function whyMissing(store: Store, level: Level | undefined): string {
+function missingReason(store: Store, level: Level | undefined): string {
   const error = store.current.error;
   if (error || !level) {
     return error || 'There is no code for this target.';
   }
   if (store.current.later?.some((key) => key === level.value)) {
     return store.host.request
-      ? `The ${level.label} is being read…`
-      : `The ${level.label} had not been read when this was saved; run the cell again to see it.`;
+      ? `Loading the ${level.label}…`
+      : `The saved notebook does not contain the ${level.label}. Run the cell again to see it.`;
   }
-  return `The ${level.label} was left out to keep the notebook small; run the cell again to see it.`;
+  return `The ${level.label} is not stored, to keep the notebook small. Run the cell again to see it.`;
 }

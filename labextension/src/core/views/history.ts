@@ -1,6 +1,6 @@
 /**
- * The versions of a kernel with their numbers, and any two of them side by side: their sources, or the IR after any pass, and which
- * pass is the first where they part. What the document did not store is asked of the kernel, as long as it lives.
+ * The History view: the versions of a kernel with their measurements, and a comparison of any two versions. The user can compare their
+ * sources or their IR after a pass, and find the first pass where they differ. A live kernel supplies texts that the document omits.
  */
 
 import { diffPane, type DiffPane } from '../cm/diff';
@@ -17,18 +17,18 @@ export const history: ViewSpec = {
   empty: (doc) =>
     doc.history?.versions.length || doc.diff
       ? null
-      : 'No version of this kernel has been measured in a %%blockkernel cell of this session yet.',
+      : 'No %%blockkernel cell of this session has measured a version of this kernel yet.',
   mount: (panel, store) => new HistoryView(panel, store),
 };
 
 const SOURCE = 'source';
-const ASKED = 'asked';
+const REQUESTED = 'requested';
 
 class HistoryView implements Mounted {
   private readonly table = h('div.bnb-results', {
     tabindex: 0,
     role: 'region',
-    'aria-label': 'The versions',
+    'aria-label': 'Versions',
   });
   private readonly what = h('select.bnb-select', { 'aria-label': 'What to compare' });
   private readonly status = h('p.bnb-quiet', { role: 'status' });
@@ -36,15 +36,15 @@ class HistoryView implements Mounted {
   private readonly listings = new Map<string, Promise<Map<string, Listing>>>();
   private a = -1;
   private b = -1;
-  private pair: DiffPane | null = null;
-  private painted = 0;
+  private diff: DiffPane | null = null;
+  private paintToken = 0;
 
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
   ) {
     this.what.addEventListener('change', () => void this.paintText());
-    const first = button('First pass where they part', () => void this.findParting());
+    const first = button('Find first differing pass', () => void this.findFirstDifference());
     panel.append(
       this.table,
       h('div.bnb-tools', {}, h('label', {}, 'compare ', this.what), first),
@@ -56,7 +56,7 @@ class HistoryView implements Mounted {
 
   update(change: string): void {
     if (change === 'selection') {
-      this.pair?.light();
+      this.diff?.highlight();
     } else if (change === 'host') {
       this.listings.clear();
     } else {
@@ -65,7 +65,7 @@ class HistoryView implements Mounted {
   }
 
   dispose(): void {
-    this.pair?.dispose();
+    this.diff?.dispose();
   }
 
   private get versions(): Version[] {
@@ -84,13 +84,13 @@ class HistoryView implements Mounted {
     }
     this.paintTable();
     const shownHere = this.store.stages.map((stage) => stage.name);
-    const names = merged([shownHere, ...this.versions.map((version) => this.passes(version) ?? [])]);
-    const options = [h('option', { value: SOURCE }, 'their sources')];
+    const names = mergeOrders([shownHere, ...this.versions.map((version) => this.passes(version) ?? [])]);
+    const options = [h('option', { value: SOURCE }, 'source')];
     if (this.store.doc.diff) {
       const { a, b } = this.store.doc.diff;
-      options.unshift(h('option', { value: ASKED }, `${a.label} and ${b.label}`));
+      options.unshift(h('option', { value: REQUESTED }, `${a.label} and ${b.label}`));
     }
-    options.push(...names.map((name) => h('option', { value: name }, `the IR after ${name}`)));
+    options.push(...names.map((name) => h('option', { value: name }, `IR after ${name}`)));
     this.what.replaceChildren(...options);
     void this.paintText();
   }
@@ -100,12 +100,12 @@ class HistoryView implements Mounted {
       'left',
       'right',
       'version',
-      'changed',
+      'changes',
       'result',
       'time',
-      'speed',
+      'rate',
       'registers',
-      'shared',
+      'shared memory',
       'spills',
       'first run',
     ];
@@ -114,7 +114,7 @@ class HistoryView implements Mounted {
     const caption = h(
       'caption',
       {},
-      'versions of this kernel in the session; a rerun of the same text is a measurement',
+      'Versions of this kernel in this session. Running the same source again adds a measurement.',
     );
     this.table.replaceChildren(h('table.bnb-table', {}, caption, h('thead', {}, head), body));
   }
@@ -129,7 +129,7 @@ class HistoryView implements Mounted {
       });
       input.addEventListener('change', () => {
         this[side] = i;
-        if (this.what.value === ASKED) {
+        if (this.what.value === REQUESTED) {
           this.what.value = SOURCE;
         }
         void this.paintText();
@@ -143,9 +143,9 @@ class HistoryView implements Mounted {
       RESULT[String(version.ok)],
       version.milliseconds === null ? 'not run' : time(version.milliseconds),
       version.rate ? rate(version.rate) : '',
-      amount(version.registers),
-      amount(version.shared_bytes, ' B'),
-      amount(version.spill_bytes, ' B'),
+      formatAmount(version.registers),
+      formatAmount(version.shared_bytes, ' B'),
+      formatAmount(version.spill_bytes, ' B'),
       version.first.replace('T', ' ').replace(/\+.*$/, ' UTC'),
     ];
     const name = h('th', { scope: 'row', title: times }, `${version.number}${here}`);
@@ -155,53 +155,57 @@ class HistoryView implements Mounted {
   private readonly group = uniqueId('versions');
 
   private async paintText(): Promise<void> {
-    const turn = ++this.painted;
+    const token = ++this.paintToken;
     const what = this.what.value;
     const [a, b] =
-      what === ASKED
-        ? await this.asked()
+      what === REQUESTED
+        ? await this.requestedSides()
         : await Promise.all([this.side(this.a, what), this.side(this.b, what)]);
-    if (turn !== this.painted) {
+    if (token !== this.paintToken) {
       return;
     }
-    this.pair?.dispose();
-    this.pair = null;
+    this.diff?.dispose();
+    this.diff = null;
     this.text.replaceChildren();
     const without = [this.versions[this.a], this.versions[this.b]].find(
       (version) =>
-        what !== SOURCE && what !== ASKED && version && this.passes(version)?.includes(what) === false,
+        what !== SOURCE && what !== REQUESTED && version && this.passes(version)?.includes(what) === false,
     );
     if (without) {
-      const said = `The pass ${what} does not apply to version ${without.number}, and was no part of its compilation.`;
-      this.text.append(h('p.bnb-empty', {}, said));
+      const text = `The pass ${what} does not apply to version ${without.number}.`;
+      this.text.append(h('p.bnb-empty', {}, text));
       return;
     }
     if (!a || !b) {
       const reason = this.store.host.request
-        ? 'the kernel no longer has it'
-        : 'the saved document has no room for it, and no kernel is there to ask';
+        ? 'the kernel has discarded it'
+        : 'the saved document does not contain it, and no kernel is connected';
       this.text.append(
         h(
           'p.bnb-empty',
           {},
-          this.versions.length < 2 && what !== ASKED ? ALONE : `This text is not there: ${reason}.`,
+          this.versions.length < 2 && what !== REQUESTED
+            ? ONE_VERSION
+            : `This text is unavailable: ${reason}.`,
         ),
       );
       return;
     }
-    const byOp = what === ASKED && this.store.doc.diff!.by_op;
+    const byOp = what === REQUESTED && this.store.doc.diff!.by_op;
     const language =
-      what === SOURCE || (what === ASKED && this.store.doc.diff!.a.language === 'python') ? 'python' : 'ir';
-    this.pair = diffPane(this.text, a, b, language, this.store, 'history', !byOp);
+      what === SOURCE || (what === REQUESTED && this.store.doc.diff!.a.language === 'python')
+        ? 'python'
+        : 'ir';
+    this.diff = diffPane(this.text, a, b, language, this.store, 'history', !byOp);
   }
 
-  private async asked() {
+  private async requestedSides() {
     const { a, b } = this.store.doc.diff!;
-    const made = async (side: typeof a) => {
+    const load = async (side: typeof a) => {
       const listing = await this.store.listing(side.text);
       return listing && { listing, label: side.label, firstLine: side.first_line };
     };
-    return Promise.all([made(a), made(b)]);
+    return Promise.all([load(a), load(b)]);
   }
 
   private async side(index: number, what: string) {
@@ -218,8 +222,7 @@ class HistoryView implements Mounted {
     return listing && { listing, label: `${label}, IR after ${what}` };
   }
 
-  /** The passes that a version went through for the target looked at: one that does not apply to a kernel is not among them. None where
-   * nothing is known of them. */
+  /** Returns the passes of a version for the selected target, without those that do not apply. undefined: unknown. */
   private passes(version: Version): string[] | undefined {
     const here = version.version === this.store.doc.version;
     const { target } = this.store.current;
@@ -227,7 +230,7 @@ class HistoryView implements Mounted {
     return stages?.map((stage) => stage.name);
   }
 
-  /** A pass's listing of a version, for the target looked at: from the card itself, the document, or the kernel. */
+  /** Returns the IR of a version after a pass, for the selected target. It comes from the card, the document or the kernel. */
   private async stage(version: Version, name: string): Promise<Listing | null> {
     if (version.version === this.store.doc.version) {
       return this.store.listing(this.store.stages.find((stage) => stage.name === name)?.text);
@@ -240,15 +243,15 @@ class HistoryView implements Mounted {
     if (!this.store.host.request) {
       return null;
     }
-    let asked = this.listings.get(version.version);
-    if (!asked) {
-      asked = this.ask(version.version);
-      this.listings.set(version.version, asked);
+    let listings = this.listings.get(version.version);
+    if (!listings) {
+      listings = this.fetchListings(version.version);
+      this.listings.set(version.version, listings);
     }
-    return (await asked).get(`${target}:${name}`) ?? null;
+    return (await listings).get(`${target}:${name}`) ?? null;
   }
 
-  private async ask(version: string): Promise<Map<string, Listing>> {
+  private async fetchListings(version: string): Promise<Map<string, Listing>> {
     type Answer = { views: { target: string; stages: { name: string; listing: Listing }[] }[] };
     const found = new Map<string, Listing>();
     try {
@@ -262,23 +265,23 @@ class HistoryView implements Mounted {
     return found;
   }
 
-  /** Opens the first pass after which the two versions' IR differs. */
-  private async findParting(): Promise<void> {
+  /** Opens the first pass after which the IR of the two versions differs. */
+  private async findFirstDifference(): Promise<void> {
     const [one, two] = [this.versions[this.a], this.versions[this.b]];
     if (!one || !two) {
       return;
     }
-    this.status.textContent = 'comparing…';
+    this.status.textContent = 'Comparing…';
     const [these, those] = [this.passes(one), this.passes(two)];
     const names = these ?? those ?? this.store.stages.map((stage) => stage.name);
     for (const name of names.filter((n) => (those ?? names).includes(n))) {
       const [a, b] = await Promise.all([this.stage(one, name), this.stage(two, name)]);
       if (!a || !b) {
-        this.status.textContent = `The IR after ${name} is not there for both versions.`;
+        this.status.textContent = `The IR after ${name} is unavailable for one of the versions.`;
         return;
       }
       if (difference(a, b, true).hunks.length) {
-        this.status.textContent = `Versions ${one.number} and ${two.number} part at ${name}.`;
+        this.status.textContent = `Versions ${one.number} and ${two.number} first differ after ${name}.`;
         this.what.value = name;
         return this.paintText();
       }
@@ -287,11 +290,12 @@ class HistoryView implements Mounted {
   }
 }
 
-const ALONE = 'There is one version so far: change the kernel’s text and run its cell again to compare two.';
-const RESULT: Readonly<Record<string, string>> = { true: '✓ right', false: '✗ wrong', null: 'not checked' };
+const ONE_VERSION =
+  'There is only one version so far. Change the kernel and run its cell again to compare two versions.';
+const RESULT: Readonly<Record<string, string>> = { true: '✓ correct', false: '✗ wrong', null: 'not checked' };
 
-/** All names of some lists in one order, each behind the one that it follows in its own. */
-function merged(lists: string[][]): string[] {
+/** Merges lists of names into one. Each name follows its predecessor in its own list. */
+function mergeOrders(lists: string[][]): string[] {
   const found: string[] = [];
   for (const list of lists) {
     list.forEach((name, i) => {
@@ -303,6 +307,6 @@ function merged(lists: string[][]): string[] {
   return found;
 }
 
-function amount(value: number | null, unit = ''): string {
+function formatAmount(value: number | null, unit = ''): string {
   return value === null ? '–' : `${value}${unit}`;
 }

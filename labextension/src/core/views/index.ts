@@ -12,6 +12,7 @@ import { sweep } from './sweep';
 import { tiles } from './tiles';
 import { timeline } from './timeline';
 
+/** All views. */
 export const VIEWS: readonly ViewSpec[] = [
   code,
   passes,

@@ -1,10 +1,10 @@
 /**
- * Knobs: sliders for tile sizes, warps and stages, a switch for each optional pass. Every turn compiles the kernel anew, runs it on
- * scratch copies where it can, and shows what changed against the card as it was first shown.
+ * The Knobs view: sliders for tile sizes, warps and stages, and a switch for each optional pass. A change compiles the kernel and, if
+ * possible, runs it on copies of the arrays. A table compares the result with the card as it was first shown.
  */
 
 import { button, h, uniqueId } from '../dom';
-import type { Asked, Document, Knob, Turn } from '../schema';
+import type { OptionKnob, Document, Knob, KnobSettings } from '../schema';
 import type { Store } from '../store';
 import { rate, time } from '../plot/numbers';
 import type { Mounted, ViewSpec } from './spec';
@@ -12,38 +12,36 @@ import type { Mounted, ViewSpec } from './spec';
 export const knobs: ViewSpec = {
   key: 'knobs',
   title: 'Knobs',
-  empty: (doc) =>
-    doc.knobs
-      ? null
-      : 'This page was exported: knobs are turned in its notebook, and turning needs a live kernel.',
+  empty: (doc) => (doc.knobs ? null : 'An exported page has no knobs, because knobs need a live kernel.'),
   mount: (panel, store) => new Knobs(panel, store),
 };
 
 const OPTIONS = ['num_warps', 'num_stages'] as const;
 type Option = (typeof OPTIONS)[number];
 
-/** Milliseconds without a further turn before the kernel is asked. */
-const PAUSE = 60;
+/** Milliseconds between the last change and the request. */
+const DEBOUNCE_MS = 60;
 
 class Knobs implements Mounted {
   private readonly controls = h('div.bnb-knobs');
   private readonly status = h('p.bnb-quiet', { role: 'status' });
   private readonly table = h('div.bnb-results');
   private readonly first: Document;
-  /** What shows another value on the slider of an option. */
-  private readonly moves = new Map<Option, (value: number | boolean) => void>();
-  private turn: Turn;
+  /** Functions that set the slider of an option. */
+  private readonly setters = new Map<Option, (value: number | boolean) => void>();
+  private settings: KnobSettings;
   private timer = 0;
-  /** A turn is under way, and whether a knob has moved since: one turn at a time, and of those that wait the last. */
+  /** Whether a request is in progress. There is one request at a time. */
   private busy = false;
-  private again = false;
+  /** Whether a knob changed during the request. The latest settings follow it. */
+  private pending = false;
 
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
   ) {
     this.first = store.doc;
-    this.turn = turnOf(store.doc);
+    this.settings = settingsOf(store.doc);
     panel.append(this.controls, this.status, this.table);
     this.build();
     this.paint();
@@ -54,9 +52,9 @@ class Knobs implements Mounted {
       this.build();
     } else if (change === 'document') {
       if (!this.timer && !this.busy) {
-        this.turn = turnOf(this.store.doc);
+        this.settings = settingsOf(this.store.doc);
       }
-      this.follow();
+      this.showChosenValues();
       this.paint();
     }
   }
@@ -69,29 +67,29 @@ class Knobs implements Mounted {
     const found = this.store.doc.knobs!;
     const live = this.store.host.request !== undefined;
     const rows = found.constants.map((knob) =>
-      this.slider(knob, (value) => (this.turn.constants[knob.name] = value), live),
+      this.slider(knob, (value) => (this.settings.constants[knob.name] = value), live),
     );
     for (const name of OPTIONS) {
-      rows.push(this.slider({ name, ...found[name] }, (v) => (this.turn[name] = Number(v)), live, name));
+      rows.push(this.slider({ name, ...found[name] }, (v) => (this.settings[name] = Number(v)), live, name));
     }
     const switches = h('fieldset.bnb-switches', {}, h('legend', {}, 'optional passes'));
     for (const pass of found.passes) {
       const box = h('input', { type: 'checkbox', checked: pass.on, disabled: !live, id: uniqueId('pass') });
       box.addEventListener('change', () => {
-        const off = new Set(this.turn.without);
+        const off = new Set(this.settings.without);
         if (box.checked) {
           off.delete(pass.name);
         } else {
           off.add(pass.name);
         }
-        this.turn.without = [...off].sort();
-        this.later();
+        this.settings.without = [...off].sort();
+        this.schedule();
       });
       switches.append(h('label.bnb-switch', { for: box.id }, box, ` ${pass.name}`));
     }
-    const reset = button('Back to the cell’s values', () => this.reset(), { disabled: !live });
+    const reset = button('Reset to the cell’s values', () => this.reset(), { disabled: !live });
     this.controls.replaceChildren(...rows, switches, reset);
-    this.status.textContent = live ? found.why : 'Turning needs a live kernel: run the cell again.';
+    this.status.textContent = live ? found.why : 'Knobs need a live kernel. Run the cell again.';
   }
 
   private slider(
@@ -113,61 +111,61 @@ class Knobs implements Mounted {
       'data-knob': knob.name,
       'aria-valuetext': String(knob.value),
     });
-    const say = (chosen: number | boolean): void => {
+    const showValue = (chosen: number | boolean): void => {
       value.textContent = String(chosen);
       input.setAttribute('aria-valuetext', String(chosen));
     };
     input.addEventListener('input', () => {
       const chosen = knob.choices[Number(input.value)];
-      say(chosen);
+      showValue(chosen);
       set(chosen);
-      this.later();
+      this.schedule();
     });
     if (option) {
-      this.moves.set(option, (chosen) => {
+      this.setters.set(option, (chosen) => {
         input.value = String(Math.max(0, knob.choices.indexOf(chosen)));
-        say(chosen);
+        showValue(chosen);
       });
     }
     return h('div.bnb-knob', {}, h('label', { for: input.id }, knob.name), input, value);
   }
 
-  /** Shows what the compiler has chosen now, where nobody named a number. */
-  private follow(): void {
-    for (const [name, move] of this.moves) {
-      if (this.turn[name] === null) {
-        move(this.store.doc.knobs![name].value);
+  /** Shows the compiler's choice on the sliders of options that the user has not set. */
+  private showChosenValues(): void {
+    for (const [name, setValue] of this.setters) {
+      if (this.settings[name] === null) {
+        setValue(this.store.doc.knobs![name].value);
       }
     }
   }
 
   private reset(): void {
-    this.turn = turnOf(this.first);
+    this.settings = settingsOf(this.first);
     this.store.doc.knobs = this.first.knobs;
     this.build();
-    this.later();
+    this.schedule();
   }
 
-  private later(): void {
+  private schedule(): void {
     window.clearTimeout(this.timer);
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      void this.ask();
-    }, PAUSE);
+      void this.apply();
+    }, DEBOUNCE_MS);
   }
 
-  private async ask(): Promise<void> {
+  private async apply(): Promise<void> {
     if (this.busy) {
-      this.again = true;
+      this.pending = true;
       return;
     }
     this.busy = true;
-    this.status.textContent = 'compiling…';
+    this.status.textContent = 'Compiling…';
     try {
-      const answer = (await this.store.host.request?.('turn', { knobs: { ...this.turn } })) as {
+      const answer = (await this.store.host.request?.('turn', { knobs: { ...this.settings } })) as {
         document: Document;
       };
-      if (!this.again) {
+      if (!this.pending) {
         this.status.textContent = answer.document.knobs?.why ?? '';
         this.store.update(answer.document);
         this.store.host.save?.(answer.document);
@@ -177,15 +175,15 @@ class Knobs implements Mounted {
     } finally {
       this.busy = false;
     }
-    if (this.again) {
-      this.again = false;
-      await this.ask();
+    if (this.pending) {
+      this.pending = false;
+      await this.apply();
     }
   }
 
   private paint(): void {
-    const rows = compared(this.first, this.store.doc);
-    const table = h('table.bnb-table', {}, h('caption', {}, 'what changed'));
+    const rows = comparisonRows(this.first, this.store.doc);
+    const table = h('table.bnb-table', {}, h('caption', {}, 'Changes'));
     const head = h(
       'tr',
       {},
@@ -203,23 +201,23 @@ class Knobs implements Mounted {
   }
 }
 
-function turnOf(doc: Document): Turn {
+function settingsOf(doc: Document): KnobSettings {
   const found = doc.knobs!;
   return {
     constants: Object.fromEntries(found.constants.map((k) => [k.name, k.value])),
-    num_warps: asked(found.num_warps),
-    num_stages: asked(found.num_stages),
+    num_warps: requestedValue(found.num_warps),
+    num_stages: requestedValue(found.num_stages),
     without: found.passes.filter((p) => !p.on).map((p) => p.name),
   };
 }
 
-/** The number of an option as it was asked for: null leaves it to the compiler. */
-function asked({ named, value }: Asked): number | null {
+/** Returns the value that the user requested for an option. null leaves the choice to the compiler. */
+function requestedValue({ named, value }: OptionKnob): number | null {
   return named === false ? null : Number(value);
 }
 
-/** The rows that tell two cards of one kernel apart: knobs, time, and what the machine code needs. */
-export function compared(before: Document, now: Document): [string, string, string][] {
+/** Returns the rows that compare two cards of a kernel: knobs, time and resources. */
+export function comparisonRows(before: Document, now: Document): [string, string, string][] {
   const rows: [string, string, string][] = [];
   const a = facts(before);
   const b = facts(now);
@@ -238,7 +236,7 @@ function facts(doc: Document): Record<string, string> {
     found.num_warps = String(doc.knobs.num_warps.value);
     found.num_stages = String(doc.knobs.num_stages.value);
     const off = doc.knobs.passes.filter((pass) => !pass.on).map((pass) => pass.name);
-    found['passes switched off'] = off.join(', ') || 'none';
+    found['disabled passes'] = off.join(', ') || 'none';
   }
   const launch = doc.launches[doc.launches.length - 1];
   if (launch?.median) {
@@ -256,7 +254,7 @@ function facts(doc: Document): Record<string, string> {
     }
     const last = view.stages?.[view.stages.length - 1];
     if (last) {
-      found[`ops of the last IR, ${view.label}`] = String(last.ops);
+      found[`ops in the final IR, ${view.label}`] = String(last.ops);
     }
   }
   return found;

@@ -1,4 +1,4 @@
-/** Notes of the compiler as a list: a sign and a word for the kind (never colour alone), and a link to line and op. */
+/** A list of compiler notes. A sign and a word show the kind of each note, which is linked to its line and op. */
 
 import { h } from '../dom';
 import type { Note, NoteKind } from '../schema';
@@ -10,6 +10,7 @@ const SIGNS: Record<NoteKind, [string, string]> = {
   warning: ['▲', 'warning: '],
 };
 
+/** Creates the list. `none` is the text for an empty list. */
 export function notesList(notes: readonly Note[], store: Store, none = ''): HTMLElement {
   if (!notes.length) {
     return h('p.bnb-quiet', {}, none);

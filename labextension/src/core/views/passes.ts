@@ -1,6 +1,6 @@
 /**
- * The pipeline: every pass with its time, what it did to the number of ops, and its notes; the IR after any of them, and any two side
- * by side. A pass that changed nothing is dimmed, can be hidden, and says why.
+ * The Passes view: a list of all passes with their times, op counts and notes, and the IR after the selected pass. It can compare the IR
+ * after any two passes. It dims passes that changed nothing; the user can hide them.
  */
 
 import { diffPane, type DiffPane } from '../cm/diff';
@@ -9,7 +9,7 @@ import { button, h, uniqueId } from '../dom';
 import type { Note, Stage } from '../schema';
 import type { Store } from '../store';
 import { notesList } from './notes';
-import { story } from './provenance';
+import { opHistory } from './provenance';
 import type { Mounted, ViewSpec } from './spec';
 
 export const passes: ViewSpec = {
@@ -18,50 +18,50 @@ export const passes: ViewSpec = {
   empty: (doc) =>
     doc.views.some((v) => v.stages?.length)
       ? null
-      : 'The kernel could not be compiled: there are no passes to show.',
+      : 'The compilation failed, so there are no passes to show.',
   mount: (panel, store) => new Passes(panel, store),
 };
 
 class Passes implements Mounted {
   private chosen = 0;
-  /** What the chosen stage is compared with; -1: nothing, its text alone. */
-  private against = -1;
-  private hideIdle = false;
+  /** Index of the stage to compare with. -1: no comparison. */
+  private base = -1;
+  private hideUnchanged = false;
   private filter = '';
 
   private readonly list = h('ol.bnb-stages', {
     role: 'listbox',
     tabindex: 0,
-    'aria-label': 'Passes, in order',
+    'aria-label': 'Passes in order',
   });
   private readonly about = h('div.bnb-about');
-  private readonly provenance = h('p.bnb-story', { 'aria-live': 'polite' });
+  private readonly provenance = h('p.bnb-details', { 'aria-live': 'polite' });
   private readonly text = h('div.bnb-listing');
   private readonly compare = h('select.bnb-select', { 'aria-label': 'Compare with' });
   private readonly search = h('input.bnb-filter', {
     type: 'search',
     placeholder: 'text in the IR',
-    'aria-label': 'Find the first pass by a text of its IR',
+    'aria-label': 'Text to find in the IR',
   });
-  private readonly searched = h('select.bnb-select', { 'aria-label': 'What the pass does to that text' });
+  private readonly searchMode = h('select.bnb-select', { 'aria-label': 'Effect of the pass on the text' });
   private readonly answer = h('span.bnb-quiet', { role: 'status' });
   private readonly filterField: HTMLInputElement;
   readonly keys = [
-    ['j k', 'the next and the previous pass'],
+    ['j k', 'next or previous pass'],
     ['/', 'filter passes and notes'],
-    ['d', 'compare with the pass before, and back'],
+    ['d', 'compare with the previous pass (on or off)'],
   ] as const;
   private single: Pane | null = null;
-  private pair: DiffPane | null = null;
-  private painted = 0;
+  private diff: DiffPane | null = null;
+  private paintToken = 0;
 
   constructor(
     panel: HTMLElement,
     private readonly store: Store,
   ) {
-    const idle = h('input', { type: 'checkbox', id: uniqueId('idle') });
-    idle.addEventListener('change', () => {
-      this.hideIdle = idle.checked;
+    const hide = h('input', { type: 'checkbox', id: uniqueId('hide') });
+    hide.addEventListener('change', () => {
+      this.hideUnchanged = hide.checked;
       this.paintList();
     });
     const filter = h('input.bnb-filter', {
@@ -74,12 +74,12 @@ class Passes implements Mounted {
       this.paintList();
     });
     this.compare.addEventListener('change', () => {
-      this.against = Number(this.compare.value);
+      this.base = Number(this.compare.value);
       void this.paintText();
     });
     this.filterField = filter;
-    this.searched.append(
-      h('option', { value: 'makes' }, 'makes'),
+    this.searchMode.append(
+      h('option', { value: 'adds' }, 'adds'),
       h('option', { value: 'removes' }, 'removes'),
     );
     this.search.addEventListener('keydown', (event) => event.key === 'Enter' && void this.find());
@@ -91,17 +91,12 @@ class Passes implements Mounted {
         h(
           'div.bnb-side',
           {},
-          h(
-            'div.bnb-tools',
-            {},
-            filter,
-            h('label', { for: idle.id }, idle, ' hide passes that changed nothing'),
-          ),
+          h('div.bnb-tools', {}, filter, h('label', { for: hide.id }, hide, ' hide passes without changes')),
           this.list,
           h(
             'div.bnb-tools.bnb-finder',
             {},
-            h('label', {}, 'first pass that ', this.searched),
+            h('label', {}, 'first pass that ', this.searchMode),
             this.search,
             button('Find', () => void this.find()),
             this.answer,
@@ -130,16 +125,16 @@ class Passes implements Mounted {
         event.preventDefault();
       }
     });
-    const asked = store.stages.findIndex((stage) => store.doc.show?.includes(stage.name));
-    this.chosen = Math.max(0, asked);
+    const requested = store.stages.findIndex((stage) => store.doc.show?.includes(stage.name));
+    this.chosen = Math.max(0, requested);
     this.reset();
   }
 
   update(change: string): void {
     if (change === 'selection') {
-      this.single?.light();
-      this.pair?.light();
-      this.paintStory();
+      this.single?.highlight();
+      this.diff?.highlight();
+      this.paintOpHistory();
     } else if (change !== 'host') {
       this.reset();
     }
@@ -152,7 +147,7 @@ class Passes implements Mounted {
     } else if (event.key === '/') {
       this.filterField.focus();
     } else if (event.key === 'd' && this.chosen > 0) {
-      this.against = this.against === this.chosen - 1 ? -1 : this.chosen - 1;
+      this.base = this.base === this.chosen - 1 ? -1 : this.chosen - 1;
       this.paintStage();
     } else {
       return false;
@@ -160,30 +155,32 @@ class Passes implements Mounted {
     return true;
   }
 
-  /** Opens the first pass whose IR has a text that the IR before had not, or the other way round, beside the pass before. */
+  /** Finds the first pass that adds or removes a text, and compares it with the previous pass. */
   private async find(): Promise<void> {
     const wanted = this.search.value;
-    const makes = this.searched.value === 'makes';
+    const adds = this.searchMode.value === 'adds';
     if (!wanted) {
       return;
     }
     const texts = await Promise.all(this.stages.map((stage) => this.store.listing(stage.text)));
     const has = texts.map((listing) => listing?.text.includes(wanted) ?? false);
-    const at = has.findIndex((found, i) => (makes ? found && !has[i - 1] : !found && i > 0 && has[i - 1]));
+    const at = has.findIndex((found, i) => (adds ? found && !has[i - 1] : !found && i > 0 && has[i - 1]));
     if (at < 0) {
-      this.answer.textContent = `No pass ${makes ? 'makes' : 'removes'} “${wanted}”.`;
+      this.answer.textContent = `No pass ${adds ? 'adds' : 'removes'} “${wanted}”.`;
       return;
     }
-    this.answer.textContent = `${this.stages[at].name} ${at === 0 ? 'has it from the start' : makes ? 'makes it' : 'removes it'}.`;
+    const effect =
+      at === 0 ? 'The initial IR contains it' : `${this.stages[at].name} ${adds ? 'adds' : 'removes'} it`;
+    this.answer.textContent = `${effect}.`;
     this.chosen = at;
-    this.against = at - 1;
+    this.base = at - 1;
     this.paintList();
     this.paintStage();
   }
 
   dispose(): void {
     this.single?.dispose();
-    this.pair?.dispose();
+    this.diff?.dispose();
   }
 
   private get stages(): Stage[] {
@@ -192,16 +189,16 @@ class Passes implements Mounted {
 
   private reset(): void {
     this.chosen = Math.min(this.chosen, Math.max(0, this.stages.length - 1));
-    if (this.against >= this.stages.length) {
-      this.against = -1;
+    if (this.base >= this.stages.length) {
+      this.base = -1;
     }
     this.paintList();
     this.paintStage();
   }
 
   private choose(stage: number): void {
-    if (this.against === this.chosen - 1 && this.against >= 0) {
-      this.against = stage - 1; // "with the pass before" stays that
+    if (this.base === this.chosen - 1 && this.base >= 0) {
+      this.base = stage - 1; // keeps the comparison with the previous pass
     }
     this.chosen = stage;
     this.paintList();
@@ -209,7 +206,7 @@ class Passes implements Mounted {
   }
 
   private shown(stage: Stage, i: number): boolean {
-    if (this.hideIdle && i > 0 && !stage.changed && i !== this.chosen) {
+    if (this.hideUnchanged && i > 0 && !stage.changed && i !== this.chosen) {
       return false;
     }
     const words = [stage.name, stage.title, ...stage.notes.map((n) => n.text)];
@@ -240,7 +237,7 @@ class Passes implements Mounted {
       id: uniqueId('stage'),
       'data-stage': i,
       'aria-selected': String(i === this.chosen),
-      class: i > 0 && !stage.changed ? 'bnb-stage bnb-idle' : 'bnb-stage',
+      class: i > 0 && !stage.changed ? 'bnb-stage bnb-unchanged' : 'bnb-stage',
     });
     const missed = stage.notes.filter((n) => n.kind !== 'info').length;
     row.append(
@@ -257,8 +254,8 @@ class Passes implements Mounted {
     const options = [h('option', { value: -1 }, 'nothing')];
     this.stages.forEach((other, i) => {
       if (i !== this.chosen) {
-        const label = `${other.name}${i === this.chosen - 1 ? ' (the pass before)' : ''}`;
-        options.push(h('option', { value: i, selected: i === this.against }, label));
+        const label = `${other.name}${i === this.chosen - 1 ? ' (previous pass)' : ''}`;
+        options.push(h('option', { value: i, selected: i === this.base }, label));
       }
     });
     this.compare.replaceChildren(...options);
@@ -267,30 +264,30 @@ class Passes implements Mounted {
       this.about.append(
         h('p', {}, h('strong', {}, stage.title.replace(/\.$/, '')), `: ${effect(stage, this.chosen)}`),
       );
-      this.about.append(notesList(stage.notes, this.store, why(stage, this.chosen)));
+      this.about.append(notesList(stage.notes, this.store, unchangedReason(stage, this.chosen)));
     }
-    this.paintStory();
+    this.paintOpHistory();
     void this.paintText();
   }
 
-  private paintStory(): void {
+  private paintOpHistory(): void {
     const op = this.store.selection?.op;
-    this.provenance.textContent = op === null || op === undefined ? '' : story(this.stages, op);
+    this.provenance.textContent = op === null || op === undefined ? '' : opHistory(this.stages, op);
   }
 
   private async paintText(): Promise<void> {
-    const turn = ++this.painted;
+    const token = ++this.paintToken;
     const stage = this.stages[this.chosen];
-    const other = this.stages[this.against];
+    const other = this.stages[this.base];
     const [listing, before] = await Promise.all([
       this.store.listing(stage?.text),
       other ? this.store.listing(other.text) : null,
     ]);
-    if (turn !== this.painted) {
-      return; // something else was chosen meanwhile
+    if (token !== this.paintToken) {
+      return; // the selection changed in the meantime
     }
-    this.pair?.dispose();
-    this.pair = null;
+    this.diff?.dispose();
+    this.diff = null;
     if (!listing || (other && !before)) {
       this.single?.dispose();
       this.single = null;
@@ -303,8 +300,8 @@ class Passes implements Mounted {
         { listing: before, label: `IR after ${other.name}` },
         { listing, label: `IR after ${stage.name}` },
       ] as const;
-      const [a, b] = this.against < this.chosen ? sides : [sides[1], sides[0]];
-      this.pair = diffPane(this.text, a, b, 'ir', this.store, 'passes');
+      const [a, b] = this.base < this.chosen ? sides : [sides[1], sides[0]];
+      this.diff = diffPane(this.text, a, b, 'ir', this.store, 'passes');
     } else {
       if (!this.single) {
         this.text.replaceChildren();
@@ -316,12 +313,12 @@ class Passes implements Mounted {
 
   private missing(stage: Stage | undefined): string {
     if (!stage) {
-      return this.store.current.error ?? 'Nothing was compiled for this target.';
+      return this.store.current.error ?? 'The kernel was not compiled for this target.';
     }
     const left = this.store.doc.left_out.find((l) => l.call.includes(`'${stage.name}'`));
     return left
-      ? `This text was left out to keep the notebook small; ${left.call} gives it.`
-      : 'This text was left out to keep the notebook small.';
+      ? `This text is not stored, to keep the notebook small. Use ${left.call} to get it.`
+      : 'This text is not stored, to keep the notebook small.';
   }
 
   private async copy(): Promise<void> {
@@ -332,28 +329,28 @@ class Passes implements Mounted {
   }
 }
 
-/** What a pass did, in few words. */
+/** Returns the effect of a pass on the number of ops. */
 export function effect(stage: Stage, index: number): string {
   if (index === 0) {
     return `${stage.ops} ops`;
   }
   if (stage.skipped) {
-    return 'switched off';
+    return 'disabled';
   }
   if (!stage.changed) {
     return 'no change';
   }
   return stage.delta === 0
-    ? `${stage.ops} ops, as before`
+    ? `${stage.ops} ops, unchanged`
     : `${stage.ops} ops (${stage.delta > 0 ? '+' : '−'}${Math.abs(stage.delta)})`;
 }
 
-/** Why a pass without notes left everything as it was. */
-function why(stage: Stage, index: number): string {
+/** Returns why a pass without notes changed nothing. */
+function unchangedReason(stage: Stage, index: number): string {
   if (index === 0 || stage.changed) {
     return '';
   }
-  return stage.skipped ? 'It was switched off.' : 'It found nothing to do in this kernel.';
+  return stage.skipped ? 'The pass is disabled.' : 'The pass does not apply to this kernel.';
 }
 
 function count(notes: readonly Note[], missed: number): string {

@@ -1,14 +1,14 @@
-/** The life of one op: which pass made it and from what, which moved or retyped it, which removed it. */
+/** The history of an op: the passes that created, moved, retyped and removed it. */
 
 import type { Stage } from '../schema';
 
-/** One sentence on an op; the stages are those of one compilation, in order. */
-export function story(stages: readonly Stage[], op: number): string {
+/** Describes the history of an op. The stages are those of one compilation, in order. */
+export function opHistory(stages: readonly Stage[], op: number): string {
   const parts: string[] = [];
   stages.forEach((stage) => {
     if (stage.made.includes(op)) {
       const from = stage.origin[String(op)];
-      parts.push(`made by ${stage.name}${from?.length ? ` in place of op ${from.join(', ')}` : ''}`);
+      parts.push(`created by ${stage.name}${from?.length ? ` from op ${from.join(', ')}` : ''}`);
     }
     if (stage.moved.includes(op)) {
       parts.push(`moved by ${stage.name}`);
@@ -17,8 +17,8 @@ export function story(stages: readonly Stage[], op: number): string {
       parts.push(`retyped by ${stage.name}`);
     }
     if (stage.deleted.includes(op)) {
-      const heirs = Object.entries(stage.origin).filter(([, was]) => was.includes(op));
-      const into = heirs.length ? `, replaced by op ${heirs.map(([id]) => id).join(', ')}` : '';
+      const successors = Object.entries(stage.origin).filter(([, origins]) => origins.includes(op));
+      const into = successors.length ? `, replaced by op ${successors.map(([id]) => id).join(', ')}` : '';
       parts.push(`removed by ${stage.name}${into}`);
     }
   });

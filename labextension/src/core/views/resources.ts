@@ -1,6 +1,6 @@
 /**
- * What the machine code needs: registers, shared memory, spills, stack and occupancy, one column a target, with what limits the
- * occupancy and what would change it. A CPU has none of these, and its column says so.
+ * The Resources view: registers, shared memory, spills, stack and occupancy of each target. It names the limit of the occupancy and
+ * changes that would raise it. A CPU target has none of these figures.
  */
 
 import { h } from '../dom';
@@ -9,22 +9,22 @@ import type { Store } from '../store';
 import type { Mounted, ViewSpec } from './spec';
 
 const CPU =
-  'A CPU runs programs one after another on its threads: registers, shared memory and occupancy are figures of a GPU.';
+  'These figures exist for GPU targets only. A CPU runs the programs one after another on its threads.';
 
 export const resources: ViewSpec = {
   key: 'resources',
   title: 'Resources',
-  empty: (doc) => why(doc),
+  empty: (doc) => emptyReason(doc),
   mount: (panel, store) => new ResourcesView(panel, store),
 };
 
-function why(doc: Document): string | null {
+function emptyReason(doc: Document): string | null {
   const gpus = doc.views.filter(isGpu);
   if (gpus.some((view) => view.resources)) {
     return null;
   }
   const failed = doc.views.find((view) => view.error);
-  return failed ? `There is no GPU code to report on: ${failed.error}` : CPU;
+  return failed ? `There is no GPU code: ${failed.error}` : CPU;
 }
 
 const isGpu = (view: View): boolean => view.target?.startsWith('sm_') ?? false;
@@ -45,7 +45,7 @@ class ResourcesView implements Mounted {
 
   private paint(): void {
     const { views } = this.store.doc;
-    const table = h('table.bnb-table', {}, h('caption', {}, 'as the assembler reported it'));
+    const table = h('table.bnb-table', {}, h('caption', {}, 'Reported by ptxas'));
     const head = h('tr', {}, h('td'));
     head.append(...views.map((view) => h('th', { scope: 'col' }, view.label)));
     const body = h('tbody');
@@ -67,17 +67,17 @@ const number = (value: number | null | undefined, unit = ''): string =>
   value === null || value === undefined ? 'not reported' : `${value}${unit}`;
 
 const ROWS: [string, (view: View) => string][] = [
-  ['registers a thread', (view) => number(view.resources?.registers)],
-  ['shared memory a program', (view) => number(view.resources?.shared_bytes, ' B')],
-  ['spills a thread', (view) => number(view.resources?.spill_bytes, ' B')],
-  ['stack a thread', (view) => number(view.resources?.stack_bytes, ' B')],
-  ['threads a program', (view) => number(view.resources?.threads)],
-  ['programs an SM', (view) => number(view.resources?.occupancy?.blocks_per_sm)],
+  ['registers per thread', (view) => number(view.resources?.registers)],
+  ['shared memory per CTA', (view) => number(view.resources?.shared_bytes, ' B')],
+  ['spills per thread', (view) => number(view.resources?.spill_bytes, ' B')],
+  ['stack per thread', (view) => number(view.resources?.stack_bytes, ' B')],
+  ['threads per CTA', (view) => number(view.resources?.threads)],
+  ['programs per SM', (view) => number(view.resources?.occupancy?.blocks_per_sm)],
   [
     'occupancy',
     (view) => {
       const held = view.resources?.occupancy;
-      return held ? `${held.percent} % (${held.warps_per_sm} of ${held.max_warps} warps)` : 'not known';
+      return held ? `${held.percent} % (${held.warps_per_sm} of ${held.max_warps} warps)` : 'unknown';
     },
   ],
 ];
@@ -85,11 +85,11 @@ const ROWS: [string, (view: View) => string][] = [
 const LIMITS: Readonly<Record<string, string>> = {
   registers: 'the registers of the SM',
   'shared memory': 'the shared memory of the SM',
-  threads: 'the number of threads that an SM holds',
-  blocks: 'the number of programs that an SM holds',
+  threads: 'the maximum number of threads per SM',
+  blocks: 'the maximum number of CTAs per SM',
 };
 
-/** What limits a target's occupancy, a bar with the numbers, and what would change it. */
+/** Describes the occupancy of a target: a bar, the limit, and advice. */
 function about(view: View): HTMLElement[] {
   if (view.error) {
     return [h('p.bnb-empty', {}, view.error)];
@@ -99,13 +99,7 @@ function about(view: View): HTMLElement[] {
   }
   const held = view.resources?.occupancy;
   if (!held) {
-    return [
-      h(
-        'p.bnb-quiet',
-        {},
-        'Without the assembler’s report (ptxas is not installed) there is no occupancy to compute.',
-      ),
-    ];
+    return [h('p.bnb-quiet', {}, 'The occupancy is unknown, because ptxas is not installed.')];
   }
   const bar = h('meter.bnb-meter', {
     min: 0,
@@ -114,14 +108,12 @@ function about(view: View): HTMLElement[] {
     'aria-label': `${held.warps_per_sm} of ${held.max_warps} warps`,
   });
   const full = held.warps_per_sm >= held.max_warps;
-  const limit = full
-    ? 'The SM is full: more occupancy cannot be had.'
-    : `Limited by ${LIMITS[held.limiter] ?? held.limiter}: one more program would not fit.`;
+  const limit = full ? 'This is the maximum.' : `Limited by ${LIMITS[held.limiter] ?? held.limiter}.`;
   const parts: HTMLElement[] = [h('p', {}, bar, ` ${held.percent} % of ${held.max_warps} warps. ${limit}`)];
   const advice = [...held.advice];
   if (view.resources?.spill_bytes) {
     advice.push(
-      'it spills registers to memory: smaller tiles or more warps a program need fewer registers a thread',
+      'The kernel spills registers. Smaller tiles or more warps reduce the number of registers per thread.',
     );
   }
   if (advice.length) {

@@ -1,6 +1,6 @@
 /**
- * The roofline: ceilings measured on the device, the kernel's point with its earlier versions as a trajectory, baselines as labelled
- * points. A filled shape stands at the bytes that memory must move at least, a hollow one at those that the caches were asked for.
+ * The Roofline view: ceilings measured on the device, the kernel with the trajectory of its earlier versions, and baselines. A filled
+ * shape uses the unique bytes of a launch, a hollow one the bytes of all accesses.
  */
 
 import { scaleLog } from 'd3-scale';
@@ -18,32 +18,33 @@ export const roofline: ViewSpec = {
   key: 'roofline',
   title: 'Roofline',
   empty: (doc) =>
-    doc.roofline
-      ? null
-      : `Nothing was measured for a roofline yet: %roofline ${doc.kernel} in a cell shows one.`,
+    doc.roofline ? null : `There is no roofline yet. Run %roofline ${doc.kernel} in a cell to measure one.`,
   mount: (panel, store) => new RooflineView(panel, store),
 };
 
-/** Room for the names of the flat roofs, beside the plot: points crowd below them. */
+/** Width of the right margin, which holds the names of the horizontal ceilings. */
 const RIGHT = 160;
 
 const SHAPES = { kernel: symbolCircle, version: symbolTriangle, baseline: symbolSquare } as const;
-const MEANING: Record<PointKind, string> = {
+const LEGEND: Record<PointKind, string> = {
   kernel: '● this kernel',
-  version: '▲ an earlier version',
-  baseline: '■ a baseline',
+  version: '▲ earlier version',
+  baseline: '■ baseline',
 };
 
-/** A point with a place: how many flops for each byte, and TFLOP/s. */
-export interface Placed {
+/** A point with its coordinates. */
+export interface PlottedPoint {
   point: RooflinePoint;
+  /** Arithmetic intensity in flops per byte. */
   intensity: number;
+  /** TFLOP/s. */
   rate: number;
+  /** Arithmetic intensity with the bytes of all accesses, if that differs. */
   issued: number | null;
 }
 
-/** The points that have a place: those with flops and bytes. */
-export function placed(part: Roofline): Placed[] {
+/** Returns the points that the plot can show: those with flops and bytes. */
+export function plottedPoints(part: Roofline): PlottedPoint[] {
   return part.points
     .filter((p) => p.flops && p.bytes)
     .map((point) => ({
@@ -55,10 +56,10 @@ export function placed(part: Roofline): Placed[] {
     }));
 }
 
-/** In the table only: nobody knows how much a point moves through shared memory, and memory is drawn once, for a copy. */
+/** Ceilings that only the table shows. A launch has no byte count for shared memory, and the copy stands for all of memory. */
 const NOT_DRAWN = ['shared memory', 'memory reads', 'memory writes'];
 
-/** The slanted roofs and the flat ones. */
+/** Returns the slanted ceilings (bandwidth) and the horizontal ones (arithmetic). */
 export function roofs(part: Roofline): { slanted: Ceiling[]; flat: Ceiling[] } {
   return {
     slanted: part.ceilings.filter((c) => c.unit === 'GB/s' && !NOT_DRAWN.includes(c.name)),
@@ -68,11 +69,11 @@ export function roofs(part: Roofline): { slanted: Ceiling[]; flat: Ceiling[] } {
 
 class RooflineView implements Mounted {
   private readonly plot = h('div.bnb-plot-place');
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status' });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
     tabindex: 0,
     role: 'region',
-    'aria-label': 'The roofline in numbers',
+    'aria-label': 'Roofline as tables',
   });
 
   constructor(
@@ -96,8 +97,8 @@ class RooflineView implements Mounted {
       this.below.replaceChildren();
       return;
     }
-    const points = placed(part);
-    this.status.textContent = points.length ? 'Point at a shape, or reach it with Tab and the arrows.' : '';
+    const points = plottedPoints(part);
+    this.status.textContent = points.length ? 'Hover over a shape, or use Tab and the arrow keys.' : '';
     this.plot.replaceChildren(
       points.length && part.ceilings.length ? draw(part, points, (t) => (this.status.textContent = t)) : '',
     );
@@ -105,10 +106,10 @@ class RooflineView implements Mounted {
       part.points.some((p) => p.kind === k),
     );
     const hollow = points.some((p) => p.issued !== null)
-      ? ['a hollow shape counts the bytes of every access']
+      ? ['hollow: issued bytes (all accesses) instead of unique bytes']
       : [];
     this.below.replaceChildren(
-      h('p.bnb-legend', {}, [...kinds.map((k) => MEANING[k]), ...hollow].join(', ')),
+      h('p.bnb-legend', {}, [...kinds.map((k) => LEGEND[k]), ...hollow].join(', ')),
       pointTable(part),
       ceilingTable(part),
       part.note ? h('p.bnb-quiet', {}, part.note) : '',
@@ -116,7 +117,7 @@ class RooflineView implements Mounted {
   }
 }
 
-function draw(part: Roofline, points: Placed[], tell: (text: string) => void): SVGSVGElement {
+function draw(part: Roofline, points: PlottedPoint[], onDescribe: (text: string) => void): SVGSVGElement {
   const { slanted, flat } = roofs(part);
   const ridges = slanted.flatMap((s) => flat.map((f) => (f.value * 1e3) / s.value));
   const xs = [
@@ -132,9 +133,9 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
   ];
   const x = scaleLog([left, right], [EDGE.left, WIDTH - RIGHT]);
   const y = scaleLog([Math.min(...rates) / 2, Math.max(...rates) * 2], [HEIGHT - EDGE.bottom, EDGE.top]);
-  const made = frame(
+  const plot = frame(
     `Roofline of ${part.device}`,
-    { title: 'flops for each byte', ticks: powers(x, 10, 8, (v) => tick(v, 10)) },
+    { title: 'arithmetic intensity (FLOP/byte)', ticks: powers(x, 10, 8, (v) => tick(v, 10)) },
     { title: 'TFLOP/s', ticks: powers(y, 10, 7, (v) => tick(v, 10)) },
     RIGHT,
   );
@@ -148,7 +149,7 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
     const end = Math.min(right, (top * 1e3) / roof.value);
     const start: [number, number] = [left, (left * roof.value) / 1e3];
     const slope = (-Math.atan2(y(1) - y(10), x(10) - x(1)) * 180) / Math.PI;
-    made.area.append(
+    plot.area.append(
       svg('path', { class: 'bnb-roof', d: path([start, [end, (end * roof.value) / 1e3]]) }),
       svg(
         'text',
@@ -164,7 +165,7 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
   for (const roof of [...flat].sort((a, b) => b.value - a.value)) {
     const start = steepest ? Math.min(right, (roof.value * 1e3) / steepest) : left;
     free = Math.max(y(roof.value) + 4, free + 13);
-    made.area.append(
+    plot.area.append(
       svg('path', {
         class: 'bnb-roof bnb-roof-flat',
         d: path([
@@ -179,22 +180,22 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
       ),
     );
   }
-  const trail = points.filter((p) => p.point.kind !== 'baseline');
-  const story = [
-    ...trail.filter((p) => p.point.kind === 'version'),
-    ...trail.filter((p) => p.point.kind === 'kernel').slice(0, 1),
+  const trajectory = [
+    ...points.filter((p) => p.point.kind === 'version'),
+    ...points.filter((p) => p.point.kind === 'kernel').slice(0, 1),
   ];
-  if (story.length > 1) {
-    made.area.append(svg('path', { class: 'bnb-trail', d: path(story.map((p) => [p.intensity, p.rate])) }));
+  if (trajectory.length > 1) {
+    const d = path(trajectory.map((p) => [p.intensity, p.rate]));
+    plot.area.append(svg('path', { class: 'bnb-trajectory', d }));
   }
   const marks: SVGGElement[] = [];
   const taken: [number, number][] = [];
-  const first = (p: Placed): number => Number(p.point.kind !== 'kernel');
+  const first = (p: PlottedPoint): number => Number(p.point.kind !== 'kernel');
   for (const p of [...points].sort((a, b) => first(a) - first(b) || b.rate - a.rate)) {
-    const text = described(p);
+    const text = describePoint(p);
     const shape = SHAPES[p.point.kind];
     if (p.issued !== null) {
-      made.area.append(
+      plot.area.append(
         svg('path', {
           class: 'bnb-issued-line',
           d: path([
@@ -208,22 +209,22 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
         x(p.issued),
         y(p.rate),
         `bnb-issued bnb-kind-${p.point.kind}`,
-        `${p.point.label}, issued bytes: ${count(p.point.issued_bytes)} asked of the caches, ${digits(p.issued)} flops for each`,
+        `${p.point.label}, issued bytes: ${count(p.point.issued_bytes)}, ${digits(p.issued)} FLOP/byte`,
         50,
       );
-      made.area.append(hollow);
+      plot.area.append(hollow);
       marks.push(hollow);
     }
-    const made_mark = mark(shape, x(p.intensity), y(p.rate), `bnb-kind-${p.point.kind}`, text);
-    made.area.append(made_mark);
-    marks.push(made_mark);
+    const filled = mark(shape, x(p.intensity), y(p.rate), `bnb-kind-${p.point.kind}`, text);
+    plot.area.append(filled);
+    marks.push(filled);
     const own = y(p.rate) + 4;
     const free = (at: number): boolean =>
       !taken.some(([tx, ty]) => Math.abs(tx - x(p.intensity)) < 120 && Math.abs(ty - at) < 12);
-    const at = NEAR.map((step) => own + step).find(free) ?? own;
+    const at = LABEL_OFFSETS.map((step) => own + step).find(free) ?? own;
     taken.push([x(p.intensity), at]);
     const inner = x(p.intensity) > WIDTH - RIGHT - 130;
-    made.area.append(
+    plot.area.append(
       svg(
         'text',
         {
@@ -236,36 +237,36 @@ function draw(part: Roofline, points: Placed[], tell: (text: string) => void): S
       ),
     );
   }
-  explore([marks], tell);
-  return made.element;
+  explore([marks], onDescribe);
+  return plot.element;
 }
 
-/** How far from its point a label may stand, above or below, the nearest place first. */
-const NEAR = Array.from({ length: 24 }, (_, i) => (i % 2 ? 1 : -1) * 4 * Math.ceil(i / 2));
+/** Vertical offsets of a label from its point in px, the smallest first. */
+const LABEL_OFFSETS = Array.from({ length: 24 }, (_, i) => (i % 2 ? 1 : -1) * 4 * Math.ceil(i / 2));
 
-/** A point in a sentence. */
-export function described({ point, intensity, rate }: Placed): string {
+/** Describes a point. */
+export function describePoint({ point, intensity, rate }: PlottedPoint): string {
   const near = point.percent === undefined ? '' : `, ${digits(point.percent)} % of ${point.roof}`;
   const about = point.about ? ` (${point.about})` : '';
   return (
     `${point.label} (${point.kind}): ${time(point.milliseconds)}, from ${time(point.low)} to ${time(point.high)}; ` +
-    `${digits(rate)} TFLOP/s at ${digits(intensity)} flops for each byte${near}${about}`
+    `${digits(rate)} TFLOP/s at ${digits(intensity)} FLOP/byte${near}${about}`
   );
 }
 
 function pointTable(part: Roofline): HTMLElement {
   const head = [
     '',
-    'what',
+    'kind',
     'time',
-    'of roof',
+    'of ceiling',
     'TFLOP/s',
     'GB/s',
-    'flops/byte',
-    'flops',
+    'FLOP/byte',
+    'FLOP',
     'unique bytes',
     'issued bytes',
-    'middle half',
+    'interquartile range',
   ];
   const rows = part.points.map((p) => [
     p.label,
@@ -280,7 +281,7 @@ function pointTable(part: Roofline): HTMLElement {
     p.issued_bytes === undefined ? '' : count(p.issued_bytes),
     `${time(p.low)} to ${time(p.high)}`,
   ]);
-  return table('launches: work counted from the IR, times with cold caches', head, rows);
+  return table('Launches: work counted from the IR, times with cold caches', head, rows);
 }
 
 function ceilingTable(part: Roofline): HTMLElement {
@@ -291,8 +292,8 @@ function ceilingTable(part: Roofline): HTMLElement {
     c.how,
   ]);
   return table(
-    `ceilings of ${part.device}, measured ${part.measured}`,
-    ['', 'rate', 'middle half', 'measured by'],
+    `Ceilings of ${part.device}, measured ${part.measured}`,
+    ['', 'rate', 'interquartile range', 'measured by'],
     rows,
   );
 }

@@ -1,22 +1,24 @@
-/** What a view is: a tab of the card, made when it is first opened and told when the document or the selection changes. */
+/** The interface of a view: a tab of the card, mounted when first opened and updated when the document or the selection changes. */
 
 import type { Document } from '../schema';
 import type { Change, Store } from '../store';
 
+/** A mounted view. */
 export interface Mounted {
-  /** What changed is in the store; a view repaints what depends on it. */
+  /** Repaints after a change of the store. */
   update(change: Change): void;
-  /** A key that no field wanted, while this view is the one shown; returns whether it was used. */
+  /** Handles a key while this view is visible and no input field has the focus. Returns whether it used the key. */
   key?(event: KeyboardEvent): boolean;
-  /** The keys that `key` uses, with what they do. */
+  /** The keys that `key` handles, with their descriptions. */
   readonly keys?: readonly (readonly [string, string])[];
   dispose?(): void;
 }
 
+/** The declaration of a view. */
 export interface ViewSpec {
   key: string;
   title: string;
-  /** Why the view would be empty, in words for the user; null when it has something to show. */
+  /** Returns the message of an empty view, or null if the view has content. */
   empty(doc: Document, store: Store): string | null;
   mount(panel: HTMLElement, store: Store): Mounted;
 }

@@ -1,4 +1,4 @@
-/** A sweep: rate or time over a size or a tile parameter, the kernel against baselines, with bands for the middle half of the times. */
+/** The Sweep view: rate or time of the kernel and its baselines over a parameter, with bands for the interquartile range. */
 
 import { scaleLinear, scaleLog } from 'd3-scale';
 import { area, line } from 'd3-shape';
@@ -18,17 +18,17 @@ export const sweep: ViewSpec = {
   empty: (doc) =>
     doc.sweep
       ? null
-      : 'Nothing was swept: %%blockkernel --sweep NAME=VALUES measures the kernel over a tile size or a problem size.',
+      : 'There is no sweep. %%blockkernel --sweep NAME=VALUES measures the kernel over a tile size or a problem size.',
   mount: (panel, store) => new SweepView(panel, store),
 };
 
 class SweepView implements Mounted {
   private readonly plot = h('div.bnb-plot-place');
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status' });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status' });
   private readonly below = h('div.bnb-results', {
     tabindex: 0,
     role: 'region',
-    'aria-label': 'The sweep in numbers',
+    'aria-label': 'Sweep as a table',
   });
 
   constructor(
@@ -53,10 +53,10 @@ class SweepView implements Mounted {
       return;
     }
     const some = part.values.length > 0;
-    this.status.textContent = some ? 'Point at a shape, or reach it with Tab and the arrows.' : '';
+    this.status.textContent = some ? 'Hover over a shape, or use Tab and the arrow keys.' : '';
     this.plot.replaceChildren(some ? draw(part, (text) => (this.status.textContent = text)) : '');
     this.below.replaceChildren(
-      part.cancelled ? h('p.bnb-warning', {}, '▲ Interrupted: these are partial results.') : '',
+      part.cancelled ? h('p.bnb-warning', {}, '▲ The sweep was interrupted. These results are partial.') : '',
       legend(part),
       figures(part),
       ...(part.notes ?? []).map((note) => h('p.bnb-quiet', {}, `▲ ${note}`)),
@@ -64,8 +64,8 @@ class SweepView implements Mounted {
   }
 }
 
-/** Where the values stand: numbers by size, logarithmic when they span much; anything else side by side. */
-export function places(part: Sweep): { at: (i: number) => number; ticks: Tick[] } {
+/** Returns the x axis: linear or logarithmic for numbers, evenly spaced for other values. */
+export function xAxis(part: Sweep): { at: (i: number) => number; ticks: Tick[] } {
   const range: [number, number] = [EDGE.left + 16, WIDTH - EDGE.right - 16];
   const numbers = part.values.filter((v): v is number => typeof v === 'number');
   const low = Math.min(...numbers);
@@ -85,11 +85,11 @@ export function places(part: Sweep): { at: (i: number) => number; ticks: Tick[] 
   return { at, ticks: part.values.map((v, i) => ({ at: at(i), label: String(v) })) };
 }
 
-function draw(part: Sweep, tell: (text: string) => void): SVGSVGElement {
-  const { at, ticks } = places(part);
+function draw(part: Sweep, onDescribe: (text: string) => void): SVGSVGElement {
+  const { at, ticks } = xAxis(part);
   const all = part.series.flatMap((s) => [...s.median, ...s.high]).filter((v): v is number => v !== null);
   const y = scaleLinear([0, Math.max(...all, 0) * 1.08 || 1], [HEIGHT - EDGE.bottom, EDGE.top]);
-  const made = frame(
+  const plot = frame(
     `${part.unit} over ${part.axis}`,
     { title: part.axis, ticks },
     { title: part.unit, ticks: y.ticks(6).map((v) => ({ at: y(v), label: digits(v) })) },
@@ -105,7 +105,7 @@ function draw(part: Sweep, tell: (text: string) => void): SVGSVGElement {
     ).defined(has);
     const path = line<number>(at, (i) => y(series.median[i] ?? 0)).defined(has);
     const look = `bnb-series-${s % 6}`;
-    made.area.append(
+    plot.area.append(
       svg('path', { class: `bnb-band ${look}`, d: band(index) }),
       svg('path', {
         class: `bnb-line ${look}`,
@@ -117,17 +117,17 @@ function draw(part: Sweep, tell: (text: string) => void): SVGSVGElement {
       index
         .filter(has)
         .map((i) =>
-          mark(SHAPES[s % SHAPES.length], at(i), y(series.median[i]!), look, told(part, series, i)),
+          mark(SHAPES[s % SHAPES.length], at(i), y(series.median[i]!), look, describePoint(part, series, i)),
         ),
     );
   });
-  made.area.append(...rows.flat());
-  explore(rows, tell);
-  return made.element;
+  plot.area.append(...rows.flat());
+  explore(rows, onDescribe);
+  return plot.element;
 }
 
-/** One measured value in words. */
-export function told(part: Sweep, series: SweepSeries, i: number): string {
+/** Describes one measured value. */
+export function describePoint(part: Sweep, series: SweepSeries, i: number): string {
   const [median, low, high] = [series.median, series.low, series.high].map((column) =>
     digits(column[i] ?? NaN),
   );
@@ -170,5 +170,5 @@ function figures(part: Sweep): HTMLElement {
     ];
   });
   const head = [part.axis, ...part.series.map((s) => `${s.label}, ${part.unit}`)];
-  return table(`medians in ${part.unit}, and the middle half`, head, rows);
+  return table(`Medians in ${part.unit}, with interquartile ranges`, head, rows);
 }

@@ -1,6 +1,6 @@
 /**
- * Tiles: which program, warp and lane touches which element, for one load, store, atomic or dot at a time; what memory makes of it,
- * in numbers; and in which order programs cross the array that they write. The op looked at is lit in the code.
+ * The Tiles view: which program, warp and lane accesses each element, for one load, store, atomic or dot at a time. It shows the memory
+ * transactions of the op and the order in which programs cover their output. It highlights the op in the code.
  */
 
 import { button, h, uniqueId } from '../dom';
@@ -18,33 +18,35 @@ import {
   type Tiles as Facts,
 } from '../tiles';
 import type { Mounted, ViewSpec } from './spec';
-import { paintsOf, TileSheet, type Paint } from './tilesheet';
+import { quantitiesOf, TileSheet, type Quantity } from './tilesheet';
 
 export const tiles: ViewSpec = {
   key: 'tiles',
   title: 'Tiles',
   empty: (doc) =>
-    doc.tiles?.packed ? null : (doc.tiles?.why ?? 'This card was saved without the accesses of its kernel.'),
+    doc.tiles?.packed
+      ? null
+      : (doc.tiles?.why ?? 'The saved card does not contain the accesses of its kernel.'),
   mount: (panel, store) => new Tiles(panel, store),
 };
 
 class Tiles implements Mounted {
   private facts: Facts | null = null;
   private chosen = 0;
-  private side = -1; // of a dot: 0 and 1 its operands, -1 the result
+  private side = -1; // of a dot: 0 or 1 for the operands, -1 for the result
   private program = 0;
-  private trip = 0;
-  private paint: Paint = 'warp';
-  private asked = 0;
+  private iteration = 0;
+  private quantity: Quantity = 'warp';
+  private requestToken = 0;
   private readonly answers = new Map<string, Record<string, TileAccess>>();
 
   private readonly list = h('ol.bnb-stages', {
     role: 'listbox',
     tabindex: 0,
-    'aria-label': 'Accesses, in order',
+    'aria-label': 'Accesses in order',
   });
   private readonly tools = h('div.bnb-tools');
-  private readonly numbers = h('ul.bnb-notes', { 'aria-label': 'What memory makes of it' });
+  private readonly numbers = h('ul.bnb-notes', { 'aria-label': 'Memory transactions' });
   private readonly sheet = new TileSheet();
   private readonly map = h('div.bnb-map');
   private readonly status = h('p.bnb-quiet', { role: 'status' });
@@ -66,7 +68,7 @@ class Tiles implements Mounted {
     } else if (change === 'host' && this.facts?.ops.length) {
       this.paintAll();
     } else if (change === 'selection') {
-      this.light();
+      this.highlight();
     }
   }
 
@@ -93,33 +95,33 @@ class Tiles implements Mounted {
     this.list.addEventListener('pointerover', (event) => {
       const found = row(event);
       if (found) {
-        this.lightCode(Number(found.dataset.op));
+        this.hoverOp(Number(found.dataset.op));
       }
     });
     this.list.addEventListener('pointerleave', () => this.store.hover(null));
-    this.list.addEventListener('focus', () => this.facts && this.lightCode(this.chosen));
+    this.list.addEventListener('focus', () => this.facts && this.hoverOp(this.chosen));
     this.list.addEventListener('blur', () => this.store.hover(null));
     this.list.addEventListener('keydown', (event) => {
       const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (by && this.facts) {
         this.choose(Math.max(0, Math.min(this.facts.ops.length - 1, this.chosen + by)));
-        this.lightCode(this.chosen);
+        this.hoverOp(this.chosen);
         event.preventDefault();
       }
     });
   }
 
   private async load(): Promise<void> {
-    const turn = ++this.asked;
+    const token = ++this.requestToken;
     const part = this.store.doc.tiles;
     let found: Facts | null = null;
     let why = part?.why ?? '';
     try {
       found = part?.packed ? await unpackTiles(part) : null;
     } catch {
-      why = 'What the card says of its accesses cannot be read.';
+      why = 'The accesses in this card cannot be read.';
     }
-    if (turn !== this.asked) {
+    if (token !== this.requestToken) {
       return;
     }
     this.facts = found;
@@ -130,17 +132,17 @@ class Tiles implements Mounted {
     }
     this.chosen = Math.min(this.chosen, found.ops.length - 1);
     this.program = Math.min(this.program, this.total - 1);
-    this.trip = 0;
+    this.iteration = 0;
     if (this.chosen < 0) {
       this.clear();
-      this.status.textContent = 'The kernel touches no array and multiplies no tiles.';
+      this.status.textContent = 'The kernel has no memory access and no dot.';
       return;
     }
     this.paintAll();
     void this.fetch();
   }
 
-  /** Nothing is left of what an earlier document showed. */
+  /** Removes the content of the previous document. */
   private clear(): void {
     [this.list, this.tools, this.numbers, this.map].forEach((element) => element.replaceChildren());
     this.sheet.element.hidden = true;
@@ -155,23 +157,23 @@ class Tiles implements Mounted {
   }
 
   private get accesses(): Record<string, TileAccess> | undefined {
-    const saved = this.trip ? undefined : this.facts!.programs[this.program];
-    return saved ?? this.answers.get(`${this.program}:${this.trip}`);
+    const saved = this.iteration ? undefined : this.facts!.programs[this.program];
+    return saved ?? this.answers.get(`${this.program}:${this.iteration}`);
   }
 
   private get access(): TileAccess | undefined {
     return this.accesses?.[this.op.op];
   }
 
-  /** The programs that can be looked at: all with a kernel, else those that were saved. */
-  private get offered(): number[] | null {
+  /** The saved programs. null: a live kernel can supply all programs. */
+  private get savedPrograms(): number[] | null {
     const saved = Object.keys(this.facts!.programs)
       .map(Number)
       .sort((a, b) => a - b);
     return this.store.host.request && saved.length < this.total ? null : saved;
   }
 
-  // ---- choosing
+  // ---- selection
 
   private choose(op: number): void {
     this.chosen = op;
@@ -180,54 +182,55 @@ class Tiles implements Mounted {
     this.store.pin(this.selectionOf(this.op));
   }
 
-  private lightCode(op: number): void {
+  private hoverOp(op: number): void {
     this.store.hover(this.selectionOf(this.facts!.ops[op]));
   }
 
-  /** Ids of ops are those of the target that the tiles are of: on another one only the line is lit. */
+  /** Returns the selection of an op. Op ids are valid for the target of the tiles; for another target it has the line only. */
   private selectionOf(op: TileOp): Selection {
     const same = this.store.doc.tiles?.view === this.store.view;
     return { lines: op.line ? [op.line] : [], op: same ? op.op : null, from: 'tiles' };
   }
 
   private step(by: number): void {
-    const offered = this.offered;
-    if (!offered) {
-      this.go(this.program + by);
+    const saved = this.savedPrograms;
+    if (!saved) {
+      this.selectProgram(this.program + by);
       return;
     }
-    const at = offered.indexOf(this.program);
-    this.go(offered[Math.max(0, Math.min(offered.length - 1, at + by))]);
+    const at = saved.indexOf(this.program);
+    this.selectProgram(saved[Math.max(0, Math.min(saved.length - 1, at + by))]);
   }
 
-  private go(program: number, trip = 0): void {
-    const offered = this.offered;
-    if (program < 0 || program >= this.total || (offered && !offered.includes(program))) {
+  private selectProgram(program: number, iteration = 0): void {
+    const saved = this.savedPrograms;
+    if (program < 0 || program >= this.total || (saved && !saved.includes(program))) {
       return;
     }
     this.program = program;
-    this.trip = trip;
+    this.iteration = iteration;
     this.paintAll();
     void this.fetch();
   }
 
-  /** Asks the kernel for a program that was not saved. */
+  /** Requests a program that the document does not contain from the kernel. */
   private async fetch(): Promise<void> {
-    const { program, trip } = this;
+    const { program, iteration } = this;
     const request = this.store.host.request;
     if (this.accesses || !request) {
       return;
     }
-    const turn = ++this.asked;
-    this.status.textContent = 'asking the kernel…';
+    const token = ++this.requestToken;
+    this.status.textContent = 'Requesting the program from the kernel…';
     try {
-      const answer = (await request('tiles', { program, trip })) as { accesses: Record<string, TileAccess> };
-      this.answers.set(`${program}:${trip}`, answer.accesses);
-      if (turn === this.asked) {
+      const content = { program, trip: iteration };
+      const answer = (await request('tiles', content)) as { accesses: Record<string, TileAccess> };
+      this.answers.set(`${program}:${iteration}`, answer.accesses);
+      if (token === this.requestToken) {
         this.paintAll();
       }
     } catch (error) {
-      if (turn === this.asked) {
+      if (token === this.requestToken) {
         this.status.textContent = String((error as Error).message);
       }
     }
@@ -237,18 +240,18 @@ class Tiles implements Mounted {
 
   private paintAll(): void {
     this.sheet.element.hidden = false;
-    if (!paintsOf(this.op).includes(this.paint)) {
-      this.paint = paintsOf(this.op)[0];
+    if (!quantitiesOf(this.op).includes(this.quantity)) {
+      this.quantity = quantitiesOf(this.op)[0];
     }
     this.paintList();
     this.paintTools();
     this.paintNumbers();
-    this.sheet.show(this.facts!, this.op, this.access, this.side, this.paint);
+    this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     this.paintMap();
   }
 
   private paintList(): void {
-    const made = this.facts!.ops.map((op, i) =>
+    const rows = this.facts!.ops.map((op, i) =>
       h(
         'li.bnb-stage',
         { role: 'option', id: uniqueId('tile'), 'data-op': i, 'aria-selected': String(i === this.chosen) },
@@ -261,18 +264,18 @@ class Tiles implements Mounted {
         ),
       ),
     );
-    this.list.replaceChildren(...made);
-    this.list.setAttribute('aria-activedescendant', made[this.chosen]?.id ?? '');
-    made[this.chosen]?.scrollIntoView?.({ block: 'nearest' });
-    this.light();
+    this.list.replaceChildren(...rows);
+    this.list.setAttribute('aria-activedescendant', rows[this.chosen]?.id ?? '');
+    rows[this.chosen]?.scrollIntoView?.({ block: 'nearest' });
+    this.highlight();
   }
 
-  private light(): void {
+  private highlight(): void {
     const selected = this.store.selection;
     for (const row of this.list.querySelectorAll<HTMLElement>('[data-op]')) {
       const op = this.facts?.ops[Number(row.dataset.op)];
       row.classList.toggle(
-        'bnb-lit',
+        'bnb-highlight',
         !!op && !!selected && selected.from !== 'tiles' && selected.lines.includes(op.line),
       );
     }
@@ -280,69 +283,73 @@ class Tiles implements Mounted {
 
   private paintTools(): void {
     const focused = (document.activeElement as HTMLElement | null)?.dataset?.tool;
-    const offered = this.offered;
-    const known = offered ?? [];
+    const savedPrograms = this.savedPrograms;
+    const list = savedPrograms ?? [];
     const input = h('input', {
       type: 'range',
       min: 0,
-      max: (offered ? known.length : this.total) - 1,
+      max: (savedPrograms ? list.length : this.total) - 1,
       step: 1,
-      value: offered ? Math.max(0, known.indexOf(this.program)) : this.program,
+      value: savedPrograms ? Math.max(0, list.indexOf(this.program)) : this.program,
       'aria-label': 'Program',
       'aria-valuetext': programName(this.program, this.facts!.grid, this.facts!.order),
       'data-tool': 'program',
     });
     input.addEventListener('input', () =>
-      this.go(offered ? known[Number(input.value)] : Number(input.value)),
+      this.selectProgram(savedPrograms ? list[Number(input.value)] : Number(input.value)),
     );
-    const colour = h('select.bnb-select', { 'aria-label': 'Numbers and colours', 'data-tool': 'paint' });
-    colour.append(...paintsOf(this.op).map((p) => h('option', { value: p, selected: p === this.paint }, p)));
-    colour.addEventListener('change', () => {
-      this.paint = colour.value as Paint;
-      this.sheet.show(this.facts!, this.op, this.access, this.side, this.paint);
+    const quantity = h('select.bnb-select', { 'aria-label': 'Numbers and colours', 'data-tool': 'quantity' });
+    quantity.append(
+      ...quantitiesOf(this.op).map((q) => h('option', { value: q, selected: q === this.quantity }, q)),
+    );
+    quantity.addEventListener('change', () => {
+      this.quantity = quantity.value as Quantity;
+      this.sheet.show(this.facts!, this.op, this.access, this.side, this.quantity);
     });
     this.tools.replaceChildren(
       button('‹', () => this.step(-1), { 'aria-label': 'Previous program', 'data-tool': 'previous' }),
       input,
       button('›', () => this.step(1), { 'aria-label': 'Next program', 'data-tool': 'next' }),
       h('span.bnb-program-name', {}, programName(this.program, this.facts!.grid, this.facts!.order)),
-      ...this.trips(),
-      h('label', {}, 'show ', colour),
-      ...this.sides(),
+      ...this.iterationControl(),
+      h('label', {}, 'show ', quantity),
+      ...this.sideControl(),
     );
     if (focused) {
       this.tools.querySelector<HTMLElement>(`[data-tool="${focused}"]`)?.focus();
     }
-    const saved = offered && offered.length < this.total;
-    this.status.textContent = saved
-      ? `Saved: programs ${offered.join(', ')}. With a kernel, all ${this.total} can be looked at.`
-      : '';
+    this.status.textContent =
+      savedPrograms && savedPrograms.length < this.total
+        ? `Saved programs: ${savedPrograms.join(', ')}. A live kernel can show all ${this.total}.`
+        : '';
   }
 
-  /** Which trip of the loop around the op. */
-  private trips(): HTMLElement[] {
-    const trips = this.access?.trips;
-    if (trips === undefined) {
+  /** Creates the control for the iteration of the enclosing loop. */
+  private iterationControl(): HTMLElement[] {
+    const iterations = this.access?.trips;
+    if (iterations === undefined) {
       return [];
     }
-    if (trips === null || !this.store.host.request) {
-      return [h('span.bnb-quiet', {}, trips === null ? 'first trip of the loop' : `first of ${trips} trips`)];
+    if (iterations === null || !this.store.host.request) {
+      const text = iterations === null ? 'first iteration of the loop' : `first of ${iterations} iterations`;
+      return [h('span.bnb-quiet', {}, text)];
     }
     const input = h('input.bnb-filter', {
       type: 'number',
       min: 0,
-      max: trips - 1,
-      value: this.trip,
-      'data-tool': 'trip',
+      max: iterations - 1,
+      value: this.iteration,
+      'data-tool': 'iteration',
     });
-    input.addEventListener('change', () =>
-      this.go(this.program, Math.max(0, Math.min(trips - 1, Math.floor(Number(input.value)) || 0))),
-    );
-    return [h('label', {}, 'trip ', input, ` of ${trips}`)];
+    input.addEventListener('change', () => {
+      const wanted = Math.floor(Number(input.value)) || 0;
+      this.selectProgram(this.program, Math.max(0, Math.min(iterations - 1, wanted)));
+    });
+    return [h('label', {}, 'iteration ', input, ` of ${iterations}`)];
   }
 
-  /** Which of a dot's three tiles. */
-  private sides(): HTMLElement[] {
+  /** Creates the control for the tile of a dot: the result or an operand. */
+  private sideControl(): HTMLElement[] {
     if (!this.op.dot) {
       return [];
     }
@@ -363,8 +370,8 @@ class Tiles implements Mounted {
 
   private paintNumbers(): void {
     const known = this.accesses || this.op.shared || this.op.dot;
-    const said = known ? sentences(this.op, this.access) : [];
-    this.numbers.replaceChildren(...said.map((text) => h('li', {}, text)));
+    const texts = known ? sentences(this.op, this.access) : [];
+    this.numbers.replaceChildren(...texts.map((text) => h('li', {}, text)));
     this.numbers.firstElementChild?.classList.add('bnb-verdict');
   }
 
@@ -375,8 +382,8 @@ class Tiles implements Mounted {
       return;
     }
     const more = this.total > map.origins.length ? `, the first ${map.origins.length} of ${this.total}` : '';
-    const drawing = programs(map, this.program, (program) => this.go(program));
-    const about = `Programs over ${map.array}, numbered in the order of their launch${more}`;
+    const drawing = programs(map, this.program, (program) => this.selectProgram(program));
+    const about = `Programs over ${map.array}, numbered in launch order${more}`;
     this.map.replaceChildren(
       h('p.bnb-quiet', {}, about),
       h('div.bnb-map-box', { tabindex: 0, role: 'group', 'aria-label': about }, drawing),

@@ -1,4 +1,4 @@
-/** One tile, element by element: a grid of numbers, a sentence on the element under the pointer or cursor, its row as a table. */
+/** One tile as a grid of numbers, with a description of the element under the pointer or cursor, and a table of its row. */
 
 import { h } from '../dom';
 import { grid, type Cell } from '../plot/grid';
@@ -19,26 +19,27 @@ import {
   type Tiles,
 } from '../tiles';
 
-/** What the numbers and colours of the cells are. */
-export type Paint = 'warp' | 'lane' | 'register' | 'sector' | 'bank' | 'box';
+/** The quantity that the numbers and colours of the cells show. */
+export type Quantity = 'warp' | 'lane' | 'register' | 'sector' | 'bank' | 'box';
 
-export function paintsOf(op: TileOp): Paint[] {
+/** Returns the quantities that exist for an op. */
+export function quantitiesOf(op: TileOp): Quantity[] {
   if (op.bulk) {
     return boxes(op) > 1 ? ['box', 'bank', 'sector'] : ['bank', 'sector'];
   }
-  const own: Paint[] = op.shared ? ['bank'] : op.dot ? [] : ['sector'];
+  const own: Quantity[] = op.shared ? ['bank'] : op.dot ? [] : ['sector'];
   return ['warp', 'lane', 'register', ...own];
 }
 
-const FLAT = 32; // columns for a tile of one axis
-const MOST = 64; // rows of the table
+const FLAT_COLUMNS = 32; // for a tile of one axis
+const MAX_TABLE_ROWS = 64;
 
-/** What is looked at. */
+/** The tile in the grid. */
 interface Shown {
   facts: Tiles;
   op: TileOp;
   access: TileAccess | undefined;
-  paint: Paint;
+  quantity: Quantity;
   shape: number[];
   /** null: no thread holds the tile. */
   places: Places | null;
@@ -46,10 +47,13 @@ interface Shown {
   order: Int32Array | null;
 }
 
+/** Shows one tile. */
 export class TileSheet {
   readonly element: HTMLElement;
-  private readonly grid = grid('Elements of the tile; arrow keys move', (r, c) => this.tell(r, c));
-  private readonly place = h('p.bnb-story', { role: 'status' });
+  private readonly grid = grid('Elements of the tile. Use the arrow keys to move.', (r, c) =>
+    this.describeCell(r, c),
+  );
+  private readonly description = h('p.bnb-details', { role: 'status' });
   private readonly rows = h('table.bnb-table');
   private readonly table: HTMLDetailsElement;
   private shown: Shown | null = null;
@@ -62,28 +66,28 @@ export class TileSheet {
     );
     this.table = h('details', {}, h('summary', {}, 'This row of the tile as a table'), box);
     this.table.addEventListener('toggle', () => this.paintTable());
-    this.element = h('div', {}, this.grid.element, this.place, this.table);
+    this.element = h('div', {}, this.grid.element, this.description, this.table);
   }
 
-  /** `side`: of a dot its operand 0 or 1; -1 the result, and any other op's tile. */
-  show(facts: Tiles, op: TileOp, access: TileAccess | undefined, side: number, paint: Paint): void {
+  /** Shows a tile. `side` selects operand 0 or 1 of a dot; -1 selects the result of a dot, or the tile of any other op. */
+  show(facts: Tiles, op: TileOp, access: TileAccess | undefined, side: number, quantity: Quantity): void {
     const operand = side < 0 ? null : op.dot?.operands[side];
     const shape = operand?.shape ?? op.shape;
     const layout = operand ? operand.layout : op.layout;
     this.grid.element.hidden = this.table.hidden = layout === undefined;
     if (layout === undefined) {
       this.shown = null;
-      this.place.textContent = 'The operand stays in shared memory: no thread holds it.';
+      this.description.textContent = 'The operand stays in shared memory. No thread holds it.';
       return;
     }
     const flat = shape.length < 2;
-    const columns = flat ? Math.min(FLAT, shape[0] ?? 1) : shape[shape.length - 1];
-    const order = paint === 'sector' && access ? sectors(op, access) : null;
+    const columns = flat ? Math.min(FLAT_COLUMNS, shape[0] ?? 1) : shape[shape.length - 1];
+    const order = quantity === 'sector' && access ? sectors(op, access) : null;
     const shown = {
       facts,
       op,
       access,
-      paint,
+      quantity,
       shape,
       places: layout < 0 ? null : places(facts.layouts[layout]),
       columns,
@@ -94,21 +98,21 @@ export class TileSheet {
       rows: elements(shape) / columns,
       columns,
       cell: (r, c) => cell(shown, r * columns + c),
-      head: (r) => String(flat ? r * columns : r),
-      top: (c) => (flat ? `+${c}` : String(c)),
+      rowHead: (r) => String(flat ? r * columns : r),
+      columnHead: (c) => (flat ? `+${c}` : String(c)),
     });
-    this.tell(this.grid.row, this.grid.column);
+    this.describeCell(this.grid.row, this.grid.column);
   }
 
   dispose(): void {
     this.grid.dispose();
   }
 
-  private tell(row: number, column: number): void {
+  private describeCell(row: number, column: number): void {
     if (this.shown) {
-      const [element, ...rest] = story(this.shown, row * this.shown.columns + column);
-      const said = rest.map((fact) => fact.said ?? fact.value).filter(Boolean);
-      this.place.textContent = `${element.value}: ${said.join(', ')}`;
+      const [element, ...rest] = elementFacts(this.shown, row * this.shown.columns + column);
+      const texts = rest.map((fact) => fact.text ?? fact.value).filter(Boolean);
+      this.description.textContent = `${element.value}: ${texts.join(', ')}`;
       this.paintTable();
     }
   }
@@ -118,10 +122,10 @@ export class TileSheet {
     if (!this.table.open || !shown) {
       return;
     }
-    const heads = story(shown, 0).map(({ head }) => h('th', { scope: 'col' }, head));
+    const heads = elementFacts(shown, 0).map(({ head }) => h('th', { scope: 'col' }, head));
     const body = h('tbody');
-    for (let c = 0; c < Math.min(shown.columns, MOST); c++) {
-      const [first, ...rest] = story(shown, this.grid.row * shown.columns + c);
+    for (let c = 0; c < Math.min(shown.columns, MAX_TABLE_ROWS); c++) {
+      const [first, ...rest] = elementFacts(shown, this.grid.row * shown.columns + c);
       const cells = rest.map((fact) => h('td', {}, fact.value));
       body.append(h('tr', {}, h('th', { scope: 'row' }, first.value), ...cells));
     }
@@ -141,7 +145,7 @@ function isOff({ access, op }: Shown, index: number): boolean {
 }
 
 function numberOf(shown: Shown, index: number): number {
-  switch (shown.paint) {
+  switch (shown.quantity) {
     case 'sector':
       return shown.order ? shown.order[index] : -1;
     case 'bank':
@@ -149,27 +153,27 @@ function numberOf(shown: Shown, index: number): number {
     case 'box':
       return boxOf(shown.op, index);
     default:
-      return shown.places?.[shown.paint][index] ?? -1;
+      return shown.places?.[shown.quantity][index] ?? -1;
   }
 }
 
-/** A cell of the table under its head; `said`: the same in a sentence. */
+/** A cell of the table with its column head. `text` is its form in a sentence. */
 interface Fact {
   head: string;
   value: string;
-  said?: string;
+  text?: string;
 }
 
 /**
- * An element's coordinates in the tile, its place in memory; then box and bank of what the copy engine moves, else warp, lane, register,
- * and how many more threads hold it.
+ * Returns the facts about an element: its coordinates and its address. For a TMA copy the box and the bank follow; for other ops the
+ * warp, lane and register, and the number of other threads that hold it.
  */
-function story(shown: Shown, index: number): Fact[] {
+function elementFacts(shown: Shown, index: number): Fact[] {
   const { op, places: held } = shown;
   const named = (head: string, value: number): Fact => ({
     head,
     value: `${value}`,
-    said: `${head} ${value}`,
+    text: `${head} ${value}`,
   });
   const found: Fact[] = [
     { head: 'element', value: `[${unravel(index, shown.shape).join(', ')}]` },
@@ -179,21 +183,21 @@ function story(shown: Shown, index: number): Fact[] {
     return [...found, named('box', boxOf(op, index)), named('bank', bankOf(op, index))];
   }
   const others = held.holders[index] - 1;
-  const value = others > 0 ? `${others} more thread${others > 1 ? 's' : ''}` : '';
+  const value = others > 0 ? `${others} other thread${others > 1 ? 's' : ''}` : '';
   return [
     ...found,
     named('warp', held.warp[index]),
     named('lane', held.lane[index]),
     named('register', held.register[index]),
-    { head: 'also held by', value, said: value && `and ${value}` },
+    { head: 'also held by', value, text: value && `and ${value}` },
   ];
 }
 
-/** Where an element lies: in an array, or for ops on shared memory in a bank. */
+/** Returns the location of an element: in an array or, for an op on shared memory, in a bank. */
 function memory(shown: Shown, index: number): string {
   const { facts, op, access } = shown;
   if (isOff(shown, index)) {
-    return op.bulk ? 'outside of the array' : 'masked off';
+    return op.bulk ? 'out of bounds' : 'masked off';
   }
   const where = access ? offsetOf(access, op.shape, index) : null;
   if (where !== null) {
@@ -202,7 +206,7 @@ function memory(shown: Shown, index: number): string {
   return op.shared ? `bank ${bankOf(op, index)}` : '';
 }
 
-/** An element of an array by name: c[67, 5], or where the shape does not say, c + 34309. */
+/** Returns the name of an array element: c[67, 5], or c + 34309 if the strides do not give coordinates. */
 function element(facts: Tiles, array: string, offset: number): string {
   const at = locate(facts.arrays[array], offset);
   return at ? `${array}[${at.join(', ')}]` : `${array} ${offset < 0 ? '−' : '+'} ${Math.abs(offset)}`;

@@ -1,7 +1,7 @@
 /**
- * Timeline: what is under way when, for one program on a multiprocessor. Slots of shared memory are lanes that copies fill; a product has
- * the colour and the number of the slot that it reads; below it stand arithmetic, stores and waits of who works. What is pointed at
- * is told in a sentence, and its op is lit in the code.
+ * The Timeline view: the schedule of one CTA on a multiprocessor. A track shows the copies into each stage of a circular buffer. Other
+ * tracks show the MMAs, arithmetic, stores and waits of each warp role. An MMA has the colour and number of the stage that it reads.
+ * The view describes the selected span and highlights its op in the code.
  */
 
 import { h, svg, uniqueId } from '../dom';
@@ -14,16 +14,16 @@ export const timeline: ViewSpec = {
   key: 'timeline',
   title: 'Timeline',
   empty: (doc) =>
-    doc.timeline?.packed ? null : (doc.timeline?.why ?? 'This card was saved without a timeline.'),
+    doc.timeline?.packed ? null : (doc.timeline?.why ?? 'The saved card does not contain a timeline.'),
   mount: (panel, store) => new TimelineView(panel, store),
 };
 
-const KINDS = ['copy', 'product', 'arithmetic', 'store', 'wait'] as const;
+const KINDS = ['copy', 'mma', 'arithmetic', 'store', 'wait'] as const;
 
-/** lane, kind, start, end, until, word, line, op, slot, number, bytes: as blocknb/notebook/timelines.py writes it. */
+/** Track, kind, start, end, until, word, line, op, stage, number and bytes, as blocknb/notebook/timelines.py writes them. */
 type Row = [number, number, number, number, number, number, number, number, number, number, number];
 
-/** What is under way as it is packed, in clocks; `busy` is the share of the time in which a product is. */
+/** The packed timeline, in clock cycles. `busy` is the share of the time with an MMA in flight. */
 export interface Packed {
   lanes: string[];
   words: string[];
@@ -33,7 +33,7 @@ export interface Packed {
   about: string;
 }
 
-/** A row with names; `line` 0 and `number`, `slot` -1: none. A copy stays in its slot up to `until`. */
+/** A decoded row. `line` 0 and `number`, `slot` -1: none. The data of a copy stay in their stage until `until`. */
 interface Span {
   lane: number;
   kind: (typeof KINDS)[number];
@@ -48,10 +48,12 @@ interface Span {
   bytes: number;
 }
 
+/** A decoded timeline. */
 export interface Timeline extends Omit<Packed, 'spans' | 'words'> {
   spans: Span[];
 }
 
+/** Decodes a timeline. */
 export function read({ words, spans, ...rest }: Packed): Timeline {
   const named = ([lane, kind, start, end, until, word, line, op, slot, number, bytes]: Row): Span => {
     return { lane, kind: KINDS[kind], start, end, until, what: words[word], line, op, slot, number, bytes };
@@ -59,24 +61,33 @@ export function read({ words, spans, ...rest }: Packed): Timeline {
   return { ...rest, spans: spans.map(named) };
 }
 
-const HIGH = 20; // px of a lane
-const LETTER = 6.6; // px of a letter
-const SLOTS = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#d6c81a', '#8a6bbf', '#a6761d'];
+const TRACK_HEIGHT = 20; // px
+const LETTER_WIDTH = 6.6; // px
+const STAGE_COLOURS = [
+  '#0072b2',
+  '#e69f00',
+  '#009e73',
+  '#cc79a7',
+  '#56b4e9',
+  '#d6c81a',
+  '#8a6bbf',
+  '#a6761d',
+];
 const ZOOMS = [1, 2, 4, 8, 16];
 
-/** The sentence about a span. */
-export function told(lanes: readonly string[], span: Span): string {
+/** Describes a span. */
+export function describeSpan(lanes: readonly string[], span: Span): string {
   const { kind, what, slot, number } = span;
   const lane = lanes[span.lane];
-  const when = `clocks ${count(span.start)} to ${count(span.end)}`;
+  const when = `cycles ${count(span.start)} to ${count(span.end)}`;
   const moved = span.bytes ? `, ${count(span.bytes)} bytes` : '';
   switch (kind) {
     case 'copy': {
-      const waits = span.until > span.end ? `, read up to clock ${count(span.until)}` : '';
-      return `copy ${number} of ${what} to slot ${slot}: ${when}${moved}${waits}`;
+      const used = span.until > span.end ? `, in use until cycle ${count(span.until)}` : '';
+      return `copy ${number} of ${what} to stage ${slot}: ${when}${moved}${used}`;
     }
-    case 'product': {
-      const from = number < 0 ? '' : ` of copy ${number}, slot ${slot}`;
+    case 'mma': {
+      const from = number < 0 ? '' : ` of copy ${number}, stage ${slot}`;
       return `${lane.replace(/ products$/, '')}: ${what}${from}: ${when}`;
     }
     case 'wait':
@@ -88,14 +99,14 @@ export function told(lanes: readonly string[], span: Span): string {
 
 class TimelineView implements Mounted {
   private facts: Timeline | null = null;
-  private asked = 0;
+  private loadToken = 0;
   private zoom = 1;
   private chosen = -1;
   private readonly tools = h('div.bnb-tools');
   private readonly box = h('div.bnb-timeline-box', { tabindex: 0, role: 'group' });
-  private readonly status = h('p.bnb-quiet.bnb-told', { role: 'status', id: uniqueId('timeline') });
+  private readonly status = h('p.bnb-quiet.bnb-description', { role: 'status', id: uniqueId('timeline') });
   private readonly about = h('p.bnb-quiet');
-  readonly keys = [['← →', 'the span before, the next one']] as const;
+  readonly keys = [['← →', 'previous or next span']] as const;
 
   constructor(
     panel: HTMLElement,
@@ -105,9 +116,9 @@ class TimelineView implements Mounted {
     panel.append(this.tools, this.box, this.status, legend(), this.about);
     const at = (event: Event): number =>
       Number((event.target as Element).closest<SVGElement>('[data-span]')?.dataset.span ?? -1);
-    this.box.addEventListener('pointerover', (event) => this.tell(at(event), false));
+    this.box.addEventListener('pointerover', (event) => this.select(at(event), false));
     this.box.addEventListener('pointerleave', () => this.store.hover(null));
-    this.box.addEventListener('click', (event) => this.tell(at(event), true));
+    this.box.addEventListener('click', (event) => this.select(at(event), true));
     void this.load();
   }
 
@@ -115,7 +126,7 @@ class TimelineView implements Mounted {
     if (change === 'document') {
       void this.load();
     } else if (change === 'selection') {
-      this.light();
+      this.highlight();
     }
   }
 
@@ -124,39 +135,39 @@ class TimelineView implements Mounted {
     if (by === undefined || !this.facts) {
       return false;
     }
-    this.tell(Math.max(0, Math.min(this.facts.spans.length - 1, this.chosen + by)), true);
+    this.select(Math.max(0, Math.min(this.facts.spans.length - 1, this.chosen + by)), true);
     const shape = this.box.querySelector('.bnb-span-now');
     shape?.scrollIntoView?.({ block: 'nearest', inline: 'nearest' });
     return true;
   }
 
   private async load(): Promise<void> {
-    const turn = ++this.asked;
+    const token = ++this.loadToken;
     const part = this.store.doc.timeline;
     let found: Timeline | null = null;
     let why = part?.why ?? '';
     try {
       found = part?.packed ? read((await inflate(part.packed)) as Packed) : null;
     } catch {
-      why = 'What the card says of its timeline cannot be read.';
+      why = 'The timeline in this card cannot be read.';
     }
-    if (turn !== this.asked) {
+    if (token !== this.loadToken) {
       return;
     }
     this.facts = found;
     this.chosen = -1;
-    this.status.textContent = found ? 'Point at a span, or step through them with ← and →.' : why;
+    this.status.textContent = found ? 'Hover over a span, or use ← and → to step through the spans.' : why;
     this.about.textContent = found?.about ?? '';
     this.paint();
   }
 
-  private tell(index: number, pin: boolean): void {
+  private select(index: number, pin: boolean): void {
     if (!this.facts || index < 0) {
       return;
     }
     const span = this.facts.spans[index];
     this.chosen = index;
-    this.status.textContent = told(this.facts.lanes, span);
+    this.status.textContent = describeSpan(this.facts.lanes, span);
     this.outline();
     const same = this.store.doc.timeline?.view === this.store.view;
     const selection: Selection = {
@@ -171,20 +182,20 @@ class TimelineView implements Mounted {
     }
   }
 
-  /** The span that was told last. */
+  /** Outlines the selected span. */
   private outline(): void {
     for (const shape of this.box.querySelectorAll<SVGElement>('[data-span]')) {
       shape.classList.toggle('bnb-span-now', Number(shape.dataset.span) === this.chosen);
     }
   }
 
-  /** The spans of the lines that are selected elsewhere. */
-  private light(): void {
+  /** Highlights the spans of lines that are selected in other views. */
+  private highlight(): void {
     const selected = this.store.selection;
     const lines = selected && selected.from !== 'timeline' ? selected.lines : [];
     for (const span of this.box.querySelectorAll<SVGElement>('[data-span]')) {
       const line = this.facts?.spans[Number(span.dataset.span)].line ?? 0;
-      span.classList.toggle('bnb-span-lit', line > 0 && lines.includes(line));
+      span.classList.toggle('bnb-span-highlight', line > 0 && lines.includes(line));
     }
   }
 
@@ -201,8 +212,8 @@ class TimelineView implements Mounted {
       this.zoom = Number(choice.value);
       this.draw(facts);
     });
-    const more = facts.cut ? '; the beginning only' : '';
-    const busy = `products under way ${Math.round(facts.busy * 100)} % of the time${more}`;
+    const more = facts.cut ? '; only the beginning is shown' : '';
+    const busy = `MMA in flight ${Math.round(facts.busy * 100)} % of the time${more}`;
     this.tools.replaceChildren(h('span.bnb-verdict', {}, busy), h('label', {}, 'zoom ', choice));
     this.box.setAttribute('aria-label', `Timeline: ${busy}`);
     this.draw(facts);
@@ -211,32 +222,32 @@ class TimelineView implements Mounted {
   private draw(facts: Timeline): void {
     const room = Math.max(380, Math.min(1000, this.box.clientWidth || 760));
     const [names, chart] = drawing(facts, room, this.zoom);
-    this.box.style.scrollPaddingLeft = `${names.getAttribute('width')}px`; // the names stand in front of what is scrolled there
+    this.box.style.scrollPaddingLeft = `${names.getAttribute('width')}px`; // the track names cover the left edge
     this.box.replaceChildren(names, chart);
-    this.light();
+    this.highlight();
     this.outline();
   }
 }
 
-/** The names of the lanes, which stay where they are, and their spans; together `room` px wide, the spans times `zoom`. */
+/** Draws the fixed track names and the scrollable spans. Their total width is `room` px at zoom 1. */
 export function drawing(facts: Timeline, room: number, zoom = 1): SVGSVGElement[] {
   const { lanes, spans } = facts;
-  const left = Math.max(...lanes.map((lane) => lane.length)) * LETTER + 12;
+  const left = Math.max(...lanes.map((lane) => lane.length)) * LETTER_WIDTH + 12;
   const end = Math.max(1, ...spans.map((span) => Math.max(span.end, span.until)));
-  const half = (count(Math.round(end)).length * LETTER) / 2 + 2; // of the numbers at both ends
+  const half = (count(Math.round(end)).length * LETTER_WIDTH) / 2 + 2; // half the width of a tick label
   const width = (room - left) * zoom;
   const x = (clock: number): number => half + (clock / end) * (width - 2 * half);
-  const bottom = lanes.length * HIGH + 4;
+  const bottom = lanes.length * TRACK_HEIGHT + 4;
   const height = bottom + 34;
   const names = svg('svg', { class: 'bnb-timeline bnb-timeline-names', width: left, height });
   const chart = svg('svg', { class: 'bnb-timeline', width, height, role: 'img' });
   names.setAttribute('aria-hidden', 'true');
-  chart.setAttribute('aria-label', `${lanes.length} lanes: ${lanes.join('; ')}`);
+  chart.setAttribute('aria-label', `${lanes.length} tracks: ${lanes.join('; ')}`);
   const grid = (x1: number, y1: number, x2: number, y2: number): SVGElement =>
     svg('line', { class: 'bnb-plot-grid', x1, y1, x2, y2 });
   lanes.forEach((lane, i) => {
-    names.append(svg('text', { x: left - 6, y: i * HIGH + 15, 'text-anchor': 'end' }, lane));
-    chart.append(grid(x(0), (i + 1) * HIGH + 1, x(end), (i + 1) * HIGH + 1));
+    names.append(svg('text', { x: left - 6, y: i * TRACK_HEIGHT + 15, 'text-anchor': 'end' }, lane));
+    chart.append(grid(x(0), (i + 1) * TRACK_HEIGHT + 1, x(end), (i + 1) * TRACK_HEIGHT + 1));
   });
   const step = ticks(end, Math.max(4, Math.floor(width / 130)));
   for (let clock = 0; clock <= end; clock += step) {
@@ -245,8 +256,8 @@ export function drawing(facts: Timeline, room: number, zoom = 1): SVGSVGElement[
       svg('text', { x: x(clock), y: bottom + 14, 'text-anchor': 'middle' }, count(clock)),
     );
   }
-  chart.append(svg('text', { x: x(0), y: bottom + 29 }, 'clocks, reckoned, not measured'));
-  // Waits lie below what goes on meanwhile.
+  chart.append(svg('text', { x: x(0), y: bottom + 29 }, 'clock cycles (modelled, not measured)'));
+  // Waits are drawn first, below concurrent spans.
   const order = [...spans.keys()].sort((a, b) => KINDS.indexOf(spans[b].kind) - KINDS.indexOf(spans[a].kind));
   chart.append(...order.flatMap((i) => shapes(spans[i], i, x)));
   return [names, chart];
@@ -254,8 +265,8 @@ export function drawing(facts: Timeline, room: number, zoom = 1): SVGSVGElement[
 
 function shapes(span: Span, index: number, x: (clock: number) => number): SVGElement[] {
   const { kind, start, end } = span;
-  const slot = Math.max(0, span.slot) % SLOTS.length;
-  const y = span.lane * HIGH + 3;
+  const slot = Math.max(0, span.slot) % STAGE_COLOURS.length;
+  const y = span.lane * TRACK_HEIGHT + 3;
   const rect = (
     look: string,
     to: number,
@@ -275,24 +286,24 @@ function shapes(span: Span, index: number, x: (clock: number) => number): SVGEle
   switch (kind) {
     case 'copy':
       return [
-        rect('held', Math.max(end, span.until), y, HIGH - 5, SLOTS[slot]),
-        rect('copy', end, y + 3, HIGH - 11, SLOTS[slot]),
+        rect('held', Math.max(end, span.until), y, TRACK_HEIGHT - 5, STAGE_COLOURS[slot]),
+        rect('copy', end, y + 3, TRACK_HEIGHT - 11, STAGE_COLOURS[slot]),
       ];
-    case 'product': {
-      const box = rect('product', end, y, HIGH - 5, SLOTS[slot]);
-      const wide = x(end) - x(start) > 2 * LETTER && span.slot >= 0;
+    case 'mma': {
+      const box = rect('mma', end, y, TRACK_HEIGHT - 5, STAGE_COLOURS[slot]);
+      const wide = x(end) - x(start) > 2 * LETTER_WIDTH && span.slot >= 0;
       const at = { x: (x(start) + x(end)) / 2, y: y + 12, 'text-anchor': 'middle', class: 'bnb-span-number' };
-      const fill = slot === 0 ? '#fff' : '#000'; // the first colour is the one dark one
+      const fill = slot === 0 ? '#fff' : '#000'; // only the first colour is dark
       return wide ? [box, svg('text', { ...at, fill }, String(span.slot))] : [box];
     }
     case 'wait':
       return [rect('wait', end, y + 6, 3)];
     default:
-      return [rect(kind, end, y, HIGH - 5)];
+      return [rect(kind, end, y, TRACK_HEIGHT - 5)];
   }
 }
 
-/** A round step that makes about so many ticks. */
+/** Returns a round tick step for about `most` ticks. */
 export function ticks(end: number, most: number): number {
   const rough = end / most;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -308,11 +319,11 @@ function legend(): HTMLElement {
   return h(
     'p.bnb-legend',
     {},
-    key('copy', 'copy under way', SLOTS[0]),
-    key('held', 'waits in its slot', SLOTS[0]),
-    key('product', 'product, with its slot', SLOTS[0]),
+    key('copy', 'copy in flight', STAGE_COLOURS[0]),
+    key('held', 'data held in a stage', STAGE_COLOURS[0]),
+    key('mma', 'MMA, with its stage', STAGE_COLOURS[0]),
     key('arithmetic', 'arithmetic'),
     key('store', 'store'),
-    key('wait', 'waits'),
+    key('wait', 'wait'),
   );
 }
