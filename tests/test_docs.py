@@ -31,6 +31,8 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(rf"^[\w./*-]+/[\w.*-]*$|^[\w.-]+\.(?:{EXTENSIONS})$")
 _MODULE = re.compile(r"\bblocknb(?:\.\w+)+")
 _IR = re.compile(r"^```ir\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ATTRS = re.compile(r"\{([^{}]*=[^{}]*)\}")
+_KEY = re.compile(r"(?:^|, )(\w+)=")
 _OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]+)\b")
 
 
@@ -45,15 +47,23 @@ def words(name: str) -> int:
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and JupyterLab make them."""
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def named_paths(page: Path) -> Iterator[str]:
     """What stands between backquotes and reads as a path of this repository."""
-    for code in _CODE.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
-        if _PATH.match(code) and (code.startswith(TOP) or "/" in code or code.endswith((".md", ".py", ".ts"))):
+    for code in _CODE.findall(prose(page)):
+        if (
+            _PATH.match(code)
+            and any(c.isalpha() for c in code)
+            and (code.startswith(TOP) or "/" in code or code.endswith((".md", ".py", ".ts")))
+        ):
             yield code
 
 
@@ -104,15 +114,14 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_every_module_that_a_page_names_exists(page: Path) -> None:
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    named = {name for code in _CODE.findall(text) for name in _MODULE.findall(code)}
+    named = {name for code in _CODE.findall(prose(page)) for name in _MODULE.findall(code)}
     assert not (lost := sorted(name for name in named if not resolves(name))), f"{ids(page)} names {', '.join(lost)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     broken = []
-    for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+    for link in _LINK.findall(_CODE.sub("", prose(page))):
         path, _, anchor = link.partition("#")
         if "://" in path:
             continue
@@ -125,15 +134,20 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 def test_docs_readme_lists_every_page() -> None:
     docs = ROOT / "docs"
     listed = {(docs / link).resolve() for link in _LINK.findall((docs / "README.md").read_text(encoding="utf-8"))}
-    assert not {str(p.relative_to(docs)) for p in docs.rglob("*.md") if p.resolve() not in listed and p != docs / "README.md"}
+    assert not {
+        str(p.relative_to(docs)) for p in docs.rglob("*.md") if p.resolve() not in listed and p != docs / "README.md"
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
-def test_every_op_in_the_ir_of_a_page_is_in_the_op_table(page: Path) -> None:
+def test_every_op_and_attribute_in_the_ir_of_a_page_is_in_the_op_table(page: Path) -> None:
     unknown = set()
     for block in _IR.findall(page.read_text(encoding="utf-8")):
         for line in block.splitlines():
-            found = _OP.match(line.partition("//")[0])
-            if found and found[1] not in OPS and found[1] not in CONTROL:
-                unknown.add(found[1])
+            code = line.partition("//")[0]
+            op = found[1] if (found := _OP.match(code)) else "func"
+            if op not in OPS and op not in CONTROL:
+                unknown.add(op)
+            elif op in OPS and (braces := _ATTRS.search(code)):
+                unknown |= {f"{op} {{{key}}}" for key in _KEY.findall(braces[1]) if key not in OPS[op].attrs}
     assert not unknown, f"{ids(page)} shows {', '.join(sorted(unknown))}"
