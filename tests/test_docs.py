@@ -33,10 +33,11 @@ _MODULE = re.compile(r"\bblocknb(?:\.\w+)+")
 _IR = re.compile(r"^```ir\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _ATTRS = re.compile(r"\{([^{}]*=[^{}]*)\}")
 _KEY = re.compile(r"(?:^|, )(\w+)=")
-_OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]+)\b")
+_OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]\w*)")
 
 
 def ids(page: Path) -> str:
+    """The name of a page in the name of a test."""
     return str(page.relative_to(ROOT))
 
 
@@ -148,6 +149,6 @@ def test_every_op_and_attribute_in_the_ir_of_a_page_is_in_the_op_table(page: Pat
             op = found[1] if (found := _OP.match(code)) else "func"
             if op not in OPS and op not in CONTROL:
                 unknown.add(op)
-            elif op in OPS and (braces := _ATTRS.search(code)):
+            elif op not in CONTROL and (braces := _ATTRS.search(code)):
                 unknown |= {f"{op} {{{key}}}" for key in _KEY.findall(braces[1]) if key not in OPS[op].attrs}
     assert not unknown, f"{ids(page)} shows {', '.join(sorted(unknown))}"
