@@ -12,7 +12,7 @@ from blocknb.language.surface import builtin
 
 @builtin
 def make_block_ptr(base, shape, strides, offsets, block_shape, order):
-    """A pointer to a block of `block_shape` (powers of two) in an array of `shape` and `strides` (in elements) at `base`.
+    """Makes a pointer to a block of `block_shape`, powers of two, in an array of `shape` and `strides` (in elements) at `base`.
 
     `offsets` is the block's first element, by axis; it may lie before the array or behind its end. `order` names the axes from the
     fastest to the slowest. `load` and `store` take it in the place of a tile of pointers and test the axes in `boundary_check`.
@@ -27,7 +27,7 @@ def make_block_ptr(base, shape, strides, offsets, block_shape, order):
 
 @builtin
 def advance(base, offsets):
-    """The block pointer moved by `offsets` elements, one for each axis. Also a method: `p = p.advance((0, 16))`.
+    """Moves the block pointer by `offsets` elements, one offset per axis. Also a method: `p = p.advance((0, 16))`.
 
     Example:
         p = tl.make_block_ptr(a_ptr, (4, 4), (4, 1), (2, 0), (2, 2), (1, 0))
@@ -37,7 +37,7 @@ def advance(base, offsets):
 
 @builtin
 def make_tensor_descriptor(base, shape, strides, block_shape, padding_option="zero"):
-    """A descriptor of an array of `shape` and `strides` (in elements), read and written in blocks of `block_shape`.
+    """Makes a descriptor of an array with `shape` and `strides` (in elements), for access in blocks of `block_shape`.
 
     The last stride is 1 and the others are multiples of 16 bytes, as `base` is; the last axis of a block has 16 bytes at least. What
     lies outside the array is loaded as zero, or as NaN with `padding_option="nan"`, and is never written.
@@ -51,7 +51,7 @@ def make_tensor_descriptor(base, shape, strides, block_shape, padding_option="ze
 
 @builtin
 def load_tensor_descriptor(desc, offsets):
-    """The block of a tensor descriptor at `offsets`: `desc.load(offsets)`.
+    """Loads the block of a tensor descriptor at `offsets`, like `desc.load(offsets)`.
 
     Example:
         d = tl.make_tensor_descriptor(a_ptr, (4, 4), (4, 1), (1, 4))
@@ -61,7 +61,7 @@ def load_tensor_descriptor(desc, offsets):
 
 @builtin
 def store_tensor_descriptor(desc, offsets, value):
-    """Writes a block of a tensor descriptor at `offsets`: `desc.store(offsets, value)`.
+    """Stores a block of a tensor descriptor at `offsets`, like `desc.store(offsets, value)`.
 
     Example:
         d = tl.make_tensor_descriptor(out_ptr, (4, 4), (4, 1), (1, 4))
@@ -72,7 +72,7 @@ def store_tensor_descriptor(desc, offsets, value):
 
 @builtin
 def _experimental_make_tensor_descriptor(base, shape, strides, block_shape):
-    """The older name of `make_tensor_descriptor`.
+    """Makes a tensor descriptor; the older name of `make_tensor_descriptor`.
 
     Example:
         tl._experimental_make_tensor_descriptor(a_ptr, (16,), (1,), (4,)).load([8])  # [8.0, 9.0, 10.0, 11.0]
@@ -81,7 +81,7 @@ def _experimental_make_tensor_descriptor(base, shape, strides, block_shape):
 
 @builtin
 def _experimental_descriptor_load(desc_pointer, offsets, shape, dtype):
-    """The older name of `load_tensor_descriptor`; `shape` and `dtype` must be the descriptor's.
+    """Loads a block; the older name of `load_tensor_descriptor`. `shape` and `dtype` must be those of the descriptor.
 
     Example:
         d = tl.make_tensor_descriptor(a_ptr, (16,), (1,), (4,))
@@ -91,7 +91,7 @@ def _experimental_descriptor_load(desc_pointer, offsets, shape, dtype):
 
 @builtin
 def _experimental_descriptor_store(desc_pointer, value, offsets):
-    """The older name of `store_tensor_descriptor`.
+    """Stores a block; the older name of `store_tensor_descriptor`.
 
     Example:
         d = tl.make_tensor_descriptor(out_ptr, (16,), (1,), (4,))
@@ -113,7 +113,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def load(self, offsets):
-        """The block that begins at `offsets`, one scalar for each axis.
+        """Loads the block that begins at `offsets`, one scalar per axis.
 
         Example:
             d = tl.make_tensor_descriptor(a_ptr, (16,), (1,), (4,))
@@ -122,7 +122,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def store(self, offsets, value):
-        """Writes the block that begins at `offsets`, cast to the descriptor's dtype, as far as it lies in the array.
+        """Stores the block that begins at `offsets`, cast to the dtype of the descriptor. Elements outside the array are dropped.
 
         Example:
             d = tl.make_tensor_descriptor(out_ptr, (16,), (1,), (4,))
@@ -132,7 +132,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def gather(self, x_offsets, y_offset):
-        """Of a descriptor whose block is one row: the rows in the tile `x_offsets`, each from column `y_offset` on.
+        """Loads the rows in the tile `x_offsets`, each from column `y_offset` on. The block of the descriptor is one row.
 
         Example:
             d = tl.make_tensor_descriptor(a_ptr, (2, 8), (8, 1), (1, 8))
@@ -142,7 +142,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def scatter(self, value, x_offsets, y_offset):
-        """Of a descriptor whose block is one row: writes the rows of `value` to the rows in `x_offsets`, from column `y_offset` on.
+        """Stores the rows of `value` to the rows in `x_offsets`, from column `y_offset` on. The block of the descriptor is one row.
 
         Example:
             d = tl.make_tensor_descriptor(out_ptr, (2, 8), (8, 1), (1, 8))
@@ -152,7 +152,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_add(self, offsets, value):
-        """Adds the block to memory, each element in one step that no other program can see half done.
+        """Adds the block to memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(out_ptr, (16,), (1,), (4,))
@@ -162,7 +162,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_min(self, offsets, value):
-        """Stores the smaller of the block and what memory holds, element by element as `atomic_add` does.
+        """Stores the minimum of the block and the values in memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(i_ptr, (16,), (1,), (4,))
@@ -172,7 +172,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_max(self, offsets, value):
-        """Stores the larger of the block and what memory holds, element by element as `atomic_add` does.
+        """Stores the maximum of the block and the values in memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(i_ptr, (16,), (1,), (4,))
@@ -182,7 +182,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_and(self, offsets, value):
-        """Stores the bitwise and of the block and what memory holds, element by element as `atomic_add` does.
+        """Stores the bitwise and of the block and the values in memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(i_ptr, (16,), (1,), (4,))
@@ -192,7 +192,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_or(self, offsets, value):
-        """Stores the bitwise or of the block and what memory holds, element by element as `atomic_add` does.
+        """Stores the bitwise or of the block and the values in memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(i_ptr, (16,), (1,), (4,))
@@ -202,7 +202,7 @@ class tensor_descriptor(tensor_descriptor_base):
 
     @builtin
     def atomic_xor(self, offsets, value):
-        """Stores the bitwise exclusive or of the block and what memory holds, element by element as `atomic_add` does.
+        """Stores the bitwise exclusive or of the block and the values in memory, atomically for each element.
 
         Example:
             d = tl.make_tensor_descriptor(i_ptr, (16,), (1,), (4,))

@@ -7,7 +7,7 @@ from blocknb.language.surface import builtin
 
 @builtin
 def device_print(prefix, *args, hex=False):
-    """Prints run-time values: a line `pid (0, 0, 0) idx (3) x: 1.5` for each element of each argument, of any shape and dtype.
+    """Prints run-time values of any shape and dtype, one line `pid (0, 0, 0) idx (3) x: 1.5` per element.
 
     The lines appear where the cell (or the program) prints, once the launch is done, which therefore waits for it: in the order of
     programs, within one in the order of the calls, then of elements; of one launch at most 4096. `prefix` is a string known at
@@ -24,7 +24,7 @@ def device_print(prefix, *args, hex=False):
 
 @builtin
 def device_assert(cond, msg="", mask=None):
-    """Ends the launch with an error if the condition does not hold for some element (where `mask` is on).
+    """Ends the launch with an error if the condition fails for an element where `mask` is on.
 
     The error names the line, the program, the element and `msg`, a string known at compile time. Python's `assert cond, msg` in a kernel
     is the same. Tested on the CPU always; on a GPU with `debug=True` or `checked=True` at the launch or the decorator, or with

@@ -41,7 +41,7 @@ def _needs_integer(x):
 
 @inline_method
 def cdiv(x, div):
-    """The quotient of two integers rounded up, for positive ones."""
+    """Divides two positive integers and rounds up."""
     _needs_integer(x)
     _needs_integer(div)
     return (x + (div - 1)) // div
@@ -49,7 +49,7 @@ def cdiv(x, div):
 
 @inline_method
 def sigmoid(x):
-    """1 / (1 + exp(-x)), in x's dtype; for integers in fp32."""
+    """Computes 1 / (1 + exp(-x)) in the dtype of x, or in fp32 for integers."""
     wide = x if x.dtype == float64 else x.to(float32)
     result = 1 / (1 + tl.exp(-wide))
     return result.to(x.dtype) if x.dtype.is_floating() else result
@@ -57,7 +57,7 @@ def sigmoid(x):
 
 @inline_method
 def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
-    """exp(x - max) / sum(exp(x - max)) along an axis (by default the first), in fp32 or fp64."""
+    """Computes exp(x - max) / sum(exp(x - max)) along an axis, by default the first, in fp32 or fp64."""
     axis: constexpr = 0 if dim is None else dim
     wide = x if x.dtype == float64 else x.to(float32)
     numerator = tl.exp(wide - tl.max(wide, axis, keep_dims=True))
@@ -66,8 +66,8 @@ def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):
 
 @inline
 def swizzle2d(i, j, size_i, size_j, size_g):
-    """The position (i, j) of a row-major walk over a size_i x size_j grid, reordered so that groups of size_g rows are walked
-    column by column: programs that run at the same time then share columns of the second operand. Returns the new (i, j)."""
+    """Reorders the positions (i, j) of a size_i x size_j grid into groups of size_g rows, walked column by column. Programs that run at the
+    same time then share columns of the second operand. Returns the new (i, j)."""
     position = i * size_j + j
     group = position // (size_g * size_j)
     first = group * size_g

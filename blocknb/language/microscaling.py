@@ -31,7 +31,7 @@ def dot_scaled(
     rhs_k_pack=True,
     out_dtype=float32,
 ):
-    """The product (+ acc) of two matrices in microscaling formats, in fp32: lhs is [M, K], rhs [K, N], or stacks of such.
+    """Multiplies two matrices in microscaling formats (+ acc), in fp32. lhs is [M, K] and rhs [K, N], or stacks of these.
 
     A format is "e2m1" (uint8, two elements a byte, the first in the lower half; along K, or along M or N where `lhs_k_pack` or
     `rhs_k_pack` is False), "e4m3", "e5m2" (the fp8 dtypes, or uint8), "bf16" or "fp16". A scale is None or one power of two for

@@ -51,7 +51,7 @@ def _pick(x, axis, at):
 
 @inline
 def join(a, b):
-    """The two tiles, of one shape after broadcasting, side by side along a new last axis of size two."""
+    """Joins two tiles, broadcast to one shape, along a new last axis of size two."""
     a, b = tl.broadcast(a, b)
     rank: constexpr = len(a.shape)
     first = _index((1,) * rank + (2,), rank) == 0
@@ -60,7 +60,7 @@ def join(a, b):
 
 @inline_method
 def split(a):
-    """The two halves of a tile along its last axis, which has size two; the inverse of `join`."""
+    """Splits a tile along its last axis, which has size two; the inverse of `join`."""
     tl.static_assert(
         a.shape[-1] == 2, "split takes a tile whose last axis has size two; reshape first: x.reshape(..., 2)"
     )
@@ -70,7 +70,7 @@ def split(a):
 
 @inline
 def interleave(a, b):
-    """The elements of two tiles in turn along the last axis: a0, b0, a1, b1..."""
+    """Interleaves the elements of two tiles along the last axis: a0, b0, a1, b1..."""
     both = join(a, b)
     if len(both.shape) == 1:
         return both
@@ -79,7 +79,7 @@ def interleave(a, b):
 
 @inline
 def cat(input, other, can_reorder=False, dim=0):
-    """The two tiles, of one shape, one after the other along an axis (in order, whatever `can_reorder` allows)."""
+    """Concatenates two tiles of one shape along an axis, in order; `can_reorder` has no effect."""
     rank: constexpr = len(input.shape)
     axis: constexpr = dim % rank
     both = tl.permute(join(input, other), tuple(range(axis)) + (rank,) + tuple(range(axis, rank)))
@@ -151,7 +151,7 @@ def _sort_groups_in_loops(x, axis, levels, falls):
 
 @inline_method
 def sort(x, dim=None, descending=False):
-    """The elements along an axis (by default the last) in rising order, or falling with `descending`; NaN may come anywhere."""
+    """Sorts the elements along an axis, by default the last, in ascending order, or descending. A NaN may end up anywhere."""
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
     bits = x.to(int32) if x.dtype.is_bool() else x
     falls = (_index(x.shape, axis) < 0) ^ descending
@@ -160,7 +160,7 @@ def sort(x, dim=None, descending=False):
 
 @inline
 def bitonic_merge(x, dim=None, descending=False):
-    """The elements along an axis (by default the last), which rise and then fall or the other way round, in order.
+    """Sorts elements along an axis, by default the last, that ascend and then descend, or the reverse.
 
     Example:
         i = tl.arange(0, 8)
@@ -172,7 +172,7 @@ def bitonic_merge(x, dim=None, descending=False):
 
 @inline
 def topk(x, k, dim=None):
-    """The k largest elements along an axis (by default the last), in falling order; k is a power of two."""
+    """Returns the k largest elements along an axis, by default the last, in descending order. k is a power of two."""
     axis: constexpr = (-1 if dim is None else dim) % len(x.shape)
     tl.static_assert(k > 0 and k & (k - 1) == 0 and k <= x.shape[axis], "k is a power of two, at most the axis's size")
     before: constexpr = x.shape[:axis]
@@ -193,7 +193,7 @@ def topk(x, k, dim=None):
 
 @inline_method
 def histogram(input, num_bins, mask=None):
-    """How many elements of a row of integers equal 0, 1, ... num_bins - 1 (where the mask holds), as int32."""
+    """Counts the elements of a row of integers that equal 0, 1, ... num_bins - 1, where the mask holds, as int32."""
     tl.static_assert(len(input.shape) == 1, "histogram takes a tile with one axis; tl.ravel makes one")
     tl.static_assert(
         input.dtype.is_int() and not input.dtype.is_bool(),

@@ -7,7 +7,7 @@ from blocknb.language.surface import builtin
 
 @builtin
 def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
-    """PTX applied to the elements of tiles; needs a GPU. Returns a tile, or a tuple of tiles where `dtype` is a tuple of dtypes.
+    """Applies PTX to the elements of tiles; needs a GPU. Returns a tile, or a tuple of tiles where `dtype` is a tuple of dtypes.
 
     `args` (tiles, scalars, numbers) are broadcast to one shape, that of the results; without any the results are scalars. A call of
     the text works on `pack` elements of each. Elements of 32 and 64 bits take a register each, narrower ones share one of 32 bits:
@@ -28,7 +28,7 @@ def inline_asm_elementwise(asm, constraints, args, dtype, is_pure, pack):
 
 @builtin
 def map_elementwise(scalar_fn, *args, pack=1):
-    """A kernel function of scalars applied to each element of tiles, which are broadcast to one shape. Returns a tile, or a tuple of
+    """Applies a kernel function of scalars to each element of tiles, broadcast to one shape. Returns a tile, or a tuple of
     tiles where the function returns several scalars.
 
     The function may branch and loop on its arguments. What it computes under a condition is computed for a block where the

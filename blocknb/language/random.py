@@ -23,7 +23,7 @@ WEYL_64 = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 
 @inline
 def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
-    """Rounds of Philox on a counter of four words under a key of two, all uint32 or all uint64; returns the four words."""
+    """Runs rounds of Philox on a counter of four words with a key of two, all uint32 or all uint64, and returns four words."""
     tl.static_assert(c0.dtype == uint32 or c0.dtype == uint64, "the words of philox_impl are uint32 or uint64")
     multipliers = MULTIPLIERS_32 if c0.dtype == uint32 else MULTIPLIERS_64
     weyl = WEYL_32 if c0.dtype == uint32 else WEYL_64
@@ -40,7 +40,7 @@ def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = ROUNDS):
 
 @inline
 def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
-    """Four words of random bits for a seed (its two halves are the key) and a counter of four words of 32 or 64 bits."""
+    """Returns four words of random bits for a seed, whose halves are the key, and a counter of four words of 32 or 64 bits."""
     seed = tl.to_tensor(seed)
     tl.static_assert(not seed.dtype.is_ptr(), "the seed is a pointer; load it first: tl.load(seed_ptr)")
     seed = seed.to(uint64)
@@ -68,7 +68,7 @@ def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randint4x(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Four tiles of random uint32, the cheapest way to many: one run of Philox gives all four."""
+    """Returns four tiles of random uint32 from one run of Philox, which is the cheapest way to get many."""
     offset = tl.to_tensor(offset)
     low = offset.to(uint32)
     zero = low * 0
@@ -78,14 +78,14 @@ def randint4x(seed, offset, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randint(seed, offset, n_rounds: constexpr = ROUNDS):
-    """A tile of random uint32, one for each offset."""
+    """Returns a tile of random uint32, one per offset."""
     words = randint4x(seed, offset, n_rounds)
     return words[0]
 
 
 @inline
 def uint_to_uniform_float(x):
-    """Random bits of 32 or 64 as an fp32 in [0, 1): the sign folds over, so that the largest word stays below one."""
+    """Converts random words of 32 or 64 bits to fp32 in [0, 1). Negative words are folded over, so the result stays below one."""
     tl.static_assert(
         x.dtype.is_int() and x.dtype.primitive_bitwidth >= 32,
         f"it takes integers of 32 or 64 bits, not {x.dtype}; tl.randint makes such words",
@@ -97,20 +97,20 @@ def uint_to_uniform_float(x):
 
 @inline
 def rand(seed, offset, n_rounds: constexpr = ROUNDS):
-    """A tile of fp32 uniform in [0, 1), one for each offset."""
+    """Returns a tile of fp32, uniform in [0, 1), one per offset."""
     return uint_to_uniform_float(randint(seed, offset, n_rounds))
 
 
 @inline
 def rand4x(seed, offsets, n_rounds: constexpr = ROUNDS):
-    """Four tiles of fp32 uniform in [0, 1)."""
+    """Returns four tiles of fp32, uniform in [0, 1)."""
     i1, i2, i3, i4 = randint4x(seed, offsets, n_rounds)
     return uint_to_uniform_float(i1), uint_to_uniform_float(i2), uint_to_uniform_float(i3), uint_to_uniform_float(i4)
 
 
 @inline
 def pair_uniform_to_normal(u1, u2):
-    """Two independent normal numbers from two uniform ones (Box and Muller's transform)."""
+    """Converts two uniform numbers to two independent normal numbers by the Box-Muller transform."""
     radius = tl.sqrt(-2.0 * tl.log(tl.maximum(1.0e-7, u1)))
     angle = 6.283185307179586 * u2
     return radius * tl.cos(angle), radius * tl.sin(angle)
@@ -118,7 +118,7 @@ def pair_uniform_to_normal(u1, u2):
 
 @inline
 def randn(seed, offset, n_rounds: constexpr = ROUNDS):
-    """A tile of fp32 from the normal distribution of mean 0 and variance 1, one for each offset."""
+    """Returns a tile of fp32 from the normal distribution with mean 0 and variance 1, one per offset."""
     i1, i2, _, _ = randint4x(seed, offset, n_rounds)
     n1, _ = pair_uniform_to_normal(uint_to_uniform_float(i1), uint_to_uniform_float(i2))
     return n1
@@ -126,7 +126,7 @@ def randn(seed, offset, n_rounds: constexpr = ROUNDS):
 
 @inline
 def randn4x(seed, offset, n_rounds: constexpr = ROUNDS):
-    """Four tiles of fp32 from the normal distribution of mean 0 and variance 1."""
+    """Returns four tiles of fp32 from the normal distribution with mean 0 and variance 1."""
     u1, u2, u3, u4 = rand4x(seed, offset, n_rounds)
     n1, n2 = pair_uniform_to_normal(u1, u2)
     n3, n4 = pair_uniform_to_normal(u3, u4)

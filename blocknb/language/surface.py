@@ -70,22 +70,22 @@ def arange(start, end): ...
 
 @builtin
 def full(shape, value, dtype):
-    """A tile of the given shape filled with one value (a number or a scalar)."""
+    """Returns a tile of the given shape that is filled with one value, a number or a scalar."""
 
 
 @builtin
 def zeros(shape, dtype):
-    """A tile of zeros. The sizes of the shape are powers of two known at compile time."""
+    """Returns a tile of zeros. The sizes of the shape are powers of two that are known at compile time."""
 
 
 @builtin
 def zeros_like(input):
-    """Zeros of the shape and dtype of another tile."""
+    """Returns zeros with the shape and the dtype of another tile."""
 
 
 @builtin
 def to_tensor(x):
-    """A number as a run-time scalar."""
+    """Returns a number as a run-time scalar."""
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------------
@@ -112,37 +112,36 @@ def _atomic(name: str, does: str) -> Callable:
     def declaration(pointer, val, mask=None, sem=None, scope=None): ...
 
     declaration.__name__ = declaration.__qualname__ = name
-    declaration.__doc__ = f"""{does} where the mask is on, each element in one step that no other program can see half done; returns
-    what was there before (zero where the mask is off). In which order elements take their turn is not said.
+    declaration.__doc__ = f"""{does} atomically, where the mask is on. Returns the old values, and zero where the mask is off.
 
-    `sem` ("relaxed", "acquire", "release", "acq_rel", the default): whether other accesses of the program stay before or after.
-    In a `while`, an atomic whose result is used acquires in any case, so that accesses after the loop see what it waited for.
-    `scope` ("cta", "gpu", the default, "sys"): among whom.
+    Each element is one atomic operation, and their order is free. `sem` is the memory order: "relaxed", "acquire", "release" or
+    "acq_rel", the default. In a `while`, an atomic whose result is used acquires in any case, so that accesses after the loop see
+    what it waited for. `scope` is "cta", "gpu" (the default) or "sys": the threads to which the order applies.
     """
     return method(declaration)
 
 
-atomic_add = _atomic("atomic_add", "Adds to memory")
-atomic_max = _atomic("atomic_max", "Stores the larger of `val` and what memory holds")
-atomic_min = _atomic("atomic_min", "Stores the smaller of `val` and what memory holds")
-atomic_and = _atomic("atomic_and", "Stores the bitwise and of `val` and what memory holds")
-atomic_or = _atomic("atomic_or", "Stores the bitwise or of `val` and what memory holds")
-atomic_xor = _atomic("atomic_xor", "Stores the bitwise exclusive or of `val` and what memory holds")
+atomic_add = _atomic("atomic_add", "Adds `val` to memory")
+atomic_max = _atomic("atomic_max", "Stores the maximum of `val` and the value in memory")
+atomic_min = _atomic("atomic_min", "Stores the minimum of `val` and the value in memory")
+atomic_and = _atomic("atomic_and", "Stores the bitwise and of `val` and the value in memory")
+atomic_or = _atomic("atomic_or", "Stores the bitwise or of `val` and the value in memory")
+atomic_xor = _atomic("atomic_xor", "Stores the bitwise exclusive or of `val` and the value in memory")
 atomic_xchg = _atomic("atomic_xchg", "Stores `val`")
 
 
 @method
 def atomic_cas(pointer, cmp, val, sem=None, scope=None):
-    """Stores `val` where memory holds `cmp` (compared bit by bit), in one step; returns what was there before.
+    """Stores `val` atomically where memory holds `cmp`, compared bit by bit. Returns the old values.
 
     A loop `while tl.atomic_cas(lock, 0, 1) == 1: pass` waits until it gets the lock. A program may wait only for programs with
-    lower ids: those have started, but nobody knows whether higher ones have. `sem` and `scope` are those of `atomic_add`.
+    lower ids: those have started, and programs with higher ids may not have. `sem` and `scope` are those of `atomic_add`.
     """
 
 
 @builtin
 def debug_barrier():
-    """All threads of the program meet here: what they have stored before, each of them sees after."""
+    """Synchronizes all threads of the program; each thread then sees what the others have stored."""
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------------
@@ -154,37 +153,37 @@ def reshape(input, *shape, can_reorder=False): ...
 
 @method
 def view(input, *shape):
-    """The same elements in row-major order under another shape (the same as `reshape`)."""
+    """Gives the tile another shape; the same as `reshape`."""
 
 
 @method
 def broadcast_to(input, *shape):
-    """The tile repeated to a shape, along axes of size one and new leading axes."""
+    """Repeats the tile to a shape, along axes of size one and new leading axes."""
 
 
 @builtin
 def broadcast(input, other):
-    """Both tiles repeated to their common shape; returns the two."""
+    """Repeats both tiles to their common shape, and returns the two."""
 
 
 @method
 def expand_dims(input, axis):
-    """New axes of size one; `axis` is an int or a tuple of ints in the result."""
+    """Adds axes of size one. `axis` is the position in the result, an int or a tuple of ints."""
 
 
 @method
 def ravel(x, can_reorder=False):
-    """The tile as one row."""
+    """Returns the tile as one row."""
 
 
 @method
 def trans(input, *dims):
-    """The axes permuted by `dims`; without, the last two swapped."""
+    """Permutes the axes by `dims`, or swaps the last two axes without `dims`."""
 
 
 @method
 def permute(input, *dims):
-    """The axes permuted: axis i of the result is axis dims[i] of the input."""
+    """Permutes the axes: axis i of the result is axis dims[i] of the input."""
 
 
 # -- types and selection ---------------------------------------------------------------------------------------------------
@@ -196,11 +195,11 @@ def cast(input, dtype, fp_downcast_rounding=None, bitcast=False): ...
 
 @method
 def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
-    """The same numbers as another dtype (`bitcast=True`: the same bits).
+    """Converts to another dtype; `bitcast=True` keeps the bits instead of the numbers.
 
-    Floats are rounded to nearest, ties to even (`fp_downcast_rounding="rtz"`: toward zero). What is beyond the largest number of an
-    fp8 dtype becomes that number, infinity too; nothing is computed in fp8 but signs, comparisons and tl.dot.
-    A float that becomes an integer is truncated. Out of the integer's range it becomes the smallest or largest one, and NaN becomes 0.
+    Floats are rounded to nearest, ties to even, or toward zero with `fp_downcast_rounding="rtz"`. Numbers beyond the range of an fp8
+    dtype, and infinities, become its largest number. fp8 supports signs, comparisons and tl.dot only.
+    A float that becomes an integer is truncated. Out of range it becomes the smallest or largest integer, and NaN becomes 0.
 
     Example:
         tl.full((), 300.7, tl.float32).to(tl.uint8)  # 255
@@ -211,7 +210,7 @@ def to(input, dtype, fp_downcast_rounding=None, bitcast=False):
 
 @method
 def item(input):
-    """The only element of a tile of size one, as a scalar.
+    """Returns the only element of a tile of size one, as a scalar.
 
     Example:
         tl.full((1, 1), 7, tl.int32).item()  # 7
@@ -220,7 +219,7 @@ def item(input):
 
 @builtin
 def where(condition, x, y):
-    """x where the condition holds, y elsewhere; both are computed, the three broadcast."""
+    """Selects x where the condition holds and y elsewhere. Both are computed, and all three broadcast."""
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------------
@@ -237,27 +236,27 @@ def _unary(name: str, doc: str | None = None) -> Callable:
 exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, floor, ceil, abs = map(
     _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
 )
-sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
+sqrt_rn = _unary("sqrt_rn", "Computes the square root, rounded to nearest.")
 
 
 @builtin
 def maximum(x, y, propagate_nan=PropagateNan.NONE):
-    """The larger of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
+    """Returns the elementwise maximum. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def minimum(x, y, propagate_nan=PropagateNan.NONE):
-    """The smaller of two, element by element. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
+    """Returns the elementwise minimum. A NaN loses against a number unless propagate_nan is PropagateNan.ALL; -0.0 is below 0.0."""
 
 
 @builtin
 def clamp(x, min, max, propagate_nan=PropagateNan.NONE):
-    """x kept between min and max: `minimum(maximum(x, min), max)`, so a NaN becomes min unless propagate_nan is PropagateNan.ALL."""
+    """Limits x to the range from min to max. A NaN becomes min unless propagate_nan is PropagateNan.ALL."""
 
 
 @builtin
 def umulhi(x, y):
-    """The upper half of the product of two integers of 32 or 64 bits, taken as unsigned."""
+    """Returns the upper half of the product of two unsigned integers of 32 or 64 bits."""
 
 
 def _operator(name: str, symbol: str) -> Callable:
@@ -266,7 +265,7 @@ def _operator(name: str, symbol: str) -> Callable:
     def declaration(x, y, sanitize_overflow=True): ...
 
     declaration.__name__ = declaration.__qualname__ = name
-    declaration.__doc__ = f"""`x {symbol} y`. Integers wrap, whatever `sanitize_overflow` says.
+    declaration.__doc__ = f"""Computes `x {symbol} y`. Integers wrap; `sanitize_overflow` has no effect.
 
     Example:
         tl.{name}(tl.arange(0, 4), 2)  # {[compute(i, 2) for i in (0, 1, 2, 3)]}
@@ -283,22 +282,22 @@ def fma(x, y, z): ...
 
 @builtin
 def fdiv(x, y, ieee_rounding=False):
-    """The quotient of two floats."""
+    """Divides two floats."""
 
 
 @builtin
 def div_rn(x, y):
-    """The quotient of two floats, rounded to nearest."""
+    """Divides two floats, rounded to nearest."""
 
 
 @method
 def logical_and(input, other):
-    """Both hold (run-time `and`: both sides are computed)."""
+    """Computes the logical and. Both sides are evaluated."""
 
 
 @method
 def logical_or(input, other):
-    """One of the two holds (run-time `or`: both sides are computed)."""
+    """Computes the logical or. Both sides are evaluated."""
 
 
 @builtin
@@ -306,12 +305,12 @@ def dot(
     input, other, acc=None, input_precision=None, allow_tf32=None, max_num_imprecise_acc=None, out_dtype=None,
     *, trans_a=False, trans_b=False,
 ):  # fmt: skip
-    """The matrix product `input @ other` (+ acc), accumulated in fp32 (int32 for int8, fp64 for fp64).
+    """Computes the matrix product `input @ other` (+ acc), accumulated in fp32, in int32 for int8, and in fp64 for fp64.
 
-    fp32 operands are rounded to tf32 unless `input_precision` is "ieee" or "tf32x3", or `allow_tf32=False`. Two operands of fp8,
-    also of two kinds, are multiplied exactly; `max_num_imprecise_acc` is accepted, but sums are always those of fp32. What is asked
-    for in fp16 is added up in fp32 by tensor cores, and rounded behind the loop. `trans_a` and `trans_b`, of the first versions of
-    the language, stand for tl.trans of an operand.
+    fp32 operands are rounded to tf32 unless `input_precision` is "ieee" or "tf32x3", or `allow_tf32=False`. Products of two fp8
+    operands are exact, also of different fp8 dtypes. Sums are always in fp32; `max_num_imprecise_acc` has no effect. With
+    `out_dtype=tl.float16`, tensor cores accumulate in fp32, and the sum is rounded after the loop. `trans_a` and `trans_b` come from
+    early versions of Triton, and stand for tl.trans of an operand.
     """
 
 
@@ -320,43 +319,45 @@ def dot(
 
 @method
 def sum(input, axis=None, keep_dims=False, dtype=None):
-    """The sum along an axis, or of all elements. Integers narrower than 32 bits are summed in 32."""
+    """Returns the sum along an axis, or of all elements. Integers narrower than 32 bits are summed in 32."""
 
 
 @method
 def max(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The maximum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
+    """Returns the maximum along an axis, or of all elements, and with `return_indices` its index. A NaN loses; -0.0 is below 0.0."""
 
 
 @method
 def min(input, axis=None, return_indices=False, return_indices_tie_break_left=True, keep_dims=False):
-    """The minimum along an axis, or of all elements; with `return_indices` also where. NaN loses against numbers; -0.0 is below 0.0."""
+    """Returns the minimum along an axis, or of all elements, and with `return_indices` its index. A NaN loses; -0.0 is below 0.0."""
 
 
 @method
 def argmax(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the maximum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.max."""
+    """Returns the index of the maximum along an axis: the lowest, or any with tie_break_left=False. NaN loses, as in tl.max."""
 
 
 @method
 def argmin(input, axis, tie_break_left=True, keep_dims=False):
-    """The index of the minimum along an axis; of equal ones the lowest (tie_break_left=False: any). NaN loses, as in tl.min."""
+    """Returns the index of the minimum along an axis: the lowest, or any with tie_break_left=False. NaN loses, as in tl.min."""
 
 
 @method
 def xor_sum(input, axis=None, keep_dims=False):
-    """The exclusive or of the integers along an axis."""
+    """Returns the bitwise exclusive or of the integers along an axis."""
 
 
 @method
 def reduce_or(input, axis=None, keep_dims=False):
-    """The bitwise or of the integers along an axis."""
+    """Returns the bitwise or of the integers along an axis."""
 
 
 @method
 def reduce(input, axis, combine_fn, keep_dims=False):
-    """Combines along an axis with a kernel function of two elements (or of two tuples of elements), which must be associative and
-    commutative. It may branch and call other kernel functions; where it loops, the tile is combined in halves.
+    """Combines the elements along an axis by an associative and commutative kernel function.
+
+    The function takes two elements, or two tuples of elements. It may branch and call other kernel functions. If it loops, the tile is
+    combined in halves.
 
     Example:
         tl.reduce(tl.arange(0, 8) + 1, 0, tl.standard._prod_combine)  # 40320
@@ -368,8 +369,10 @@ def reduce(input, axis, combine_fn, keep_dims=False):
 
 @method
 def associative_scan(input, axis, combine_fn, reverse=False):
-    """Each element combined with all before it along an axis (`reverse`: after it), by a kernel function of two elements or
-    of two tuples of elements, which must be associative. It may branch, loop and call other kernel functions.
+    """Combines each element along an axis with all elements before it, by an associative kernel function.
+
+    With `reverse`, it combines each element with all elements after it. The function takes two elements, or two tuples of elements. It
+    may branch, loop and call other kernel functions.
 
     Example:
         tl.associative_scan(tl.arange(0, 4) + 1, 0, tl.standard._prod_combine)  # [1, 2, 6, 24]
@@ -378,27 +381,27 @@ def associative_scan(input, axis, combine_fn, reverse=False):
 
 @method
 def cumsum(input, axis=0, reverse=False, dtype=None):
-    """The running sum along an axis. Integers narrower than 32 bits are summed in 32, bf16 in fp32."""
+    """Returns the cumulative sum along an axis. Integers narrower than 32 bits are summed in 32, bf16 in fp32."""
 
 
 @method
 def cumprod(input, axis=0, reverse=False):
-    """The running product along an axis. Integers narrower than 32 bits are multiplied in 32, bf16 in fp32."""
+    """Returns the cumulative product along an axis. Integers narrower than 32 bits are multiplied in 32, bf16 in fp32."""
 
 
 @method
 def gather(src, index, axis):
-    """Element i along the axis is element index[i] of `src` along it. Other axes are equal; indices are taken modulo the size."""
+    """Gathers elements along an axis: element i is element index[i] of `src`. Other axes are equal; indices are taken modulo the size."""
 
 
 @method
 def flip(x, dim=-1):
-    """The tile reversed along an axis."""
+    """Reverses the tile along an axis."""
 
 
 @builtin
 def xor_shuffle(x, axis, mask):
-    """Element i along the axis is element i ^ mask of `x`: a single bit as the mask swaps neighbours that far apart."""
+    """Permutes elements along an axis: element i is element i ^ mask of `x`. A mask of one bit swaps neighbours at that distance."""
 
 
 # -- loops, hints, compile time ----------------------------------------------------------------------------------------------
@@ -416,13 +419,13 @@ def range(
     warp_specialize=False,
     disable_licm=False,
 ):
-    """Python's range with hints for the compiler; only as the iterator of a `for`."""
+    """Iterates like Python's range, with hints for the compiler. It is allowed only as the iterator of a `for`."""
 
 
 @builtin
 def condition(arg1, disable_licm=False):
-    """The condition of a `while`, with a hint for the compiler: `while tl.condition(i < n):`. What does not change in the loop may
-    be moved before it all the same.
+    """Marks the condition of a `while`, with a hint for the compiler: `while tl.condition(i < n):`. The compiler may move invariant
+    code out of the loop in any case.
 
     Example:
         i = 0
@@ -434,13 +437,15 @@ def condition(arg1, disable_licm=False):
 
 @builtin
 def static_range(arg1, arg2=None, step=None):
-    """A range that is unrolled while compiling: its bounds and its index are compile-time constants."""
+    """Iterates like range and unrolls the loop. The bounds and the index are compile-time constants."""
 
 
 @builtin
 def multiple_of(input, values):
-    """Promises that the first element of every group of contiguous ones is a multiple of `values` (one number, or one for each axis);
-    of a pointer, its address in bytes. Returns the input. Accesses become as wide as promises allow.
+    """Promises that the first element of each contiguous group is a multiple of `values`, and returns the input.
+
+    `values` is one number, or one per axis. For a pointer, the promise concerns the address in bytes. Accesses become as wide as the
+    promises allow.
 
     Example:
         start = tl.multiple_of(tl.load(i_ptr + 8), 8)
@@ -450,7 +455,7 @@ def multiple_of(input, values):
 
 @builtin
 def max_contiguous(input, values):
-    """Promises that the first `values` elements of every group are contiguous, along each axis. Returns the input.
+    """Promises that each group of `values` elements is contiguous, along each axis, and returns the input.
 
     Example:
         i = tl.max_contiguous(tl.arange(0, 8) % 8, 8)
@@ -460,7 +465,7 @@ def max_contiguous(input, values):
 
 @builtin
 def max_constancy(input, values):
-    """Promises that the first `values` elements of every group are equal, along each axis. Returns the input.
+    """Promises that each group of `values` elements is constant, along each axis, and returns the input.
 
     Example:
         i = tl.max_constancy(tl.arange(0, 8) // 4, 4)
@@ -470,8 +475,8 @@ def max_constancy(input, values):
 
 @builtin
 def assume(cond):
-    """Promises that a condition holds. Comparisons with constants (`n > 0`, `0 <= i`, joined by `&`) bound what they compare, and
-    `n % 16 == 0` says what `multiple_of` says; what is promised in a branch or a loop holds for values made there.
+    """Promises that a condition holds. Comparisons with constants (`n > 0`, `0 <= i`, joined by `&`) give bounds, and `n % 16 == 0` means
+    the same as `multiple_of`. A promise in a branch or a loop holds for the values that are made there.
 
     Example:
         n = tl.load(i_ptr + 5)
@@ -482,9 +487,9 @@ def assume(cond):
 
 @builtin
 def static_assert(cond, msg=""):
-    """Stops compilation with the message unless the compile-time condition holds."""
+    """Stops the compilation with the message unless the compile-time condition holds."""
 
 
 @builtin
 def static_print(*values, sep=" ", end="\n", file=None, flush=False):
-    """Prints while compiling: constants as they are, run-time values by their type."""
+    """Prints at compile time: constants as they are, and run-time values by their type."""

@@ -7,29 +7,29 @@ from blocknb.language.surface import builtin
 
 @builtin
 def current_target():
-    """The target, as `triton.runtime.driver.active.get_current_target()` has it: `backend` ("cuda" or "cpu") and `arch`."""
+    """Returns the target with its `backend` ("cuda" or "cpu") and `arch`, as `triton.runtime.driver.active.get_current_target()` does."""
 
 
 @builtin
 def is_cuda():
-    """Whether the kernel is compiled for an NVIDIA GPU."""
+    """Returns whether the kernel is compiled for an NVIDIA GPU."""
 
 
 @builtin
 def cuda_capability_geq(major, minor=0):
-    """Whether the GPU has this compute capability at least; False on a CPU."""
+    """Returns whether the GPU has at least this compute capability; False on a CPU."""
 
 
 @builtin
 def is_hip():
-    """False: there is no backend for AMD's GPUs."""
+    """Returns False: there is no backend for AMD GPUs."""
 
 
 @builtin
 def is_hip_cdna3():
-    """False: there is no backend for AMD's GPUs."""
+    """Returns False: there is no backend for AMD GPUs."""
 
 
 @builtin
 def is_hip_cdna4():
-    """False: there is no backend for AMD's GPUs."""
+    """Returns False: there is no backend for AMD GPUs."""

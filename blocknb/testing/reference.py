@@ -49,13 +49,20 @@ GROUPS: dict[str, str] = {
 HEAD = """\
 # The language
 
-What a kernel may use, by Triton's names, and where it works: in the interpreter of the compiler's IR, in the kernel's own Python
-(`kernel.interpret`), on the CPU and on a GPU. `yes`: the example in the name's docstring ran there and gave what it says; `not run`:
-nobody has run it there yet; anything else is the error that it gives. `help(tl.load)` has the rest. This file is written by
-`blocknb reference`.
+This page lists every name of the language by its name in Triton. The columns say where its example runs: in the interpreter of the IR, as
+the kernel's own Python (`kernel.interpret`), on the CPU, and on a GPU.
 
-`libdevice` is reached as `tl.extra.libdevice`, `tl.extra.cuda.libdevice`, `tl.libdevice` and `tl.math`; names under *tensor* are
-methods of tiles, as are most functions of one tile.
+| entry | meaning |
+|---|---|
+| yes | the example in the docstring ran there and gave the result that it claims |
+| needs a GPU | the name has a meaning on a GPU only |
+| not run | no run is recorded |
+| other text | the error that the name raises there |
+
+`help(tl.load)` shows shapes, dtypes, errors and the example of a name. `blocknb reference` writes this page, so do not edit it.
+
+`libdevice` is reached as `tl.extra.libdevice`, `tl.extra.cuda.libdevice`, `tl.libdevice` and `tl.math`. Names under *tensor* are methods of
+tiles. Most functions of one tile are methods, too.
 """
 
 
@@ -150,7 +157,7 @@ def render(found: Mapping[str, tuple[str, ...]]) -> str:
             lines += [f"\n## {last}\n", "| name | IR | Python | CPU | GPU | |", "|---|---|---|---|---|---|"]
         cells = " | ".join(cell.replace("|", "\\|") for cell in found[name])
         lines.append(f"| `{name}` | {cells} | {text} |")
-    lines += ["\n## Not there on purpose\n", "| name | instead |", "|---|---|"]
+    lines += ["\n## Names of Triton that are left out\n", "| name | instead |", "|---|---|"]
     lines += [f"| `tl.{name}` | {hint} |" for name, hint in sorted(REFUSED.items())]
     return "\n".join(lines) + "\n"
 

@@ -3,9 +3,9 @@
 An index along the axis is a row of bits, each of which is a register bit or a lane bit of the layout. The pass `layout_assignment` keeps
 warp bits out. The lowest of them that are register bits make runs of consecutive elements within a thread, which are scanned one after
 another. Then the totals of the runs are scanned bit by bit from below. Where the bit is set, the total of the half before comes first. It
-is held where all lower bits are set: in a register that is known at compile time, and in a lane that differs from the reader's in known bits.
-Each total comes with what stands before its run, which is combined with the elements of the run at the end. A reverse scan exchanges the
-meanings of the bits.
+is held where all lower bits are set: in a register that is known at compile time, and in a lane that differs from the reader's in known
+bits. Each total comes with what stands before its run, which is combined with the elements of the run at the end. A reverse scan exchanges
+the meanings of the bits.
 """
 
 from __future__ import annotations

@@ -83,19 +83,19 @@ def j1(x):
 
 @device
 def y0(x):
-    """The Bessel function of the second kind of order 0, of positive numbers."""
+    """The Bessel function of the second kind of order 0, for positive numbers."""
     return narrow(second_kind(tl.cast(x, float64), 0).to(wide(x).dtype), x)
 
 
 @device
 def y1(x):
-    """The Bessel function of the second kind of order 1, of positive numbers."""
+    """The Bessel function of the second kind of order 1, for positive numbers."""
     return narrow(second_kind(tl.cast(x, float64), 1).to(wide(x).dtype), x)
 
 
 @device
 def yn(n, x):
-    """The Bessel function of the second kind of integer order n, of positive numbers; n is one for the whole tile."""
+    """The Bessel function of the second kind of integer order n, for positive numbers; n is a scalar."""
     n = tl.cast(n, int32)
     v = tl.cast(x, float64)
     order = tl.abs(n)
@@ -117,7 +117,7 @@ def yn(n, x):
 
 @device
 def jn(n, x):
-    """The Bessel function of the first kind of integer order n; n is one for the whole tile."""
+    """The Bessel function of the first kind of integer order n; n is a scalar."""
     n = tl.cast(n, int32)
     v = tl.cast(x, float64)
     order = tl.abs(n)

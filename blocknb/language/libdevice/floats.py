@@ -120,7 +120,7 @@ def saturatef(x):
 
 @device
 def fdim(x, y):
-    """x - y where that is positive, else zero; NaN of a NaN."""
+    """x - y if that is positive, else zero; NaN if an operand is NaN."""
     a, b = wide2(x, y)
     return narrow2(tl.where(a <= b, 0.0, a - b), x, y)
 
@@ -168,7 +168,7 @@ def scalbn(x, n):
 
 @device
 def ilogb(x):
-    """The exponent of x as int32; of 0 and NaN the smallest int32, of infinity the largest."""
+    """The exponent of x as int32. 0 and NaN give the smallest int32, infinity gives the largest."""
     v = tl.abs(wide(x))
     finite = (v > 0) & (v < INF)
     e = binary_exponent(tl.where(finite, v, 1.0)).to(int32)

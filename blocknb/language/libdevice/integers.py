@@ -38,7 +38,7 @@ def popc(x):
 
 @device
 def clz(x):
-    """The number of zero bits above the highest set one, as int32."""
+    """The number of leading zero bits, as int32."""
     u = unsigned(x)
     for distance in (1, 2, 4, 8, 16):
         u = u | (u >> distance)
@@ -49,7 +49,7 @@ def clz(x):
 
 @device
 def ffs(x):
-    """The place of the lowest set bit, counted from one, as int32; zero of zero."""
+    """The position of the lowest set bit, counted from one, as int32; 0 if no bit is set."""
     u = unsigned(x)
     return tl.where(u == 0, 0, bits_set(u ^ (u - 1)))
 

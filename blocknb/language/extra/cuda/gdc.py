@@ -7,12 +7,12 @@ from blocknb.language.surface import builtin
 
 @builtin
 def gdc_wait():
-    """Waits until the launches before this one have ended and their stores are seen. On a CPU, and below sm_90, they have."""
+    """Waits until the previous launches have ended and their stores are visible. On a CPU, and below sm_90, it does nothing."""
 
 
 @builtin
 def gdc_launch_dependents():
-    """Lets the next launch begin. On a CPU, and below sm_90, it does nothing."""
+    """Allows the next launch to begin. On a CPU, and below sm_90, it does nothing."""
 
 
 __all__ = ["gdc_launch_dependents", "gdc_wait"]

@@ -7,7 +7,7 @@ from blocknb.language.surface import builtin
 
 @builtin
 def globaltimer():
-    """Nanoseconds of the GPU's clock, int64; each thread reads it for itself. Needs a GPU.
+    """Returns the nanoseconds of the GPU's clock as int64, read by each thread. Needs a GPU.
 
     On a GPU:
         start = tl.extra.cuda.globaltimer()
@@ -17,7 +17,7 @@ def globaltimer():
 
 @builtin
 def smid():
-    """The number of the multiprocessor that the program runs on, int32. Needs a GPU.
+    """Returns the number of the SM that runs the program, as int32. Needs a GPU.
 
     On a GPU:
         tl.extra.cuda.smid() >= 0  # True
@@ -26,12 +26,12 @@ def smid():
 
 @builtin
 def num_threads():
-    """Threads of the program, known while compiling: 32 for each warp."""
+    """Returns the number of threads of the program, a compile-time constant: 32 per warp."""
 
 
 @builtin
 def num_warps():
-    """Warps of the program, known while compiling (on a CPU what the launch asked for, which is without effect there)."""
+    """Returns the number of warps of the program, a compile-time constant. On a CPU it is the number that the launch names."""
 
 
 __all__ = ["globaltimer", "num_threads", "num_warps", "smid"]

@@ -1,0 +1,154 @@
+"""Keeps the pages true: README.md and ARCHITECTURE.md stay short, and every path, module, link and IR op that a page names exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blocknb.language.ops import OPS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+README, ARCHITECTURE = 700, 900  # words at most
+#: Folders and files of the repository whose names begin a path.
+TOP = ("blocknb/", "docs/", "labextension/", "notebooks/", "requirements/", "scripts/", "tests/", ".ci/")
+#: Where a path may begin. Pages of the compiler leave out `blocknb/`, and a page names its neighbours.
+BASES = (ROOT, ROOT / "blocknb")
+EXTENSIONS = "py|md|ts|css|json|ipynb|lock|toml|ir|txt|png"
+CONTROL = {"func", "yield", "condition", "else", "roles", "for", "if", "while", "do"}  # words that begin a line of IR
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(rf"^[\w./*-]+/[\w.*-]*$|^[\w.-]+\.(?:{EXTENSIONS})$")
+_MODULE = re.compile(r"\bblocknb(?:\.\w+)+")
+_IR = re.compile(r"^```ir\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ATTRS = re.compile(r"\{([^{}]*=[^{}]*)\}")
+_KEY = re.compile(r"(?:^|, )(\w+)=")
+_OP = re.compile(r"^\s*(?:\w+> )?(?:%[^=]*= )?([a-z_]\w*)")
+
+
+def ids(page: Path) -> str:
+    """The name of a page in the name of a test."""
+    return str(page.relative_to(ROOT))
+
+
+def words(name: str) -> int:
+    """The words of a page as `wc -w` counts them."""
+    return len((ROOT / name).read_text(encoding="utf-8").split())
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and JupyterLab make them."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks of code."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def named_paths(page: Path) -> Iterator[str]:
+    """What stands between backquotes and reads as a path of this repository."""
+    for code in _CODE.findall(prose(page)):
+        if (
+            _PATH.match(code)
+            and any(c.isalpha() for c in code)
+            and (code.startswith(TOP) or "/" in code or code.endswith((".md", ".py", ".ts")))
+        ):
+            yield code
+
+
+def exists(path: str, page: Path, folders: set[Path]) -> bool:
+    """Whether a path exists in the repository, in `blocknb/`, beside the page, or in a folder that the page has named before."""
+    return any(next(base.glob(path.rstrip("/")), None) is not None for base in (*BASES, page.parent, *folders))
+
+
+def resolves(name: str) -> bool:
+    """Whether `blocknb.a.b.C` is a module, or a name that a module defines or exports."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            spec = importlib.util.find_spec(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        if spec is not None:
+            return cut == len(parts) or parts[cut] in exported(".".join(parts[:cut]), spec.origin)
+    return False
+
+
+def exported(module: str, origin: str | None) -> set[str]:
+    """The names that a module's text defines, imports or lists."""
+    tree = ast.parse(Path(origin or "").read_text(encoding="utf-8"))
+    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    found |= {x.id for x in ast.walk(tree) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    found |= {alias.asname or alias.name for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) for alias in x.names}
+    return found | {x.value for x in ast.walk(tree) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+
+
+def test_readme_and_architecture_are_short() -> None:
+    assert words("README.md") <= README
+    assert words("ARCHITECTURE.md") <= ARCHITECTURE
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    folders, missing = set[Path](), []
+    for path in named_paths(page):
+        if not exists(path, page, folders):
+            missing.append(path)
+            continue
+        for base in BASES:
+            found = base / path
+            folders |= {found if found.is_dir() else found.parent} if found.exists() else set()
+    assert not missing, f"{ids(page)} names {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    named = {name for code in _CODE.findall(prose(page)) for name in _MODULE.findall(code)}
+    assert not (lost := sorted(name for name in named if not resolves(name))), f"{ids(page)} names {', '.join(lost)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(_CODE.sub("", prose(page))):
+        path, _, anchor = link.partition("#")
+        if "://" in path:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken, f"{ids(page)} links to {', '.join(broken)}"
+
+
+def test_docs_readme_lists_every_page() -> None:
+    docs = ROOT / "docs"
+    listed = {(docs / link).resolve() for link in _LINK.findall((docs / "README.md").read_text(encoding="utf-8"))}
+    assert not {
+        str(p.relative_to(docs)) for p in docs.rglob("*.md") if p.resolve() not in listed and p != docs / "README.md"
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_every_op_and_attribute_in_the_ir_of_a_page_is_in_the_op_table(page: Path) -> None:
+    unknown = set()
+    for block in _IR.findall(page.read_text(encoding="utf-8")):
+        for line in block.splitlines():
+            code = line.partition("//")[0]
+            op = found[1] if (found := _OP.match(code)) else "func"
+            if op not in OPS and op not in CONTROL:
+                unknown.add(op)
+            elif op not in CONTROL and (braces := _ATTRS.search(code)):
+                unknown |= {f"{op} {{{key}}}" for key in _KEY.findall(braces[1]) if key not in OPS[op].attrs}
+    assert not unknown, f"{ids(page)} shows {', '.join(sorted(unknown))}"
