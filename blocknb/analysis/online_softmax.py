@@ -1,8 +1,9 @@
-"""The sum of an online softmax, which is at least one: flash attention's `total = total * exp(top - new) + sum(exp(x - new))`.
+"""Recognition of the online softmax: `total = total * exp(top - new) + sum(exp(x - new))` is at least one.
 
-A loop carries the largest element so far (`top`) and the sum of the exponentials under it (`total`). In each trip the new largest is either
-found among the trip's own elements, and then one of its exponentials is one; or it is that of before, and then `total`, which was at least
-one, is multiplied by one. It begins with -inf, and the first trip finds a larger one or a NaN. Rounding aside, as in `magnitudes`.
+A loop carries the largest element so far (`top`) and the sum of the exponentials (`total`). In each iteration the new maximum is either
+among its own elements, and one of its exponentials is one; or it is the old maximum, and `total`, which was at least one, is multiplied
+by one. The loop starts with -inf, and the first iteration finds a larger element or a NaN. Rounding aside, as in `float_ranges`. Source:
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867).
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""Overlap of matrix products with what is computed between them, in one warpgroup.
+"""Overlap of matrix products and softmax by loop rotation, within one warpgroup.
 
-In attention a product makes scores, a softmax makes weights of them, and a second product takes the weights: each waits for the one before,
-and the tensor cores wait for the softmax. So the second product is put off for one trip: a trip first issues its own product of scores
-and, behind it, the second product of the trip before; when its scores have come, their softmax is computed while that one still runs.
+In attention, a product makes scores, a softmax makes weights of them, and a second product takes the weights. The tensor cores wait for
+the softmax. So the second product is delayed by one iteration. An iteration starts its own product of scores, then the delayed product,
+and computes the softmax while that one runs.
 
     scores(0), softmax(0);  for j = 1..: scores(j), weights(j-1) x values(j-1), softmax(j);  weights(last) x values(last)
 
-Where the second product has at least as many sums as there are scores, the trip before's is waited for as soon as the largest score of
-each row is known: all that needs it, the sums' factors and the weights' conversion, is then done in the shade of the exponentials. Where
-it has fewer, that is little, and waiting costs more.
-
-What is put off is told by the ring of the second product's buffer: its place in the ring is used for nothing else, so that all ops on
-it, the wait, the product and the arrival, move together. (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.)
+If the second product has at least as many accumulators as there are scores, the wait for it comes as soon as the largest score of each
+row is known. What needs its result is then computed while the exponentials run. Otherwise the wait comes after the weights. The delayed
+ops are those on the place in the circular buffer of the second product: the wait, the product and the arrival move together. Source:
+Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.
 """
 
 from __future__ import annotations

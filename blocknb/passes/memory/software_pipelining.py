@@ -1,17 +1,17 @@
-"""Software pipelining: operands of products are copied to shared memory trips ahead, while the present trip multiplies.
+"""Software pipelining: operands are copied to shared memory asynchronously, iterations ahead of their product.
 
-A loop over K loads two tiles, stores them to shared memory, waits for everybody, and multiplies; the tensor cores do nothing in the
-meantime. So the loop is sliced: its loads and their addresses run `num_stages - 1` trips ahead as asynchronous copies (cp.async, past
-the registers), each into the next slot of a ring of `num_stages` buffers; what is left reads the slot of its own trip. A trip begins
-with a wait for its own copies, then copies into the slot that the trip before it has read. So one barrier a trip, between the two,
-is enough: it shows everybody's copies to all, and says that all have read.
+A loop over K loads two tiles, stores them to shared memory, waits and multiplies; the tensor cores idle meanwhile. So the loads and
+their addresses run `num_stages - 1` iterations ahead as asynchronous copies (cp.async), each into the next slot of a circular buffer of
+`num_stages` slots. An iteration waits for its own copies, then copies into the slot that the iteration before has read. One barrier
+between the two suffices: it makes the copies visible to all warps, and says that all warps have read.
 
-wgmma runs on by itself. Where a product's result is only added to by the product of the next trip, that one is issued while this one
-still reads its slot. A trip then waits for the product of the trip before, behind its own, and copies into that one's slot after a
-second barrier: all of this while its own product runs.
+wgmma is asynchronous. If a product's result is only accumulated by the product of the next iteration, that one starts while this one
+still reads its slot. An iteration then waits for the product before, after starting its own, and copies into that product's slot after a
+second barrier.
 
-What may be copied is told by what stands between a load and shared memory: nothing but another view of the tile. A mask is free, a copy
-writes zeros where it is off. That is also what happens where there is no such trip.
+Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off, and where the
+iteration does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys
+2023).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Stores by the copy engine (TMA): a tile goes to a swizzled buffer, and from there to memory while the program goes on.
+"""Stores by TMA (the tensor memory accelerator): a tile goes to a swizzled buffer, and TMA stores it while the program goes on.
 
-Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
-to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
-cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
-the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. The engine also adds fp32
-numbers to memory, where nobody asks in which order.
+While the consumers store, no product runs. So a store to a box of an array that goes through shared memory anyway is left to TMA. The
+warps write a buffer, one thread starts the store, and TMA clips what is out of bounds. Two buffers take turns. Before a buffer is
+written again, TMA must have read it: that thread waits, and a barrier tells the others. This pass places the waits, and `barriers` the
+barriers. TMA also adds fp32 numbers to memory where no order is asked for.
 
-Where each warp has 16 rows of a product, it stores them by itself, and waits for no other. Larger tiles the team stores together; not so
-two teams that take turns: one stores while the other one multiplies, and the engine has its hands full with what that one needs.
+Where each warp has 16 rows of a product, it stores them by itself. Larger tiles are stored by all consumers together, but not where two
+teams take turns: there TMA copies for the other team meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
 """
 
 from __future__ import annotations

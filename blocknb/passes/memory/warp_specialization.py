@@ -1,15 +1,14 @@
-"""Warp specialisation: one warp copies, the others multiply.
+"""Warp specialization: one warp copies, the others multiply.
 
-The function is cut in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and whatever leads to their
-addresses: all scalars. The *team* keeps the rest. Each load has a ring of slots in shared memory, filled by the copy engine (TMA) and
-guarded by two mbarriers a slot: `full`, whose phase ends when the bytes have come, and `empty`, whose phase ends when every warp of the
-team is done with them. Either side counts slots and phases for itself, through all loops, so a ring runs on from one loop to the next,
-and from one program to the next where a CTA takes several (`persistent_grid`).
+The function is split in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and the scalars that lead to
+their addresses. The *consumers* keep the rest. Each load gets a circular buffer in shared memory, which TMA fills. Two mbarriers guard
+each slot: a phase of `full` ends when the bytes have arrived, and a phase of `empty` ends when every consumer warp has released the
+slot. Both sides count slots and phases by themselves, so a buffer goes on from one loop to the next, and from one program to the next in
+a persistent kernel.
 
-Nobody plans what happens when: the producer runs ahead as far as there are slots.
-
-What may be copied so is told by `analysis.boxes`: a load of a box of an array, whose mask is the array's bounds. Which part of a function
-is needed for the producer is told by `passes.warp_partition`.
+Nothing schedules the two sides: the producer runs ahead as far as there are slots. `analysis.tma_boxes` says which loads TMA can do, and
+`support/backward_slice` which scalars the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
+warp-specialized kernels.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What the producer of a specialised function needs: values that lead to coordinates, bounds and conditions, made of scalars alone."""
+"""Backward slice: the scalars that lead to given values, such as the coordinates of a copy or the bounds of its loops.
+
+The producer of a warp-specialized function recomputes them, so they must be scalars without side effects. Source: Weiser, "Program
+Slicing" (1981).
+"""
 
 from __future__ import annotations
 

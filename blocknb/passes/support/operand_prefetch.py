@@ -1,8 +1,8 @@
-"""Operands that are read into registers from shared memory, a trip ahead.
+"""Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
-Where wgmma takes A from registers because memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where an operand is computed
-from what was copied (see `operand_staging`), each trip would read and compute first, and the tensor cores wait for that. So a trip begins
-its product with what the trip before has made, and while that runs awaits the next slot and reads from it.
+wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where it is computed from staged
+data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an iteration
+starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
 """

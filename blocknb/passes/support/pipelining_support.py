@@ -1,11 +1,10 @@
-"""What two passes share that do things trips ahead: which loads of a loop may be done early, and values of later trips.
+"""What loop pipelining needs: which loads of a loop may be issued early, and the values of later iterations.
 
-The trick is that addresses are not carried but found again: whatever leads from the loop's index (and from carried scalars that
-only arithmetic moves on) to an address is arithmetic, and is repeated for a later index. What cannot be found that way, a load
-through an index that was itself loaded, stays where it is.
+Addresses are not carried but recomputed. What leads from the loop's index, and from carried scalars that only arithmetic changes, to an
+address is arithmetic, and is repeated for a later index. A load through an index that was itself loaded stays where it is.
 
-A load that is done early moves up, past the stores of the trips before its own. No store of the loop may be to its array; as
-everywhere (`barriers`), two arguments are taken to be two arrays.
+An early load moves up past the stores of the iterations before its own. So no store of the loop may be to its array. Two arguments are
+assumed to be two arrays, as in `barriers`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Cuts a function in two, as the pass `warp_specialization` has planned: what copies, and what computes.
+"""Warp partition: splits a function into the producer's and the consumers' part, as `warp_specialization` has planned.
 
-The producer's part is found backwards: from the coordinates of what is copied, and from the bounds and conditions of the loops and
-branches around it, to whatever these are made of. All of that are scalars, and it is made again for the producer; the team keeps its
-own. A loop that is kept carries on, beside its own values, the place in each ring that is used in it: the slot, and the parity of the
-phase in which that slot is.
+The producer's part is found backwards: from the coordinates of the copies, and from the bounds and conditions around them, to what these
+are made of. All of that are scalars, and the producer recomputes them; the consumers keep their own. A loop that is kept also carries
+the state of each circular buffer that it uses: the slot, and the parity of its phase.
 
-The team is done with a slot behind the last product that reads it. Where products outlast their trip, that is a trip later; then the slot
-of the trip before is carried on as well.
+The consumers release a slot after the last product that reads it. Where products outlast their iteration, that is an iteration later;
+then the slot of the iteration before is carried as well.
 """
 
 from __future__ import annotations

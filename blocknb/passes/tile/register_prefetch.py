@@ -1,13 +1,12 @@
-"""Software prefetch: a trip of a loop issues the loads of a later one before it computes.
+"""Software prefetching into registers: an iteration issues the loads of a later one before it computes.
 
-A loop over rows loads, waits for memory, computes, and only then loads again; while it computes, its part of the memory system has
-nothing to do. So the loop is rotated: what the first trip loads is loaded before the loop, each trip first issues the loads of the
-trip after it, and carries what arrives. Nothing is loaded that the program would not have loaded: the mask of an early load also asks
-whether there is such a trip.
+A loop over rows loads, waits for memory and computes, and the memory system idles meanwhile. So the loop is rotated. The loads of the
+first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early load
+also asks whether that iteration exists, so nothing is loaded that the program would not have loaded.
 
-Which loads may be issued early, and how their addresses are found, is told in `pipelining_support`. In loops with one product that is
-done for lines, such as scales: tiles are left for the passes `warp_specialization` and `software_pipelining`, which have them copied to
-shared memory.
+`pipelining_support` decides which loads may be issued early and finds their addresses. In loops with one product only lines, such as
+scales, are loaded this way; `warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and
+Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations

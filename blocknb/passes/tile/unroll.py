@@ -1,8 +1,9 @@
-"""Unrolling: loops whose number of trips is known become straight code.
+"""Loop unrolling.
 
-`static_range` asks for it, `loop_unroll_factor` for a part of it, and very short loops get it unasked, because their carried
-values then need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the loop as it was,
-for the trips that are left over. Copies keep the place of their original, and say in `was` which op they are a copy of.
+`static_range` asks for it, and `loop_unroll_factor` for a part of it. Very short loops are unrolled without being asked, because then
+their carried values need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the original loop
+for the remaining iterations. Copies keep the source place of their original, and name it in `was`. Source: Aho et al., "Compilers",
+section 10.5.
 """
 
 from __future__ import annotations
