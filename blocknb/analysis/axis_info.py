@@ -226,7 +226,7 @@ def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
 
 
 def _carried(facts: FunctionFacts, value: Value, nothing: AxisInfo) -> AxisInfo:
-    """By induction over the trips: a guess that holds at first and, if it holds now, holds next."""
+    """By induction over the iterations: a guess that holds at first and, if it holds now, holds next."""
     op, block, i = facts.argument[value]
     if op.name == "while" and block == 1:
         return snapshot(facts, op.blocks[0].terminator.args[i + 1])

@@ -73,7 +73,7 @@ def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None)
 
 
 def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
-    """The place of what is carried, if an exponential is of that before the trip less that behind it."""
+    """The place of what is carried, if an exponential is of that before the iteration less that behind it."""
     apart, block = m.facts.definition.get(factor.args[0]), loop.blocks[0]
     if apart is None or apart.name != "sub" or apart.args[0] not in block.args[1:]:
         return None
@@ -123,7 +123,7 @@ def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
 
 
 def begins(m: FloatFacts, loop: Op, top: int, total: int) -> bool:
-    """Whether the sum is at least one before the first trip, or nothing has been seen."""
+    """Whether the sum is at least one before the first iteration, or nothing has been seen."""
     first, sum_ = loop.args[3 + top], loop.args[3 + total]
     if (least := m.bounds(sum_)[0]) >= LEAST:
         return True

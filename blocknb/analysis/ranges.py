@@ -57,7 +57,7 @@ def _symbol(facts: FunctionFacts, symbol: Symbol, shape: tuple[int, ...]) -> Int
 
 
 def trips(facts: FunctionFacts, loop: Op) -> Interval:
-    """The least and the greatest number of trips of a loop."""
+    """The least and the greatest number of iterations of a loop."""
     if loop.name != "for":
         return 0, FAR
     lower, upper, step = (bounds(facts, a) for a in loop.args[:3])

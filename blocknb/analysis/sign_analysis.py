@@ -24,7 +24,7 @@ def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = No
 
 
 def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
-    """The same of one symbol: an index, a number of trips, or what an op makes of numbers that are not negative."""
+    """The same of one symbol: an index, a number of iterations, or what an op makes of numbers that are not negative."""
     if symbol.kind != VALUE:
         return True
     value = symbol.value

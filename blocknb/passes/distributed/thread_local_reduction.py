@@ -80,7 +80,7 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
             plans[loop.id] = kept
             for plan in kept.values():
                 parts = prod(plan.kept)
-                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, put together behind it")
+                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, combined after it")
     return ReductionRewriter(func, plans).run() if plans else func
 
 
@@ -198,7 +198,7 @@ class ReductionRewriter(Rebuild):
         return found
 
     def inside(self, op: Op, plan: ReductionPlan) -> Sequence[Value]:
-        """One of the ops of a trip, on parts."""
+        """One of the ops of an iteration, on parts."""
         b, kind = self.builder, self.kind(plan)
         if op.id == plan.reduction.id:
             return (self.parts(op, plan),)

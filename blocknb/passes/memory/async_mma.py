@@ -167,7 +167,7 @@ def lasting_longer(ops: Sequence[Op]) -> list[Op]:
     found = [op for op in ops if is_product(op)]
     used = {value for op in ops[:-1] for value in operands(op)}
     if not any(op.result in used for op in found):
-        return []  # all of them are sums that the next trip adds to
+        return []  # all of them are sums that the next iteration adds to
     while True:
         kept = [op for op in found if keeps_busy(ops, op, {x.id for x in found})]
         if len(kept) == len(found):

@@ -239,7 +239,7 @@ class BarrierPlacement:
         return pending
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
-        """What is pending when the loop ends: after any number of trips, none included, and after the last test of a `while`."""
+        """What is pending when the loop ends: after any number of iterations, none included, and after the last test of a `while`."""
         made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
         made |= {value for block in op.blocks for value in block.args}
         entry = pending
@@ -247,7 +247,7 @@ class BarrierPlacement:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # In the next trip a pointer made in the loop is another one, though its Value is the same, and so is a store.
+            # In the next iteration a pointer made in the loop is another one, though its Value is the same, and so is a store.
             later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
             known = entry | frozenset(later)
             if self.over_programs(op):  # which nobody promised to run one after another
@@ -257,7 +257,7 @@ class BarrierPlacement:
             entry = known
 
     def over_programs(self, loop: Op) -> bool:
-        """Whether each trip of a loop is another program: it goes on by as many as there are CTAs, or teams."""
+        """Whether each iteration of a loop is another program: it goes on by as many as there are CTAs, or teams."""
         step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
         makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
         return any(op is not None and op.name == "num_ctas" for op in makers)

@@ -73,14 +73,14 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
     for loop in func.ops():
         if loop.name == "for" and (plan := planned(loop, facts, users)) is not None:
             plans[loop.id] = plan
-            notes(plan.second, "dot: put off for one trip, it runs while the operand of the next one is computed")
+            notes(plan.second, "dot: delayed by one iteration: it runs while the operand of the next one is computed")
     return prefetch_operands(OverlapRotation(func, plans).run() if plans else func, notes)
 
 
 @dataclass(frozen=True)
 class OverlapPlan:
     """A loop's products, and the ops that are put off: `late` in order, the `second` product among them; `place` of its result among what
-    is carried, and `states` those of its ring. `certain`: there is a trip for sure."""
+    is carried, and `states` those of its ring. `certain`: there is an iteration for sure."""
 
     first: Op
     second: Op
@@ -111,7 +111,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     if users[second.result] != [(end, _place(end, second.result))]:
         return None
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
-        return None  # else another trip is told in another way
+        return None  # else another iteration is told in another way
     slot = facts.definition.get(second.args[1])
     if slot is None or slot.name != "slot" or slot.args[1] not in body.args:
         return None
@@ -121,7 +121,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     ops, states = late
     behind = after(body, body.args[1 + _place(end, second.result)], ops)
     if first in behind or not all(OPS[op.name].pure for op in behind):
-        return None  # what needs the second product comes last in a trip, whatever it does
+        return None  # what needs the second product comes last in an iteration, whatever it does
     return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
 
 
@@ -130,7 +130,7 @@ def _place(end: Op, value: Value) -> int:
 
 
 def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
-    """What the second product's result of the trip before leads to, but for what is put off."""
+    """What the second product's result of the iteration before leads to, but for what is put off."""
     moved, found = {total}, []
     for op in body.ops[:-1]:
         if op not in late and any(value in moved for value in operands(op)):
@@ -207,7 +207,7 @@ def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> 
 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
-    """The ops of a trip that lead to values."""
+    """The ops of an iteration that lead to values."""
     todo, found = list(values), set[Op]()
     while todo:
         op = made.get(todo.pop())
@@ -241,7 +241,7 @@ class OverlapRotation(Rebuild):
         return b.op("if", some, blocks=(then.done, otherwise.done), types=types).results
 
     def whole(self, op: Op, plan: OverlapPlan) -> list[Value]:
-        """First trip, loop and last product; the values that take the place of the loop's results."""
+        """First iteration, loop and last product; the values that take the place of the loop's results."""
         b, body = self.builder, op.blocks[0]
         end, weights, sum = body.terminator, plan.second.args[0], plan.second.args[2]
         early = [x for x in body.ops[:-1] if x not in plan.late]
@@ -273,7 +273,7 @@ class OverlapRotation(Rebuild):
         return {value for value in used if value in self.mapping}
 
     def trip(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
-        """One trip: the first product, the second one of the trip before, what needs the first, and what needs the second."""
+        """One iteration: the first product, the second one of the iteration before, what needs the first, and what needs the second."""
         b, end = self.builder, body.terminator
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]

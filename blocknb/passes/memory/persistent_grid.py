@@ -52,12 +52,12 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     """
     facts = affine.analyze(func)
     if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
-        notes(told, "one program a CTA: what a program says is counted from its beginning")
+        notes(told, "one program per CTA: what a program says is counted from its beginning")
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel shares out its work by itself" if outer else "not all programs make as many trips"
-            notes(loop, f"one program a CTA: {why}")
+            why = "the kernel shares out its work by itself" if outer else "not all programs make as many iterations"
+            notes(loop, f"one program per CTA: {why}")
             return func
     return func.with_attrs(persist=True)
 

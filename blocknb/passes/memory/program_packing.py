@@ -70,7 +70,7 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
         notes(None, f"each program has a CTA to itself: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs a CTA: their warps share nothing and never wait for each other")
+    notes(None, f"up to {programs} programs per CTA: their warps share nothing and never wait for each other")
     return func.with_attrs(programs=programs)
 
 

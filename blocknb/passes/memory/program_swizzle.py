@@ -102,7 +102,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
 
 @dataclass(frozen=True)
 class Reuse:
-    """What loops read by x alone and by y alone: arrays, and bytes a trip."""
+    """What loops read by x alone and by y alone: arrays, and bytes per iteration."""
 
     arrays: tuple[tuple[str, ...], tuple[str, ...]]
     bytes: tuple[int, int]

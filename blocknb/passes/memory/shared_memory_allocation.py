@@ -181,7 +181,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
                 if (waits := waits_of(user)) is not None:
                     end = min((place for place in waits if place > end), default=position)
                 points += [at[user.id], end]
-                if user.name == "store_bulk":  # perhaps it is waited for in the next trip of a loop
+                if user.name == "store_bulk":  # perhaps it is waited for in the next iteration of a loop
                     points += [read[user.id]] if user.id in read else [0, position]
             found.append(
                 LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))

@@ -136,7 +136,8 @@ class AsyncCopy:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A loop, what is copied in it, by how many trips ahead, and by how many it was to be; and the products that outlast a trip."""
+    """A loop, what is copied in it, by how many iterations ahead, and by how many it was to be; and the products that outlast an
+    iteration."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -255,20 +256,20 @@ class PipelinePlanner(PipeliningObstacles):
         for plan in plans.values():
             for copy in plan.copies:
                 kind = copy.buffer.type
-                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.ahead + 1} slots of "
-                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes a copy"
-                text += "; cut off to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
+                text = f"copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: {plan.ahead + 1} slots of "
+                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
+                text += "; truncated to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
                 if plan.ahead < plan.wanted:
                     trips = ranges.trips(self.facts, plan.loop)[1]
                     reason = (
-                        f"the loop makes {counted(trips, 'trip')} at most"
+                        f"the loop makes {counted(trips, 'iteration')} at most"
                         if trips <= plan.wanted
-                        else "for want of shared memory"
+                        else "for lack of shared memory"
                     )
                     text += f" (not {plan.wanted + 1}: {reason})"
                 self.notes(copy.load, text)
             for op in plan.lasting:
-                self.notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+                self.notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class PipelineRotation(Rebuild):
         self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
 
     def rotate(self, op: Op) -> object:
-        """The loop that copies for a later trip, behind the copies for its first ones."""
+        """The loop that copies for a later iteration, behind the copies for its first ones."""
         plan = self.plans.get(op.id)
         if plan is None:
             return NotImplemented
@@ -309,7 +310,7 @@ class PipelineRotation(Rebuild):
             if not self.stores_operands(x for x in body.ops if x not in gone):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
-                if x in plan.lasting:  # behind them those of the trip before are done, whose slot is written next
+                if x in plan.lasting:  # behind them those of the iteration before are done, whose slot is written next
                     self.one(x.replace(attrs={**x.attrs, "pending": len(plan.lasting)}))
                     if x is plan.lasting[-1]:
                         self.group(plan, rings, write, now, ahead)
@@ -347,7 +348,7 @@ class PipelineRotation(Rebuild):
         trip: int,
         exists: bool = False,
     ) -> None:
-        """The copies of one trip, to the slot of that number."""
+        """The copies of one iteration, to the slot of that number."""
         for copy, ring in zip(plan.copies, rings, strict=True):
             with self.builder.at(copy.load):
                 operands = trips.operands(copy.load, trip, exists)[:2]

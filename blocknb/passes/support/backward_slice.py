@@ -65,7 +65,7 @@ class BackwardSlice:
 
 def sources(facts: Facts, value: Value) -> tuple[Value, ...]:
     """What a value follows from: the operands of the op that makes it, and what loops and branches carry to it. What a loop carries, and
-    its index, are the same in the same trip wherever the loop ends."""
+    its index, are the same in the same iteration wherever the loop ends."""
     if value in facts.argument:
         op, _, i = facts.argument[value]
         if op.name == "for":

@@ -154,7 +154,7 @@ class LayoutChoice:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def propose_reductions(self) -> None:
-        """What a reduction of a product leaves in each trip of a loop (attention's largest scores) weighs as much as if it were loaded
+        """What a reduction of a product leaves in each iteration of a loop (attention's largest scores) weighs as much as if it were loaded
         there: less than what the loop does load, more than a store behind it. So does each half of one that is split, anywhere: it is
         stored in fewer bits than it is split in, and where warps leave their rows to nobody else."""
         for op, trips in self.reductions:

@@ -95,10 +95,10 @@ def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
 
 
 def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
-    """The products of a loop's own block that may still be under way when its next trip begins: all or none.
+    """The products of a loop's own block that may still be under way when its next iteration begins: all or none.
 
-    Each is a wgmma whose result is only added to by itself, a trip later, and both of whose operands are buffers that no trip writes
-    but by a copy that keeps clear of them (`copied`).
+    Each is a wgmma whose result is only added to by itself, an iteration later, and both of whose operands are buffers that no iteration
+    writes but by a copy that keeps clear of them (`copied`).
     """
     (block,) = loop.blocks
     made = {value for op in walk(block) for value in op.results}

@@ -214,7 +214,9 @@ class ConsumerPart(RolePart, Rebuild):
                 self.last.setdefault(group.last.id, []).append(group)
         products = {op.id: op for g in groups for op in g.lasting}
         self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
-        self.before: dict[int, Value] = {}  # of a ring whose products outlast a trip: the slot of the trip before
+        self.before: dict[
+            int, Value
+        ] = {}  # of a ring whose products outlast an iteration: the slot of the iteration before
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
@@ -307,7 +309,7 @@ class ConsumerPart(RolePart, Rebuild):
             found.name = copy.buffer.name
 
     def product(self, op: Op) -> None:
-        """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
+        """A product that outlasts its iteration. Behind the last of them those of the iteration before are done, and so are their slots."""
         groups = self.late[op.id]
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
         self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
@@ -316,7 +318,7 @@ class ConsumerPart(RolePart, Rebuild):
             self.places.advance(group.ring or group)
 
     def leave(self, ring: CopyGroup, goes_on: bool = True) -> None:
-        """Arrives for the slot of the trip before, if there was one."""
+        """Arrives for the slot of the iteration before, if there was one."""
         b, before = self.builder, self.before[id(ring)]
         was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
         b.op("arrive", self.roles.empty[id(ring)], before, was)
@@ -345,7 +347,7 @@ class ConsumerPart(RolePart, Rebuild):
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[CopyGroup], groups: Sequence[CopyGroup]) -> list[Value]:
-        """The results of a loop, those of products that outlast trips behind a wait."""
+        """The results of a loop, those of products that outlast iterations behind a wait."""
         products = {x.id: x for g in groups for x in g.lasting}.values()
         if not products:
             return list(op.results)

@@ -73,7 +73,7 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     count, why = choice(func)
-    notes(None, f"num_warps: {count}, {why}; nobody named it")
+    notes(None, f"num_warps: {count}, {why}; the compiler chose it")
     return func.replace(attrs=MappingProxyType({"num_warps": count, **func.attrs}))
 
 

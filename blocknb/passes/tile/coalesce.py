@@ -73,7 +73,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
-        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) a thread along axis {order[0]}"
+        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) per thread along axis {order[0]}"
         notes(
             new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info"
         )

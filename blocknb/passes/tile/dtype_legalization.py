@@ -115,7 +115,7 @@ def is_short_sum(op: Op) -> bool:
 
 def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
     """A product added up in fp32; rounded to fp16, unless it is to what a loop carries in fp32 (`longer_sums`)."""
-    notes(op, "dot: added up in fp32, as tensor cores do here, and rounded to fp16 behind it")
+    notes(op, "dot: added up in fp32, as tensor cores do here, then rounded to fp16")
     carried = op.args[2].type.dtype == t.float32
     wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
     if op.args[0].type.dtype in t.FLOAT8:

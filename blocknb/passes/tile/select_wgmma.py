@@ -163,7 +163,7 @@ class WgmmaSelection:
 
 
 def made_of_dots(func: Func) -> set[Value]:
-    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked at times)."""
+    """Results of dots, and what elementwise ops, arms of an `if` and iterations of a loop make of them (attention's P, masked at times)."""
     found: set[Value] = set()
     while True:
         count = len(found)

@@ -91,7 +91,7 @@ SUMMARIES = {
     "known": "replaced by a value that was there already",
     "before": "computed before they are repeated",
     "merged": "merged with an equal op",
-    "dead": "removed, because nobody needs them",
+    "dead": "removed as unused",
 }
 
 
