@@ -50,7 +50,9 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
 
 
 def test_a_guard_that_is_missing_is_noticed(monkeypatch):
-    monkeypatch.setattr(register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1))
+    monkeypatch.setattr(
+        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1)
+    )
     assert sum(fails(generate(seed)) for seed in SAMPLE[:8]) > 2
 
 

@@ -52,7 +52,7 @@ def edited(func: Func, change) -> Func:
 def test_what_the_copy_engine_stores_is_right(name, without):
     func, stages, arguments = lowered(name, without)
     verify(func)
-    assert any("store: by the copy engine" in text for text in notes(stages))
+    assert any("store: by TMA" in text for text in notes(stages))
     assert not any(op.name in ("store", "local_load") for op in team(func))
     CASES[name].interpret(func, arguments)
 
@@ -307,7 +307,7 @@ def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
     case = Case("told_sums", told_sums, dict, lambda _: expected, grid=(2,))
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
-    assert any(text.startswith("sum: by the copy engine") for text in told) == (sem == "relaxed")
+    assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")
     assert any("(release) tells others that it is done" in text for text in told) == (sem == "release")
     case.interpret(func, arguments)
 
@@ -316,7 +316,7 @@ def test_arms_of_an_if_store_each_in_its_own_way():
     """Rows of a group: a tile that is whole by the copy engine, the others by warps."""
     func, stages, arguments = lowered("gemm_grouped_wgmma")
     told = notes(stages)
-    assert sum("store: by the copy engine" in text for text in told) == 1
+    assert sum("store: by TMA" in text for text in told) == 1
     assert "store: not by TMA: the bound of its rows is not known to the launch" in told
     assert {"store", "store_bulk"} <= {op.name for op in team(func)}
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)

@@ -64,7 +64,9 @@ def test_what_it_makes_of_a_softmax(golden):
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
-    monkeypatch.setattr(register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1))
+    monkeypatch.setattr(
+        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1)
+    )
     arguments = {"x": floats(5, 64), "out": floats(5, 64), "first": 0, "last": 5, "step": 1, "B": 64, "STAGES": stages}
     func = only(rows, arguments).after
     with pytest.raises(AccessError):

@@ -108,7 +108,7 @@ def asking_anew(x, out, n, B: bl.constexpr):
 
 
 def test_a_load_that_asks_memory_anew_does_so_when_it_is_its_turn():
-    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it asks memory anew")
+    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it bypasses the caches")
 
 
 @kernel
