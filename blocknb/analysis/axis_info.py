@@ -1,9 +1,9 @@
-"""Contiguity, constancy and divisibility of the elements along an axis, in aligned groups of a power of two.
+"""Contiguity, divisibility and constancy along each axis of a tile (Triton's AxisInfo).
 
-For a value with a form they are read off its terms. A symbol in a form, and a value without one (a mask, a float), carries an
-`AxisInfo`, which comes from the op that made it: `x % m` counts on in groups as long as x does and both start at multiples of the
-group, a comparison holds one value over a group whose difference form cannot change its sign within it, and so on. These are
-the rules of Triton's AxisInfo, stated for forms; where they need numbers that are not negative, that is read off the form too.
+They are stated for aligned groups whose size is a power of two. For a value with a linear form they follow from its terms. A symbol of a
+form, and a value without one (a mask, a float), has an `AxisInfo`, which follows from the op that made it. For example, `x % m` counts
+on within groups as long as x does and both start at multiples of the group. A comparison is constant over a group within which its
+difference cannot change sign.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _meet(a: AxisInfo, b: AxisInfo) -> AxisInfo:
 
 
 def _carried(facts: FunctionFacts, value: Value, nothing: AxisInfo) -> AxisInfo:
-    """By induction over the trips: a guess that holds at first and, if it holds now, holds next."""
+    """By induction over the iterations: a guess that holds at first and, if it holds now, holds next."""
     op, block, i = facts.argument[value]
     if op.name == "while" and block == 1:
         return snapshot(facts, op.blocks[0].terminator.args[i + 1])

@@ -1,6 +1,6 @@
 """What a mask says of the indices of a tile: for each axis an upper and a lower bound, if it says nothing else.
 
-Comparisons are read as polynomials, so it does not matter which side a loop's trips stand on: `inner < k - step * 64` and
+Comparisons are read as polynomials, so it does not matter which side a loop's iterations stand on: `inner < k - step * 64` and
 `step * 64 + inner < k` are the same bound. The bound of an axis is a uniform form r: `index + r < 0` or `index + r >= 0`.
 """
 

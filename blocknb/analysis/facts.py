@@ -109,7 +109,7 @@ class FunctionFacts(ABC):
         return at is op
 
     def trip(self, loop: Op) -> Symbol:
-        """The symbol of the trip number of a `for` or `while`."""
+        """The symbol of the iteration number of a `for` or `while`."""
         return Symbol(TRIP, self.number[loop], (), loop)
 
     def opaque(self, value: Value) -> Form:

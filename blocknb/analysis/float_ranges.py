@@ -1,9 +1,9 @@
-"""How large floats are, and below which size nobody can tell one from zero.
+"""Range analysis of floats (interval arithmetic), and the size below which a float may be taken for zero.
 
-`bounds` is an interval that holds every element of a value which is not NaN, rounding aside: whoever asks compares with limits that
-are far from what rounding does. It knows the one fact that makes softmax cheap: in `x - max(x)` some element of each slice is zero
-(or all are NaN), so a sum of `exp(x - max(x))` is at least one. `invisible` looks the other way, from a value to its users: a number
-that is rounded to fp16, or added to one that is at least one, may as well be zero when it is small enough.
+`bounds` is an interval that holds every element of a value that is not NaN, rounding aside; its users compare with limits far beyond
+rounding errors. It knows the fact that makes softmax cheap: in `x - max(x)` some element of each slice is zero, so a sum of `exp(x -
+max(x))` is at least one. `invisible` looks from a value to its users: a number that is rounded to fp16, or added to one that is at least
+one, may as well be zero if it is small enough. Source: Moore, "Interval Analysis" (1966).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Polynomials over the symbols of a kernel: what an index or an address is, written out.
 
 A `Form` is a sum of integer coefficients times products of symbols. A symbol is the index along an axis of the tile at hand
-(`Dim`), the number of the trip through a loop, or an SSA value that is not taken apart further: a scalar, or an opaque tile together with
-the axes that index it. The trick is the last one: an opaque tile keeps the names of its axes, so that expanding, broadcasting
+(`Dim`), the number of the iteration through a loop, or an SSA value that is not taken apart further: a scalar, or an opaque tile together
+with the axes that index it. The trick is the last one: an opaque tile keeps the names of its axes, so that expanding, broadcasting
 and transposing a form is renaming, and `(rows % M)[:, None] * stride + cols[None, :]` stays a polynomial.
 
 A form is about mathematical integers. Its `exact` flag says whether that is proved: it is False once a value was widened (or
@@ -21,7 +21,8 @@ BIG = 1 << 30  # the divisibility of zero
 
 
 class Symbol(NamedTuple):
-    """One unknown. `kind`: DIM (number is the axis), TRIP (the trip of loop `value`, from zero), COUNT (its number of trips) or VALUE.
+    """One unknown. `kind`: DIM (number is the axis), TRIP (the iteration of loop `value`, from zero), COUNT (its number of iterations) or
+    VALUE.
 
     `axes[i]` is the axis of the tile at hand that indexes axis i of an opaque tile, -1 where that has size one; () for what is
     uniform. Two symbols are equal when kind, number and axes are: numbers are unique among values and loops.

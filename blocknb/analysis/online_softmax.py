@@ -1,8 +1,9 @@
-"""The sum of an online softmax, which is at least one: flash attention's `total = total * exp(top - new) + sum(exp(x - new))`.
+"""Recognition of the online softmax: `total = total * exp(top - new) + sum(exp(x - new))` is at least one.
 
-A loop carries the largest element so far (`top`) and the sum of the exponentials under it (`total`). In each trip the new largest is either
-found among the trip's own elements, and then one of its exponentials is one; or it is that of before, and then `total`, which was at least
-one, is multiplied by one. It begins with -inf, and the first trip finds a larger one or a NaN. Rounding aside, as in `magnitudes`.
+A loop carries the largest element so far (`top`) and the sum of the exponentials (`total`). In each iteration the new maximum is either
+among its own elements, and one of its exponentials is one; or it is the old maximum, and `total`, which was at least one, is multiplied
+by one. The loop starts with -inf, and the first iteration finds a larger element or a NaN. Rounding aside, as in `float_ranges`. Source:
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def largest_of(m: FloatFacts, loop: Op, place: int, reduction: Op | None = None)
 
 
 def carried_over(m: FloatFacts, loop: Op, factor: Op) -> int | None:
-    """The place of what is carried, if an exponential is of that before the trip less that behind it."""
+    """The place of what is carried, if an exponential is of that before the iteration less that behind it."""
     apart, block = m.facts.definition.get(factor.args[0]), loop.blocks[0]
     if apart is None or apart.name != "sub" or apart.args[0] not in block.args[1:]:
         return None
@@ -123,7 +124,7 @@ def behind(m: FloatFacts, value: Value, axis: int | None) -> Value:
 
 
 def begins(m: FloatFacts, loop: Op, top: int, total: int) -> bool:
-    """Whether the sum is at least one before the first trip, or nothing has been seen."""
+    """Whether the sum is at least one before the first iteration, or nothing has been seen."""
     first, sum_ = loop.args[3 + top], loop.args[3 + total]
     if (least := m.bounds(sum_)[0]) >= LEAST:
         return True

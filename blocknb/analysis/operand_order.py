@@ -1,4 +1,7 @@
-"""The order in which facts are found: operands before results, without recursion, since a sorting network is deeper than Python's stack."""
+"""Postorder of operands: facts are found for operands before results.
+
+The walk uses no recursion, because a sorting network is deeper than Python's stack.
+"""
 
 from __future__ import annotations
 

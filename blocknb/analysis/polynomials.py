@@ -1,6 +1,6 @@
 """Uniform polynomials as code: which of them the host can work out before a launch, and how one becomes ops.
 
-A polynomial is a `Form` (see `forms`) whose symbols are the same for all elements of a tile: scalars, trips through loops, numbers of
+A polynomial is a `Form` (see `forms`) whose symbols are the same for all elements of a tile: scalars, iterations through loops, numbers of
 trips. What is built of nothing but parameters and constants by pure ops is *of the launch*: the host knows it.
 """
 
@@ -116,7 +116,7 @@ def nonnegative(facts: Facts, form: Form, positive: Collection[Symbol] = ()) -> 
 
 
 def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
-    """The symbols that are positive wherever the op is reached, since a loop around it makes a trip: in
+    """The symbols that are positive wherever the op is reached, since a loop around it makes an iteration: in
     `range(first, min(first + length, end), 64)` it is `length`."""
     found: set[Symbol] = set()
     loop = facts.parent[op]
@@ -137,7 +137,7 @@ def positive_in_loops(facts: Facts, op: Op) -> set[Symbol]:
 
 
 def by_index(facts: Facts, form: Form) -> Form:
-    """The polynomial with the indices of `for` loops in the place of their trips, wherever that needs no division."""
+    """The polynomial with the indices of `for` loops in the place of their iterations, wherever that needs no division."""
     trips = sorted({s for s in form.symbols() if s.kind == TRIP and s.value.name == "for"}, reverse=True)
     for symbol in trips:  # inner loops first: their bounds may depend on outer ones
         moving = Form({m: c for m, c in form.terms.items() if symbol in m}, form.exact)
@@ -155,7 +155,7 @@ def by_index(facts: Facts, form: Form) -> Form:
 
 def emit(builder: Builder, get: Callable[[Value], Value], poly: Form, dtype: t.DType) -> Value:
     """The value of a uniform polynomial as a scalar of a signed integer type, emitted where the builder stands. `get` gives the
-    new value for each old one; loops whose trips occur must enclose the place. Raises CompilerBug for other symbols."""
+    new value for each old one; loops whose iterations occur must enclose the place. Raises CompilerBug for other symbols."""
     atoms: dict[Symbol, Value] = {}
     total = None
     for monomial, coefficient in sorted(
@@ -190,7 +190,7 @@ def _atom(builder: Builder, get: Callable[[Value], Value], symbol: Symbol, dtype
 
 
 def trips(builder: Builder, lower: Value, upper: Value, step: Value) -> Value:
-    """The number of trips of a loop with these bounds and a positive step, all scalars of one signed type."""
+    """The number of iterations of a loop with these bounds and a positive step, all scalars of one signed type."""
     dtype = lower.type.dtype
     far = builder.value("add", builder.value("sub", upper, lower), builder.value("sub", step, builder.const(1, dtype)))
     return builder.value("max", builder.value("div", far, step), builder.const(0, dtype))

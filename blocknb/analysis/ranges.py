@@ -1,8 +1,8 @@
-"""Intervals: what integers can be, without any assumption about overflow.
+"""Range analysis of integers (interval arithmetic), without assumptions about overflow.
 
-The interval of a form is the sum of its terms' intervals; it bounds the value itself only when the form is exact and the
-interval fits the type (a value congruent to a number that the type can hold is that number). Ops that are not polynomials have
-rules of their own. Comparisons whose difference has a sign are decided here, which is what removes masks.
+The interval of a linear form is the sum of its terms' intervals. It bounds the value only if the form is exact and the interval fits the
+type: a value congruent to a number that the type can hold is that number. Other ops have rules of their own. A comparison whose
+difference has a known sign is decided here, which removes masks. Source: Moore, "Interval Analysis" (1966).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _symbol(facts: FunctionFacts, symbol: Symbol, shape: tuple[int, ...]) -> Int
 
 
 def trips(facts: FunctionFacts, loop: Op) -> Interval:
-    """The least and the greatest number of trips of a loop."""
+    """The least and the greatest number of iterations of a loop."""
     if loop.name != "for":
         return 0, FAR
     lower, upper, step = (bounds(facts, a) for a in loop.args[:3])

@@ -1,8 +1,8 @@
-"""Reshapes of forms: axes split and merged in row-major order.
+"""Reshapes of linear forms: axes are split and merged in row-major order.
 
-A reshape cuts the old axes and the new ones into common pieces, from the innermost outwards. An old axis is the weighted sum of
-its pieces, so substituting it is exact for any polynomial; the pieces of a new axis can be merged when their strides stand in
-the ratio of their weights. What fits neither way (a linear form over a torn axis) has no form after the reshape.
+A reshape cuts the old and the new axes into common pieces, from the innermost outwards. An old axis is the weighted sum of its pieces,
+so substituting it is exact for any polynomial. The pieces of a new axis can be merged if their strides have the ratio of their weights.
+A form that fits neither way has no form after the reshape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Which integers are never negative: read off a form, term by term, and where a symbol of it is a value, off the op that made that.
+"""Sign analysis: which integers are never negative.
 
-It is taken for granted that index arithmetic does not overflow, and that divisors are positive unless they are known to be negative.
+The sign follows from the terms of a linear form and, where a symbol of it is a value, from the op that made it. Index arithmetic is
+assumed not to overflow, and divisors are assumed to be positive unless they are known to be negative.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def nonnegative(facts: FunctionFacts, value: Value, positive: Symbol | None = No
 
 
 def symbol_nonnegative(facts: FunctionFacts, symbol: Symbol) -> bool:
-    """The same of one symbol: an index, a number of trips, or what an op makes of numbers that are not negative."""
+    """The same of one symbol: an index, a number of iterations, or what an op makes of numbers that are not negative."""
     if symbol.kind != VALUE:
         return True
     value = symbol.value

@@ -44,13 +44,15 @@ def test_the_sample_loads_ahead_and_has_reasons_not_to():
         told.update(
             {note.text[:16] for note in notes if note.kind == "info"} | {n.text for n in notes if n.kind == "missed"}
         )
-    assert told["loaded 1 trip ah"] > 3 and told["loaded 2 trips a"] > 1
-    for why in ("its address was loaded in the loop", "a trip may not make it"):
+    assert told["loaded 1 iterati"] > 3 and told["loaded 2 iterati"] > 1
+    for why in ("its address was loaded in the loop", "an iteration may skip it"):
         assert told[f"not loaded ahead: {why}"] > 1
 
 
 def test_a_guard_that_is_missing_is_noticed(monkeypatch):
-    monkeypatch.setattr(register_prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1))
+    monkeypatch.setattr(
+        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, t.int1)
+    )
     assert sum(fails(generate(seed)) for seed in SAMPLE[:8]) > 2
 
 

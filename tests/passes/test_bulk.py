@@ -52,14 +52,14 @@ def edited(func: Func, change) -> Func:
 def test_what_the_copy_engine_stores_is_right(name, without):
     func, stages, arguments = lowered(name, without)
     verify(func)
-    assert any("store: by the copy engine" in text for text in notes(stages))
+    assert any("store: by TMA" in text for text in notes(stages))
     assert not any(op.name in ("store", "local_load") for op in team(func))
     CASES[name].interpret(func, arguments)
 
 
 def test_parts_go_through_two_buffers_in_turns():
     func, stages, _ = lowered(without=("persistent_grid",), together=True)
-    assert notes(stages) == ["store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
+    assert notes(stages) == ["store: by TMA from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
     names = ("store_wait", "barrier", "local_store", "fence", "store_bulk")
     ops = [op for op in team(func) if op.name in names]
     once = ["local_store", "fence", "barrier", "store_bulk"]
@@ -74,7 +74,7 @@ def test_parts_go_through_two_buffers_in_turns():
 def test_of_two_teams_each_warp_stores_for_itself():
     """While one stores, the copy engine has to copy for the other one."""
     func, stages, arguments = lowered(together=True)
-    assert notes(stages)[0].startswith("store: not by the copy engine: it copies for the other team")
+    assert notes(stages)[0].startswith("store: not by TMA: it copies for the other team")
     names = [op.name for op in team(func)]
     assert "store_bulk" not in names and "barrier" not in names and names.count("warp_barrier") == 2
     CASES["boxed_fp16"].interpret(func, arguments)
@@ -156,10 +156,10 @@ def again(
     ("how", "why"),
     [
         ("tiles", ""),
-        ("sums", "it may be to the same place in several trips of the for at line"),
-        ("twice", "it may be to the same place in several trips of the for at line"),
-        ("slid", "it may be to the same place in several trips of the for at line"),
-        ("own", "it may be to the same place in several trips of the for at line"),
+        ("sums", "it may be to the same place in several iterations of the for at line"),
+        ("twice", "it may be to the same place in several iterations of the for at line"),
+        ("slid", "it may be to the same place in several iterations of the for at line"),
+        ("own", "it may be to the same place in several iterations of the for at line"),
         ("beside", "the store at line"),
         ("added", "the load at line"),
     ],
@@ -172,7 +172,7 @@ def test_what_is_met_again_is_stored_by_the_warps(how, why):
     arguments = {"a": a, "b": b, "c": np.ones((128, 128), np.float16), "m": 128, "n": 128, "k": 96, **blocks}
     case = Case("again", again, dict, dict, grid=(2,))
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
-    refused = [text for text in notes(stages) if text.startswith("store: not by the copy engine: ")]
+    refused = [text for text in notes(stages) if text.startswith("store: not by TMA: ")]
     assert any(why in text for text in refused) if why else not refused
     assert any(op.name == "store_bulk" for op in team(func)) == (not why)
     got = {key: copied(value) for key, value in arguments.items()}
@@ -307,7 +307,7 @@ def test_what_an_atomic_tells_of_is_added_by_the_warps(sem):
     case = Case("told_sums", told_sums, dict, lambda _: expected, grid=(2,))
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
     told = notes(stages)
-    assert any(text.startswith("sum: by the copy engine") for text in told) == (sem == "relaxed")
+    assert any(text.startswith("sum: by TMA") for text in told) == (sem == "relaxed")
     assert any("(release) tells others that it is done" in text for text in told) == (sem == "release")
     case.interpret(func, arguments)
 
@@ -316,8 +316,8 @@ def test_arms_of_an_if_store_each_in_its_own_way():
     """Rows of a group: a tile that is whole by the copy engine, the others by warps."""
     func, stages, arguments = lowered("gemm_grouped_wgmma")
     told = notes(stages)
-    assert sum("store: by the copy engine" in text for text in told) == 1
-    assert "store: not by the copy engine: the bound of its rows is not known to the launch" in told
+    assert sum("store: by TMA" in text for text in told) == 1
+    assert "store: not by TMA: the bound of its rows is not known to the launch" in told
     assert {"store", "store_bulk"} <= {op.name for op in team(func)}
     CASES["gemm_grouped_wgmma"].interpret(func, arguments)
 
@@ -329,7 +329,7 @@ def test_a_result_that_is_no_box_goes_by_warps():
     arguments["b"], arguments["n"] = arguments["b"][:36], 36
     arguments["c"] = np.ascontiguousarray(arguments["c"][:, :36])
     func, stages = case.lower(arguments, "sm_90a")
-    assert notes(stages) == ["store: not by the copy engine: its rows are not known to be a multiple of 16 bytes apart"]
+    assert notes(stages) == ["store: not by TMA: its rows are not known to be a multiple of 16 bytes apart"]
     case.interpret(func, arguments)
 
 

@@ -1,4 +1,5 @@
-"""Operands that are computed from what was copied, a trip ahead: while which product, from which slot, and where that is left alone."""
+"""Operands that are computed from what was copied, an iteration ahead: while which product, from which slot, and where that is left
+alone."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def product_of(func: Func) -> list[Op]:
 @pytest.mark.parametrize(("way", "side"), [("weights", "b"), ("normed", "a")])
 def test_while_a_product_runs_the_next_ones_operand_is_computed(way: str, side: str) -> None:
     _, func, notes, _ = lowered(way, 192)
-    assert notes == [f"operand {side}: computed a trip ahead, while a product runs"]
+    assert notes == [f"operand {side}: computed an iteration ahead, while a product runs"]
     body = product_of(func)
     order = [op.name for op in body if op.name in ("fence", "local_store", "dot", "if", "dot_wait", "arrive")]
     assert order == ["local_store", "fence", "dot", "if", "dot_wait", "arrive", "arrive"]

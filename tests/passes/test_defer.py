@@ -132,7 +132,7 @@ def test_what_a_loop_only_adds_to_is_put_together_behind_it(how: str, dtype: Any
     found, arguments = case(how, dtype, axis)
     before = lowered(found, arguments, num_warps=warps, without=("thread_local_reduction",))[0]
     func, notes = lowered(found, arguments, num_warps=warps)
-    assert len(notes) == 1 and "parts in the loop, put together behind it" in notes[0]
+    assert len(notes) == 1 and "parts in the loop, combined after it" in notes[0]
     assert exchanges(before) > exchanges(func) == 0
     run(found, func, arguments)
 
@@ -169,6 +169,6 @@ def test_a_scalar_is_kept_in_parts_too(warps: int) -> None:
     found = Case("whole", whole, make, expected)
     arguments = make(np.random.default_rng(1))
     func, notes = lowered(found, arguments, num_warps=warps)
-    assert notes == [f"add: kept in {min(BLOCK, 32 * warps)} parts in the loop, put together behind it"]
+    assert notes == [f"add: kept in {min(BLOCK, 32 * warps)} parts in the loop, combined after it"]
     assert not exchanges(func)
     run(found, func, arguments)

@@ -9,7 +9,6 @@ from fuzz.races import Race
 from kernels import CASES
 from kernels.base import copied
 
-from blocknb import passes
 from blocknb.analysis import affine
 from blocknb.errors import CompilerBug
 from blocknb.ir.core import Block, Func, Op, Value
@@ -17,7 +16,9 @@ from blocknb.ir.text import parse_func, print_func
 from blocknb.ir.verify import verify
 from blocknb.layouts import tables, wgmma
 from blocknb.layouts.convert import within_warps
+from blocknb.passes.memory.barriers import barriers
 from blocknb.target import Target
+from blocknb.trace import Notes
 
 HOPPER = Target.parse("sm_90a")
 SAMPLE = "wgmma_fp16_parts"
@@ -219,7 +220,7 @@ def test_barriers_between_warps_are_asked_for_where_layouts_differ():
 
     changed = edited(before, shift)
     changed = edited(changed, lambda op: None if op.name == "store" else op)  # of other layouts than what is loaded now
-    made = passes.barriers.barriers(changed, HOPPER, passes.Notes("barriers"))
+    made = barriers(changed, HOPPER, Notes("barriers"))
     assert count(made, "warp_barrier") == 0
     assert count(made, "barrier") > count(func, "barrier")
 

@@ -69,7 +69,7 @@ def test_what_a_trip_stores_it_loads_again(keeps):
     case = Case("attention", attention, dict, reference, rtol=1e-2, atol=1e-2)
     arguments = made(np.random.default_rng(0), keeps)
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
-    assert any("put off for one trip" in note.text for stage in stages for note in stage.notes)
+    assert any("delayed by one iteration" in note.text for stage in stages for note in stage.notes)
     case.interpret(func, arguments)
     got = {name: copied(value) for name, value in arguments.items()}
     simt.run(gpu.generate(func, Target.parse("sm_90a")), parameters(func, got), case.grid)

@@ -157,7 +157,7 @@ def test_every_dtype_that_products_take(dtype: Any, bytes: int) -> None:
     """fp32 in ieee precision is multiplied from the ring itself, int8 has tensor cores only in one order of B."""
     arguments = operands(32, 32, 96, dtype, order="nt", BM=32, BN=32, BK=32, WHOLE=True)
     stage = check(arguments)
-    assert all("copied to shared memory 2 trips ahead" in text for text in texts(stage))
+    assert all("copied to shared memory 2 iterations ahead" in text for text in texts(stage))
 
 
 def test_one_barrier_a_trip_and_slots_that_follow_one_another() -> None:
@@ -170,7 +170,8 @@ def test_one_barrier_a_trip_and_slots_that_follow_one_another() -> None:
     assert [ring.slots for ring in rings] == [3, 3]
     assert (
         texts(stage)
-        == ["copied to shared memory 2 trips ahead, past the registers: 3 slots of 512 bytes, 8 bytes a copy"] * 2
+        == ["copied to shared memory 2 iterations ahead, past the registers: 3 slots of 512 bytes, 8 bytes per copy"]
+        * 2
     )
 
 
@@ -194,7 +195,7 @@ def test_who_gets_any() -> None:
         "BK": 16,
     }
     assert [text.partition("registers: ")[2] for text in texts(lowered(unnamed, arguments)[1])] == [
-        "3 slots of 512 bytes, 8 bytes a copy"
+        "3 slots of 512 bytes, 8 bytes per copy"
     ] * 2
     assert "4 slots" in texts(lowered(unnamed, arguments, num_stages=4)[1])[0]
     for options in ({"num_stages": 1}, {"num_stages": 0}, {"target": "sm_75"}, {"target": "sm_70"}):
@@ -216,13 +217,13 @@ def short(a, b, c, k, STAGES: bl.constexpr):
 
 def test_no_more_slots_than_trips_and_than_there_is_memory() -> None:
     arguments = {"a": numbers((16, 32), HALF), "b": numbers((32, 16), HALF), "c": empty(16, 16), "k": 32, "STAGES": 4}
-    few = "2 slots of 512 bytes, 8 bytes a copy (not 4: the loop makes 2 trips at most)"
+    few = "2 slots of 512 bytes, 8 bytes per copy (not 4: the loop makes 2 iterations at most)"
     assert [text.partition("registers: ")[2] for text in texts(lowered(short, arguments)[1])] == [few] * 2
     big = operands(128, 128, 512, BM=128, BN=128, BK=128, STAGES=4, WHOLE=True)
     for target, slots in (("sm_80", 2), ("sm_90a", 3)):
         stage = lowered(product, big, target, num_warps=8, without=("warp_specialization",))[1]
         assert [text.partition("registers: ")[2] for text in texts(stage) if "slots" in text] == [
-            f"{slots} slots of 32768 bytes, 16 bytes a copy (not 4: for want of shared memory)"
+            f"{slots} slots of 32768 bytes, 16 bytes per copy (not 4: for lack of shared memory)"
         ] * 2
     huge = lowered(product, big | {"STAGES": 2}, "sm_86", num_warps=8)
     assert copied(huge[0]) == 0 and "no room for two" in texts(huge[1], "missed")[0]

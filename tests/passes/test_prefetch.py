@@ -27,8 +27,8 @@ from blocknb.target import Target
 def test_the_first_rows_are_loaded_before_the_loop_and_each_trip_loads_a_later_one(trips, stages):
     arguments = {"x": floats(trips, 64), "out": floats(trips, 64), "first": 0, "last": trips, "step": 1}
     stage = pipelined(rows, {**arguments, "B": 64, "STAGES": stages})
-    assert texts(stage, "info")[0].startswith(f"loaded {stages - 1} trip")
-    assert "before stores to out, taken to be other arrays" in texts(stage, "info")[0]
+    assert texts(stage, "info")[0].startswith(f"loaded {stages - 1} iteration")
+    assert "before stores to out, assumed to be other arrays" in texts(stage, "info")[0]
 
 
 @pytest.mark.parametrize("stages", [2, 3])
@@ -50,7 +50,7 @@ def test_programs_that_share_rows_keep_to_them(m):
     stage = pipelined(shared_rows, arguments, 3, num_stages=2)
     if m == 1:  # which a launch makes a constant, where it may
         assert stage.after is stage.before
-        assert texts(stage, "missed") == ["not loaded ahead: the loop makes one trip at most"]
+        assert texts(stage, "missed") == ["not loaded ahead: the loop makes one iteration at most"]
     else:
         assert len(texts(stage, "info")) == 1
 
@@ -64,7 +64,9 @@ def test_what_it_makes_of_a_softmax(golden):
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
-    monkeypatch.setattr(register_prefetch.Trips, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1))
+    monkeypatch.setattr(
+        register_prefetch.LaterIterations, "goes_on", lambda trips, trip: trips.builder.const(True, bl.int1)
+    )
     arguments = {"x": floats(5, 64), "out": floats(5, 64), "first": 0, "last": 5, "step": 1, "B": 64, "STAGES": stages}
     func = only(rows, arguments).after
     with pytest.raises(AccessError):
@@ -73,9 +75,9 @@ def test_without_its_guard_an_early_load_leaves_the_array(stages, monkeypatch):
 
 @pytest.mark.parametrize(("m", "grid"), [(0, 1), (2, 3)])
 def test_without_its_guard_the_load_before_the_loop_leaves_the_array(m, grid, monkeypatch):
-    goes_on = register_prefetch.Trips.goes_on
+    goes_on = register_prefetch.LaterIterations.goes_on
     monkeypatch.setattr(
-        register_prefetch.Trips,
+        register_prefetch.LaterIterations,
         "goes_on",
         lambda trips, trip: goes_on(trips, trip) if trip else trips.builder.const(True, bl.int1),
     )
@@ -185,7 +187,7 @@ def again(x, w, out, n, B: bl.constexpr):
 
 def test_what_is_the_same_in_every_trip_is_not_loaded_early():
     arguments = {"x": floats(1), "w": floats(64), "out": floats(3, 64), "n": 3, "B": 64}
-    refused(again, arguments, "it reads the same place in every trip")
+    refused(again, arguments, "it reads the same place in every iteration")
 
 
 # -- other shapes of control flow ----------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ def until_found(x, out, n, B: bl.constexpr):
 def test_what_a_trip_may_not_load_is_not_loaded_early():
     x = floats(3, 64)
     x[2, 5] = 10
-    refused(until_found, {"x": x, "out": floats(3, 64), "n": 9, "B": 64}, "a trip may not make it")
+    refused(until_found, {"x": x, "out": floats(3, 64), "n": 9, "B": 64}, "an iteration may skip it")
 
 
 @kernel

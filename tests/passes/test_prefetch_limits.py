@@ -58,7 +58,7 @@ def counting(x, count, out, n, SEM: bl.constexpr, USED: bl.constexpr, B: bl.cons
 
 
 @pytest.mark.parametrize(("sem", "used", "why"), [
-    ("acquire", True, "keeps later accesses behind it"), ("acq_rel", True, "keeps later accesses behind it"),
+    ("acquire", True, "keeps later accesses after it"), ("acq_rel", True, "keeps later accesses after it"),
     ("relaxed", True, ""), ("release", True, ""), ("acq_rel", False, ""),
 ])  # fmt: skip
 def test_an_atomic_that_acquires_keeps_loads_behind_it(sem, used, why):
@@ -97,7 +97,7 @@ def watching(x, flag, out, n, B: bl.constexpr):
 
 def test_a_volatile_load_keeps_later_accesses_behind_it():
     arguments = {"x": floats(3, 64), "flag": np.ones(1, np.int32), "out": floats(3, 64), "n": 3, "B": 64}
-    refused(watching, arguments, "keeps later accesses behind it")
+    refused(watching, arguments, "keeps later accesses after it")
 
 
 @kernel
@@ -108,7 +108,7 @@ def asking_anew(x, out, n, B: bl.constexpr):
 
 
 def test_a_load_that_asks_memory_anew_does_so_when_it_is_its_turn():
-    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it asks memory anew")
+    refused(asking_anew, {"x": floats(3, 64), "out": floats(3, 64), "n": 3, "B": 64}, "it bypasses the caches")
 
 
 @kernel
@@ -145,14 +145,14 @@ def wide(block: int, arrays: int, **options: Any) -> Stage:
 
 def test_loads_take_no_more_registers_than_there_are_for_them():
     stage = wide(1024, 6, num_warps=2, num_stages=2)  # 16 registers each
-    assert texts(stage, "info")[0].startswith("loaded 1 trip ahead: 16 registers a thread")
+    assert texts(stage, "info")[0].startswith("loaded 1 iteration ahead: 16 registers a thread")
     assert len(texts(stage, "info")) == 4
     assert texts(stage, "missed") == ["not loaded ahead: it takes 16 registers a thread, and 0 are left for that"] * 2
 
 
 def test_loads_go_less_far_ahead_rather_than_take_too_many_registers():
     assert texts(wide(1024, 2, num_warps=2, num_stages=4), "info")[0].startswith(
-        "loaded 2 trips ahead: 32 registers a thread (not 3, for want of registers)"
+        "loaded 2 iterations ahead: 32 registers a thread (not 3, for lack of registers)"
     )
 
 
@@ -178,7 +178,7 @@ def test_a_loop_has_the_stages_of_its_range_before_those_of_the_launch():
     arguments = {"x": floats(2, 64), "out": floats(2, 64), "first": 0, "last": 2, "step": 1, "B": 64}
     assert not register_prefetch.applies(parsed(rows, {**arguments, "STAGES": 1}, num_stages=4), Target.parse("sm_90a"))
     (told,) = texts(only(rows, {**arguments, "STAGES": 2}, num_stages=4), "info")
-    assert told.startswith("loaded 1 trip ahead")
+    assert told.startswith("loaded 1 iteration ahead")
 
 
 def test_one_line_has_all_loops_load_ahead(monkeypatch):

@@ -259,5 +259,5 @@ def test_a_line_is_loaded_a_trip_ahead_beside_one_product_and_not_what_tells_whe
     kernel = Case("lined", lined, dict, lambda _: {"c": expected})
     for target in ("sm_80", "sm_90a"):
         func, stages = kernel.lower(arguments, target, num_warps=4)
-        assert texts(stages, "register_prefetch") == ["loaded 1 trip ahead: 1 register a thread"] * early
+        assert texts(stages, "register_prefetch") == ["loaded 1 iteration ahead: 1 register a thread"] * early
         kernel.interpret(func, arguments)

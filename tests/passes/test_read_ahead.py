@@ -47,8 +47,8 @@ def edited(func: Func, change) -> Func:
 def test_it_is_copied_by_tma_and_read_while_the_product_before_it_runs(name):
     func, notes, _ = lowered(name)
     verify(func)
-    assert sum("copied by TMA, by a warp of its own" in text for text in notes["warp_specialization"]) == 2
-    assert "operand a: read into registers a trip ahead, while a product runs" in notes["mma_softmax_overlap"]
+    assert sum("copied by TMA, by the producer warp" in text for text in notes["warp_specialization"]) == 2
+    assert "operand a: read into registers an iteration ahead, while a product runs" in notes["mma_softmax_overlap"]
     body = product_of(func)
     order = [op.name for op in body if op.name in ("dot", "if", "dot_wait", "arrive")]
     assert order == ["dot", "if", "dot_wait", "arrive"]
@@ -67,7 +67,7 @@ def test_any_number_of_trips(name, k, options):
     case = CASES[name]
     func, notes, arguments = lowered(name, k, **options)
     told = notes.get("mma_softmax_overlap", ())
-    assert any("a trip ahead" in text for text in told) == (not options)  # of one slot none is let go of in time
+    assert any("an iteration ahead" in text for text in told) == (not options)  # of one slot none is let go of in time
     turned = case.reference({**arguments, "a": arguments["a"][:k] if name.endswith("tt") else arguments["a"][:, :k],
                              "b": arguments["b"][:, :k] if name.endswith("tt") else arguments["b"][:k]})  # fmt: skip
     got = {key: copied(value) for key, value in arguments.items()}
@@ -102,9 +102,7 @@ def test_the_transposed_result_is_stored_in_rows_by_the_copy_engine():
     assert notes["epilogue_subtiling"] == [
         "store: in 4 parts of 32x128, through 16384 bytes of shared memory, all warps together"
     ]
-    assert notes["tma_store"] == [
-        "store: by the copy engine (TMA) from one of 2 buffers of 16384 bytes, 128-byte swizzle"
-    ]
+    assert notes["tma_store"] == ["store: by TMA from one of 2 buffers of 16384 bytes, 128-byte swizzle"]
 
 
 @blocknb.kernel

@@ -67,7 +67,7 @@ def lowered(how: str, tile: tuple[int, int, int] = (64, 64, 32), n: int = 64, k:
 )
 def test_loads_that_no_warp_of_its_own_copies(how, why):
     _, notes = lowered(how)
-    assert any(text.startswith("not copied by a warp of its own: ") and text.endswith(why) for text in notes), notes
+    assert any(text.startswith("not copied by the producer warp: ") and text.endswith(why) for text in notes), notes
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_loads_that_no_warp_of_its_own_copies(how, why):
 )
 def test_stores_that_the_copy_engine_does_not_do(how, options, why):
     func, notes = lowered(how, **options)
-    assert f"store: not by the copy engine: {why}" in notes, notes
+    assert f"store: not by TMA: {why}" in notes, notes
     assert not any(op.name == "store_bulk" for op in func.ops())
 
 
@@ -92,5 +92,5 @@ def test_a_kernel_that_shares_out_its_work_has_a_cta_for_each_program():
     case = CASES["gemm_persistent"]
     func, stages = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     notes = {note.text for stage in stages if stage.name == "persistent_grid" for note in stage.notes}
-    assert notes == {"one program a CTA: the kernel shares out its work by itself"}
+    assert notes == {"one program per CTA: the kernel shares out its work by itself"}
     assert not func.attrs.get("persistent") and any(op.name == "roles" for op in func.ops())

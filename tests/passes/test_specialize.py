@@ -170,8 +170,8 @@ def grid_of(arguments: dict[str, Any]) -> tuple[int, int, int]:
 def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_named():
     func, stages = lowered(product, arrays(), num_stages=3, without=("persistent_grid",))
     assert notes(stages)[:2] == [
-        "copied by TMA, by a warp of its own: 3 slots of 4096 bytes, 64-byte swizzle",
-        "copied by TMA, by a warp of its own: 3 slots of 2048 bytes, 64-byte swizzle",
+        "copied by TMA, by the producer warp: 3 slots of 4096 bytes, 64-byte swizzle",
+        "copied by TMA, by the producer warp: 3 slots of 2048 bytes, 64-byte swizzle",
     ]
     full, empty = (op for op in func.ops() if op.name == "mbarriers")
     assert (full.attrs["slots"], full.attrs["arrivals"]) == (3, 1)
@@ -189,12 +189,12 @@ def test_both_operands_share_mbarriers_and_the_ring_has_the_slots_that_were_name
         ("both", "it is used in registers, too"),
         ("scaled", ""),
         ("written", "may be to the same array"),
-        ("ordered", "keeps later accesses behind it"),
+        ("ordered", "keeps later accesses after it"),
     ],
 )
 def test_why_a_load_stays_with_those_who_multiply(how, why):
     func, stages = lowered(product, arrays(m=196, HOW=how))
-    refused = [text for text in notes(stages) if text.startswith("not copied by a warp of its own: ")]
+    refused = [text for text in notes(stages) if text.startswith("not copied by the producer warp: ")]
     assert any(why in text for text in refused) if why else not refused
     copied = [text for text in notes(stages) if text.startswith("copied by TMA")]
     assert len(copied) == {"wrapped": 1, "both": 1, "scaled": 1, "written": 1, "ordered": 0}[how]
@@ -214,7 +214,7 @@ def test_what_stays_behind_is_computed_beside_what_is_copied(how):
 def test_slots_that_do_not_fit_are_not_there_and_a_note_says_so():
     big = arrays(256, 256, 512, BM=128, BN=256, BK=64)
     func, stages = lowered(product, big, num_stages=7, num_warps=8)
-    assert any(text.endswith("(not 7: for want of shared memory)") for text in notes(stages))
+    assert any(text.endswith("(not 7: for lack of shared memory)") for text in notes(stages))
     assert func.attrs["shared_bytes"] <= Target.parse("sm_90a").max_shared
 
 
@@ -256,7 +256,7 @@ def test_extents_that_the_host_does_not_compute_and_loops_that_go_backwards(how,
 @pytest.mark.parametrize("how", ["uneven", "summed"])
 def test_programs_with_different_numbers_of_trips_have_a_cta_each(how):
     func, stages = lowered(product, arrays(HOW=how))
-    assert notes(stages, "persistent_grid") == ["one program a CTA: not all programs make as many trips"]
+    assert notes(stages, "persistent_grid") == ["one program per CTA: not all programs make as many iterations"]
     assert not func.attrs.get("persistent")
 
 
@@ -315,7 +315,7 @@ def heads(keys: int, width: int = 32, rows: int = 64, columns: int = 32) -> dict
 def test_the_second_product_runs_while_the_softmax_is_computed():
     func, stages = lowered(attention, heads(128, columns=64))
     assert notes(stages, "mma_softmax_overlap") == [
-        "dot: put off for one trip, it runs while the operand of the next one is computed"
+        "dot: delayed by one iteration: it runs while the operand of the next one is computed"
     ]
     order = trip(func)
     assert order[:3] == [("dot", 1), ("dot", 2), ("dot_wait", 1)]

@@ -70,7 +70,7 @@ def test_a_factor_puts_that_many_trips_into_one_and_the_rest_behind(trips):
     main, *rest = (op for op in after.ops() if op.name == "for")
     assert sum(op.name == "load" for op in main.blocks[0].ops) == 4
     assert len(rest) == (0 if trips % 4 == 0 else 1 if trips % 4 > 4 else len(rest))
-    assert texts(notes)[0].startswith("4 trips in one")
+    assert texts(notes)[0].startswith("4 iterations in one")
 
 
 @kernel
@@ -99,7 +99,11 @@ def nested(x, y):
 def test_an_inner_loop_whose_bounds_become_constants_is_written_out_too():
     _, after, notes = same(nested, "unroll", x="*f32", y="*f32")
     assert (counts(after)["for"], counts(after)["load"]) == (0, 3)
-    assert texts(notes) == ["unrolled: 3 trips of 10 ops", "unrolled: 1 trip of 3 ops", "unrolled: 2 trips of 3 ops"]
+    assert texts(notes) == [
+        "unrolled: 3 iterations of 10 ops",
+        "unrolled: 1 iteration of 3 ops",
+        "unrolled: 2 iterations of 3 ops",
+    ]
 
 
 @kernel

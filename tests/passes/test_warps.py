@@ -55,7 +55,7 @@ def chosen(kernel, **given) -> tuple[int, str]:
     (note,) = next(stage.notes for stage in compiled.trace.stages if stage.name == "choose_num_warps")
     warps = compiled.code.warps
     assert compiled.trace.options["num_warps"] == compiled.metadata.num_warps == warps
-    assert note.text.startswith(f"num_warps: {warps}, ") and note.text.endswith("; nobody named it")
+    assert note.text.startswith(f"num_warps: {warps}, ") and note.text.endswith("; the compiler chose it")
     return warps, note.text
 
 

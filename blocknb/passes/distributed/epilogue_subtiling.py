@@ -1,11 +1,10 @@
-"""The way of a product's result to memory: part by part, each through a small buffer.
+"""Epilogue subtiling: a large result is stored subtile by subtile through one small buffer.
 
-A tensor core leaves a thread pairs of neighbours, eight rows of them a warp: memory wants 16 bytes a thread and rows of 128. What lies
-between the two is a conversion through shared memory, and for a whole tile that takes as much of it as the operands of several steps
-along K, which are on their way already when the last tile is stored. So a tile is stored in parts, as wide as a row of 128 bytes: a
-part is registers that every thread has, so that to take it costs nothing, and each part goes through a buffer of its size.
-
-Where the layout that is stored leaves every warp its own rows (`layout_assignment` sees to that), warps do not wait for each other.
+A tensor core leaves each thread pairs of neighbours, but memory wants 16 bytes per thread and rows of 128 bytes. A conversion through
+shared memory lies between the two. For a whole tile it takes as much shared memory as the operands of several steps along K. So the tile
+is stored in subtiles as wide as a row of 128 bytes. A subtile consists of registers that every thread has, so taking it costs nothing.
+Where every warp stores its own rows (`layout_assignment` sees to that), warps do not wait for each other. CUTLASS calls the subtile
+EpilogueTile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A loop's sums, put together behind it.
+"""Thread-local reduction: a loop reduces within each thread, and threads exchange their parts once, after the loop.
 
-A kernel that walks over the blocks of a row adds up each of them: `total = total + sum(block)`. To add up a block, threads exchange what
-each has of it, by shuffles and, where warps share a row, through shared memory between two barriers, in every trip; but all that the loop
-wants is the sum of everything. So each thread keeps the sum of its own elements, and threads add up theirs once, behind the loop.
+A kernel that walks over the blocks of a row adds up each block: `total = total + sum(block)`. A sum exchanges data between threads by
+shuffles and, where warps share a row, through shared memory between two barriers. But the loop only needs the total. So each thread
+keeps the sum of its own elements.
 
-The same holds where the sum so far is scaled, by a number that the row's threads share (`total * factor + sum(powers)`, the online softmax
-of attention), and for maxima and minima. What the loop looks at in between stays as it is.
+The same holds for maxima and minima, and where a number that the row's threads share scales the sum (`total * factor + sum(powers)`, as
+in the online softmax). Triton's pass OptimizeThreadLocality does the same.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def thread_local_reduction(func: Func, target: Target, notes: Notes) -> Func:
             plans[loop.id] = kept
             for plan in kept.values():
                 parts = prod(plan.kept)
-                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, put together behind it")
+                notes(plan.reduction, f"{plan.update.name}: kept in {parts} parts in the loop, combined after it")
     return ReductionRewriter(func, plans).run() if plans else func
 
 
@@ -198,7 +198,7 @@ class ReductionRewriter(Rebuild):
         return found
 
     def inside(self, op: Op, plan: ReductionPlan) -> Sequence[Value]:
-        """One of the ops of a trip, on parts."""
+        """One of the ops of an iteration, on parts."""
         b, kind = self.builder, self.kind(plan)
         if op.id == plan.reduction.id:
             return (self.parts(op, plan),)

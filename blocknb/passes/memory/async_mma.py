@@ -1,10 +1,9 @@
-"""Products by wgmma run on until their results are needed.
+"""Asynchronous MMA scheduling: several wgmma are in flight, and each is waited for where its result is needed.
 
-wgmma is asynchronous: the warps that issue it may go on, and wait before they use what it makes or write what it reads. Left to itself
-each dot waits at once. In a loop of several products (the gradients of attention) those that need no other one's result are begun
-first, and each is waited for where its result is needed: the dot says how many products may then be `pending`, and a `dot_wait` until how
-few are left. Products that only add up from trip to trip have their own way to go on (`operands.lasting`), and so have two of which one
-needs the other (`mma_softmax_overlap`).
+The warps that issue wgmma may go on. They wait before they use its result or overwrite its operands. By default each dot waits at once.
+In a block of several products, this pass starts those that need no other one's result first. A dot says in `pending` how many products
+may be in flight after it, and a `dot_wait` how many remain. Products that only accumulate from iteration to iteration are handled by
+`mma_operands.lasting`, and two products of which one needs the other by `mma_softmax_overlap`. Source: PTX ISA, wgmma.wait_group.
 """
 
 from __future__ import annotations
@@ -168,7 +167,7 @@ def lasting_longer(ops: Sequence[Op]) -> list[Op]:
     found = [op for op in ops if is_product(op)]
     used = {value for op in ops[:-1] for value in operands(op)}
     if not any(op.result in used for op in found):
-        return []  # all of them are sums that the next trip adds to
+        return []  # all of them are sums that the next iteration adds to
     while True:
         kept = [op for op in found if keeps_busy(ops, op, {x.id for x in found})]
         if len(kept) == len(found):

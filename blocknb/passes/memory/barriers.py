@@ -1,15 +1,13 @@
-"""Synchronisation: a barrier wherever one warp could see another's memory too early or too late.
+"""Barrier insertion: a barrier stands wherever a warp could see another warp's memory too early or too late.
 
-A forward walk keeps the accesses that no barrier has settled yet. An op that touches the same bytes as a pending one, with a
-write on either side, gets a barrier before it, which settles everything. Loops are walked until what is pending at their end
-agrees with what was assumed at their start; since shared memory has its final addresses by now, reuse of bytes by another buffer
-is a hazard like any other. An asynchronous copy must not begin before others have done with the bytes, and it writes them when it is
-waited for: between a copy and its wait nobody may look there, and no barrier would help. Global memory is treated alike, by the
-argument that a pointer comes from: a program that writes an array and reads it back must see its own writes, whichever thread made
-them. Two arguments are taken to be two arrays.
+A forward walk (a data-flow analysis) keeps the accesses since the last barrier. An op gets a barrier before it if it touches the same
+bytes as one of these and one of the two writes. A loop is walked until the accesses at its end agree with those assumed at its start.
+Shared memory has its final addresses by now, so reuse of bytes counts. An asynchronous copy writes when it is waited for, and nobody may
+access its bytes in between. Global memory is treated alike, by the argument that a pointer comes from; two arguments are assumed to be
+two arrays.
 
-Where warps have roles, a barrier is the team's. What the producer copies is guarded by mbarriers, and needs none. The copy engine reads
-what it stores until it has been waited for.
+Where warps have roles, a barrier is for the consumers only. Mbarriers guard the producer's copies. TMA reads what it stores until it has
+been waited for. Triton calls this analysis Membar.
 """
 
 from __future__ import annotations
@@ -243,7 +241,7 @@ class BarrierPlacement:
         return pending
 
     def walk_loop(self, op: Op, pending: Pending) -> Pending:
-        """What is pending when the loop ends: after any number of trips, none included, and after the last test of a `while`."""
+        """What is pending when the loop ends: after any number of iterations, none included, and after the last test of a `while`."""
         made = {value for block in op.blocks for inner in walk(block) for value in inner.results}
         made |= {value for block in op.blocks for value in block.args}
         entry = pending
@@ -251,7 +249,7 @@ class BarrierPlacement:
             end = entry
             for block in op.blocks:
                 end = self.walk(block.ops, end)
-            # In the next trip a pointer made in the loop is another one, though its Value is the same, and so is a store.
+            # In the next iteration a pointer made in the loop is another one, though its Value is the same, and so is a store.
             later = (replace(access, own=None if access.own in made else access.own, store=None) for access in end)
             known = entry | frozenset(later)
             if self.over_programs(op):  # which nobody promised to run one after another
@@ -261,7 +259,7 @@ class BarrierPlacement:
             entry = known
 
     def over_programs(self, loop: Op) -> bool:
-        """Whether each trip of a loop is another program: it goes on by as many as there are CTAs, or teams."""
+        """Whether each iteration of a loop is another program: it goes on by as many as there are CTAs, or teams."""
         step = self.facts.definition.get(loop.args[2]) if loop.name == "for" else None
         makers = (step, *(self.facts.definition.get(x) for x in step.args)) if step is not None else ()
         return any(op is not None and op.name == "num_ctas" for op in makers)

@@ -1,17 +1,15 @@
-"""Overlap of matrix products with what is computed between them, in one warpgroup.
+"""Overlap of matrix products and softmax by loop rotation, within one warpgroup.
 
-In attention a product makes scores, a softmax makes weights of them, and a second product takes the weights: each waits for the one before,
-and the tensor cores wait for the softmax. So the second product is put off for one trip: a trip first issues its own product of scores
-and, behind it, the second product of the trip before; when its scores have come, their softmax is computed while that one still runs.
+In attention, a product makes scores, a softmax makes weights of them, and a second product takes the weights. The tensor cores wait for
+the softmax. So the second product is delayed by one iteration. An iteration starts its own product of scores, then the delayed product,
+and computes the softmax while that one runs.
 
     scores(0), softmax(0);  for j = 1..: scores(j), weights(j-1) x values(j-1), softmax(j);  weights(last) x values(last)
 
-Where the second product has at least as many sums as there are scores, the trip before's is waited for as soon as the largest score of
-each row is known: all that needs it, the sums' factors and the weights' conversion, is then done in the shade of the exponentials. Where
-it has fewer, that is little, and waiting costs more.
-
-What is put off is told by the ring of the second product's buffer: its place in the ring is used for nothing else, so that all ops on
-it, the wait, the product and the arrival, move together. (Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.)
+If the second product has at least as many accumulators as there are scores, the wait for it comes as soon as the largest score of each
+row is known. What needs its result is then computed while the exponentials run. Otherwise the wait comes after the weights. The delayed
+ops are those on the place in the circular buffer of the second product: the wait, the product and the arrival move together. Source:
+Shah et al., FlashAttention-3, arXiv 2407.08608, section 3.2.
 """
 
 from __future__ import annotations
@@ -76,14 +74,14 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
     for loop in func.ops():
         if loop.name == "for" and (plan := planned(loop, facts, users)) is not None:
             plans[loop.id] = plan
-            notes(plan.second, "dot: put off for one trip, it runs while the operand of the next one is computed")
+            notes(plan.second, "dot: delayed by one iteration: it runs while the operand of the next one is computed")
     return prefetch_operands(OverlapRotation(func, plans).run() if plans else func, notes)
 
 
 @dataclass(frozen=True)
 class OverlapPlan:
     """A loop's products, and the ops that are put off: `late` in order, the `second` product among them; `place` of its result among what
-    is carried, and `states` those of its ring. `certain`: there is a trip for sure."""
+    is carried, and `states` those of its ring. `certain`: there is an iteration for sure."""
 
     first: Op
     second: Op
@@ -114,7 +112,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     if users[second.result] != [(end, _place(end, second.result))]:
         return None
     if ranges.bounds(facts, loop.args[2])[0] <= 0:
-        return None  # else another trip is told in another way
+        return None  # else another iteration is told in another way
     slot = facts.definition.get(second.args[1])
     if slot is None or slot.name != "slot" or slot.args[1] not in body.args:
         return None
@@ -124,7 +122,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
     ops, states = late
     behind = after(body, body.args[1 + _place(end, second.result)], ops)
     if first in behind or not all(OPS[op.name].pure for op in behind):
-        return None  # what needs the second product comes last in a trip, whatever it does
+        return None  # what needs the second product comes last in an iteration, whatever it does
     return OverlapPlan(first, second, ops, _place(end, second.result), states, ranges.trips(facts, loop)[0] >= 1)
 
 
@@ -133,7 +131,7 @@ def _place(end: Op, value: Value) -> int:
 
 
 def after(body: Block, total: Value, late: Sequence[Op]) -> list[Op]:
-    """What the second product's result of the trip before leads to, but for what is put off."""
+    """What the second product's result of the iteration before leads to, but for what is put off."""
     moved, found = {total}, []
     for op in body.ops[:-1]:
         if op not in late and any(value in moved for value in operands(op)):
@@ -210,7 +208,7 @@ def in_the_shade(plan: OverlapPlan, early: Sequence[Op], there: list[Value]) -> 
 
 
 def needed_for(values: Sequence[Value], made: Mapping[Value, Op]) -> set[Op]:
-    """The ops of a trip that lead to values."""
+    """The ops of an iteration that lead to values."""
     return set(backward_slice(values, made, operands=operands))
 
 
@@ -238,7 +236,7 @@ class OverlapRotation(Rebuild):
         return b.op("if", some, blocks=(then.done, otherwise.done), types=types).results
 
     def whole(self, op: Op, plan: OverlapPlan) -> list[Value]:
-        """First trip, loop and last product; the values that take the place of the loop's results."""
+        """First iteration, loop and last product; the values that take the place of the loop's results."""
         b, body = self.builder, op.blocks[0]
         end, weights, sum = body.terminator, plan.second.args[0], plan.second.args[2]
         early = [x for x in body.ops[:-1] if x not in plan.late]
@@ -270,7 +268,7 @@ class OverlapRotation(Rebuild):
         return {value for value in used if value in self.mapping}
 
     def trip(self, body: Block, plan: OverlapPlan, early: Sequence[Op], put_off: Value, added: Value) -> None:
-        """One trip: the first product, the second one of the trip before, what needs the first, and what needs the second."""
+        """One iteration: the first product, the second one of the iteration before, what needs the first, and what needs the second."""
         b, end = self.builder, body.terminator
         before, behind = self.parted(plan)
         total = body.args[1 + plan.place]

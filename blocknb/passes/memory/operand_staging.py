@@ -1,13 +1,12 @@
-"""What an operand is computed from, through shared memory.
+"""Operand staging: a tile that an operand is computed from goes through a buffer of its own.
 
-Weights of few bits, rows that are scaled on their way to a product: what is loaded is not what is multiplied, so it cannot be copied to
-where products read it. Loaded where it is needed, everything waits for memory in each trip; loaded a trip ahead, it takes registers
-that large tiles do not have. So it is stored to a buffer of its own as it comes from memory, and read back to be computed with: store and
-load are what `warp_specialization` and `software_pipelining` look for, and turn into copies some trips ahead.
+Weights of few bits and scaled rows are not what the product multiplies, so they cannot be copied to where it reads. Loaded when needed,
+the product waits for memory; loaded an iteration ahead, they take registers that large tiles do not have. So the tile is stored to a
+buffer as it was loaded and read back to compute with. `warp_specialization` and `software_pipelining` find this store and turn it into a
+copy some iterations ahead.
 
-Only such loads are taken as `software_pipelining` can copy, and `warp_specialization` leaves nothing else: what is not copied ahead would
-only take longer. For the same reason two slots of all that a loop copies must have room in shared memory; if they have none the largest
-tiles stay in registers.
+Only loads that `software_pipelining` could copy are staged, since staging alone costs time. Shared memory must have room for two slots
+of everything that the loop copies; otherwise the largest tiles stay in registers. CUTLASS does the same for mixed-input GEMM.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Persistent programs: whether a CTA takes one program after another.
+"""Persistent kernels: a CTA runs one program after another.
 
-A program's end, where results are stored, leaves the tensor cores idle, and its beginning, where nothing has come yet, does so again.
-Where copying has a warp of its own, a CTA that goes on with a next program fills both gaps: copies for it begin while the last results
-are on their way. As many CTAs are launched as there is room for, and the c-th takes programs c, c + CTAs, and so on.
-
-That shares out programs before they run, so it is done only where all have the same work.
+At the end of a program, where results are stored, tensor cores idle, and so they do at the start of the next one, until its first tiles
+arrive. Where a producer warp copies, a persistent CTA fills both gaps: copies for the next program start while the last results are
+stored. The launch starts as many CTAs as fit, and CTA c runs programs c, c + CTAs, and so on. Programs are shared out before they run,
+so all must have the same work. Source: Gupta, Stuart and Owens, "A Study of Persistent Threads Style GPU Programming" (InPar 2012);
+CUTLASS's persistent tile scheduler.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def persistent_grid(func: Func, target: Target, notes: Notes) -> Func:
     """
     facts = affine.analyze(func)
     if (told := next((op for op in func.ops() if op.name in REPORTS), None)) is not None:
-        notes(told, "one program a CTA: what a program says is counted from its beginning")
+        notes(told, "one program per CTA: what a program says is counted from its beginning")
         return func
     for loop, outer in loops(func.body, False):
         if any(depends(facts, x) for x in loop.args[:3]):
-            why = "the kernel shares out its work by itself" if outer else "not all programs make as many trips"
-            notes(loop, f"one program a CTA: {why}")
+            why = "the kernel shares out its work by itself" if outer else "not all programs make as many iterations"
+            notes(loop, f"one program per CTA: {why}")
             return func
     return func.with_attrs(persist=True)
 

@@ -1,9 +1,9 @@
-"""Packing: several programs in one CTA.
+"""Program packing: several small programs share one CTA.
 
-An SM holds a limited number of CTAs (32 on an H100), however small, and starting each one takes a while. Programs of a single warp fill
-half an SM at most, and those that last microseconds wait for their start. So a CTA takes several: its threads have two coordinates, the
-thread in its program and the program in the CTA, and a program's id is made of the CTA's and the latter. Nothing else in the code
-changes. How many programs a CTA has is decided by each launch, as a divisor of its grid, so that no CTA has one too many.
+A multiprocessor holds a limited number of CTAs (32 on an H100), and each takes time to start. Programs of one warp fill at most half of
+it. So a CTA takes several programs: a thread has a place in its program, and the program a place in the CTA. A program's id is computed
+from the CTA's id and that place; nothing else changes. Each launch decides how many programs share a CTA, as a divisor of its grid.
+(Thread coarsening at the level of CTAs.)
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def program_packing(func: Func, target: Target, notes: Notes) -> Func:
         notes(None, f"each program has a CTA to itself: {min(reasons)}")
         return func
     programs = MOST_WARPS // func.attrs["num_warps"]
-    notes(None, f"up to {programs} programs a CTA: their warps share nothing and never wait for each other")
+    notes(None, f"up to {programs} programs per CTA: their warps share nothing and never wait for each other")
     return func.with_attrs(programs=programs)
 
 

@@ -1,20 +1,17 @@
-"""The order of programs: which tiles are worked on at the same time, so that L2 serves what they read.
+"""Program swizzling (threadblock rasterization): the order of programs is chosen so that L2 serves more of what they read.
 
-Programs begin one after another along x, then y. Where the loops of a kernel read tiles whose place depends on x alone, and others whose
-place depends on y alone (a matrix product, and whatever resembles it), those that run at a time read everything along x for a few y: of
-64 x 32 programs, 128 at a time read the tiles of 64 places along x and of 2 along y. In groups of columns they read those of 16 and of 8.
-Triton's matmul tutorial does this by hand and calls the width GROUP_SIZE_M.
+Programs start along x, then y. In a matrix product, some tiles depend on x alone and others on y alone. In that order, 128 programs of a
+64 x 32 grid read the tiles of 64 places along x and of 2 along y. In groups of 16 columns, they read those of 16 and of 8. Triton's
+matmul tutorial does this by hand and calls the width GROUP_SIZE_M; CUTLASS calls it threadblock swizzle.
 
-The width follows from what is read. Of `IN_FLIGHT` programs `width` stand along x and IN_FLIGHT / width along y, and they read
-width * bytes(x) + IN_FLIGHT / width * bytes(y) a trip, which is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). They are at about
-the same trip, so what L2 has to hold is the tiles of a few trips, some hundred KB: its size does not enter. Nor need the width be exact: on
-an H200, products took the same time within 0.5 % in groups of 4 to 32.
+Of IN_FLIGHT programs, `width` stand along x and IN_FLIGHT / width along y. Per iteration they read width * bytes(x) + IN_FLIGHT / width
+* bytes(y). This is least where width^2 = IN_FLIGHT * bytes(y) / bytes(x). The programs are at about the same iteration, so L2 has to
+hold a few hundred KB, and its size does not matter. On an H200, widths of 4 to 32 took the same time within 0.5 %.
 
-`program_id` goes on to mean the program's place in the grid. What is decided is an attribute of the function, `order`, the width, and
-whoever turns a number into a place asks `place`: the loop over programs of a persistent kernel (`warp_partition`), and the head of any
-other (`Generator.place`), since the hardware starts CTAs in the order of their numbers. There it costs two divisions a program, nothing
-beside a loop over tiles. z stays outermost. A grid with one axis, of which the kernel makes rows and columns by `//` and `%`, has these
-two in its own code: there they get the number of another program.
+`program_id` still means the place in the grid. The function's attribute `order` is the width, and `support/program_order` computes the
+place from the number: in the loop over programs of a persistent kernel, and at the start of any other kernel, where it costs two
+divisions. z stays outermost. A kernel with a one-dimensional grid that divides it into rows and columns has these divisions rewritten
+instead.
 """
 
 from __future__ import annotations
@@ -106,7 +103,7 @@ def reading(block: Block, loops: tuple[Op, ...]) -> Iterator[tuple[Op, tuple[Op,
 
 @dataclass(frozen=True)
 class Reuse:
-    """What loops read by x alone and by y alone: arrays, and bytes a trip."""
+    """What loops read by x alone and by y alone: arrays, and bytes per iteration."""
 
     arrays: tuple[tuple[str, ...], tuple[str, ...]]
     bytes: tuple[int, int]

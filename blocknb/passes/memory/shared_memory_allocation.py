@@ -1,8 +1,8 @@
-"""Allocation: buffers in shared memory get their addresses.
+"""Shared-memory allocation: buffers get their addresses, and share bytes where their live ranges do not overlap.
 
-Buffers share memory whenever their live ranges do not meet; `barriers` runs later and sees the final addresses. A buffer lives from
-its first store to its last use, one to which copies are under way until they have arrived. Warps with roles run side by side, so what is
-used in them and made before lives as long as they do; mbarriers live as long as the program.
+A buffer lives from its first store to its last use. An asynchronous copy or product extends this to the wait for it. Warps with roles
+run at the same time, so a buffer made before them lives as long as they do. Mbarriers live as long as the program. `barriers` runs later
+and sees the final addresses. Source: Wilson et al., "Dynamic Storage Allocation" (1995), first fit.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def live_ranges(func: Func) -> list[LiveRange]:
                 if (waits := waits_of(user)) is not None:
                     end = min((place for place in waits if place > end), default=position)
                 points += [at[user.id], end]
-                if user.name == "store_bulk":  # perhaps it is waited for in the next trip of a loop
+                if user.name == "store_bulk":  # perhaps it is waited for in the next iteration of a loop
                     points += [read[user.id]] if user.id in read else [0, position]
             found.append(
                 LiveRange(op, op.attrs["type"].bytes, min(points), max(points), op.attrs.get("align", ALIGNMENT))

@@ -1,17 +1,17 @@
-"""Software pipelining: operands of products are copied to shared memory trips ahead, while the present trip multiplies.
+"""Software pipelining: operands are copied to shared memory asynchronously, iterations ahead of their product.
 
-A loop over K loads two tiles, stores them to shared memory, waits for everybody, and multiplies; the tensor cores do nothing in the
-meantime. So the loop is sliced: its loads and their addresses run `num_stages - 1` trips ahead as asynchronous copies (cp.async, past
-the registers), each into the next slot of a ring of `num_stages` buffers; what is left reads the slot of its own trip. A trip begins
-with a wait for its own copies, then copies into the slot that the trip before it has read. So one barrier a trip, between the two,
-is enough: it shows everybody's copies to all, and says that all have read.
+A loop over K loads two tiles, stores them to shared memory, waits and multiplies; the tensor cores idle meanwhile. So the loads and
+their addresses run `num_stages - 1` iterations ahead as asynchronous copies (cp.async), each into the next slot of a circular buffer of
+`num_stages` slots. An iteration waits for its own copies, then copies into the slot that the iteration before has read. One barrier
+between the two suffices: it makes the copies visible to all warps, and says that all warps have read.
 
-wgmma runs on by itself. Where a product's result is only added to by the product of the next trip, that one is issued while this one
-still reads its slot. A trip then waits for the product of the trip before, behind its own, and copies into that one's slot after a
-second barrier: all of this while its own product runs.
+wgmma is asynchronous. If a product's result is only accumulated by the product of the next iteration, that one starts while this one
+still reads its slot. An iteration then waits for the product before, after starting its own, and copies into that product's slot after a
+second barrier.
 
-What may be copied is told by what stands between a load and shared memory: nothing but another view of the tile. A mask is free, a copy
-writes zeros where it is off. That is also what happens where there is no such trip.
+Only views of the tile may stand between a load and its store to shared memory. A copy writes zeros where the mask is off, and where the
+iteration does not exist. Source: Lam, "Software Pipelining" (PLDI 1988); Huang et al., "ALCOP: Automatic Load-Compute Pipelining" (MLSys
+2023).
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ class AsyncCopy:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """A loop, what is copied in it, by how many trips ahead, and by how many it was to be; and the products that outlast a trip."""
+    """A loop, what is copied in it, by how many iterations ahead, and by how many it was to be; and the products that outlast an
+    iteration."""
 
     loop: Op
     copies: tuple[AsyncCopy, ...]
@@ -253,20 +254,20 @@ class PipelinePlanner(PipeliningObstacles):
         for plan in plans.values():
             for copy in plan.copies:
                 kind = copy.buffer.type
-                text = f"copied to shared memory {counted(plan.ahead, 'trip')} ahead, past the registers: {plan.ahead + 1} slots of "
-                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes a copy"
-                text += "; cut off to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
+                text = f"copied to shared memory {counted(plan.ahead, 'iteration')} ahead, past the registers: {plan.ahead + 1} slots of "
+                text += f"{kind.bytes} bytes, {copy.vec * kind.dtype.bytes} bytes per copy"
+                text += "; truncated to tf32 by wgmma, not rounded" * bool(copy.store.attrs.get("tf32"))
                 if plan.ahead < plan.wanted:
                     trips = ranges.trips(self.facts, plan.loop)[1]
                     reason = (
-                        f"the loop makes {counted(trips, 'trip')} at most"
+                        f"the loop makes {counted(trips, 'iteration')} at most"
                         if trips <= plan.wanted
-                        else "for want of shared memory"
+                        else "for lack of shared memory"
                     )
                     text += f" (not {plan.wanted + 1}: {reason})"
                 self.notes(copy.load, text)
             for op in plan.lasting:
-                self.notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+                self.notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
 
 
 # -- the rotation ----------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class PipelineRotation(Rebuild):
         self.plans, self.facts, self.defs = planner.plans, planner.facts, planner.defs
 
     def rotate(self, op: Op) -> object:
-        """The loop that copies for a later trip, behind the copies for its first ones."""
+        """The loop that copies for a later iteration, behind the copies for its first ones."""
         plan = self.plans.get(op.id)
         if plan is None:
             return NotImplemented
@@ -307,7 +308,7 @@ class PipelineRotation(Rebuild):
             if not self.stores_operands(x for x in body.ops if x not in gone):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
-                if x in plan.lasting:  # behind them those of the trip before are done, whose slot is written next
+                if x in plan.lasting:  # behind them those of the iteration before are done, whose slot is written next
                     self.one(x.replace(attrs={**x.attrs, "pending": len(plan.lasting)}))
                     if x is plan.lasting[-1]:
                         self.group(plan, rings, write, now, ahead)
@@ -345,7 +346,7 @@ class PipelineRotation(Rebuild):
         trip: int,
         exists: bool = False,
     ) -> None:
-        """The copies of one trip, to the slot of that number."""
+        """The copies of one iteration, to the slot of that number."""
         for copy, ring in zip(plan.copies, rings, strict=True):
             with self.builder.at(copy.load):
                 operands = trips.operands(copy.load, trip, exists)[:2]

@@ -1,13 +1,12 @@
-"""Stores by the copy engine (TMA): a tile goes to a swizzled buffer, and from there to memory while the program goes on.
+"""Stores by TMA (the tensor memory accelerator): a tile goes to a swizzled buffer, and TMA stores it while the program goes on.
 
-Where warps have roles, the team is in a hurry: while it stores, no product runs. So a store that goes through shared memory anyway, and
-to a box of an array, is left to the copy engine: the team writes a buffer, one thread says where it goes, and what is out of bounds is
-cut off by the engine. Two buffers take turns. Before one is written again its store must have read it, which that thread waits for and
-the others learn at a barrier: hence the waits are placed here, and the barriers by the pass of that name. The engine also adds fp32
-numbers to memory, where nobody asks in which order.
+While the consumers store, no product runs. So a store to a box of an array that goes through shared memory anyway is left to TMA. The
+warps write a buffer, one thread starts the store, and TMA clips what is out of bounds. Two buffers take turns. Before a buffer is
+written again, TMA must have read it: that thread waits, and a barrier tells the others. This pass places the waits, and `barriers` the
+barriers. TMA also adds fp32 numbers to memory where no order is asked for.
 
-Where each warp has 16 rows of a product, it stores them by itself, and waits for no other. Larger tiles the team stores together; not so
-two teams that take turns: one stores while the other one multiplies, and the engine has its hands full with what that one needs.
+Where each warp has 16 rows of a product, it stores them by itself. Larger tiles are stored by all consumers together, but not where two
+teams take turns: there TMA copies for the other team meanwhile. Source: PTX ISA, cp.async.bulk.tensor.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class TmaStore:
         size = f"{self.type.bytes} bytes, {self.kind.swizzle}-byte swizzle"
         who = ", each warp its own rows" if self.each_warp else ""
         what, where = ("sum", "a buffer") if self.op.name == "atomic" else ("store", f"one of {BUFFERS} buffers")
-        return f"{what}: by the copy engine (TMA) from {where} of {size}{who}"
+        return f"{what}: by TMA from {where} of {size}{who}"
 
 
 class TmaStoreFinder:
@@ -201,10 +200,10 @@ class TmaStoreFinder:
         """Why a program might meet again what is stored, or another that it tells of it, "" if none does: the copy engine's stores have
         no order among each other, and nobody waits until they are seen. A loop that begins at the program's number shares out work among
         programs, which have no order, either."""
-        added = store.op.name == "atomic"  # sums are the same in any order, so trips do not matter
+        added = store.op.name == "atomic"  # sums are the same in any order, so iterations do not matter
         for loop in () if added else self.loops(store.op):
             if not self.moves(store, store, loop) and not self.shares_out(store, loop):
-                return f"it may be to the same place in several trips of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
+                return f"it may be to the same place in several iterations of the {loop.name} at line {loop.loc.line if loop.loc else 0}"
         for op in self.order:
             if op is store.op or op.name not in ("load", "store", *ATOMICS):
                 continue
@@ -246,8 +245,8 @@ class TmaStoreFinder:
         return self.order[op] < self.order[other] and not {*self.loops(op)} & {*self.loops(other)}
 
     def moves(self, store: TmaStore, other: TmaStore, loop: Op) -> bool:
-        """Whether a store is beside another, or itself, in every other trip of a loop: along an axis both go on by as much, and by more
-        than they reach there."""
+        """Whether a store is beside another, or itself, in every other iteration of a loop: along an axis both go on by as much, and by
+        more than they reach there."""
         for to, (form, beside) in enumerate(zip(store.start, other.start, strict=True)):
             step, far = self.step(form, loop), (form - beside).constant
             if step is not None and far is not None and abs(step) >= abs(far) + max(store.reach(to), other.reach(to)):
@@ -255,7 +254,7 @@ class TmaStoreFinder:
         return False
 
     def step(self, form: Form, loop: Op) -> int | None:
-        """By how much a coordinate goes on in a trip of a loop; None if that is not the same in all trips."""
+        """By how much a coordinate goes on in an iteration of a loop; None if that is not the same in all iterations."""
         inside: set[Any] = {x for block in loop.blocks for op in walk(block) for x in (op, *op.results)}
         inside.update(x for block in loop.blocks for op in walk(block) for inner in op.blocks for x in inner.args)
         inside.update(loop.blocks[0].args[1:])
@@ -273,8 +272,8 @@ class TmaStoreFinder:
 
     def shares_out(self, store: TmaStore, loop: Op) -> bool:
         """Whether a loop takes every so many-th piece of work from the program's number on, and the store is to a place of that piece: then
-        two trips are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to be
-        right on any grid.)"""
+        two iterations are to one another as two programs are, unless the place depends on how many pieces that are. (A kernel is taken to
+        be right on any grid.)"""
         if loop.name != "for" or not depends(self.facts, loop.args[0], on=("program_id",)):
             return False
         if depends(self.facts, loop.args[0], on=LOADED):
@@ -306,7 +305,7 @@ class TmaStoreFinder:
         return found[:-1] if self.persistent else found  # the last one is over programs
 
     def apart(self, store: TmaStore, op: Op) -> bool:
-        """Whether another store is to a place of its own, in other trips, too."""
+        """Whether another store is to a place of its own, in other iterations, too."""
         other = self.stores.get(op.id)
         if other is None or (other.box.root, other.box.strides) != (store.box.root, store.box.strides):
             return False
@@ -370,7 +369,7 @@ class TmaStoreFinder:
         """Says it once of all parts of a store."""
         whole = op.attrs.get("part_of", op.id)
         if whole not in self.told:
-            self.notes(op, f"store: not by the copy engine: {why}", "missed")
+            self.notes(op, f"store: not by TMA: {why}", "missed")
         self.told.add(whole)
         return None
 

@@ -1,15 +1,14 @@
-"""Warp specialisation: one warp copies, the others multiply.
+"""Warp specialization: one warp copies, the others multiply.
 
-The function is cut in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and whatever leads to their
-addresses: all scalars. The *team* keeps the rest. Each load has a ring of slots in shared memory, filled by the copy engine (TMA) and
-guarded by two mbarriers a slot: `full`, whose phase ends when the bytes have come, and `empty`, whose phase ends when every warp of the
-team is done with them. Either side counts slots and phases for itself, through all loops, so a ring runs on from one loop to the next,
-and from one program to the next where a CTA takes several (`persistent_grid`).
+The function is split in two. The *producer*, one more warp, keeps the loops, the loads that feed products, and the scalars that lead to
+their addresses. The *consumers* keep the rest. Each load gets a circular buffer in shared memory, which TMA fills. Two mbarriers guard
+each slot: a phase of `full` ends when the bytes have arrived, and a phase of `empty` ends when every consumer warp has released the
+slot. Both sides count slots and phases by themselves, so a buffer goes on from one loop to the next, and from one program to the next in
+a persistent kernel.
 
-Nobody plans what happens when: the producer runs ahead as far as there are slots.
-
-What may be copied so is told by `analysis.boxes`: a load of a box of an array, whose mask is the array's bounds. Which part of a function
-is needed for the producer is told by `passes.warp_partition`.
+Nothing schedules the two sides: the producer runs ahead as far as there are slots. `analysis.tma_boxes` says which loads TMA can do, and
+`support/backward_slice` which scalars the producer needs. Source: Bauer, Cook and Khailany, "CudaDMA" (SC 2011); CUTLASS's
+warp-specialized kernels.
 """
 
 from __future__ import annotations
@@ -131,7 +130,7 @@ class WarpSpecializationPlanner:
             if isinstance(found, TmaCopy):
                 copies.append(found)
             elif (load := self.loaded(store.args[1])) is not None:
-                self.notes(load, f"not copied by a warp of its own: {found}", "missed")
+                self.notes(load, f"not copied by the producer warp: {found}", "missed")
         copies = self.whole(self.reachable(copies))
         groups = list(self.groups(copies))
         if not any(self.in_loop(group) for group in groups):
@@ -162,7 +161,7 @@ class WarpSpecializationPlanner:
             and group.loop.blocks[0] is group.block
             and self.home[group.loop][1] is None
             and all(of_launch(self.facts, value) for value in group.loop.args[:3])
-            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # else trips are counted in another way
+            and ranges.bounds(self.facts, group.loop.args[2])[0] > 0  # else iterations are counted in another way
             for group in groups
         )
 
@@ -192,9 +191,9 @@ class WarpSpecializationPlanner:
             if op.name == "while":
                 return f"the `while`{at} may wait for other programs"
             if not op.blocks and effects(op).orders:
-                return f"the {op.name}{at} keeps later accesses behind it"
+                return f"the {op.name}{at} keeps later accesses after it"
             if op.name in ATOMICS and orders(op)[0]:
-                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
+                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses after it"
         return ""
 
     # -- one load
@@ -295,7 +294,7 @@ class WarpSpecializationPlanner:
         """Why the array that is loaded may be another one afterwards, or ""."""
         root = self.facts.root(load.args[0])
         if load.attrs.get("cache") == ".cv":
-            return "it asks memory anew (.cv)"
+            return "it bypasses the caches (.cv)"
         for op in self.func.ops():
             if op.name in ("store", *ATOMICS):
                 other = self.facts.root(global_operands(op)[0])
@@ -315,7 +314,7 @@ class WarpSpecializationPlanner:
                 why = self.needs.add(parent.args[: 3 if parent.name == "for" else None])
                 parent = self.home[parent][1]
             if why:
-                self.notes(copy.load, f"not copied by a warp of its own: {why}", "missed")
+                self.notes(copy.load, f"not copied by the producer warp: {why}", "missed")
             else:
                 found.append(copy)
         return found
@@ -327,7 +326,7 @@ class WarpSpecializationPlanner:
         for copy in copies:
             if copy not in found:
                 self.notes(
-                    copy.load, "not copied by a warp of its own: its tile is also stored in another way", "missed"
+                    copy.load, "not copied by the producer warp: its tile is also stored in another way", "missed"
                 )
         return found
 

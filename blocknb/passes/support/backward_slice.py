@@ -1,4 +1,8 @@
-"""What the producer of a specialised function needs: values that lead to coordinates, bounds and conditions, made of scalars alone."""
+"""Backward slice: the scalars that lead to given values, such as the coordinates of a copy or the bounds of its loops.
+
+The producer of a warp-specialized function recomputes them, so they must be scalars without side effects. Source: Weiser, "Program
+Slicing" (1981).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ class BackwardSlice:
 
 def sources(facts: Facts, value: Value) -> tuple[Value, ...]:
     """What a value follows from: the operands of the op that makes it, and what loops and branches carry to it. What a loop carries, and
-    its index, are the same in the same trip wherever the loop ends."""
+    its index, are the same in the same iteration wherever the loop ends."""
     if value in facts.argument:
         op, _, i = facts.argument[value]
         if op.name == "for":

@@ -1,8 +1,8 @@
-"""Dead code: ops whose results nobody needs and that do nothing else.
+"""Dead code elimination: removes ops whose results are unused and that have no side effects.
 
-One walk backwards with the set of values that are needed. A loop's carried value is needed if its result is, or if what the
-body needs asks for it; that is found by walking the body again until the set is stable. Only then are unneeded carried values,
-results of `if` and yields dropped.
+One walk backwards keeps the set of needed values. A loop-carried value is needed if its result is, or if the needed part of the body
+uses it; the body is walked again until the set is stable. Then unneeded carried values, results of `if` and yields are dropped. Source:
+Aho et al., "Compilers", section 9.1.
 """
 
 from __future__ import annotations

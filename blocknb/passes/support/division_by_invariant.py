@@ -1,8 +1,9 @@
-"""Quotients of a program's number, where one program follows another: by multiplication with a reciprocal that is found once.
+"""Division by loop invariants: a program's number is divided by multiplication with a reciprocal that is computed once.
 
-A kernel finds its tile by dividing the program's number, and a GPU divides in a chain of some twenty instructions, each waiting for the
-one before. Where a CTA takes one program after another, all copies of the next one wait for that chain. But what is divided by is known
-at launch, or is all but always the same power of two (a group's rows): so it takes a multiplication, or a shift.
+A kernel finds its tile by dividing the program's number, and a GPU needs a chain of some twenty instructions for that. In a persistent
+kernel, the copies of the next program wait for this chain. But the divisor is known at launch, or is nearly always the same power of
+two. So a multiplication or a shift suffices. Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication"
+(PLDI 1994).
 """
 
 from __future__ import annotations

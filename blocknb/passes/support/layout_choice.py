@@ -1,6 +1,7 @@
-"""The layout of each tile that has one of its own: what ties tiles together, what proposes layouts, and what is chosen.
+"""The layout of each anchored tile: what ties tiles together, what proposes layouts, and which proposal wins.
 
-Union-find puts together the tiles that elementwise ops and loops tie. In each group the heaviest proposal wins.
+Union-find puts together the tiles that elementwise ops and loops tie. In each group the heaviest proposal wins: dots first, then loads
+and stores by bytes times iterations, then what a reduction leaves.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class LayoutChoice:
             self.layouts.setdefault(self.groups.find(value), self.default(value.type.shape))
 
     def propose_reductions(self) -> None:
-        """What a reduction of a product leaves in each trip of a loop (attention's largest scores) weighs as much as if it were loaded
+        """What a reduction of a product leaves in each iteration of a loop (attention's largest scores) weighs as much as if it were loaded
         there: less than what the loop does load, more than a store behind it. So does each half of one that is split, anywhere: it is
         stored in fewer bits than it is split in, and where warps leave their rows to nobody else."""
         for op, trips in self.reductions:

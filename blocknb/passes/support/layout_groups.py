@@ -1,4 +1,4 @@
-"""Groups of values that must have one layout: union-find, with what each group's members propose."""
+"""Groups of values that must have one layout: union-find (Tarjan, 1975) with the layouts that the members propose."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Operands that wgmma reads from shared memory: which buffer each goes to, and when it is stored.
+"""Operands that wgmma reads from shared memory: which buffer each goes to, and where it is stored.
 
-A buffer's layout must be one that a matrix descriptor can name (`layouts.wgmma`); among those the one into which the tile's own layout
-is stored with the least effort is taken. An operand that comes from outside of a loop is stored before the loop. Behind the stores
-stands a fence, since wgmma reads by another way (the async proxy) than stores are seen by; the barrier comes from `barriers`.
+The layout of the buffer must be one that a matrix descriptor can name (`layouts.wgmma`). Among those, the one that costs the fewest
+instructions to store to is taken. An operand from outside of a loop is stored before the loop. A fence stands after the stores, because
+wgmma reads through the async proxy; `barriers` adds the barrier. Source: PTX ISA, "Async Proxy".
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def choose(op: Op, side: int, kind: Tile) -> SharedLayout:
 
 
 def lasting(loop: Op, copied: Collection[Value]) -> tuple[Op, ...]:
-    """The products of a loop's own block that may still be under way when its next trip begins: all or none.
+    """The products of a loop's own block that may still be under way when its next iteration begins: all or none.
 
-    Each is a wgmma whose result is only added to by itself, a trip later, and both of whose operands are buffers that no trip writes
-    but by a copy that keeps clear of them (`copied`).
+    Each is a wgmma whose result is only added to by itself, an iteration later, and both of whose operands are buffers that no iteration
+    writes but by a copy that keeps clear of them (`copied`).
     """
     (block,) = loop.blocks
     made = {value for op in walk(block) for value in op.results}

@@ -1,8 +1,8 @@
-"""Operands that are read into registers from shared memory, a trip ahead.
+"""Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
-Where wgmma takes A from registers because memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where an operand is computed
-from what was copied (see `operand_staging`), each trip would read and compute first, and the tensor cores wait for that. So a trip begins
-its product with what the trip before has made, and while that runs awaits the next slot and reads from it.
+wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where it is computed from staged
+data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an iteration
+starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
 """
@@ -33,7 +33,7 @@ def prefetch_operands(func: Func, notes: Notes) -> Func:
     for plan in plans.values():
         computed = any(op.name == "alloc" for op in plan.stored)
         how = "computed" if computed else "read into registers"
-        notes(plan.dot, f"operand {'ab'[plan.side]}: {how} a trip ahead, while a product runs")
+        notes(plan.dot, f"operand {'ab'[plan.side]}: {how} an iteration ahead, while a product runs")
     return OperandPrefetchRotation(func, plans).run() if plans else func
 
 
@@ -41,7 +41,7 @@ def prefetch_operands(func: Func, notes: Notes) -> Func:
 class OperandPrefetchPlan:
     """The product of a loop, which of its operands is read ahead, and the ops by which that one is stored to its buffer, if it is.
     `reading`: in order the ops that make it, from the waits on; `made`: what of theirs is used by others; `carried`, by value of the loop
-    on which they depend: the place among what the loop carries; `sliced`: what makes the next trip's of them."""
+    on which they depend: the place among what the loop carries; `sliced`: what makes the next iteration's of them."""
 
     dot: Op
     side: int
@@ -140,7 +140,7 @@ def behind(block: Block, dot: Op) -> set[Op]:
 
 
 def next_trips(block: Block, dot: Op, carried: dict[Value, int], reading: set[Op]) -> tuple[Op, ...] | None:
-    """The ops behind a product that make the next trip's values, in order; None where that is more than arithmetic, or made of what is
+    """The ops behind a product that make the next iteration's values, in order; None where that is more than arithmetic, or made of what is
     read."""
     made = {value: op for op in block.ops for value in op.results}
     late, found = behind(block, dot), set[Op]()
@@ -162,7 +162,7 @@ class OperandPrefetchRotation(Rebuild):
     def __init__(self, func: Func, plans: dict[int, OperandPrefetchPlan]):
         super().__init__(func, lambda op, _: self.rotate(op))
         self.plans = plans
-        self.nothing: list[Value] = []  # what is read in trips that there are not
+        self.nothing: list[Value] = []  # what is read in iterations that there are not
 
     def rotate(self, op: Op) -> Any:
         plan = self.plans.get(op.id)
@@ -182,7 +182,7 @@ class OperandPrefetchRotation(Rebuild):
         return op.results
 
     def read(self, plan: OperandPrefetchPlan, condition: Value, known: dict[Value, Value]) -> tuple[Value, ...]:
-        """What is made of the slots of the trip whose places are known, if there is such a trip."""
+        """What is made of the slots of the iteration whose places are known, if there is such an iteration."""
         b, known = self.builder, dict(known)
         with b.block() as then:
             own = {value for x in plan.reading for value in x.results}

@@ -1,8 +1,8 @@
-"""Local rules: an op whose value is known, is one of its operands, or is cheaper written otherwise.
+"""Peephole rules: an op whose value is known, is one of its operands, or is cheaper in another form.
 
-`simplify` calls `identity` with operands already simplified. A rule returns the Value that takes the result's place, made with
-`rewriter.make` where it is new (which simplifies it in turn), or None. All rules are exact: integers wrap as before, and floats
-keep every bit, so `x + 0.0` stays (it turns -0.0 into 0.0) and `x * 1.0` goes.
+`simplify` calls `identity` with operands that are already simplified. A rule returns the Value that replaces the result, or None. It
+makes new ops with `rewriter.make`, which simplifies them in turn. All rules are exact: integers wrap as before, and floats keep every
+bit. So `x + 0.0` stays (it turns -0.0 into 0.0), and `x * 1.0` goes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Where either side of a ring is: the slot, and the parity of the phase in which that slot is, as values that loops carry on."""
+"""The state of a circular buffer on one side: the slot, and the parity of its phase, as loop-carried values.
+
+CUTLASS calls it PipelineState.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What two passes share that do things trips ahead: which loads of a loop may be done early, and values of later trips.
+"""What loop pipelining needs: which loads of a loop may be issued early, and the values of later iterations.
 
-The trick is that addresses are not carried but found again: whatever leads from the loop's index (and from carried scalars that
-only arithmetic moves on) to an address is arithmetic, and is repeated for a later index. What cannot be found that way, a load
-through an index that was itself loaded, stays where it is.
+Addresses are not carried but recomputed. What leads from the loop's index, and from carried scalars that only arithmetic changes, to an
+address is arithmetic, and is repeated for a later index. A load through an index that was itself loaded stays where it is.
 
-A load that is done early moves up, past the stores of the trips before its own. No store of the loop may be to its array; as
-everywhere (`barriers`), two arguments are taken to be two arrays.
+An early load moves up past the stores of the iterations before its own. So no store of the loop may be to its array. Two arguments are
+assumed to be two arrays, as in `barriers`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,12 @@ from blocknb.language.types import Tile
 
 MOST_OPS = 64  # of arithmetic that leads to one load
 COPIES_FROM = 80  # the compute capability that has asynchronous copies
-ARITHMETIC = ("source", "shape", "elementwise", "distributed")  # kinds of ops that may be repeated for a later trip
+ARITHMETIC = (
+    "source",
+    "shape",
+    "elementwise",
+    "distributed",
+)  # kinds of ops that may be repeated for a later iteration
 
 
 class PipeliningObstacles:
@@ -34,15 +38,15 @@ class PipeliningObstacles:
     def against_loop(self, loop: Op) -> str:
         """Why nothing of a loop is loaded ahead, "" if something may be."""
         if ranges.trips(self.facts, loop)[1] <= 1:
-            return "the loop makes one trip at most"
+            return "the loop makes one iteration at most"
         for op in walk(loop.blocks[0]):
             at = f" at line {op.loc.line}" if op.loc else ""
             if op.name == "while" and any(x.name in ACCESSES for block in op.blocks for x in walk(block)):
                 return f"the `while`{at} may wait for other programs"
             if not op.blocks and effects(op).orders:
-                return f"the {op.name}{at} keeps later accesses behind it"
+                return f"the {op.name}{at} keeps later accesses after it"
             if op.name in ATOMICS and orders(op)[0]:
-                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses behind it"
+                return f"the {op.name}{at} ({op.attrs['sem']}) keeps later accesses after it"
         return ""
 
     def writers(self, loop: Op) -> list[tuple[Value | None, Op]]:
@@ -54,7 +58,7 @@ class PipeliningObstacles:
         """Why a load of a loop's own block stays where it is, "" if it may be issued ahead."""
         root = self.facts.root(load.args[0])
         if load.attrs.get("cache") == ".cv":
-            return "it asks memory anew (.cv)"
+            return "it bypasses the caches (.cv)"
         for other, op in self.writers(loop):
             if root is None or other is None:
                 return f"the {op.name} at line {op.loc.line if op.loc else 0} may be to the same array"
@@ -66,10 +70,10 @@ class PipeliningObstacles:
             if why:
                 return f"its {what} {why}"
             varies |= moves
-        return "" if varies else "it reads the same place in every trip"
+        return "" if varies else "it reads the same place in every iteration"
 
     def path(self, value: Value, loop: Op) -> tuple[str, bool]:
-        """Why a value of a later trip cannot be found early ("" if it can), and whether trips differ in it."""
+        """Why a value of a later iteration cannot be found early ("" if it can), and whether iterations differ in it."""
         varies, count = False, 0
 
         def inside(values: Iterable[Value]) -> list[Value]:
@@ -118,7 +122,7 @@ def counted(n: int, what: str) -> str:
 
 
 class LaterIterations:
-    """Values of a loop's later trips, made where the builder stands: `index` and `carried` are those of the trip counted from."""
+    """Values of a loop's later iterations, made where the builder stands: `index` and `carried` are those of the iteration counted from."""
 
     def __init__(self, rebuild: Rebuild, facts: affine.Facts, loop: Op, index: Value, carried: Sequence[Value]):
         self.rebuild, self.facts, self.builder, self.loop = rebuild, facts, rebuild.builder, loop
@@ -128,7 +132,7 @@ class LaterIterations:
             self.known[old, 0] = new
 
     def operands(self, load: Op, trip: int, exists: bool = False) -> list[Value]:
-        """What a load takes so many trips later, its mask off if there is no such trip (`exists`: it is known that there is)."""
+        """What a load takes so many iterations later, its mask off if there is no such iteration (`exists`: it is known that there is)."""
         pointer, *rest = (self.at(x, trip) for x in load.args)
         if not exists:
             rest[:1] = [self.masked(rest[0] if mask_of(load) is not None else None, pointer.type, self.goes_on(trip))]
@@ -140,7 +144,7 @@ class LaterIterations:
         return whole if mask is None else self.builder.value("and", mask, whole)
 
     def goes_on(self, trip: int) -> Value:
-        """Whether there is a trip so much later: its index is below the bound for a positive step, above it for a negative one."""
+        """Whether there is an iteration so much later: its index is below the bound for a positive step, above it for a negative one."""
         index = self.at(self.loop.blocks[0].args[0], trip)
         up, down = (self.builder.value("cmp", index, self.upper, pred=pred) for pred in ("lt", "gt"))
         if known := sign(self.facts, self.loop):
@@ -148,7 +152,7 @@ class LaterIterations:
         return self.builder.value("select", rises(self.builder, self.step), up, down)
 
     def at(self, value: Value, trip: int) -> Value:
-        """A value of the loop so many trips later."""
+        """A value of the loop so many iterations later."""
         if not self.facts.inside(value, self.loop):
             return self.rebuild.get(value)
         if (value, trip) not in self.known:

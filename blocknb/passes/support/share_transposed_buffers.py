@@ -1,8 +1,8 @@
-"""One buffer for a tile that products read in both orders: k in q k^T and in dS k.
+"""Buffer sharing: products that read a tile and its transpose read one buffer, as k in q k^T and in dS k.
 
-wgmma reads a buffer of 16-bit elements along either of its axes, and the buffer for an operand along K is byte for byte the one for its
-transpose along M or N. So where a tile and its transpose are both stored for products, the first buffer serves both: half the shared
-memory, half the copies, and a tile that is used once, which can be copied ahead.
+wgmma reads a buffer of 16-bit elements along either axis. The buffer for an operand along K equals, byte for byte, the one for its
+transpose along M or N. So where a tile and its transpose are both stored for products, the first buffer serves both. This halves shared
+memory and copies, and the tile, now stored once, can be copied ahead.
 """
 
 from __future__ import annotations

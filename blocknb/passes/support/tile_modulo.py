@@ -1,7 +1,7 @@
-"""Remainders of whole tiles: `(x + arange(0, n)) % m` is `x % m + arange(0, n)` where n divides x and m, and x is not negative.
+"""Modulo of whole tiles: `(x + arange(0, n)) % m` is `x % m + arange(0, n)` if n divides x and m, and x is not negative.
 
-So rows that wrap around at the end of an array (Triton's way to do without a mask) are rows side by side, if the array ends with a tile.
-A launch knows whether it does: arguments by which a kernel takes remainders have versions for multiples of 64, 128 and 256.
+Rows that wrap around at the end of an array (how Triton's tutorial avoids a mask) are then contiguous rows, if the array ends with a
+tile. A launch knows whether it does: arguments by which a kernel takes `%` have specializations for multiples of 64, 128 and 256.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Views: broadcasts, reshapes and transposes, which move no data in any layout, and what they ask of the tiles behind them."""
+"""Views (broadcasts, reshapes and transposes), which move no data in any layout: the layouts of their operands and results."""
 
 from __future__ import annotations
 

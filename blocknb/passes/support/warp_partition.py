@@ -1,12 +1,11 @@
-"""Cuts a function in two, as the pass `warp_specialization` has planned: what copies, and what computes.
+"""Warp partition: splits a function into the producer's and the consumers' part, as `warp_specialization` has planned.
 
-The producer's part is found backwards: from the coordinates of what is copied, and from the bounds and conditions of the loops and
-branches around it, to whatever these are made of. All of that are scalars, and it is made again for the producer; the team keeps its
-own. A loop that is kept carries on, beside its own values, the place in each ring that is used in it: the slot, and the parity of the
-phase in which that slot is.
+The producer's part is found backwards: from the coordinates of the copies, and from the bounds and conditions around them, to what these
+are made of. All of that are scalars, and the producer recomputes them; the consumers keep their own. A loop that is kept also carries
+the state of each circular buffer that it uses: the slot, and the parity of its phase.
 
-The team is done with a slot behind the last product that reads it. Where products outlast their trip, that is a trip later; then the slot
-of the trip before is carried on as well.
+The consumers release a slot after the last product that reads it. Where products outlast their iteration, that is an iteration later;
+then the slot of the iteration before is carried as well.
 """
 
 from __future__ import annotations
@@ -215,7 +214,9 @@ class ConsumerPart(RolePart, Rebuild):
                 self.last.setdefault(group.last.id, []).append(group)
         products = {op.id: op for g in groups for op in g.lasting}
         self.late = {id: [g for g in groups if g.lasting and g.lasting[-1].id == id] for id in products}
-        self.before: dict[int, Value] = {}  # of a ring whose products outlast a trip: the slot of the trip before
+        self.before: dict[
+            int, Value
+        ] = {}  # of a ring whose products outlast an iteration: the slot of the iteration before
         stored = {c.store.id for g in groups for c in g.copies}
         self.fences = fences(roles.func.body, stored, facts)
         self.awaited: set[int] = set()
@@ -308,7 +309,7 @@ class ConsumerPart(RolePart, Rebuild):
             found.name = copy.buffer.name
 
     def product(self, op: Op) -> None:
-        """A product that outlasts its trip. Behind the last of them those of the trip before are done, and so are their slots."""
+        """A product that outlasts its iteration. Behind the last of them those of the iteration before are done, and so are their slots."""
         groups = self.late[op.id]
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
         self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
@@ -317,7 +318,7 @@ class ConsumerPart(RolePart, Rebuild):
             self.places.advance(group.ring or group)
 
     def leave(self, ring: CopyGroup, goes_on: bool = True) -> None:
-        """Arrives for the slot of the trip before, if there was one."""
+        """Arrives for the slot of the iteration before, if there was one."""
         b, before = self.builder, self.before[id(ring)]
         was = b.value("cmp", before, b.const(0, t.int32), pred="ge")
         b.op("arrive", self.roles.empty[id(ring)], before, was)
@@ -346,7 +347,7 @@ class ConsumerPart(RolePart, Rebuild):
         return self.waited(op, late, groups)
 
     def waited(self, op: Op, late: Sequence[CopyGroup], groups: Sequence[CopyGroup]) -> list[Value]:
-        """The results of a loop, those of products that outlast trips behind a wait."""
+        """The results of a loop, those of products that outlast iterations behind a wait."""
         products = {x.id: x for g in groups for x in g.lasting}.values()
         if not products:
             return list(op.results)

@@ -100,7 +100,7 @@ class WarpSpecializationPlan:
                 for copy in group.copies:
                     notes(
                         copy.load,
-                        "not copied by a warp of its own: shared memory has no room for two of its tiles",
+                        "not copied by the producer warp: shared memory has no room for two of its tiles",
                         "missed",
                     )
             return None
@@ -112,7 +112,7 @@ class WarpSpecializationPlan:
             slots = (group.ring or group).slots
             for copy in group.copies:
                 size = copy.buffer.type.bytes
-                text = f"copied by TMA, by a warp of its own: {slots} slot{'s' if slots > 1 else ''} of {size} bytes"
+                text = f"copied by TMA, by the producer warp: {slots} slot{'s' if slots > 1 else ''} of {size} bytes"
                 if copy.kind.swizzle:
                     text += f", {copy.kind.swizzle}-byte swizzle"
                 if group.ring is not None:
@@ -122,12 +122,12 @@ class WarpSpecializationPlan:
                         else ""
                     )
                 if copy.store.attrs.get("tf32"):
-                    text += "; cut off to tf32 by wgmma, not rounded"
+                    text += "; truncated to tf32 by wgmma, not rounded"
                 if group.named and slots < group.wanted:
-                    text += f" (not {group.wanted}: for want of shared memory)"
+                    text += f" (not {group.wanted}: for lack of shared memory)"
                 notes(copy.load, text)
             for op in group.lasting:
-                notes(op, "dot: still under way when the next trip begins; waited for behind the loop")
+                notes(op, "dot: still in flight when the next iteration starts; waited for after the loop")
         if self.registers:
             team, producer = self.registers
             notes(None, f"registers shared out: {team} for a thread of the team, {producer} for one that copies")

@@ -1,8 +1,8 @@
-"""Checked mode on a GPU, and assertions.
+"""Bounds checks on a GPU, and assertions (bounds checking as in memory sanitizers).
 
-Of every access `inside` tests where it lies in the array that its pointer comes from; what lies outside is left out by the mask, and
-`outside` reports it. Both are ordinary ops, so that layouts, replicas and the interpreter need not know. Nothing can be proved
-beforehand, since no kernel is compiled for the extent of its arrays. The CPU checks in its code generator, row by row.
+The op `inside` tests whether each element of an access lies in the array that its pointer comes from. The mask leaves out other
+elements, and the op `outside` reports them. Both are ordinary ops, so layouts and the interpreter need no special case. No check is
+proved superfluous, because no kernel is compiled for the extent of its arrays. The CPU's code generator checks rows by itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How many warps a program has, where neither the launch nor the decorator says.
+"""The choice of the number of warps where nobody names one (a heuristic, as in Triton's autotuner configurations).
 
-Few warps have a row to themselves or nearly so: a reduction among them costs little, and each thread has several loads in flight. Many
-are needed where a tile would not fit into the registers of few. The numbers below were read off an H200's times of softmax and norms
-over all `num_warps` (rows of 256 to 32768 elements, fp32 and fp16); what was not measured has the four warps that it has in Triton.
+A few warps suffice for a row: a reduction among them is cheap, and each thread has several loads in flight. A tile that does not fit
+into the registers of a few warps needs more. The limits below come from measurements on an H200: softmax and norms over all `num_warps`,
+with rows of 256 to 32768 elements in fp32 and fp16. Other kernels get four warps, as in Triton.
 
-Of products the accumulators decide: they stay in registers from the first trip of a loop to the last, 128 x 128 of them in those of four
-warps and 128 x 256 in those of eight. Where one product's result is multiplied again (attention) both are there at once, and what lies
-between them keeps a warp busy: four warps, which multiply together on Hopper, for each 64 rows.
+For products the accumulators decide, which stay in registers for the whole loop. Four warps hold 128 x 128 of them, eight hold 128 x
+256. In attention, one product's result is multiplied again, so both accumulators are live at the same time. Such a kernel gets four
+warps, which multiply together on Hopper, for each 64 rows.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def choose_num_warps(func: Func, target: Target, notes: Notes) -> Func:
         }
     """
     count, why = choice(func)
-    notes(None, f"num_warps: {count}, {why}; nobody named it")
+    notes(None, f"num_warps: {count}, {why}; the compiler chose it")
     return func.replace(attrs=MappingProxyType({"num_warps": count, **func.attrs}))
 
 

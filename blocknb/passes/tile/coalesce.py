@@ -1,9 +1,9 @@
-"""Coalescing: which thread reads which element.
+"""Memory coalescing: which thread reads which element.
 
-A warp's access is served in 32-byte sectors, so neighbouring lanes should touch neighbouring addresses, and a lane moves up to
-16 bytes at once. Both follow from the affine facts of the pointer tile: along the axis where pointers are contiguous, give each
-thread as many consecutive elements as contiguity, alignment, the mask and the number of threads allow, then walk the lanes along
-that axis. The pass only proposes: it leaves `layout` and `vec` on the op, and `layout_assignment` decides.
+Memory serves a warp in 32-byte sectors, and a thread moves up to 16 bytes at once. So neighbouring lanes should access neighbouring
+addresses. The pass reads contiguity, alignment and the constancy of the mask from the affine analysis. It gives each thread as many
+consecutive elements as these allow, and then walks the lanes along the same axis. It only proposes: it leaves `layout` and `vec` on the
+op, and `layout_assignment` decides. Source: CUDA C++ Programming Guide, "Coalesced Access to Global Memory"; Triton's pass Coalesce.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def coalesce(func: Func, target: Target, notes: Notes) -> Func:
         rebuild.builder.append(new := revised(op, attrs={**op.attrs, "layout": layout, "vec": vec}))
         element = op.args[0].type.dtype.element
         used = min(vec, layout.contiguous_registers(order[0]))
-        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) a thread along axis {order[0]}"
+        text = f"{op.name}: {used} x {element.name} ({used * element.bytes} bytes) per thread along axis {order[0]}"
         notes(
             new, text + (f"; not wider: {why}" if why else ""), "missed" if why and used * element.bytes < 4 else "info"
         )

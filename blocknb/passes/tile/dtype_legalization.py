@@ -1,10 +1,9 @@
-"""Writes out what a target cannot do with floats of eight bits, and what tensor cores do in another way than it is asked for.
+"""Type legalization: arithmetic in data types that the target lacks becomes arithmetic in types that it has.
 
-No CPU and no GPU before sm_89 converts them, none computes in them, and two of the formats no machine of ours knows. A conversion is
-a handful of integer operations and one addition in fp32. To fp32: the bits move to their place and the exponent's bias changes; a
-number without a leading one is given one, which is subtracted again. From fp32: half a step is added to the bits (less one bit, unless
-the last bit that stays is odd: ties to even), and below the least normal number the addition of a power of two, in whose last place the
-format's smallest step stands, does the rounding.
+GPUs before sm_89 and all CPUs convert no 8-bit floats, no target computes in them, and two of the formats exist on no target here. A
+conversion becomes a few integer operations and one addition in fp32. To fp32, the bits move to their place and the exponent's bias
+changes. A subnormal number gets a leading one, which is subtracted again. From fp32, half a unit in the last place is added to the bits,
+with ties to even. Below the least normal number, adding a power of two does the rounding: its last place is the format's smallest step.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def is_short_sum(op: Op) -> bool:
 
 def longer_sum(op: Op, b: Builder, target: Target, notes: Notes, native: bool) -> Value:
     """A product added up in fp32; rounded to fp16, unless it is to what a loop carries in fp32 (`longer_sums`)."""
-    notes(op, "dot: added up in fp32, as tensor cores do here, and rounded to fp16 behind it")
+    notes(op, "dot: added up in fp32, as tensor cores do here, then rounded to fp16")
     carried = op.args[2].type.dtype == t.float32
     wide = op.args[2] if carried else b.value("cast", op.args[2], dtype=t.float32)
     if op.args[0].type.dtype in t.FLOAT8:

@@ -1,13 +1,12 @@
-"""Layout assignment: from tiles to tiles spread over threads.
+"""Layout assignment: every tile gets a layout, and conversions stand where two layouts meet.
 
-Three kinds of values. *Anchored* ones (loads, dots, reductions, what loops carry, and arithmetic on them) get one layout each:
-union-find puts together what elementwise ops and loops tie, and the heaviest proposal in a group wins: dots first, then loads
-and stores by bytes times trips, then what a reduction leaves. *Cheap* ones (constants, index and mask arithmetic) have no
-layout of their own: they are computed again in every layout that asks. *Views* (broadcast, reshape, transpose of an anchored
-value) move no data in any layout, so they too are made on demand and pass the demand on to their operand.
+There are three kinds of values. *Anchored* values (loads, dots, reductions, loop-carried values, and arithmetic on them) get one layout
+each; `support/layout_choice` chooses it. *Cheap* values (constants, index and mask arithmetic) are recomputed in every layout that asks
+for them. *Views* (broadcast, reshape and transpose of an anchored value) move no data in any layout, so they are made on demand.
 
-The trick is the order: demands are collected in one walk backwards, where users come before definitions, and code is emitted in
-one walk forwards, each cheap op once for each layout asked for, at its old place, so that nothing invariant enters a loop.
+One walk backwards collects the demands, because there users come before definitions. One walk forwards emits the code, each cheap op
+once per demanded layout and at its old place, so nothing invariant enters a loop. Triton does the same in its pass
+RemoveLayoutConversions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The memory order of atomics, settled before any pass may move an access.
 
-Two facts decide it. A `while` that reads an atomic or a volatile load waits for another program, so what follows must not be
-served from before the wait: neither by a compiler that moved a load, nor by a first-level cache that kept an old line. And an atomic
-whose result is unused can acquire nothing unless the program observes other programs later. After this pass `sem` says what the
-hardware must do, and later passes and both code generators follow it. (PTX ISA, "Memory Consistency Model", acquire patterns.)
+A `while` that reads an atomic or a volatile load waits for another program. Later accesses must not return data from before the wait, so
+that read must acquire. An atomic whose result is unused acquires nothing, unless the program observes other programs later. After this
+pass, `sem` says what the hardware must do, and later passes and both code generators follow it. Source: PTX ISA, "Memory Consistency
+Model", acquire patterns.
 """
 
 from __future__ import annotations

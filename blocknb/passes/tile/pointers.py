@@ -1,12 +1,10 @@
-"""Addresses: a scalar base and offsets that do not change.
+"""Pointer canonicalization: a scalar base plus a tile of small offsets.
 
-Programs carry tiles of pointers through loops (`a_ptrs += BLOCK_K * stride`), 64-bit additions for every element in every trip. This
-pass takes every tile of integers or pointers that leads to an address apart into a scalar and a rest, `x = splat(u) + v`: sums
-add both parts, a product with something uniform multiplies both, shape ops move the rest. A carried tile whose increment has no
-rest then has a rest that never changes, so only its scalar is carried; and every address becomes one 64-bit scalar pointer plus a
-tile of small offsets. The parts are emitted next to the op they belong to; those that nobody asks for are swept up at the end.
-
-The sum of the offsets within a tile is taken to fit the source's own integer type, as all index arithmetic is.
+Kernels carry tiles of pointers through loops (`a_ptrs += BLOCK_K * stride`), which costs a 64-bit addition per element and iteration.
+This pass splits every tile that leads to an address into a scalar and a rest, `x = splat(u) + v`. Sums add both parts, a product with a
+uniform value multiplies both, and shape ops move the rest. If the increment of a carried tile has no rest, the loop carries the scalar
+only. The parts stand next to the op that they belong to, and unused ones are removed at the end. The sum of the offsets within a tile is
+assumed to fit its integer type. Triton's pass CanonicalizePointers does the same.
 """
 
 from __future__ import annotations

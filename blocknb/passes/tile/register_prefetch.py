@@ -1,13 +1,12 @@
-"""Software prefetch: a trip of a loop issues the loads of a later one before it computes.
+"""Software prefetching into registers: an iteration issues the loads of a later one before it computes.
 
-A loop over rows loads, waits for memory, computes, and only then loads again; while it computes, its part of the memory system has
-nothing to do. So the loop is rotated: what the first trip loads is loaded before the loop, each trip first issues the loads of the
-trip after it, and carries what arrives. Nothing is loaded that the program would not have loaded: the mask of an early load also asks
-whether there is such a trip.
+A loop over rows loads, waits for memory and computes, and the memory system idles meanwhile. So the loop is rotated. The loads of the
+first iterations run before the loop. Each iteration issues the loads of a later one and carries the results. The mask of an early load
+also asks whether that iteration exists, so nothing is loaded that the program would not have loaded.
 
-Which loads may be issued early, and how their addresses are found, is told in `pipelining_support`. In loops with one product that is
-done for lines, such as scales: tiles are left for the passes `warp_specialization` and `software_pipelining`, which have them copied to
-shared memory.
+`pipelining_support` decides which loads may be issued early and finds their addresses. In loops with one product only lines, such as
+scales, are loaded this way; `warp_specialization` and `software_pipelining` copy the tiles to shared memory. Source: Mowry, Lam and
+Gupta, "Design and Evaluation of a Compiler Algorithm for Prefetching" (ASPLOS 1992).
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
 
 @dataclass(frozen=True)
 class PrefetchPlan:
-    """A loop, those of its loads that are issued early, and by how many trips."""
+    """A loop, those of its loads that are issued early, and by how many iterations."""
 
     loop: Op
     loads: tuple[Op, ...]
@@ -114,7 +113,7 @@ class PrefetchPlanner(PipeliningObstacles):
                 most = max(most, self.loop(op))
             elif op.name in ("if", "while"):
                 waits = (
-                    "how often a `while` runs is not known before" if op.name == "while" else "a trip may not make it"
+                    "how often a `while` runs is not known before" if op.name == "while" else "an iteration may skip it"
                 )
                 for nested in op.blocks:
                     self.refuse((x for x in nested.ops if x.name == "load" and inside), waits)
@@ -187,11 +186,11 @@ class PrefetchPlanner(PipeliningObstacles):
         return taken
 
     def explain(self, load: Op, loop: Op, ahead: int, wanted: int, needs: int) -> None:
-        text = f"loaded {counted(ahead, 'trip')} ahead: {counted(needs, 'register')} a thread"
+        text = f"loaded {counted(ahead, 'iteration')} ahead: {counted(needs, 'register')} a thread"
         if ahead < wanted:
-            text += f" (not {wanted}, for want of registers)"
+            text += f" (not {wanted}, for lack of registers)"
         if passed := sorted({root.name for root, _ in self.writers(loop) if root is not None}):
-            text += f"; before stores to {', '.join(passed)}, taken to be other arrays"
+            text += f"; before stores to {', '.join(passed)}, assumed to be other arrays"
         self.notes(load, text)
 
     def registers(self, load: Op) -> int:
@@ -214,7 +213,7 @@ class PrefetchRotation(Rebuild):
         self.plans, self.facts = plans, affine.analyze(func)
 
     def rotate(self, op: Op) -> object:
-        """The loop with its early loads: those of the first trips before it, and in it those of the trip that is `ahead`."""
+        """The loop with its early loads: those of the first iterations before it, and in it those of the iteration that is `ahead`."""
         plan = self.plans.get(op.id)
         if plan is None:
             return NotImplemented
@@ -233,7 +232,7 @@ class PrefetchRotation(Rebuild):
             self.builder.append(end.replace(args=following))
         carried = tuple(Value(x.type) for x in arrived)
         loop = op.replace(args=(*op.args, *first), results=(*op.results, *carried), blocks=(opened.done,))
-        # To hand on what has yet to arrive is to wait for it. With as many trips in one each has registers of its own to load into.
+        # To hand on what has yet to arrive is to wait for it. With as many iterations in one each has registers of its own to load into.
         if plan.ahead > 1:
             loop = grouped(loop, plan.ahead, direction(self.builder, self.facts, plan.loop, op.args[2]), self.builder)
         self.builder.append(loop)
@@ -248,8 +247,8 @@ class PrefetchRotation(Rebuild):
         itself: bool = False,
         last: bool = False,
     ) -> Value:
-        """What the load brings so many trips later, if there is such a trip (which `exists` says is known). `itself`: this is the op
-        that stands for the load, not a copy; `last` of those of its trip."""
+        """What the load brings so many iterations later, if there is such an iteration (which `exists` says is known). `itself`: this is
+        the op that stands for the load, not a copy; `last` of those of its trip."""
         with self.builder.at(load):
             args = tuple(trips.operands(load, trip, exists))
             if itself:

@@ -1,9 +1,8 @@
-"""Scans of long rows: each warp scans a part, and what stands before its part comes in front.
+"""Scans of long rows, one part per warp (a two-level parallel prefix sum).
 
-A scan wants each line along its axis within one warp (see `layout_assignment`). Where a tile has fewer lines than the program has warps,
-warps would repeat each other's work and hold far too many registers. So the axis is cut into parts, which are lines as well, and the
-scan is written out in the ops that there are: a reshape, the scan of the parts, their last elements (a reduction that keeps what is
-marked), the scan of those few, shifted by one part (a gather), and the combine once more, as ops on whole tiles.
+A scan wants each line within one warp. Where a tile has fewer lines than the program has warps, warps would repeat each other's work. So
+the axis is split into parts, which count as lines. The scan becomes ordinary ops: the scan of the parts, their last elements, the scan
+of those, shifted by one part, and the combine function once more. Source: Blelloch, "Prefix Sums and Their Applications" (1990).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Chooses the tensor-core instruction of every dot that a pass before (`select_wgmma`) has left without one.
+"""Instruction selection for matrix products: mma.sync for every dot that `select_wgmma` has left without an instruction.
 
-The instructions are rows of `layouts.tables.MMA_TABLE`; a row fits when the target has it, the element types match and the tile is no
-smaller than the instruction. The choice is left on the op: `instr` by name, `layout` the accumulator's, `warps` how many split M and N.
-Everything else about a dot (where operands live, how they get there) follows from these.
+The instructions are rows of `layouts.tables.MMA_TABLE`. A row fits if the target has it, the element types match, and the tile is no
+smaller than the instruction. The op keeps the choice: `instr` names the instruction, `layout` is that of the accumulator, and `warps`
+says how many warps split M and N. Source: PTX ISA, "Warp-level matrix instructions".
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Chooses wgmma, Hopper's matrix instruction, for the dots that it can do.
+"""Instruction selection for matrix products: wgmma, Hopper's asynchronous warpgroup instruction.
 
-Four warps multiply together, and one operand or both come straight from shared memory (`layouts.wgmma` has the instructions). The choice
-is left on the op as `select_mma` leaves it, which does the same for the dots that are left; and `registers`, where operand A does not
-come from shared memory but is made of another product, or lies in it as the instruction cannot read it; then its rows are `crossed`.
+Four warps multiply together, and one or both operands come from shared memory (`layouts.wgmma` has the instructions). The op keeps the
+choice as in `select_mma`. In addition, `registers` says that operand A comes from registers, because it is made of another product or
+lies along the wrong axis; in the second case its rows are `crossed`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
+Instructions".
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ class WgmmaSelection:
 
 
 def made_of_dots(func: Func) -> set[Value]:
-    """Results of dots, and what elementwise ops, arms of an `if` and trips of a loop make of them (attention's P, masked at times)."""
+    """Results of dots, and what elementwise ops, arms of an `if` and iterations of a loop make of them (attention's P, masked at times)."""
     found: set[Value] = set()
     while True:
         count = len(found)

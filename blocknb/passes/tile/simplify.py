@@ -1,11 +1,10 @@
-"""Simplification: constants, identities, repeated and loop-invariant ops, decided branches, dead code; in the field's words
-canonicalisation, CSE, LICM and DCE.
+"""Canonicalization, common subexpression elimination, loop-invariant code motion and dead code elimination.
 
-One walk in program order does all but the last, which then walks backwards (`dead`). The trick is a stack of scopes: a scope is
-the list of ops of a block under construction together with a table of the ops in it. An op whose operands come from further out
-than its loop goes to the end of the enclosing scope, which is just before the loop; an op that some enclosing table already holds
-goes nowhere. What the affine analysis of the Func knows about comparisons decides masks. The walk is repeated while it changes
-something that ops before it may profit from, a few times at most.
+One walk in program order does the first three, and a walk backwards (`support/dce`) the last. The walk keeps a stack of scopes. A scope
+holds the ops of a block under construction and a table of what they compute. An op whose operands come from outside of its loop goes to
+the end of the enclosing scope, which is just before the loop. An op that a table holds already is dropped. The affine analysis decides
+masks. The walk is repeated, a few times at most, while it changes something that earlier ops may profit from. Source: Aho et al.,
+"Compilers", chapters 8 and 9.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ SUMMARIES = {
     "known": "replaced by a value that was there already",
     "before": "computed before they are repeated",
     "merged": "merged with an equal op",
-    "dead": "removed, because nobody needs them",
+    "dead": "removed as unused",
 }
 
 

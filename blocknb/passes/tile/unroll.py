@@ -1,8 +1,9 @@
-"""Unrolling: loops whose number of trips is known become straight code.
+"""Loop unrolling.
 
-`static_range` asks for it, `loop_unroll_factor` for a part of it, and very short loops get it unasked, because their carried
-values then need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the loop as it was,
-for the trips that are left over. Copies keep the place of their original, and say in `was` which op they are a copy of.
+`static_range` asks for it, and `loop_unroll_factor` for a part of it. Very short loops are unrolled without being asked, because then
+their carried values need no registers of their own and their bodies simplify. A partly unrolled loop is followed by the original loop
+for the remaining iterations. Copies keep the source place of their original, and name it in `was`. Source: Aho et al., "Compilers",
+section 10.5.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from blocknb.target import Target
 from blocknb.trace import Notes
 
 FEW_TRIPS, FEW_OPS = 4, 32
-#: Of all trips together: tiles of more compete for registers, and no copy runs ahead of straight code.
+#: Of all iterations together: tiles of more compete for registers, and no copy runs ahead of straight code.
 FEW_PRODUCTS = 4
 NESTED = 4
 MANY_OPS = 1 << 14  # code that nobody wants to compile or to read
@@ -83,9 +84,9 @@ def once(func: Func, notes: Notes) -> Func:
         if not asked and trips > 1 and not is_short(op, trips):
             return partly(op, factor, constants.get(op.args[2]), rebuild, notes)
         if trips * size > MANY_OPS:
-            notes(op, f"not unrolled: {trips} trips of {size} ops are too much code", kind="missed")
+            notes(op, f"not unrolled: {trips} iterations of {size} ops are too much code", kind="missed")
             return NotImplemented
-        notes(op, f"unrolled: {trips} trip{'s' if trips != 1 else ''} of {size - 1} ops")
+        notes(op, f"unrolled: {trips} iteration{'s' if trips != 1 else ''} of {size - 1} ops")
         body = rebuild.block(op.blocks[0])
         kind, carried = op.args[0].type, op.args[3:]
         for i in known:
@@ -111,21 +112,21 @@ def copied(body: Block, builder: Builder, args: Sequence[Value]) -> tuple[Value,
 
 
 def partly(op: Op, factor: int, step: int | None, rebuild: Rebuild, notes: Notes) -> Any:
-    """`factor` trips in one while there are as many, then the loop as it was."""
+    """`factor` iterations in one while there are as many, then the loop as it was."""
     if factor <= 1:
         return NotImplemented
     if not step:
         notes(op, "not unrolled: the step of the loop is not a constant", kind="missed")
         return NotImplemented
     attrs = {name: value for name, value in op.attrs.items() if name != "unroll_factor"}
-    notes(op, f"{factor} trips in one; what is left over runs in a loop after it")
+    notes(op, f"{factor} iterations in one; the remaining iterations run in a loop after it")
     loop = op.replace(attrs=attrs, blocks=(rebuild.block(op.blocks[0]),))
     sign = rebuild.builder.const(1 if step > 0 else -1, op.args[2].type)
     return rebuild.builder.append(grouped(loop, factor, sign, rebuild.builder)).results
 
 
 def grouped(loop: Op, factor: int, sign: Value, emit: Builder) -> Op:
-    """Emits a loop over groups of `factor` trips; returns the loop for those left over. `sign` is that of the step: 1 or -1."""
+    """Emits a loop over groups of `factor` iterations; returns the loop for those left over. `sign` is that of the step: 1 or -1."""
     (lower, upper, step), body = loop.args[:3], loop.blocks[0]
 
     def number(n: int) -> Value:
