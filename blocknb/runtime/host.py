@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Grid = tuple[int, int, int]
 Start = Callable[[Grid, Sequence[Any], Sequence[Any]], None]
 
-#: The status block of a launch, in words of 8 bytes (see codegen.cpu), in front of the grid and the arguments.
+#: The status block of a launch, in words of 8 bytes (see `codegen.cpu.status`), in front of the grid and the arguments.
 STOP, SITE, OFFSET, PROGRAM, READONLY, REPORT, NEXT, WORDS = 0, 1, 2, 3, 5, 6, 8, 16
 ALONE_NS = 60_000  # launches shorter than this run on the calling thread
 SHARE_NS = 20_000  # a thread takes ranges of about this length at least

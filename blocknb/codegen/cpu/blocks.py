@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from blocknb.codegen.cpu import row_prefetch
 from blocknb.codegen.cpu.addresses import AddressAnalysis
@@ -37,7 +37,7 @@ class BlockEmitter:
         self.program, self.code, self.options, self.scalars = program, code, options, scalars
         self.tiles, self.addresses, self.nests, self.outliner = tiles, addresses, nests, outliner
         self.placement = OutputPlacement(tiles, options.machine)
-        self.lowerings = lowering_table()
+        self.lowerings: dict[str, Callable[[Op], None]] = {}
         self.assumptions: dict[tuple[Value, Value], bool] = {}
 
     def register(self, *lowerings: object) -> None:
@@ -76,7 +76,7 @@ class BlockEmitter:
         return scope
 
     def _read_later(self, scope: BlockScope, first: int) -> Iterator[Value]:
-        """Scalars made by the nodes from `first` to the one at hand that nodes after it read, or the block's end."""
+        """Scalars made by the nodes from `first` to the current one that later nodes read, or the block's end."""
         for node in scope.nodes[first : scope.now + 1]:
             for op in node.ops:
                 for result in op.results:

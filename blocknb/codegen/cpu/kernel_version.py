@@ -72,8 +72,18 @@ def emit_version(
     checks = BoundsChecks(code, program.guards, scalars, first_site)
     outliner = Outliner(name, code, scalars.types)
     nontemporal = NontemporalStores(program, code, not options.alias and options.uses("nontemporal_stores"))
-    blocks = _blocks(
-        program, options, code, scalars, TileBuffers(program, code, scratch), checks, nontemporal, outliner, notes
+    tiles = TileBuffers(program, code, scratch)
+    addresses = AddressAnalysis(program, options.machine, scalars.known, options.uses("loop_versioning"))
+    nests = LoopNestEmitter(program, code, options, scalars, tiles, checks, addresses, nontemporal, notes)
+    copies = TileCopies(tiles, nests, scalars)
+    blocks = BlockEmitter(program, code, options, scalars, tiles, addresses, nests, outliner)
+    blocks.register(
+        copies,
+        ScalarLowerings(code, scalars, checks),
+        ControlFlow(program, code, scalars, tiles, copies, blocks),
+        DataMovement(code, tiles, copies),
+        Dots(program, code, tiles, copies, notes),
+        Reports(code, scalars, tiles, copies, checks),
     )
     w = code.w
     with code.at(None):
@@ -94,33 +104,6 @@ def emit_version(
         w.end("ret void")
     texts = [*outliner.texts, _function(name, w, debug)]
     return KernelVersion(name, texts, scratch, checks.sites, first_site, blocks.assumptions, notes)
-
-
-def _blocks(
-    program: Dataflow,
-    options: CpuOptions,
-    code: KernelBuilder,
-    scalars: ScalarNames,
-    tiles: TileBuffers,
-    checks: BoundsChecks,
-    nontemporal: NontemporalStores,
-    outliner: Outliner,
-    notes: Notes,
-) -> BlockEmitter:
-    """Connects the objects that emit blocks, loop nests and single ops."""
-    addresses = AddressAnalysis(program, options.machine, scalars.known, options.uses("loop_versioning"))
-    nests = LoopNestEmitter(program, code, options, scalars, tiles, checks, addresses, nontemporal, notes)
-    copies = TileCopies(tiles, nests, scalars)
-    blocks = BlockEmitter(program, code, options, scalars, tiles, addresses, nests, outliner)
-    blocks.register(
-        copies,
-        ScalarLowerings(code, scalars, checks),
-        ControlFlow(program, code, scalars, tiles, copies, blocks),
-        DataMovement(code, tiles, copies),
-        Dots(program, code, tiles, copies, notes),
-        Reports(code, scalars, tiles, copies, checks),
-    )
-    return blocks
 
 
 def _function(name: str, w: Writer, debug: DebugInfo | None) -> str:

@@ -129,7 +129,7 @@ class MaskBounds:
     # -- what ------------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Works out where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the rest at once."""
+        """Computes where the row ends: after whole vectors, or at the end of the tile if a reduction cannot take the tail at once."""
         c, nest = self.code, self.nest
         size = str(nest.size)
         end, *others = dict.fromkeys(self.counts)
@@ -138,10 +138,10 @@ class MaskBounds:
         end = c.intrinsic("smax", "i64", 1, c.intrinsic("smin", "i64", 1, end, size), "0")
         end = c.i64("add", end, str(nest.width - 1))
         end = c.i64("and", end, str(-nest.width))
-        self.end = guarded(c.w, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._work_out(end))
+        self.end = guarded(c.w, c.w.value(f"icmp slt i64 {end}, {size}"), "i64", size, lambda: self._compute_tails(end))
 
-    def _work_out(self, end: str) -> str:
-        """The end of the row, and what is beyond; not done for rows as long as their tile, which would wait for it."""
+    def _compute_tails(self, end: str) -> str:
+        """The end of the row. Also computes the values beyond it, unless the row is as long as its tile and would wait for them."""
         c, nest = self.code, self.nest
         wanted = [op.args[0] for op in self.reductions] + [v for v, _ in nest.outputs]
         values = {v: self._of(v, identity(v.type.shape)) for v in dict.fromkeys(wanted)}
@@ -184,15 +184,18 @@ class MaskBounds:
             )
         return elementwise(self.code, op, [self._of(a, i) for a, i in self._operands(op, index)], 1)
 
-    def leave(self, scalars: ScalarNames, redzones: bool) -> None:
-        """After the loops: tells the reductions what they have not seen, and the readers of results what is not written."""
+    def leave(self, scalars: ScalarNames, poisoned: bool) -> None:
+        """After the loops: hands the tails to the reductions, and notes which tails of results are not written.
+
+        `poisoned` writes the poison of redzones to them.
+        """
         c, nest, tiles = self.code, self.nest, self.tiles
         skipped = c.w.value(f"icmp slt i64 {self.end}, {nest.size}")
         for op, reduction in self.reductions.items():
             reduction.tail = (skipped, self.value(op.args[0]))
         for value, buffer in nest.outputs:
             tail = TileTail(self.end, self.value(value), nest.width)
-            if redzones:
+            if poisoned:
                 fill(c, tiles, buffer, tail, str(nest.size), poison=True)
             copied = (
                 tiles.buffers.get(value) is not buffer

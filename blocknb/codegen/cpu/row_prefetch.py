@@ -32,7 +32,7 @@ COST = 3  # of a nest that has time for it
 
 def plan(program: Dataflow, addresses: AddressAnalysis, nodes: Sequence[FusionNode]) -> dict[FusionNode, list[Op]]:
     """Which nests of a block prefetch, and for which loads."""
-    best: dict[tuple[int, ...] | None, FusionNode] = {}  # of the nodes behind, by shape: the nest that has most time
+    best: dict[tuple[int, ...] | None, FusionNode] = {}  # of the later nodes, by shape: the nest that has most time
     hosts: list[tuple[Op, FusionNode]] = []
     for node in reversed(nodes):
         if node.is_group and node.shape in best:

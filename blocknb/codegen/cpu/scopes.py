@@ -11,7 +11,7 @@ from blocknb.ir.core import Block, Op, Value, walk
 
 
 class BlockScope:
-    """A block that is being emitted. `now` is the index of the node at hand. `prefetches` has the loads that a node prefetches for."""
+    """A block that is being emitted. `now` is the index of the current node. `prefetches` has the loads that a node prefetches for."""
 
     def __init__(self, block: Block, graph: FusionGraph, targets: Targets | None = None):
         self.graph, self.targets = graph, targets or {}
@@ -39,7 +39,7 @@ class BlockScope:
                     self.again[leaf] = max(self.again.get(leaf, -1), rank[node])
 
     @property
-    def at_hand(self) -> Op | None:
+    def current_op(self) -> Op | None:
         """The op that is being emitted; the last one when the block ends, None if it has none."""
         nodes = self.nodes[: self.now + 1]
         return nodes[-1].ops[-1] if nodes else None

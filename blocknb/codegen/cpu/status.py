@@ -37,7 +37,7 @@ done:
 
 
 def load_word(w: Writer, base: str, index: int) -> str:
-    """Loads the i64 number `index` behind a pointer."""
+    """Loads the i64 number `index` from a pointer on."""
     place = w.value(f"getelementptr inbounds i64, ptr {base}, i64 {index}")
     return w.value(f"load i64, ptr {place}")
 

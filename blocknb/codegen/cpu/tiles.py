@@ -47,7 +47,7 @@ def to_buffer(c: KernelBuilder, value: str, buffer: ScratchBuffer, dtype: Any, w
 
 
 class TileBuffers:
-    """The buffers of the tiles. `scopes` are the blocks around the op at hand, the innermost last.
+    """The buffers of the tiles. `scopes` are the blocks around the current op, the innermost last.
 
     `tails` has the tiles whose buffer is not written beyond the end of their row.
     """
@@ -76,7 +76,7 @@ class TileBuffers:
     ) -> ScratchBuffer:
         """A buffer whose fastest axis is `axis` (default: row-major). `value` is the first value in it, if it is known."""
         size = SIZES[scratch_type(dtype)] * math.prod(shape)
-        maker = self.program.definition[value] if value else self.scope.at_hand
+        maker = self.program.definition[value] if value else self.scope.current_op
         return ScratchBuffer(self.scratch.allocate(size, maker), size, dtype, shape, strides_along(shape, axis), panel)
 
     def hold(self, holder: Hashable, buffer: ScratchBuffer) -> None:
@@ -92,7 +92,7 @@ class TileBuffers:
             self.scratch.free(buffer.offset)
 
     def temporary(self, shape: tuple[int, ...], dtype: Any, panel: tuple[int, int, int] | None = None) -> ScratchBuffer:
-        """A buffer that is free again after the node at hand."""
+        """A buffer that is free again after the current node."""
         buffer = self.allocate(shape, dtype, None, panel)
         self._temporaries.append(buffer)
         return buffer
@@ -103,13 +103,13 @@ class TileBuffers:
             self._temporaries.remove(buffer)
 
     def free_temporaries(self) -> None:
-        """Frees the buffers of the node at hand."""
+        """Frees the buffers of the current node."""
         for buffer in self._temporaries:
             self.scratch.free(buffer.offset)
         self._temporaries = []
 
     def release(self) -> None:
-        """Frees the buffers of tiles that nothing after the node at hand reads."""
+        """Frees the buffers of tiles that nothing after the current node reads."""
         scope = self.scope
         for value in [v for v in self.buffers if v in scope.local]:
             if scope.last_use(self.program, value) <= scope.now:

@@ -164,8 +164,8 @@ def rounded_to_odd(code: InstructionBuilder, x: str, source: DType, low: int, wi
     large = code.w.value(f"icmp ugt {ty} {size}, {number(1 << source.bits - low)}")
     rest = code.binary("and", x, number((1 << low) - 1), element, width)
     some = code.w.value(f"icmp ne {ty} {rest}, {number(0)}")
-    told = code.w.value(f"select {vector_type('i1', width)} {some}, {ty} {number(1 << low)}, {ty} {number(0)}")
-    odd = code.binary("or", code.binary("and", x, number(-(1 << low)), element, width), told, element, width)
+    sticky = code.w.value(f"select {vector_type('i1', width)} {some}, {ty} {number(1 << low)}, {ty} {number(0)}")
+    odd = code.binary("or", code.binary("and", x, number(-(1 << low)), element, width), sticky, element, width)
     return code.select(large, odd, x, element, width)
 
 
