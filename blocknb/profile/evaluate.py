@@ -321,8 +321,12 @@ def lazily(op: Op, args: list[Spread]) -> Spread | None:
         return None
     if op.name == "and" and type.kind == "bool":
         return factored_tiles.gathered((*args[0], *args[1]))
-    if type.kind not in ("int", "uint"):
-        return None
+    return _integers_lazily(op, args) if type.kind in ("int", "uint") else None
+
+
+def _integers_lazily(op: Op, args: list[Spread]) -> Spread | None:
+    """The result of integer arithmetic in parts; None where it has to be computed as a whole."""
+    type = op.result.type.dtype
     match op.name:
         case "add":
             return factored_tiles.add(*args)

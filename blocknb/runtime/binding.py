@@ -106,12 +106,10 @@ def arguments(reader: str, kernel: str) -> type[Arguments]:
     return type("Arguments", (Arguments,), {"reader": reader, "kernel": kernel})
 
 
-def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
-    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
-    parameters = source.parameters
-    by_name = {p.name: p for p in parameters}
-    names, title = list(by_name), f"the kernel {source.name}"
-    positions = [p.name for p in parameters if not p.keyword_only]
+def _check_names(source: Source, positions: list[str], positional: int, keywords: tuple[str, ...]) -> None:
+    """Raises LaunchError for too many values, for a value given twice, and for a keyword that no parameter has. `positions` are the
+    parameters that may be given by position."""
+    names, title = [p.name for p in source.parameters], f"the kernel {source.name}"
     if positional > len(positions):
         raise launch_error(
             source, None, f"{title} takes {len(positions)} arguments, and {positional} were given", _signature(source)
@@ -121,13 +119,23 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
         raise launch_error(
             source, twice[0], f"{title} got two values for {quoted(twice)}", "pass it by position or by name, not both"
         )
-    if unknown := [n for n in keywords if n not in by_name and n not in OPTIONS and n not in ACCEPTED]:
+    if unknown := [n for n in keywords if n not in names and n not in OPTIONS and n not in ACCEPTED]:
         raise launch_error(
             source,
             None,
             f"{title} has no parameter {quoted(unknown)}",
             similar(unknown, [*names, *OPTIONS]) or _signature(source),
         )
+
+
+def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
+    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
+    parameters = source.parameters
+    by_name = {p.name: p for p in parameters}
+    title = f"the kernel {source.name}"
+    positions = [p.name for p in parameters if not p.keyword_only]
+    _check_names(source, positions, positional, keywords)
+    given = positions[:positional]
     left_out = [p for p in parameters if p.name not in given and p.name not in keywords]
     if missing := [p.name for p in left_out if p.default is MISSING]:
         raise launch_error(

@@ -275,16 +275,13 @@ class Kernel(KernelInterface):
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
         """A launch from its arguments, some of which may be LEFT_OUT. It is not like those that a Binding `tried`."""
-        if any(value is LEFT_OUT for value in (*args, *kwargs.values())):
-            args = tuple(value for value in args if value is not LEFT_OUT)
-            kwargs = {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
+        args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted = self.interprets(kwargs)
             how = kwargs.pop("interpret", None)
             if wanted:
                 return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
-        if launch_context.enforced:
-            kwargs = {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
+        kwargs = self._with_enforced(kwargs)
         if self.source.parameters is not self._bound:  # somebody has changed the defaults of the function
             self._unbind()
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
@@ -294,27 +291,40 @@ class Kernel(KernelInterface):
                 if (found := attempt(grid, *args, *kwargs.values())) is not None:
                     return found
         kinds, raws = self.describe(binding, values)
-        asked = grid
-        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
-            grid = (grid[0], 1, 1)
-        else:
-            grid = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+        sizes = self._sizes(grid, binding, values)
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
         self._repeat(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
-        if 0 in grid:
-            return plan.compiled
+        if 0 not in sizes:
+            self._start(plan, binding, sizes, raws, values, grid)
+        return plan.compiled
+
+    def _with_enforced(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of a launch with the options of its cell, unless the launch gives them itself."""
+        if not launch_context.enforced:
+            return kwargs
+        return {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
+
+    def _sizes(self, grid: Any, binding: Binding, values: tuple[Any, ...]) -> Grid:
+        """The three sizes of a grid."""
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            return grid[0], 1, 1
+        return normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+
+    def _start(
+        self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+    ) -> None:
+        """Starts a plan, and tells the observers; `asked` is the grid as the launch gave it."""
         try:
             if launch_context.observers and not this_thread.unobserved:
-                self._observed(plan, binding, grid, raws, values, asked)
+                self._observed(plan, binding, sizes, raws, values, asked)
             else:
-                plan.start(grid, raws, values)
+                plan.start(sizes, raws, values)
         except LaunchError as error:  # a limit of the device, which knows no places
             error.loc = error.loc or place(self.source)
             raise
-        return plan.compiled
 
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
 
@@ -450,6 +460,14 @@ class Kernel(KernelInterface):
         for observer in list(launch_context.observers):
             observer(launch)
         return None
+
+
+def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a call gives."""
+    if all(value is not LEFT_OUT for value in (*args, *kwargs.values())):
+        return args, kwargs
+    given = tuple(value for value in args if value is not LEFT_OUT)
+    return given, {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
