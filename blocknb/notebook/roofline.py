@@ -255,9 +255,9 @@ def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
     """The last launch on copies; None where the arrays or the grid are gone."""
     from blocknb.notebook.knobs import why_not
 
-    if why_not(made) or made.again is None or made.again.grid is None:
+    if why_not(made) or made.snapshot is None or made.snapshot.grid is None:
         return None
-    given = made.again.arguments(made.compiled.stored)
+    given = made.snapshot.arguments(made.compiled.stored)
     if given is None:
         return None
     return Replay(record.kernel, made.compiled, made.grid, given, made.arguments, made.device)

@@ -57,7 +57,7 @@ class Binding:
     `positional` of which are given without their names, then `keywords`; `fixed` says which values are constants, `unspecialized`
     which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
     by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
-    launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
+    launch plans by the kinds of the values, `fast_launches` how to see that a launch is like another one with the same plan and the same
     Python types (a FastLaunch; None after one launch, or where it cannot be seen)."""
 
     source: Source
@@ -69,7 +69,7 @@ class Binding:
     moduli: tuple[int, ...]
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    ways: dict[Any, Any] = field(default_factory=dict)
+    fast_launches: dict[Any, Any] = field(default_factory=dict)
     attempts: tuple[Callable[..., Any], ...] = ()
 
     @functools.cached_property

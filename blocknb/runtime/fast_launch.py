@@ -31,7 +31,7 @@ from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.divisor_specialization import divides
 from blocknb.runtime.driver import MAX_GRID, Launcher
 from blocknb.runtime.kinds import HOST, NONE, ONE, Kind, Tuple
-from blocknb.runtime.launch_context import attended
+from blocknb.runtime.launch_context import slow_path_threads
 from blocknb.runtime.launchable import Launchable
 from blocknb.runtime.plan import LaunchPlan
 
@@ -54,7 +54,7 @@ class FastLaunch:
     attempt: Callable[..., Any]
 
 
-def repeated(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
+def fast_launch(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
     """The FastLaunch of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
     writer = _Writer(kernel, binding, plan, values)
     if not writer.recognised:
@@ -267,7 +267,7 @@ class _Writer:
         look, start = self.look(), self.start()
         return f"""
     def {_}launch({", ".join(parameters)}):
-        if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(attended)} or {_}kernel.interpreted:
+        if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(slow_path_threads)} or {_}kernel.interpreted:
             return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
 {look}
         if {_}same:
