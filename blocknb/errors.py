@@ -151,47 +151,35 @@ class LaunchError(KernelError):
     title = "bad launch"
 
 
-class AccessError(KernelError):
-    """A load or store outside the array that its pointer came from.
+class ElementError(KernelError):
+    """An error of a running kernel at one element of a tile.
 
-    Carries `program` (the program ids, a tuple of three ints) and `index` (the offending element offset from the start of
-    the array).
+    Carries `program` (the program ids, a tuple of three ints) and `index` (which element it is).
     """
+
+    def __init__(
+        self,
+        message: str,
+        loc: Loc | None = None,
+        hint: str | None = None,
+        *,
+        program: tuple[int, int, int] = (0, 0, 0),
+        index: int = 0,
+    ):
+        super().__init__(message, loc, hint)
+        self.program, self.index = program, index
+
+
+class AccessError(ElementError):
+    """A load or store outside the array that its pointer came from. `index` is the offset of the element from the start of the array."""
 
     title = "access outside an array"
 
-    def __init__(
-        self,
-        message: str,
-        loc: Loc | None = None,
-        hint: str | None = None,
-        *,
-        program: tuple[int, int, int] = (0, 0, 0),
-        index: int = 0,
-    ):
-        super().__init__(message, loc, hint)
-        self.program, self.index = program, index
 
-
-class DeviceAssertionFailed(KernelError):
-    """A `device_assert` (or `assert`) of a running kernel does not hold.
-
-    Carries `program` (the program ids, a tuple of three ints) and `index` (the number of the element, in row-major order).
-    """
+class DeviceAssertionFailed(ElementError):
+    """A `device_assert` (or `assert`) of a running kernel does not hold. `index` is the number of the element, in row-major order."""
 
     title = "assertion failed"
-
-    def __init__(
-        self,
-        message: str,
-        loc: Loc | None = None,
-        hint: str | None = None,
-        *,
-        program: tuple[int, int, int] = (0, 0, 0),
-        index: int = 0,
-    ):
-        super().__init__(message, loc, hint)
-        self.program, self.index = program, index
 
 
 class CompilerBug(KernelError):

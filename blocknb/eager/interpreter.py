@@ -187,7 +187,7 @@ class Interpreter:
                 return self._special(function)
         except TypeError:  # unhashable, hence Python's
             return function
-        if is_ours(function) or is_ours(type(function)) or is_ours(type(getattr(function, "__self__", None))):
+        if any(map(is_ours, (function, type(function), type(getattr(function, "__self__", None))))):
             return self._invoking(function)
         if inspect.isfunction(function) and not of_library(function):
             return self._python(function)

@@ -355,14 +355,19 @@ def _assume(emit: Emitter, cond: Value) -> None:
         "lt": {"most": number - 1}, "le": {"most": number}, "gt": {"least": number + 1}, "ge": {"least": number},
         "eq": {"least": number, "most": number},
     }[predicate]  # fmt: skip
+    _promise_bounds(emit, a, bounds)
+
+
+def _promise_bounds(emit: Emitter, a: Value, bounds: dict[str, int]) -> None:
+    """Promises bounds of an integer, and of the integers that it is a wider copy of."""
     while True:
         emit.promise(a, **bounds)
+        rest = emit.maker(a)
         if rest is None or rest.name != "cast" or rest.args[0].type.dtype.kind not in ("int", "uint"):
             return
         if rest.args[0].type.dtype.bits > a.type.dtype.bits or rest.args[0].type.dtype.kind != a.type.dtype.kind:
             return
-        a = rest.args[0]  # a wider copy is the same number
-        rest = emit.maker(a)
+        a = rest.args[0]
 
 
 @emits("static_assert")

@@ -70,21 +70,27 @@ def called(function: Any) -> str:
 # -- map_elementwise ---------------------------------------------------------------------------------------------------------
 
 
-@emits("map_elementwise")
-def map_elementwise(frame: Frame, scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
-    emit, pack = frame.emit, constant_int(frame, pack, "pack")
+def _mapped_shape(frame: Frame, args: Sequence[Any], pack: int) -> tuple[int, ...]:
+    """The shape that the operands of `map_elementwise` have together. Raises Mismatch for what cannot be mapped or packed."""
     if pack < 1 or pack & (pack - 1):
         raise Mismatch(f"`pack` is a power of two, not {pack}", None, "pack")
     tiles = [x for x in args if isinstance(x, Value)]
     if not tiles:
         raise Mismatch("map_elementwise takes one tile at least", "call the function itself on numbers")
-    shape = emit.common_shape(*tiles)
+    shape = frame.emit.common_shape(*tiles)
     if shape and shape[-1] % pack:
         raise Mismatch(f"pack={pack} for a last axis of {shape[-1]}", None, "pack")
     if not shape and pack > 1:
         raise Mismatch("scalars have no neighbours to pack", "leave `pack` out", "pack")
     if not all(isinstance(x, (Value, *NUMBERS)) for x in args):
         raise Mismatch("map_elementwise maps tiles and numbers", None, "args")
+    return shape
+
+
+@emits("map_elementwise")
+def map_elementwise(frame: Frame, scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
+    emit, pack = frame.emit, constant_int(frame, pack, "pack")
+    shape = _mapped_shape(frame, args, pack)
     if not shape:
         return call(frame, scalar_fn, list(args), {})
     parts = [_parts(frame, emit.broadcast(x, shape), pack) if isinstance(x, Value) else [x] * pack for x in args]

@@ -276,14 +276,19 @@ def forget_new_names(frame: Frame, before: dict[str, Any], assigned: Iterable[st
 # -- for ---------------------------------------------------------------------------------------------------------------------
 
 
-def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[str, Any]) -> None:
+def _loop_variable(frame: Frame, node: ast.For, bounds: list[Any]) -> str:
+    """The name of a loop's variable. Raises SyntaxUnsupported for any other target, TypeMismatch for a step of zero."""
     if not isinstance(node.target, ast.Name):
         raise SyntaxUnsupported(
             "the loop variable must be a single name", frame.loc(node.target), "write `for i in range(...)`"
         )
     if frame.emit.constant(bounds[2]) == 0:
         raise TypeMismatch("the step of the range is zero", frame.loc(node.iter))
-    emit, index = frame.emit, node.target.id
+    return node.target.id
+
+
+def run_time_loop(frame: Frame, node: ast.For, bounds: list[Any], hints: dict[str, Any]) -> None:
+    emit, index = frame.emit, _loop_variable(frame, node, bounds)
     lower, upper, step = loop_bounds(frame, bounds, node.iter)
     survives = used_outside(frame, node)
     before = dict(frame.names)

@@ -100,6 +100,11 @@ def leaf_type(a: Any, b: Any, role: Role = Role.PLAIN) -> Tile:
         if value.type.shape or value.type.is_pointer or not literal_fits(value.type.dtype, literal):
             raise Disagreement(f"{describe(a)} and {describe(b)}")
         return value.type
+    return _literal_type(a, b)
+
+
+def _literal_type(a: Any, b: Any) -> Tile:
+    """The type in which two literals can meet. Raises Disagreement."""
     own = t.literal_dtype(a), t.literal_dtype(b)
     if own[0] == own[1]:
         return Tile(own[0])
@@ -127,6 +132,26 @@ def literal_fits(dtype: Any, value: bool | int | float) -> bool:
     return low <= value < high
 
 
+def _types_made_in(ops: Sequence[Op], tree: Any) -> list[Tile | None]:
+    """The types of the leaves of a tree that the ops of an arm make, which are not seen outside of it; None for the others."""
+    made = {value for op in ops for value in op.results}
+    return [x.type if isinstance(x, Value) and x in made else None for x in leaves(tree)]
+
+
+def _types_where_different(a: Any, b: Any) -> list[Tile | None]:
+    """The types in which the leaves of two trees meet, None where they are identical. Raises Disagreement."""
+    return [
+        None if identical(x, y) else leaf_type(x, y, role)
+        for (x, role), y in zip(placed_leaves(a), leaves(b), strict=True)
+    ]
+
+
+def _with_results(tree: Any, types: Sequence[Tile | None], results: Iterator[Value]) -> Any:
+    """A tree whose leaves are results where they have a type."""
+    found = [x if kind is None else next(results) for x, kind in zip(leaves(tree), types, strict=True)]
+    return rebuild(tree, iter(found))
+
+
 def merge_arms(
     emit: Emitter,
     test: Value,
@@ -145,8 +170,7 @@ def merge_arms(
     for a, b in zip(then, other, strict=True):
         if a is NEVER or b is NEVER:
             tree, ops = (b, else_ops) if a is NEVER else (a, then_ops)
-            made = {value for op in ops for value in op.results}  # and not seen outside of the arm
-            found = [x.type if isinstance(x, Value) and x in made else None for x in leaves(tree)]
+            found = _types_made_in(ops, tree)
             merged.append((tree, found))
             inner = [x for x, kind in zip(leaves(tree), found, strict=True) if kind is not None]
             pairs += [(NEVER, x) if a is NEVER else (x, NEVER) for x in inner]
@@ -156,10 +180,7 @@ def merge_arms(
             merged.append(Disagreement(f"{describe(a)} and {describe(b)}"))
             continue
         try:
-            found = [
-                None if identical(x, y) else leaf_type(x, y, role)
-                for (x, role), y in zip(placed_leaves(a), leaves(b), strict=True)
-            ]
+            found = _types_where_different(a, b)
         except Disagreement as error:
             merged.append(error)
             continue
@@ -176,9 +197,7 @@ def merge_arms(
     for i, entry in enumerate(merged):
         if isinstance(entry, tuple):
             tree, found = entry
-            merged[i] = rebuild(
-                tree, iter([x if kind is None else next(results) for x, kind in zip(leaves(tree), found, strict=True)])
-            )
+            merged[i] = _with_results(tree, found, results)
     return merged
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import types
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,11 @@ class Reads:
     cells: tuple[Path, ...]
     first: tuple[Path, ...] | None
     modules: tuple[str, ...]
+
+
+def _seen_from(code: types.CodeType, cells: Iterable[Path]) -> Iterator[Path]:
+    """The paths that begin at a free variable of a code object."""
+    return (path for path in cells if path[0] in code.co_freevars)
 
 
 @functools.lru_cache(4096)
@@ -58,12 +64,10 @@ def reads(code: types.CodeType) -> Reads:
                 last = operation.startswith("LOAD_FAST") and loaded.index(parameter) == len(loaded) - 1
                 whole = whole or not path or not last
                 first.add(path)
-    for nested in code.co_consts:
-        if isinstance(nested, types.CodeType):
-            inner = reads(nested)
-            names.update(inner.names)
-            modules.update(inner.modules)
-            cells.update(path for path in inner.cells if path[0] in code.co_freevars)
+    for inner in (reads(nested) for nested in code.co_consts if isinstance(nested, types.CodeType)):
+        names.update(inner.names)
+        modules.update(inner.modules)
+        cells.update(_seen_from(code, inner.cells))
     of_first = None if whole else tuple(sorted(first))
     return Reads(tuple(sorted(names)), tuple(sorted(cells)), of_first, tuple(sorted(modules)))
 

@@ -73,13 +73,21 @@ def maybe_named(g: State, node: SyntaxNode) -> SyntaxNode:
     return g.let(node) if g.chance(0.15) else node
 
 
-def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
+def _name_leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode | None:
+    """Now and then a name in scope of this shape, converted where its dtype is another."""
     names = g.names_of(shape)
     same = [n for n in names if n.type.dtype == dtype]
     if same and g.chance(0.75):
         return g.pick(same)
     if names and g.chance(0.65):
         return convert(g, g.pick(names), dtype)
+    return None
+
+
+def leaf(g: State, dtype: str, shape: Shape) -> SyntaxNode:
+    """An expression without operands: a name, a load, a scalar, a range or a constant."""
+    if (name := _name_leaf(g, dtype, shape)) is not None:
+        return name
     if not g.closed and g.loads > 0 and g.chance(0.7 if shape else 0.25):
         found = PRODUCTIONS["load"](g, dtype if dtype != "i1" or g.chance(0.4) else g.dtype(), shape)
         return convert(g, found, dtype)

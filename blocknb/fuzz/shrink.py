@@ -112,6 +112,14 @@ def _bodies_without(body: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
                     yield (*body[:i], t.with_block(s, name, smaller), *body[i + 1 :])
 
 
+def _past_a_cast(node: SyntaxNode) -> Iterator[SyntaxNode]:
+    """The operands of a node's operands that have its type."""
+    for arg in node.args:
+        for inner in arg.args:
+            if isinstance(inner.type, Type) and inner.type == node.type and inner.op != "literal":
+                yield inner
+
+
 def _simpler(node: SyntaxNode) -> Iterator[SyntaxNode]:
     """What may stand for a node: an operand of its type, or a constant."""
     if isinstance(node.type, tuple) or node.op in ("literal", "full", "var", "arg"):
@@ -125,10 +133,7 @@ def _simpler(node: SyntaxNode) -> Iterator[SyntaxNode]:
         yield replace(node, args=node.args[:2] if len(node.args) > 2 else node.args[:1])
     if node.type.pointer or node.op in ("block_pointer", "advance"):
         return
-    for arg in node.args:  # past a cast
-        for inner in arg.args:
-            if isinstance(inner.type, Type) and inner.type == node.type and inner.op != "literal":
-                yield inner
+    yield from _past_a_cast(node)
     value: Any = 1.0 if is_float(node.type.dtype) else node.type.dtype != "i1" or True
     if node.type.dtype not in ("e4nv", "e5", "weak"):
         yield t.number(
@@ -136,14 +141,19 @@ def _simpler(node: SyntaxNode) -> Iterator[SyntaxNode]:
         )
 
 
+def _with_one_launch(kernel: t.KernelTree, launch: int) -> t.KernelTree:
+    """The kernel with the scalars of one of its launches."""
+    arguments = tuple(
+        replace(a, values=(a.values[launch % len(a.values)],)) if isinstance(a, t.Scalar) else a
+        for a in kernel.arguments
+    )
+    return replace(kernel, launches=1, arguments=arguments)
+
+
 def candidates(kernel: t.KernelTree, launch: int) -> Iterator[t.KernelTree]:
     """Smaller kernels, the boldest first."""
     if kernel.launches > 1:
-        arguments = tuple(
-            replace(a, values=(a.values[launch % len(a.values)],)) if isinstance(a, t.Scalar) else a
-            for a in kernel.arguments
-        )
-        yield replace(kernel, launches=1, arguments=arguments)
+        yield _with_one_launch(kernel, launch)
     for body in _bodies_without(kernel.body):
         yield replace(kernel, body=body)
     if any(n > 1 for n in kernel.grid):

@@ -145,6 +145,15 @@ def _longer(g: State, shape: Shape, most: int = 64) -> tuple[int, Shape]:
     return axis, (*shape[:axis], size, *shape[axis:])
 
 
+def reduced_shape(source: Shape, axis: int | None, keep: bool) -> Shape:
+    """The shape of a reduction along an axis, or along all."""
+    if axis is None:
+        return tuple(1 for _ in source) if keep else ()
+    if keep:
+        return tuple(1 if i == axis else n for i, n in enumerate(source))
+    return (*source[:axis], *source[axis + 1 :])
+
+
 def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool, depth: int) -> SyntaxNode:
     """A reduction of a random tile, of `dtype` where the op allows it."""
     if is_float(dtype):
@@ -167,14 +176,7 @@ def reduction(g: State, dtype: str, source: Shape, axis: int | None, keep: bool,
     inner = expression(g, kind, source, depth - 1)
     if name == "sum" and g.chance(0.1):
         inner, ct = cast(inner, "i1"), "i32"
-    if axis is None:
-        result: Shape = tuple(1 for _ in source) if keep else ()
-    else:
-        result = (
-            tuple(1 if i == axis else n for i, n in enumerate(source))
-            if keep
-            else (*source[:axis], *source[axis + 1 :])
-        )
+    result = reduced_shape(source, axis, keep)
     out = "i32" if name in ("argmax", "argmin") else ct
     attrs = {"name": name, "axis": axis, "keep": keep, "ct": ct, "method": g.chance(0.2)}
     found = SyntaxNode("reduce", Type(out, result), (inner,), attrs)

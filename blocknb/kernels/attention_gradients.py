@@ -200,6 +200,14 @@ FASTER = {(64, False), (64, True), (128, True)}
 BOXES = {(128, True)}  # heads, and whether causal, whose sums are rows of numbers, to which the copy engine adds
 
 
+def _check_rows(tile: Tile | None) -> None:
+    """Raises ValueError for a tile of programs that add to dq whose queries do not divide a block."""
+    if tile is not None and (tile["ROWS"] < 8 or BLOCK.value % tile["ROWS"]):
+        raise ValueError(
+            f"{tile['ROWS']} queries a step: where programs add to dq these must be a divisor of {BLOCK.value}, from 8 on"
+        )
+
+
 def attention_backward(
     q: Any, k: Any, v: Any, out: Any, logsumexp: Any, dout: Any, dq: Any = None, dk: Any = None, dv: Any = None, *,
     causal: bool = False, scale: float | None = None, shift: int = 0, key_tile: Tile | None = None,
@@ -216,10 +224,7 @@ def attention_backward(
     `query_tile` of programs that have keys, and of those that have queries. Raises ValueError as `attention` does.
     """
     found = heads_of(q, k, v)
-    if tile is not None and (tile["ROWS"] < 8 or BLOCK.value % tile["ROWS"]):
-        raise ValueError(
-            f"{tile['ROWS']} queries a step: where programs add to dq these must be a divisor of {BLOCK.value}, from 8 on"
-        )
+    _check_rows(tile)
     dq, dk, dv = (
         empty(like, tuple(like.shape), found.dtype) if array is None else array
         for array, like in ((dq, q), (dk, k), (dv, v))

@@ -13,7 +13,7 @@ from typing import Any
 import blocknb
 import blocknb.language as bl
 from blocknb.kernels.operands import ALIGNMENT, SUMS, MatmulProblem
-from blocknb.kernels.shapes import choose, without_turns
+from blocknb.kernels.shapes import TileShape, choose, without_turns
 from blocknb.kernels.strides import address, contiguous, device, dtype_name, empty, strides, table
 from blocknb.kernels.tiling import place
 
@@ -150,6 +150,41 @@ def grouped_matmul(
     return out
 
 
+def _check_list(name: str, arrays: Sequence[Any]) -> None:
+    """Raises ValueError for a list of matrices that differ in dtype, or whose rows are not contiguous."""
+    if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
+        raise ValueError(f"the matrices of {name} must have one dtype and two axes")
+    if any(0 not in array.shape and array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
+        raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are transposed")
+
+
+def _problems(a: Sequence[Any], b: Sequence[Any], out: Sequence[Any]) -> list[MatmulProblem]:
+    """The products of lists of matrices. Raises ValueError for lists that do not fit each other, and for matrices that are too large."""
+    if not len(a) == len(b) == len(out):
+        raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
+    problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]
+    for name, arrays in (("a", a), ("b", b), ("out", [p.out for p in problems])):
+        _check_list(name, arrays)
+    if any(p.far for p in problems if not p.empty):
+        raise ValueError("a matrix has more than 2^31 elements; multiply it by itself, with matmul")
+    return problems
+
+
+def _common_alignment(work: Sequence[MatmulProblem], places: Sequence[int], rows: Sequence[int]) -> int:
+    """What divides all sizes and strides, up to ALIGNMENT; 1 where an array does not begin at a multiple of it."""
+    if any(place % ALIGNMENT for place in places):
+        return 1
+    return math.gcd(ALIGNMENT, *rows, *(size for p in work for size in (p.n, p.k)))
+
+
+def _tile_of(largest: MatmulProblem, count: int) -> TileShape:
+    """The tile for a list of problems, by the largest."""
+    t = choose(largest.m, largest.n, largest.k, largest.itemsize, device(largest.a), count)
+    if t.m * t.n > 64 * 32 * t.num_warps:  # addresses known at run time only take registers, too
+        t = t._replace(num_warps=2 * t.num_warps)
+    return t
+
+
 def matmul_many(
     a: Sequence[Any], b: Sequence[Any], out: Sequence[Any] | None = None, *, tile: tuple[int, int, int] | None = None,
     **options: Any,
@@ -159,37 +194,18 @@ def matmul_many(
     `out` is new arrays if None; `options` are num_warps and num_stages. Raises ValueError where arrays do not fit each other.
     """
     out = [None] * len(a) if out is None else out
-    if not len(a) == len(b) == len(out):
-        raise ValueError(f"the lists have {len(a)}, {len(b)} and {len(out)} matrices")
-    problems = [MatmulProblem.of(*arrays) for arrays in zip(a, b, out, strict=True)]
+    problems = _problems(a, b, out)
     out = [p.out for p in problems]
     work = [p for p in problems if not p.empty]
-    for name, arrays in (("a", a), ("b", b), ("out", out)):
-        if len({dtype_name(array) for array in arrays}) > 1 or any(len(array.shape) != 2 for array in arrays):
-            raise ValueError(f"the matrices of {name} must have one dtype and two axes")
-        if any(0 not in array.shape and array.shape[1] > 1 and strides(array)[1] != 1 for array in arrays):
-            raise ValueError(f"the matrices of {name} must have contiguous rows; copy those that are transposed")
     if not work:
         return out
-    if any(p.far for p in work):
-        raise ValueError("a matrix has more than 2^31 elements; multiply it by itself, with matmul")
     first = work[0]
     largest = max(work, key=lambda p: p.m * p.n)
-    t = (
-        largest.tile(tile)
-        if tile
-        else choose(largest.m, largest.n, largest.k, first.itemsize, device(first.a), len(work))
-    )
-    if tile is None and t.m * t.n > 64 * 32 * t.num_warps:  # addresses known at run time only take registers, too
-        t = t._replace(num_warps=2 * t.num_warps)
+    t = largest.tile(tile) if tile else _tile_of(largest, len(work))
     tiles = sum(blocknb.cdiv(p.m, t.m) * blocknb.cdiv(p.n, t.n) for p in work)
     rows = [strides(array)[0] for p in work for array in (p.a, p.b, p.out)]
     places = [address(array) for p in work for array in (p.a, p.b, p.out)]
-    even = (
-        math.gcd(ALIGNMENT, *rows, *(size for p in work for size in (p.n, p.k)))
-        if all(place % ALIGNMENT == 0 for place in places)
-        else 1
-    )
+    even = _common_alignment(work, places, rows)
     sizes = [x for i, p in enumerate(work) for x in (p.m, p.n, p.k, *rows[3 * i : 3 * i + 3])]
     kinds = (getattr(bl, TYPES.get(name, name)) for name in map(dtype_name, (first.a, first.b, first.out)))
     given = {"num_warps": t.num_warps, "num_stages": t.num_stages, **options}

@@ -178,36 +178,50 @@ def rms_norm_backward(
     return dx
 
 
+def _most_programs(kept: bool, rows: int, block: int, n: int) -> int:
+    """How many programs share the rows on a GPU: as many as run at once where a program keeps its rows in registers."""
+    if kept:
+        return min(1024, SMS * max(1, KEPT // (rows * block)))
+    return blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block))
+
+
+def _checked(x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any) -> tuple[int, int]:
+    """The rows and columns of x. Raises ValueError for arrays that do not fit it."""
+    m, n = matrix(x, "x")
+    matrix(dy, "dy", like=x)
+    matrix(dx, "dx", like=x)
+    vectors = (weight, "weight", n), (mean, "mean", m), (rstd, "rstd", m), (dweight, "dweight", n), (dbias, "dbias", n)
+    for array, name, length in vectors:
+        vector(array, name, length)
+    return m, n
+
+
+def _partial_sums(x: Any, dweight: Any, dbias: Any, programs: int, n: int) -> tuple[Any, tuple[Any, Any]]:
+    """Memory for the parts of dweight and dbias, as far as these are wanted: all, and those of each."""
+    count = (dweight is not None) + (dbias is not None)
+    parts = empty(x, (count, programs, n), "float32") if count else None
+    return parts, (parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None)
+
+
 def _backward(
     x: Any, weight: Any, dy: Any, mean: Any, rstd: Any, dx: Any, dweight: Any, dbias: Any, programs: int | None,
     num_warps: int | None,
 ) -> None:  # fmt: skip
-    m, n = matrix(x, "x")
-    matrix(dy, "dy", like=x)
-    matrix(dx, "dx", like=x)
-    for array, name, length in (
-        (weight, "weight", n), (mean, "mean", m), (rstd, "rstd", m), (dweight, "dweight", n), (dbias, "dbias", n),
-    ):  # fmt: skip
-        vector(array, name, length)
+    m, n = _checked(x, weight, dy, mean, rstd, dx, dweight, dbias)
     centred, shape = mean is not None, tile(x, num_warps or (32 if n > KEPT else None))
     rows, block = shape["ROWS"], shape["BLOCK"]
     steps = strides(x)[0], strides(dy)[0], strides(dx)[0]
-    aligned = not any(
-        step % 16 for step in steps
-    )  # as the compiler knows them; else each element has a load of its own
-    kept, stages = on_host(x) or block <= (2 * KEPT if aligned and not centred else KEPT), 1
-    if on_host(x):
-        most = HOST_PROGRAMS
-    elif kept:  # as many as run at once; one that has a multiprocessor for itself loads the next row while it computes
-        most = min(1024, SMS * max(1, KEPT // (rows * block)))
-        stages = 2 if aligned and most == SMS else 1
-    else:
+    # As the compiler knows them; otherwise each element has a load of its own.
+    aligned = all(step % 16 == 0 for step in steps)
+    kept = on_host(x) or block <= (2 * KEPT if aligned and not centred else KEPT)
+    if not kept:
         rows, block = 1, min(block, LONG)
-        most = blocknb.cdiv(8 * SMS, blocknb.cdiv(n, block))
+    most = HOST_PROGRAMS if on_host(x) else _most_programs(kept, rows, block, n)
+    # A program that has a multiprocessor for itself loads the next row while it computes.
+    stages = 2 if kept and not on_host(x) and aligned and most == SMS else 1
     programs = max(1, min(programs or most, blocknb.cdiv(m, rows)))
     wanted = [array for array in (dweight, dbias) if array is not None]
-    parts = empty(x, (len(wanted), programs, n), "float32") if wanted else None
-    sums = parts[0] if dweight is not None else None, parts[-1] if dbias is not None else None
+    parts, sums = _partial_sums(x, dweight, dbias, programs, n)
     if kept:
         norm_backward_kernel[(programs,)](
             x, weight, dy, mean, rstd, dx, *sums, *steps, m, n, CENTRED=centred, num_stages=stages, **shape

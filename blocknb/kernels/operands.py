@@ -103,16 +103,8 @@ class MatmulProblem:
             )
         batch, m, n, k = known
         shape = (batch, m, n) if max(map(len, shapes)) == 3 else (m, n)
-        if names[0] not in SUMS or (names[0] != names[1] and not all(name.startswith("float8") for name in names)):
-            raise ValueError(
-                f"cannot multiply {names[0]} by {names[1]}; both are one of {', '.join(SUMS)} (of 8-bit floats each may have "
-                "its own); convert one of them"
-            )
+        _check_choices(names, activation, precision)
         sum_dtype, default = SUMS[names[0]]
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"no activation {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
-        if precision not in PRECISIONS:
-            raise ValueError(f"no precision {precision!r}; there are {', '.join(PRECISIONS)}")
         if out is None:
             out = empty(a, shape, out_dtype or default)
         elif tuple(out.shape) != shape:
@@ -249,3 +241,16 @@ def _scales(left: Any, right: Any, m: int, n: int, batch: int) -> bool:
         f"a_scale and b_scale have {sizes[0]} and {sizes[1]} elements; they are one each, or {m} for the rows of a and {n} for "
         "the columns of b (not of a batch)"
     )
+
+
+def _check_choices(names: tuple[str, str], activation: str, precision: str) -> None:
+    """Raises ValueError for dtypes that cannot be multiplied, and for an activation or a precision that does not exist."""
+    if names[0] not in SUMS or (names[0] != names[1] and not all(name.startswith("float8") for name in names)):
+        raise ValueError(
+            f"cannot multiply {names[0]} by {names[1]}; both are one of {', '.join(SUMS)} (of 8-bit floats each may have "
+            "its own); convert one of them"
+        )
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"no activation {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"no precision {precision!r}; there are {', '.join(PRECISIONS)}")

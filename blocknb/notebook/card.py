@@ -8,7 +8,7 @@ specialisation that was launched last in full, and the others as rows. Nothing i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -94,12 +94,7 @@ class Card:
         tuned = vars(self.record.kernel).get("tuning")
         if tuned is not None and tuned.best is not None and _holds(made, tuned.best.kwargs):
             found.append(("tuned", f"{tuned.headline}: `{self.name}.tuning`"))
-        for view in self.views:
-            if view.trace is None:
-                found.append((view.label, view.error))
-            elif text := numbers.resources(view.trace.resources):
-                held = numbers.occupied(view.trace.target, view.trace.resources)
-                found.append((view.label, f"{text}, {held}" if held else text))
+        found += self._resource_facts()
         for view in self.views:
             if view.trace is not None and (text := numbers.checked(view.trace, made.arguments)):
                 found.append(("bounds" if len(self.views) == 1 else f"bounds, {view.label}", text))
@@ -114,6 +109,15 @@ class Card:
             warning for view in self.views if view.trace is not None for warning in view.trace.resources.warnings
         ]
         return found + [("warning", warning) for warning in dict.fromkeys(warnings)]
+
+    def _resource_facts(self) -> Iterator[tuple[str, str]]:
+        """What the code for each target takes of the machine, or why there is none."""
+        for view in self.views:
+            if view.trace is None:
+                yield view.label, view.error
+            elif text := numbers.resources(view.trace.resources):
+                held = numbers.occupied(view.trace.target, view.trace.resources)
+                yield view.label, f"{text}, {held}" if held else text
 
     @cached_property
     def rows(self) -> list[list[str]]:

@@ -59,14 +59,14 @@ def of_record(
     """The kernel of a record as it was last launched, with other options (`variants`), and against baselines."""
     made, kernel = record.latest, record.kernel
     assert made is not None
-    given = made.again.arguments(made.compiled.stored) if made.again and made.again.grid else None
-    if given is None or made.again is None or made.again.grid is None:
+    given = made.snapshot.arguments(made.compiled.stored) if made.snapshot and made.snapshot.grid else None
+    if given is None or made.snapshot is None or made.snapshot.grid is None:
         raise LaunchError(
             f"{kernel.__name__} cannot be measured again: its arrays or its grid are no longer available",
             hint="assign the arguments of the launch to variables",
         )
     try:
-        grid = made.again.grid.given()
+        grid = made.snapshot.grid.given()
     except Gone:
         raise LaunchError(
             "a value that the grid depends on is no longer available", hint="assign it to a variable"

@@ -28,19 +28,25 @@ def candidates(text: str, shell: Any = None) -> tuple[str, list[str]]:
     word, earlier = found["word"], (found["before"] or "").split()
     last = next((w for w in reversed(earlier) if w.startswith("--")), "")
     more = {option.name: option for option in options.options()}
-    if not word.startswith("-"):
-        if last == "--target" and earlier[-1] == last:
-            from blocknb.target import known
-
-            return word, [name for name in known() if name.startswith(word)]
-        if last == "--show":
-            return word, [name for name in section_names() if name.startswith(word)]
-        if last in more and (complete := more[last].complete):
-            return word, list(complete(word))
-        if last == "--launch" or last in more:
-            return "", []  # a Python expression: the other matchers know more
+    if not word.startswith("-") and (found_values := _values(word, earlier, last, more)) is not None:
+        return found_values
     left = [o for o in (*OPTIONS, *more) if o not in earlier or o in REPEATABLE]
     return word, [option for option in left if option.startswith(word)]
+
+
+def _values(word: str, earlier: list[str], last: str, more: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """What a word may become behind the `last` option, as `candidates` gives it; None where the option takes no value."""
+    if last == "--target" and earlier[-1] == last:
+        from blocknb.target import known
+
+        return word, [name for name in known() if name.startswith(word)]
+    if last == "--show":
+        return word, [name for name in section_names() if name.startswith(word)]
+    if last in more and (complete := more[last].complete):
+        return word, list(complete(word))
+    if last == "--launch" or last in more:
+        return "", []  # a Python expression: the other matchers know more
+    return None
 
 
 def _of_line_magic(text: str, shell: Any) -> tuple[str, list[str]]:

@@ -77,11 +77,11 @@ def why_not(made: Specialisation) -> str:
     """Why turning a knob compiles and does not run; "" when it runs."""
     if not made.launches:
         return "the kernel was compiled but not launched"
-    if made.again is None or made.again.grid is None:
+    if made.snapshot is None or made.snapshot.grid is None:
         return (
             "the grid or an array of the last launch cannot be stored; change the values in the cell and run it again"
         )
-    if not made.again.alive:
+    if not made.snapshot.alive:
         return (
             "the arrays of the last launch are no longer available, so a change compiles the kernel without running it"
         )
@@ -90,9 +90,9 @@ def why_not(made: Specialisation) -> str:
 
 def _fixed_grid(made: Specialisation) -> str:
     """What to know where the number of programs does not follow the constants."""
-    assert made.again is not None
-    assert made.again.grid is not None
-    if made.again.grid.computed:
+    assert made.snapshot is not None
+    assert made.snapshot.grid is not None
+    if made.snapshot.grid.computed:
         return ""
     return f"the grid {made.grid} is fixed; pass a function of the constants to adapt it to their values"
 
@@ -110,7 +110,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
         options["without"] = tuple(sorted(wanted["without"]))
     check_options(kernel.source, options)
     target = next((str(view.trace.target) for view in card.views[1:] if view.trace is not None), None)
-    given = made.again.arguments(made.compiled.stored) if run and not why_not(made) and made.again else None
+    given = made.snapshot.arguments(made.compiled.stored) if run and not why_not(made) and made.snapshot else None
     constants |= _derived(kernel, made, constants, given)
     with apart(kernel):
         compiled = _compiled(made, constants, options, target)
@@ -118,7 +118,7 @@ def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
             record = _measured(kernel, made, given, constants, options)
         else:
             record = KernelRecord(kernel)
-            record.latest = Specialisation(compiled, -1, again=made.again)
+            record.latest = Specialisation(compiled, -1, snapshot=made.snapshot)
     return replace(card_of(record, target, card.opened), parts=card.parts)
 
 
@@ -141,12 +141,12 @@ def _measured(
     kernel: Kernel, made: Specialisation, given: dict[str, Any], constants: dict[str, Any], options: dict[str, Any]
 ) -> KernelRecord:
     """A few launches on scratch copies, as the record of a cell that had made them."""
-    assert made.again is not None
-    assert made.again.grid is not None
+    assert made.snapshot is not None
+    assert made.snapshot.grid is not None
     given.update(constants)
     given.update((n, v) for n, v in options.items() if n in OPTIONS)
     try:
-        grid = made.again.grid.given()
+        grid = made.snapshot.grid.given()
     except Gone:
         raise LaunchError(
             "a value that the grid depends on is no longer available", hint="run the cell again"
@@ -165,7 +165,7 @@ def _measured(
     record = observation.records.get(kernel)
     if record is None or record.latest is None:
         raise LaunchError(f"with these values the grid of {kernel.__name__} is empty", hint="choose smaller tiles")
-    record.latest.again = made.again  # the user's arrays, not the copies
+    record.latest.snapshot = made.snapshot  # the user's arrays, not the copies
     return record
 
 

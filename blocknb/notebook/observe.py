@@ -25,7 +25,7 @@ KEPT_TIMES = 10_000  # of one specialisation; later launches are counted and the
 
 @dataclass(eq=False)
 class Specialisation:
-    """One compiled form of a kernel and its launches. `arguments`, `grid` and `again` are those of the newest launch."""
+    """One compiled form of a kernel and its launches. `arguments`, `grid` and `snapshot` are those of the newest launch."""
 
     compiled: Compiled
     device: int
@@ -33,10 +33,10 @@ class Specialisation:
     arguments: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     launches: int = 0
     milliseconds: list[float] = field(default_factory=list)
-    again: LaunchSnapshot | None = None
+    snapshot: LaunchSnapshot | None = None
 
     def add(self, launch: Launch) -> None:
-        self.grid, self.arguments, self.again = launch.grid, launch.arguments, launch.again
+        self.grid, self.arguments, self.snapshot = launch.grid, launch.arguments, launch.snapshot
         self.launches += 1
         if len(self.milliseconds) < KEPT_TIMES:
             self.milliseconds.append(launch.milliseconds)

@@ -135,7 +135,7 @@ def over_constant(record: Any, axis: SweepAxis) -> Callable[[Any], list[Any]]:
         )
     if why := why_not(made):
         raise UsageError(f"--sweep {axis.name}: {why}")
-    again, whole = made.again, _written(made)
+    again, whole = made.snapshot, _written(made)
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}
 
     def replays(value: Any) -> list[Any]:
@@ -162,7 +162,7 @@ def compile_ahead(record: Any, name: str, values: Sequence[Any], progress: Progr
     from blocknb.runtime import parallel_compile
 
     made, kernel = record.latest, record.kernel
-    given = made.again.arguments(made.compiled.stored)
+    given = made.snapshot.arguments(made.compiled.stored)
     if given is None:
         return
     options = {name: value for name, value in made.compiled.options.items() if name in OPTIONS}

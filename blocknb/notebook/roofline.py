@@ -131,6 +131,16 @@ class Subject:
     version: str | None = None
 
 
+def _add_point(found: Roofline, one: Subject, time: Any) -> None:
+    """Adds a subject with its time, if there is one, and notes what is to be doubted of it."""
+    if one.replay is None:
+        found.notes.append(f"{one.label} cannot be launched again; its time was measured in its cell, with warm caches")
+    if time is not None:
+        kind = "version" if one.version else "kernel"
+        found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
+    found.notes += _doubts(one.label, one.work) if one.version is None else []
+
+
 def roofline(
     *subjects: Any,
     baselines: Mapping[str, Callable[[], Any]] | None = None,
@@ -162,15 +172,7 @@ def roofline(
     if times.cancelled:
         found.notes.append("the measurement was interrupted, so the results are partial")
     for one in here:
-        time = times.get(one.label) or one.time
-        if one.replay is None:
-            found.notes.append(
-                f"{one.label} cannot be launched again; its time was measured in its cell, with warm caches"
-            )
-        if time is not None:
-            kind = "version" if one.version else "kernel"
-            found.points.append(point(one.label, kind, one.work, time, one.compiled, found.limits, one.version))
-        found.notes += _doubts(one.label, one.work) if one.version is None else []
+        _add_point(found, one, times.get(one.label) or one.time)
     for name in baselines or {}:
         if name in times:
             found.points.append(point(name, "baseline", first.work, times[name], first.compiled, found.limits))
@@ -253,9 +255,9 @@ def _replay(record: KernelRecord, made: Specialisation) -> Replay | None:
     """The last launch on copies; None where the arrays or the grid are gone."""
     from blocknb.notebook.knobs import why_not
 
-    if why_not(made) or made.again is None or made.again.grid is None:
+    if why_not(made) or made.snapshot is None or made.snapshot.grid is None:
         return None
-    given = made.again.arguments(made.compiled.stored)
+    given = made.snapshot.arguments(made.compiled.stored)
     if given is None:
         return None
     return Replay(record.kernel, made.compiled, made.grid, given, made.arguments, made.device)

@@ -150,6 +150,15 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
         jobs["kernels"] = lambda: runner.run(ours, options)
     jobs |= {"launch": lambda: launching.run(options.device)} if "launch" in chosen else {}
     jobs |= {name: BENCHMARKS[name] for name in chosen if name in BENCHMARKS}
+    status, found = _measured(jobs)
+    if path:
+        Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
+        print(f"written: {path}")
+    return status
+
+
+def _measured(jobs: dict[str, Callable[[], list[Row]]]) -> tuple[int, dict[str, list[Row]]]:
+    """Runs benchmarks one after another: the exit status, and the rows of those that ended."""
     status, found = 0, {}
     for name, job in jobs.items():
         try:
@@ -165,7 +174,4 @@ def run(wanted: Sequence[str], options: BenchOptions, path: str = "") -> int:
         except Exception:  # a fault of the benchmark: told in full, and the time that the others took is not lost
             traceback.print_exc()
             status = 1
-    if path:
-        Path(path).write_text(json.dumps(found, indent=1, default=str) + "\n")
-        print(f"written: {path}")
-    return status
+    return status, found

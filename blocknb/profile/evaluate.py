@@ -1,7 +1,7 @@
 """Follows a launch without running it: what decides addresses, masks and trips is computed for many programs at once.
 
 Only values that an address, a mask, a bound or a condition depends on are computed, with the op table's own meaning and in parts
-(see `spread`); everything else is work to be counted. Where programs go different ways, they are split into groups that go the same
+(see `factored_tiles`); everything else is work to be counted. Where programs go different ways, they are split into groups that go the same
 way. What depends on loaded data is `Unknown`, with the reason, and whoever needs it says so. Masks are worked out when their block
 is entered, before the loops in it, because the mask of a store after a loop tells which elements inside the loop were of use.
 """
@@ -20,7 +20,7 @@ from blocknb.ir.traversal import reachable
 from blocknb.language.ops import ACCESSES, OPS, STRUCTURED, TERMINATORS, named
 from blocknb.language.types import Pointer
 from blocknb.profile import factored_tiles
-from blocknb.profile.factored_tiles import Spread
+from blocknb.profile.factored_tiles import FactoredTile
 
 SHAPES = named("shape")
 
@@ -262,7 +262,7 @@ class Evaluator:
         for value in op.results:
             batch.env[value] = found
 
-    def value(self, op: Op, args: list[Spread], batch: Batch) -> Spread | Unknown:
+    def value(self, op: Op, args: list[FactoredTile], batch: Batch) -> FactoredTile | Unknown:
         type, rank = op.result.type, len(op.result.type.shape)
         match op.name:
             case "const":
@@ -287,7 +287,7 @@ def _of(value: Any, chosen: np.ndarray, programs: int) -> Any:
     return factored_tiles.take(value, chosen, programs) if type(value) is tuple else value
 
 
-def reshaped(op: Op, parts: Spread) -> Spread:
+def reshaped(op: Op, parts: FactoredTile) -> FactoredTile:
     """Another shape of each part."""
     rank = len(op.result.type.shape)
     match op.name:
@@ -309,7 +309,7 @@ def reshaped(op: Op, parts: Spread) -> Spread:
     )
 
 
-def lazily(op: Op, args: list[Spread]) -> Spread | None:
+def lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
     """The result in parts, where parts stay parts; None otherwise."""
     type = op.result.type.dtype
     if op.name == "cmp":
@@ -324,8 +324,12 @@ def lazily(op: Op, args: list[Spread]) -> Spread | None:
         return None
     if op.name == "and" and type.kind == "bool":
         return factored_tiles.gathered((*args[0], *args[1]))
-    if type.kind not in ("int", "uint"):
-        return None
+    return _integers_lazily(op, args) if type.kind in ("int", "uint") else None
+
+
+def _integers_lazily(op: Op, args: list[FactoredTile]) -> FactoredTile | None:
+    """The result of integer arithmetic in parts; None where it has to be computed as a whole."""
+    type = op.result.type.dtype
     match op.name:
         case "add":
             return factored_tiles.add(*args)
@@ -343,7 +347,7 @@ def lazily(op: Op, args: list[Spread]) -> Spread | None:
     return None
 
 
-def written_out(op: Op, args: list[Spread]) -> Spread:
+def written_out(op: Op, args: list[FactoredTile]) -> FactoredTile:
     """The op table's meaning on whole arrays, which are no larger than they must be."""
     return (elementwise(op, np.broadcast_arrays(*map(factored_tiles.whole, args))),)
 

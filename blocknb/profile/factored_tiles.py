@@ -1,6 +1,6 @@
 """Tiles of many programs at once, kept in parts: `tile_m * 64 + arange(64)` over 1000 programs is 1000 + 64 numbers, not 64 000.
 
-A spread stands for an array [programs, *shape of the tile]. It is a tuple of arrays with that many axes, each of size one along the
+A factored tile stands for an array [programs, *shape of the tile]. It is a tuple of arrays with that many axes, each of size one along the
 axes on which it does not depend; for numbers and addresses the parts are added, for truth values they are and-ed. The trick is
 that addresses and masks of real kernels nearly always are such sums and products of axes, so that what would take the work of
 the whole launch takes that of its edges. Whatever does not fit is written out with NumPy's broadcasting, and is still right.
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-Spread = tuple[np.ndarray, ...]
+FactoredTile = tuple[np.ndarray, ...]
 
 
 def axes(part: np.ndarray) -> frozenset[int]:
@@ -21,7 +21,7 @@ def axes(part: np.ndarray) -> frozenset[int]:
     return frozenset(i for i, n in enumerate(part.shape) if n > 1)
 
 
-def whole(parts: Spread) -> np.ndarray:
+def whole(parts: FactoredTile) -> np.ndarray:
     """One array for the parts, as small as broadcasting allows."""
     found = parts[0]
     for part in parts[1:]:
@@ -29,7 +29,7 @@ def whole(parts: Spread) -> np.ndarray:
     return found
 
 
-def gathered(parts: Iterable[np.ndarray]) -> Spread:
+def gathered(parts: Iterable[np.ndarray]) -> FactoredTile:
     """Parts with those joined that depend on no more axes than another."""
     kept: list[np.ndarray] = []
     for part in sorted(parts, key=lambda p: -len(axes(p))):
@@ -42,19 +42,19 @@ def gathered(parts: Iterable[np.ndarray]) -> Spread:
     return tuple(kept)
 
 
-def bounds(parts: Spread) -> tuple[int, int]:
+def bounds(parts: FactoredTile) -> tuple[int, int]:
     """The least and the greatest element."""
     return sum(int(p.min()) for p in parts), sum(int(p.max()) for p in parts)
 
 
-def add(a: Spread, b: Spread) -> Spread | None:
+def add(a: FactoredTile, b: FactoredTile) -> FactoredTile | None:
     """The sum in parts; None when it leaves the dtype, so that it would wrap."""
     parts, limits = gathered((*a, *b)), np.iinfo(a[0].dtype)
     low, high = bounds((*a, *b))
     return parts if limits.min <= low and high <= limits.max else None
 
 
-def scaled(a: Spread, factor: np.ndarray) -> Spread | None:
+def scaled(a: FactoredTile, factor: np.ndarray) -> FactoredTile | None:
     """Each part times a factor that is the same all over a tile; None when that would wrap."""
     limits, ends = np.iinfo(a[0].dtype), (int(factor.min()), int(factor.max()))
     products = [x * y for x in bounds(a) for y in ends]
@@ -64,7 +64,7 @@ def scaled(a: Spread, factor: np.ndarray) -> Spread | None:
     return gathered(p * factor for p in a)
 
 
-def reaches(parts: Spread) -> tuple[np.ndarray, np.ndarray]:
+def reaches(parts: FactoredTile) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest element of each program, as arrays [programs or 1]."""
     found = []
     for end in (np.min, np.max):
@@ -72,7 +72,7 @@ def reaches(parts: Spread) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
-def decided(predicate: str, a: Spread, b: Spread) -> Spread | None:
+def decided(predicate: str, a: FactoredTile, b: FactoredTile) -> FactoredTile | None:
     """A comparison that comes out the same all over every program's tile; None when it does not."""
     (a_low, a_high), (b_low, b_high) = reaches(a), reaches(b)
     match predicate:
@@ -89,13 +89,13 @@ def decided(predicate: str, a: Spread, b: Spread) -> Spread | None:
     return (yes.reshape(-1, *[1] * (a[0].ndim - 1)),) if np.all(yes | no) else None
 
 
-def take(parts: Spread, chosen: np.ndarray, programs: int) -> Spread:
+def take(parts: FactoredTile, chosen: np.ndarray, programs: int) -> FactoredTile:
     """The parts for some of the programs."""
     return tuple(p[chosen] if len(p) == programs and programs > 1 else p for p in parts)
 
 
-def joined(groups: list[tuple[np.ndarray, Spread]], programs: int) -> Spread:
-    """What groups of programs (by index) hold, again as one spread over all of them."""
+def joined(groups: list[tuple[np.ndarray, FactoredTile]], programs: int) -> FactoredTile:
+    """What groups of programs (by index) hold, again as one factored tile over all of them."""
     arrays = [(chosen, whole(parts)) for chosen, parts in groups]
     shape = np.broadcast_shapes(*(a.shape[1:] for _, a in arrays))
     found = np.empty((programs, *shape), arrays[0][1].dtype)
@@ -104,8 +104,8 @@ def joined(groups: list[tuple[np.ndarray, Spread]], programs: int) -> Spread:
     return (found,)
 
 
-def by_axis(parts: Spread, rank: int) -> tuple[np.ndarray, list[np.ndarray]] | None:
-    """A spread as one array [programs or 1] and one [programs or 1, size or 1] for each axis of the tile; None when a part depends
+def by_axis(parts: FactoredTile, rank: int) -> tuple[np.ndarray, list[np.ndarray]] | None:
+    """A factored tile as one array [programs or 1] and one [programs or 1, size or 1] for each axis of the tile; None when a part depends
     on two of the tile's axes."""
     truth = parts[0].dtype == bool
     neutral = np.ones if truth else np.zeros
@@ -125,7 +125,7 @@ def by_axis(parts: Spread, rank: int) -> tuple[np.ndarray, list[np.ndarray]] | N
     return alone, found
 
 
-def true_counts(parts: Spread, shape: tuple[int, ...], programs: int) -> np.ndarray:
+def true_counts(parts: FactoredTile, shape: tuple[int, ...], programs: int) -> np.ndarray:
     """How many elements of each program's tile are true, [programs]."""
     split = by_axis(parts, len(shape))
     if split is None:

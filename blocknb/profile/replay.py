@@ -57,7 +57,7 @@ def captured_by(call: Callable[[], Any]) -> list[Replay]:
     found: list[Replay] = []
 
     def take(launch: Launch) -> None:
-        given = launch.again.arguments(launch.compiled.stored) if launch.again is not None else None
+        given = launch.snapshot.arguments(launch.compiled.stored) if launch.snapshot is not None else None
         if given is None:
             raise LaunchError(
                 f"{launch.kernel.__name__} cannot be measured: an array that it writes cannot be copied",

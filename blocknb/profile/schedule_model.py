@@ -17,6 +17,7 @@ from blocknb.ir.core import Block, Func, Op, Value
 from blocknb.language.ops import ATOMICS, OPS, PRESERVING, REDUCTIONS, TERMINATORS, named
 from blocknb.layouts import wgmma
 from blocknb.profile.addresses import program_at
+from blocknb.profile.copy_log import CopyLog, Slot, _line
 from blocknb.profile.timeline_spans import Rates, Timeline, TimelineSpan
 
 SPECIAL = named("special_unit")
@@ -42,18 +43,8 @@ class BarrierPhases:
         self.pending = self.arrivals
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A slot of a ring, or a buffer."""
-
-    ring: int
-    name: str
-    index: int
-    slots: int
-
-
 class ScheduleModel:
-    """What the agents of a multiprocessor share, and the order of events."""
+    """What the roles of a multiprocessor share, and the order of events."""
 
     def __init__(self, func: Func, scalars: Mapping[str, Any], grid: Any, ctas: int, rates: Rates, most: int):
         self.func, self.grid, self.ctas, self.rates, self.left = func, grid, ctas, rates, most
@@ -63,15 +54,11 @@ class ScheduleModel:
             for p, n in zip(func.params, names, strict=True)
             if not p.type.is_pointer and n in scalars
         }
-        self.names = dict(zip(func.params, names, strict=True))
         self.events: list[tuple[float, int, Any]] = []
         self.order = itertools.count()
         self.free: dict[str, float] = {}  # until when each unit is taken
-        self.copies: list[TimelineSpan] = []
+        self.copies = CopyLog()
         self.spans: list[TimelineSpan] = []
-        self.newest: dict[tuple[int, int], list[int]] = {}  # (ring, slot) -> the copies that fill it
-        self.merged: dict[Any, int] = {}
-        self.filled: dict[str, int] = {}
         self.now, self.cut, self.program = 0.0, False, (0, 0, 0)
 
     def begin(self, number: int) -> None:
@@ -111,53 +98,22 @@ class ScheduleModel:
         """A copy to a slot; when it has landed. Copies with one key arrive together."""
         _, sent = self.take("memory", start, bytes / self.rates.memory)
         landed = sent + self.rates.latency
-        if key in self.merged:
-            at = self.merged[key]
-            old = self.copies[at]
-            what = old.what if slot.name in old.what.split(", ") else f"{old.what}, {slot.name}"
-            self.copies[at] = replace(old, what=what, end=max(old.end, landed), bytes=old.bytes + bytes)
-        else:
-            at = self.merged[key] = len(self.copies)
-            self.copies.append(
-                TimelineSpan("", "copy", start, landed, slot.name, _line(op), op.id, slot.index, -1, 0.0, bytes)
-            )
-        found = self.newest.setdefault((slot.ring, slot.index), [])
-        if found[-1:] != [at]:
-            found.append(at)
+        self.copies.add(op, slot, bytes, start, landed, key)
         return landed
 
     def reads(self, slot: Slot, end: float) -> int:
         """Somebody reads a slot up to then; which copy that is, -1 for none."""
-        found = self.newest.get((slot.ring, slot.index))
-        if not found:
-            return -1
-        # The newest that has landed: one that is on its way is for a later product.
-        at = next((i for i in reversed(found) if self.copies[i].end <= self.now + 1e-6), found[-1])
-        self.hold(at, end)
-        return at
-
-    def hold(self, copy: int, end: float) -> None:
-        """What was copied is needed up to then."""
-        if copy >= 0:
-            self.copies[copy] = replace(self.copies[copy], until=max(self.copies[copy].until, end))
+        return self.copies.read(slot, self.now, end)
 
     def result(self) -> Timeline:
-        """Numbers copies and gives each its lane: rings that are filled together share lanes."""
-        rings: dict[str, int] = {}
-        for copy in self.copies:
-            rings[copy.what] = max(rings.get(copy.what, 0), copy.slot)
-        found = []
-        for copy in self.copies:
-            lane = f"{copy.what} {copy.slot}" if rings[copy.what] > 0 else copy.what
-            number = self.filled[copy.what] = self.filled.get(copy.what, -1) + 1
-            found.append(replace(copy, lane=lane, number=number))
-        lanes = sorted({(list(rings).index(c.what), c.slot, c.lane) for c in found})
+        """The timeline: lanes of copies, then of roles."""
+        found, lanes = self.copies.numbered()
         spans = [
             replace(s, number=found[s.number].number, slot=found[s.number].slot) if s.number >= 0 else s
             for s in self.spans
         ]
         workers = list(dict.fromkeys(s.lane for s in spans))
-        return Timeline((*(lane for *_, lane in lanes), *sorted(workers)), (*found, *_joined(spans)), self.cut)
+        return Timeline((*lanes, *sorted(workers)), (*found, *_joined(spans)), self.cut)
 
 
 class ScheduledRole:
@@ -241,6 +197,12 @@ class ScheduledRole:
                 ring, name = self.env[op.args[0]], op.result.name.split(".")[0]
                 index = int(self.scalar(op.args[1], op))
                 self.env[op.result] = Slot(ring.ring, _named(name, ring.name), index, op.args[0].type.slots)
+            case _:
+                yield from self.asynchronous(op)
+
+    def asynchronous(self, op: Op) -> Generator[Any, None, None]:
+        """Copies, products and stores that run beside the role, and what waits for them; any other op is the role's own work."""
+        match op.name:
             case "await":
                 yield None
                 begin = self.now
@@ -289,7 +251,7 @@ class ScheduledRole:
             if mask is None or self.env.get(mask) is None or bool(self.env[mask]):
                 end = self.machine.fetch(op, into, size, self.now, (op.id, self.now))
                 self.assign(op.results, [(None, end)])
-                self.copied[op.result] = self.machine.newest[into.ring, 0][-1]
+                self.copied[op.result] = self.machine.copies.newest[into.ring, 0][-1]
             return
         if name == "store_bulk":
             size = op.args[1].type.bytes
@@ -308,7 +270,7 @@ class ScheduledRole:
             if name == "local_load":
                 self.copied[op.result] = self.machine.reads(slot, self.now)
             elif self.copied.get(op.args[1], -1) >= 0:
-                self.machine.newest[slot.ring, slot.index] = [self.copied[op.args[1]]]
+                self.machine.copies.newest[slot.ring, slot.index] = [self.copied[op.args[1]]]
         else:
             found = self.compute(op)
             self.assign(op.results, found)
@@ -326,38 +288,50 @@ class ScheduledRole:
             return 0.0
         return float(op.result.type.size / self.machine.rates.lanes)
 
+    def place(self, op: Op) -> int | None:
+        """The result of an op that asks where the program runs; None for any other."""
+        match op.name:
+            case "cta_id":
+                return 0
+            case "team_id":
+                return self.team
+            case "num_ctas":
+                return self.machine.ctas
+            case "program_id":
+                return self.machine.program[op.attrs["axis"]]
+            case "num_programs":
+                return self.machine.grid[op.attrs["axis"]]
+        return None
+
     def compute(self, op: Op) -> list[tuple[Any, float]]:
         """Scalars, and tiles of truth values that are one value everywhere."""
         args = [self.env.get(a) for a in op.args]
         ready = max((self.ready.get(a, 0.0) for a in op.args), default=0.0)
         unknown = [(None, ready)] * len(op.results)
-        machine, kind = self.machine, op.results[0].type if op.results else None
+        kind = op.results[0].type if op.results else None
         if kind is None or not hasattr(kind, "shape") or not op.results:
             return unknown
-        match op.name:
-            case "cta_id":
-                return [(np.asarray(0, np.int32), 0.0)]
-            case "team_id":
-                return [(np.asarray(self.team, np.int32), 0.0)]
-            case "num_ctas":
-                return [(np.asarray(machine.ctas, np.int32), 0.0)]
-            case "program_id":
-                return [(np.asarray(machine.program[op.attrs["axis"]], np.int32), 0.0)]
-            case "num_programs":
-                return [(np.asarray(machine.grid[op.attrs["axis"]], np.int32), 0.0)]
+        if (place := self.place(op)) is not None:
+            return [(np.asarray(place, np.int32), 0.0)]
         if op.name in PRESERVING and len(op.args) == 1 and op.args[0] in self.copied:
             self.copied[op.result] = self.copied[op.args[0]]
         if kind.shape and getattr(kind.dtype, "kind", "") != "bool":
             return unknown
         if op.name in PRESERVING:
             return [(args[0], ready)] if len(op.results) == 1 else unknown
+        number = self.number_of(op, args)
+        return unknown if number is None else [(number, 0.0 if op.name == "const" else ready)]
+
+    @staticmethod
+    def number_of(op: Op, args: Sequence[Any]) -> Any:
+        """The result of an op on numbers; None where it is not known."""
         if op.name == "and" and any(a is not None and a.dtype == bool and not a.any() for a in args):
-            return [(np.asarray(False), ready)]
+            return np.asarray(False)
         if op.name == "const":
-            return [(np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(kind.dtype)), 0.0)]
+            return np.asarray(op.attrs["value"]).astype(interp_tile.numpy_dtype(op.result.type.dtype))
         if OPS[op.name].kind != "elementwise" or any(not isinstance(a, (np.ndarray, np.generic)) for a in args):
-            return unknown
-        return [(np.asarray(interp_tile.elementwise(op, args)), ready)]  # type: ignore[arg-type]
+            return None
+        return np.asarray(interp_tile.elementwise(op, args))
 
     def loop(self, op: Op) -> Generator[Any, None, None]:
         bounds = [int(self.scalar(a, op)) for a in op.args[:3]]
@@ -474,10 +448,3 @@ def _joined(spans: list[TimelineSpan]) -> list[TimelineSpan]:
 
 def _named(name: str, ring: str) -> str:
     return ring if not name or name.isdigit() else name
-
-
-def _line(op: Op) -> int:
-    loc = op.loc
-    while loc is not None and loc.caller is not None:
-        loc = loc.caller
-    return loc.line if loc is not None else 0

@@ -1,6 +1,6 @@
 """Which bytes were touched, each counted once: the union of intervals of addresses.
 
-An access of many programs comes as a spread of addresses and one of masks (see `spread`). Programs that touch the same bytes are
+An access of many programs comes as factored tiles of addresses and of masks (see `factored_tiles`). Programs that touch the same bytes are
 found by a hash of what decides them and looked at once; along one axis of the tile, neighbours in memory become one interval. So
 a matrix that a thousand programs read in overlapping tiles costs a few thousand intervals.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blocknb.profile.factored_tiles import Spread, by_axis, whole
+from blocknb.profile.factored_tiles import FactoredTile, by_axis, whole
 
 MOST_INTERVALS = 1 << 21  # kept apart before they are merged
 
@@ -49,7 +49,7 @@ class Touched:
         return {int(w): int(n) for w, n in zip(windows, sizes, strict=True)}
 
 
-def touch(touched: Touched, address: Spread, mask: Spread | None, shape: tuple[int, ...], size: int) -> int:
+def touch(touched: Touched, address: FactoredTile, mask: FactoredTile | None, shape: tuple[int, ...], size: int) -> int:
     """Adds an access of elements of `size` bytes to the set; returns how many numbers were looked at."""
     rank = len(shape)
     if not rank:

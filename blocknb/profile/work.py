@@ -25,7 +25,7 @@ from blocknb.ir.core import Func, Op, Value
 from blocknb.language.ops import ATOMICS, MASK_AT, OPS, REDUCTIONS, named
 from blocknb.profile import factored_tiles
 from blocknb.profile.evaluate import WINDOW, Batch, Evaluator, TooMuch, Unknown, line, reshaped
-from blocknb.profile.factored_tiles import Spread
+from blocknb.profile.factored_tiles import FactoredTile
 from blocknb.profile.unique_bytes import Touched, touch
 
 BUDGET = 1.5e9  # elements looked at, each of about a nanosecond
@@ -214,7 +214,7 @@ class _Counter(Evaluator):
                 if on:
                     self.spend(touch(touched, address, mask, shape, size), batch.size)
 
-    def number(self, shape: tuple[int, ...], mask: Spread | None, batch: Batch) -> int:
+    def number(self, shape: tuple[int, ...], mask: FactoredTile | None, batch: Batch) -> int:
         """How many elements of all programs' tiles are on."""
         if mask is ALL:
             return math.prod(shape) * batch.size
@@ -271,17 +271,17 @@ class _Counter(Evaluator):
 
     # ---- which elements are real
 
-    def live(self, value: Value, batch: Batch) -> Spread | None:
+    def live(self, value: Value, batch: Batch) -> FactoredTile | None:
         return batch.env.get(("live", value), ALL)
 
-    def demanded(self, value: Value, batch: Batch) -> Spread | None:
+    def demanded(self, value: Value, batch: Batch) -> FactoredTile | None:
         masks = self.demand.get(value)
         if masks is None or len(masks) != 1:
             return ALL
         found = batch.env.get(next(iter(masks)))
         return found if isinstance(found, tuple) else ALL
 
-    def useful(self, value: Value, args: tuple[Value, ...], batch: Batch) -> Spread | None:
+    def useful(self, value: Value, args: tuple[Value, ...], batch: Batch) -> FactoredTile | None:
         found = [self.demanded(value, batch), *(self.live(a, batch) for a in args)]
         parts = {id(p): p for mask in found if mask is not ALL for p in mask}
         return factored_tiles.gathered(parts.values()) if parts else ALL
@@ -355,7 +355,7 @@ def _depth(op: Op) -> int:
     return 1 + max((_depth(inner) for block in op.blocks for inner in block.ops), default=0)
 
 
-def _sides(live: Spread | None, side: int) -> Spread | None:
+def _sides(live: FactoredTile | None, side: int) -> FactoredTile | None:
     """The mask of rows (side 0) or columns (side 1) of a matrix, as parts [programs or 1, size or 1]; None if it is no product."""
     if live is ALL:
         return (np.ones((1, 1), bool),)
@@ -366,7 +366,7 @@ def _sides(live: Spread | None, side: int) -> Spread | None:
     return (by[side], alone[:, None])
 
 
-def _dot_parts(a: Spread | None, b: Spread | None, wanted: Spread | None) -> tuple[Any, Any, Any]:
+def _dot_parts(a: FactoredTile | None, b: FactoredTile | None, wanted: FactoredTile | None) -> tuple[Any, Any, Any]:
     """Masks of rows, columns and the inner axis for which a dot is of use; None where masks are no products of axes."""
     found = [_sides(mask, side) for mask in (a, b, wanted) for side in (0, 1)]
     sides = [side for side in found if side is not None]
@@ -380,7 +380,7 @@ def _dot_parts(a: Spread | None, b: Spread | None, wanted: Spread | None) -> tup
     )
 
 
-def _any(mask: Spread, axis: int, shape: tuple[int, ...]) -> Spread:
+def _any(mask: FactoredTile, axis: int, shape: tuple[int, ...]) -> FactoredTile:
     """Where anything along an axis is on."""
     split = factored_tiles.by_axis(mask, len(shape))
     if split is None:

@@ -57,7 +57,7 @@ class Binding:
     `positional` of which are given without their names, then `keywords`; `fixed` says which values are constants, `unspecialized`
     which are never taken for a constant 1 or a multiple of 16; `moduli` are the places of those
     by which the kernel takes remainders; `defaults` are the values of the parameters left out; `plans` are the
-    launch plans by the kinds of the values, `ways` how to see that a launch is like another one with the same plan and the same
+    launch plans by the kinds of the values, `fast_launches` how to see that a launch is like another one with the same plan and the same
     Python types (a FastLaunch; None after one launch, or where it cannot be seen)."""
 
     source: Source
@@ -69,7 +69,7 @@ class Binding:
     moduli: tuple[int, ...]
     defaults: tuple[Any, ...]
     plans: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    ways: dict[Any, Any] = field(default_factory=dict)
+    fast_launches: dict[Any, Any] = field(default_factory=dict)
     attempts: tuple[Callable[..., Any], ...] = ()
 
     @functools.cached_property
@@ -106,12 +106,10 @@ def arguments(reader: str, kernel: str) -> type[Arguments]:
     return type("Arguments", (Arguments,), {"reader": reader, "kernel": kernel})
 
 
-def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
-    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
-    parameters = source.parameters
-    by_name = {p.name: p for p in parameters}
-    names, title = list(by_name), f"the kernel {source.name}"
-    positions = [p.name for p in parameters if not p.keyword_only]
+def _check_names(source: Source, positions: list[str], positional: int, keywords: tuple[str, ...]) -> None:
+    """Raises LaunchError for too many values, for a value given twice, and for a keyword that no parameter has. `positions` are the
+    parameters that may be given by position."""
+    names, title = [p.name for p in source.parameters], f"the kernel {source.name}"
     if positional > len(positions):
         raise launch_error(
             source, None, f"{title} takes {len(positions)} arguments, and {positional} were given", _signature(source)
@@ -121,13 +119,23 @@ def bind(source: Source, unspecialized: frozenset[str], positional: int, keyword
         raise launch_error(
             source, twice[0], f"{title} got two values for {quoted(twice)}", "pass it by position or by name, not both"
         )
-    if unknown := [n for n in keywords if n not in by_name and n not in OPTIONS and n not in ACCEPTED]:
+    if unknown := [n for n in keywords if n not in names and n not in OPTIONS and n not in ACCEPTED]:
         raise launch_error(
             source,
             None,
             f"{title} has no parameter {quoted(unknown)}",
             similar(unknown, [*names, *OPTIONS]) or _signature(source),
         )
+
+
+def bind(source: Source, unspecialized: frozenset[str], positional: int, keywords: tuple[str, ...]) -> Binding:
+    """The Binding of a call with that many positional values and those keywords; raises LaunchError naming what is wrong."""
+    parameters = source.parameters
+    by_name = {p.name: p for p in parameters}
+    title = f"the kernel {source.name}"
+    positions = [p.name for p in parameters if not p.keyword_only]
+    _check_names(source, positions, positional, keywords)
+    given = positions[:positional]
     left_out = [p for p in parameters if p.name not in given and p.name not in keywords]
     if missing := [p.name for p in left_out if p.default is MISSING]:
         raise launch_error(

@@ -1,8 +1,8 @@
 """The GPU side of a launch: loads machine code with CuPy's driver bindings and starts it on the stream the arrays live on.
 
 Memory, streams, events and contexts stay CuPy's; torch tensors run on torch's current stream, so that neither library has to
-wait for the other. The one trick is in `Launcher`: the arguments' slots, their addresses and the launch configuration are laid out
-once per plan, so that a launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
+wait for the other. A `Launcher` lays the arguments' slots, their addresses and the launch configuration out once per plan, so that a
+launch packs numbers into a buffer and makes a single call. A fault on a GPU is reported by whatever call
 comes next and takes the context with it; the message therefore names the kernel launched last, and those before it.
 """
 
@@ -15,6 +15,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blocknb.errors import AccessError, KernelError, LaunchError, Unsupported
@@ -25,6 +26,7 @@ from blocknb.trace import Resources
 
 if TYPE_CHECKING:
     from blocknb.runtime.compile import Compiled
+    from blocknb.runtime.request import KernelCode
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -52,90 +54,127 @@ Slots = tuple[memoryview, int, ctypes.Array]
 _recent: collections.deque[str] = collections.deque(maxlen=3)
 
 
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A kernel's machine code on a device, as the driver launches it: the address of the function, its threads and bytes of shared memory,
+    and of a persistent kernel how many CTAs are `resident` (0 for others). `function` keeps the module alive."""
+
+    function: Any
+    name: str
+    threads: int
+    shared: int
+    resident: int
+
+    @property
+    def address(self) -> int:
+        return int(self.function.ptr)
+
+
+class ArgumentBuffers:
+    """Where the arguments of launches are packed. The driver copies arguments during the call, from slots that nobody else may write
+    meanwhile: whoever launches takes some from `free`, or makes some (`fresh`), and puts them back. `pack_into(slots[0], 0, *maps,
+    *values)` packs the addresses of tensor maps and the values; `maps` gives the former, unless it is None."""
+
+    def __init__(self, compiled: Compiled, device: int, types: Sequence[Any]):
+        self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
+        self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
+        self.pack_into, self.free = _packer(types, len(compiled.code.maps)), [self.fresh()]
+
+
+class LaunchQueue:
+    """The device that a launcher launches on: its current stream (`current(device)`) as CuPy or torch has it, which device is current, and
+    whether it is `alone`."""
+
+    def __init__(self, device: int, library: str):
+        self.device, self.library, self.current = device, library, cuda.current_stream(library)
+        runtime = cuda.cupy().cuda.runtime
+        self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
+
+    def handle(self) -> int:
+        """The current stream of the device, as the driver takes it."""
+        stream = self.current(self.device)
+        return stream if self.library == "torch" else stream.ptr
+
+
 class Launcher:
     """Launches a compiled kernel on a device: `launcher(grid, raws, values)`. `positions` says where in raws the kernel's parameters
     lie, the last `hidden` of which are addresses and sizes behind its own.
 
-    The driver copies arguments during the call, from slots that nobody else may write meanwhile: whoever launches takes some from
-    `slots` and puts them back. The further attributes are for functions that do the same by themselves (see `repeated`), which they may
-    where a launcher is `plain`: its arguments are packed as they come, behind the addresses of the tensor maps that `maps` gives, if
-    it is not None. A persistent kernel has as many CTAs as are `resident` (0 for others), and the grid as further arguments.
+    The attributes are for functions that launch by themselves (see `fast_launch`), which they may where a launcher is `plain`: its
+    arguments are packed as they come. `launch` is the driver's call, and `note` takes the name of a kernel that was launched. A persistent
+    kernel has as many CTAs as are resident, and the grid as further arguments.
     """
 
     def __init__(self, compiled: Compiled, device: int, positions: Sequence[int], library: str, hidden: int = 0):
-        self.function, self.device, self.positions, self.library = _load(compiled, device), device, positions, library
-        self.address, self.name = int(self.function.ptr), compiled.name
-        self.threads, self.shared = compiled.code.threads, compiled.code.shared_bytes
-        self.resident = self._resident() if compiled.code.persistent else 0
-        types = [
-            *(kind for _, kind in compiled.parameters),
-            *[uint64] * hidden,
-            *[int32] * 3 * compiled.code.persistent,
-        ]
-        self.maps = tensormaps.Encoder(compiled, device) if compiled.code.maps else None
-        self.fresh = functools.partial(_slots, len(types), len(compiled.code.maps))
-        self.pack_into, self.slots = _packer(types, len(compiled.code.maps)), [self.fresh()]
-        self.current, self.launch, self.note = (
-            cuda.current_stream(library),
-            cuda.driver_api().launchKernel,
-            _recent.append,
-        )
-        if compiled.code.programs > 1:
-            self.launch = packed(self.launch, compiled.code.programs, self._sms())
-        runtime = cuda.cupy().cuda.runtime
-        self.current_device, self.alone = runtime.getDevice, int(runtime.getDeviceCount()) == 1
+        code, function = compiled.code, _load(compiled, device)
+        resident = _resident(function, code, device) if code.persistent else 0
+        self.kernel = LoadedKernel(function, compiled.name, code.threads, code.shared_bytes, resident)
+        types = [*(kind for _, kind in compiled.parameters), *[uint64] * hidden, *[int32] * 3 * code.persistent]
+        self.positions, self.buffers = positions, ArgumentBuffers(compiled, device, types)
+        self.queue, self.note = LaunchQueue(device, library), _recent.append
+        self.launch = cuda.driver_api().launchKernel
+        if code.programs > 1:
+            self.launch = packed(self.launch, code.programs, _multiprocessors(device))
         self._convert = _converters(compiled)
         self.plain = not self._convert and not hidden
 
-    def _resident(self) -> int:
-        """How many CTAs the device runs at a time."""
-        with cuda.cupy().cuda.Device(self.device):
-            fitting = cuda.driver_api().occupancyMaxActiveBlocksPerMultiprocessor(
-                self.address, self.threads, self.shared
-            )
-        return max(fitting, 1) * self._sms()
-
-    def _sms(self) -> int:
-        return int(cuda.cupy().cuda.Device(self.device).attributes["MultiProcessorCount"])
-
     def __call__(
-        self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], again: bool = False
+        self, grid: tuple[int, int, int], raws: Sequence[Any], values: Sequence[Any], retried: bool = False
     ) -> None:
-        if self.current_device() != self.device:
-            with cuda.cupy().cuda.Device(self.device):
+        kernel, buffers, queue = self.kernel, self.buffers, self.queue
+        if queue.current_device() != queue.device:
+            with cuda.cupy().cuda.Device(queue.device):
                 self(grid, raws, values)
             return
         packed = [raws[i] for i in self.positions]
         for i, to_bits in self._convert:
             packed[i] = to_bits(packed[i])
         if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=True)):
-            raise _too_large(grid, self.name)
-        maps, _structs = ((), None) if self.maps is None else self.maps(packed)
+            raise _too_large(grid, kernel.name)
+        maps, _structs = ((), None) if buffers.maps is None else buffers.maps(packed)
         ctas = grid
-        if self.resident:
+        if kernel.resident:
             packed += grid
-            if (count := math.prod(grid)) > MAX_GRID[0]:  # programs are counted in 32 bits
-                message = f"the grid {grid} of {self.name} is too large: {count} programs, and 2^31 - 1 are the most"
-                raise LaunchError(message)
-            ctas = min(count, self.resident), 1, 1
+            ctas = _resident_ctas(grid, kernel)
         try:
-            slots = self.slots.pop()
+            slots = buffers.free.pop()
         except IndexError:
-            slots = self.fresh()
+            slots = buffers.fresh()
         try:
-            stream = self.current(self.device)
-            handle = stream if self.library == "torch" else stream.ptr
-            self.pack_into(slots[0], 0, *maps, *packed)
-            self.launch(self.address, *ctas, self.threads, 1, 1, self.shared, handle, slots[1], 0)
+            handle = queue.handle()
+            buffers.pack_into(slots[0], 0, *maps, *packed)
+            self.launch(kernel.address, *ctas, kernel.threads, 1, 1, kernel.shared, handle, slots[1], 0)
         except OverflowError:  # a number beyond fp32 is infinite there
             self(grid, [_as_single(raw) for raw in raws], values)
         except Exception as error:
-            if again or "INVALID_CONTEXT" not in str(error):
-                raise explain(error, self.name) from error
+            if retried or "INVALID_CONTEXT" not in str(error):
+                raise explain(error, kernel.name) from error
             cuda.cupy().cuda.runtime.free(0)  # makes the context current in a thread that is new to CUDA
-            self(grid, raws, values, again=True)
-        self.slots.append(slots)
-        self.note(self.name)
+            self(grid, raws, values, retried=True)
+        buffers.free.append(slots)
+        self.note(kernel.name)
+
+
+def _resident(function: Any, code: KernelCode, device: int) -> int:
+    """How many CTAs of a kernel a device runs at a time."""
+    with cuda.cupy().cuda.Device(device):
+        fitting = cuda.driver_api().occupancyMaxActiveBlocksPerMultiprocessor(
+            int(function.ptr), code.threads, code.shared_bytes
+        )
+    return max(fitting, 1) * _multiprocessors(device)
+
+
+def _multiprocessors(device: int) -> int:
+    return int(cuda.cupy().cuda.Device(device).attributes["MultiProcessorCount"])
+
+
+def _resident_ctas(grid: tuple[int, int, int], kernel: LoadedKernel) -> tuple[int, int, int]:
+    """The CTAs of a persistent kernel that run the programs of a grid."""
+    count = math.prod(grid)
+    if count > MAX_GRID[0]:  # programs are counted in 32 bits
+        message = f"the grid {grid} of {kernel.name} is too large: {count} programs, and 2^31 - 1 are the most"
+        raise LaunchError(message)
+    return min(count, kernel.resident), 1, 1
 
 
 def _as_single(value: Any) -> Any:

@@ -31,7 +31,7 @@ from blocknb.runtime.descriptor import TensorDescriptor
 from blocknb.runtime.divisor_specialization import divides
 from blocknb.runtime.driver import MAX_GRID, Launcher
 from blocknb.runtime.kinds import HOST, NONE, ONE, Kind, Tuple
-from blocknb.runtime.launch_context import attended
+from blocknb.runtime.launch_context import slow_path_threads
 from blocknb.runtime.launchable import Launchable
 from blocknb.runtime.plan import LaunchPlan
 
@@ -54,7 +54,7 @@ class FastLaunch:
     attempt: Callable[..., Any]
 
 
-def repeated(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
+def fast_launch(kernel: Launchable, binding: Binding, plan: LaunchPlan, values: Sequence[Any]) -> FastLaunch | None:
     """The FastLaunch of a plan, from values that have its Kinds; None where a Kind is not seen at a glance."""
     writer = _Writer(kernel, binding, plan, values)
     if not writer.recognised:
@@ -223,7 +223,11 @@ class _Writer:
             case arguments._torch if kind.device == HOST:
                 where, read = f"{name}.is_cpu and not {name}.is_neg()", f"{name}.data_ptr()"
             case arguments._torch:
-                there = "" if getattr(self.launcher, "alone", False) else f" and {name}.get_device() == {kind.device}"
+                there = (
+                    ""
+                    if (self.launcher is not None and self.launcher.queue.alone)
+                    else f" and {name}.get_device() == {kind.device}"
+                )
                 where = f"{name}.is_cuda{there} and not {name}.is_neg()"
                 read = f"{name}.data_ptr()"
             case _:
@@ -263,7 +267,7 @@ class _Writer:
         look, start = self.look(), self.start()
         return f"""
     def {_}launch({", ".join(parameters)}):
-        if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(attended)} or {_}kernel.interpreted:
+        if {_}rest or {_}more or {module}.observers or {module}.enforced or {self.name(slow_path_threads)} or {_}kernel.interpreted:
             return {_}kernel._general({_}grid, ({args}*{_}rest,), {{{kwargs}**{_}more}})
 {look}
         if {_}same:
@@ -300,9 +304,9 @@ class _Writer:
         start, here, ending = self.launcher, "", ""
         if start is not None and start.plain:
             ending = self.direct(start)
-            if not start.alone:
-                here = f" and {self.name(start.current_device)}() == {start.device}"
-            if start.resident:
+            if not start.queue.alone:
+                here = f" and {self.name(start.queue.current_device)}() == {start.queue.device}"
+            if start.kernel.resident:
                 here += f" and {_}x * {_}y * {_}z <= {largest}"
         return f"""\
             {_}kind = {_}type({_}grid)
@@ -328,21 +332,22 @@ class _Writer:
 
     def direct(self, start: Launcher) -> str:
         """Packs the arguments and calls the driver."""
+        kernel, buffers, queue = start.kernel, start.buffers, start.queue
         _, slots, given = self.mark, f"{self.mark}slots", [self.flat[i] for i in start.positions]
         grid, encoded, maps = ", ".join(_ + axis for axis in "xyz"), "", []
-        if start.maps is not None:  # who holds the structs keeps them alive until the driver has copied them
+        if buffers.maps is not None:  # who holds the structs keeps them alive until the driver has copied them
             maps, reads = (
-                [f"{_}map{i}" for i in range(len(start.maps.specs))],
-                "".join(f"{given[i]}, " for i in start.maps.reads),
+                [f"{_}map{i}" for i in range(len(buffers.maps.specs))],
+                "".join(f"{given[i]}, " for i in buffers.maps.reads),
             )
-            known, encode = self.name(start.maps.get), self.name(start.maps.encode)
+            known, encode = self.name(buffers.maps.get), self.name(buffers.maps.encode)
             encoded = f"({', '.join(maps)},), {_}structs = {known}(({reads})) or {encode}({reads})"
-        packed = "".join(f", {value}" for value in [*maps, *given, *([grid] if start.resident else [])])
-        if start.resident:
-            grid = f"({_}ctas if ({_}ctas := {_}x * {_}y * {_}z) < {start.resident} else {start.resident}), 1, 1"
-        append, pop, fresh = (self.name(x) for x in (start.slots.append, start.slots.pop, start.fresh))
-        fixed = ", ".join(self.name(x) for x in (start.threads, 1, 1, start.shared))
-        stream = f"{self.name(start.current)}({start.device}){'.ptr' if start.library != 'torch' else ''}"
+        packed = "".join(f", {value}" for value in [*maps, *given, *([grid] if kernel.resident else [])])
+        if kernel.resident:
+            grid = f"({_}ctas if ({_}ctas := {_}x * {_}y * {_}z) < {kernel.resident} else {kernel.resident}), 1, 1"
+        append, pop, fresh = (self.name(x) for x in (buffers.free.append, buffers.free.pop, buffers.fresh))
+        fixed = ", ".join(self.name(x) for x in (kernel.threads, 1, 1, kernel.shared))
+        stream = f"{self.name(queue.current)}({queue.device}){'.ptr' if queue.library != 'torch' else ''}"
         return f"""\
                 try:
                     {encoded}
@@ -350,13 +355,13 @@ class _Writer:
                         {slots} = {pop}()
                     except IndexError:
                         {slots} = {fresh}()
-                    {self.name(start.pack_into)}({slots}[0], 0{packed})
-                    {self.name(start.launch)}({self.name(start.address)}, {grid}, {fixed}, {stream}, {slots}[1], 0)
+                    {self.name(buffers.pack_into)}({slots}[0], 0{packed})
+                    {self.name(start.launch)}({self.name(kernel.address)}, {grid}, {fixed}, {stream}, {slots}[1], 0)
                 except Exception:
                     pass
                 else:
                     {append}({slots})
-                    {self.name(start.note)}({self.name(start.name)})"""
+                    {self.name(start.note)}({self.name(kernel.name)})"""
 
     def through(self) -> str:
         """Calls the plan's starter."""

@@ -3,7 +3,7 @@
 A launch describes its arguments (`arguments.describe`), looks up the plan for exactly these kinds and constants, and starts it;
 everything else happens once per plan. Nothing compares names: the way of calling is a key (see `binding`), and kinds are interned, so
 a plan is found by a tuple of identities. The trick is that a launch in a loop does none of this: a plan that is used again has a
-function written for it (see `repeated`), which is what `kernel[grid]` calls first. Each launch may be observed:
+function written for it (see `fast_launch`), which is what `kernel[grid]` calls first. Each launch may be observed:
 functions in `observers` receive a `Launch` after it, with times and a summary of the arguments, and cost nothing when there are
 none. Errors of a launch point at the parameter they concern and name the line that launched.
 """
@@ -43,7 +43,7 @@ from blocknb.runtime.binding import (
 from blocknb.runtime.divisor_specialization import refined
 from blocknb.runtime.interface import KernelInterface
 from blocknb.runtime.kinds import HOST, Kind, constant_kind, flat, spelled, unspecialized_kind
-from blocknb.runtime.launch_context import attended, this_thread, wanted_by_environment
+from blocknb.runtime.launch_context import slow_path_threads, this_thread, wanted_by_environment
 from blocknb.runtime.plan import Grid, LaunchPlan, common_device, library, mocked, starter, target_of, typed
 from blocknb.runtime.reports import asserting
 from blocknb.target import Target
@@ -74,7 +74,7 @@ _DECORATOR = frozenset(
 @dataclass(frozen=True)
 class Launch:
     """One launch, observed. `arguments` are summaries by parameter name (dtype, shape, bytes; never an array), `milliseconds` is
-    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU. `again` is what
+    the kernel's own time (by events on a GPU, by the clock on the CPU), `device` the GPU's number or -1 for the CPU. `snapshot` is what
     a repetition needs, arrays by weak reference, or None when it cannot be kept."""
 
     kernel: Kernel
@@ -83,7 +83,7 @@ class Launch:
     arguments: Mapping[str, dict[str, Any]]
     milliseconds: float
     device: int
-    again: LaunchSnapshot | None = None
+    snapshot: LaunchSnapshot | None = None
 
     @property
     def trace(self) -> Trace:
@@ -275,46 +275,56 @@ class Kernel(KernelInterface):
         self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tried: Binding | None = None
     ) -> Compiled:
         """A launch from its arguments, some of which may be LEFT_OUT. It is not like those that a Binding `tried`."""
-        if any(value is LEFT_OUT for value in (*args, *kwargs.values())):
-            args = tuple(value for value in args if value is not LEFT_OUT)
-            kwargs = {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
+        args, kwargs = _without_left_out(args, kwargs)
         if self.interpreted or this_thread.interprets or "interpret" in kwargs:
             wanted = self.interprets(kwargs)
             how = kwargs.pop("interpret", None)
             if wanted:
                 return self.interpret(grid, **(how if isinstance(how, dict) else {}))(*args, **kwargs)  # type: ignore[return-value]
-        if launch_context.enforced:
-            kwargs = {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
+        kwargs = self._with_enforced(kwargs)
         if self.source.parameters is not self._bound:  # somebody has changed the defaults of the function
             self._unbind()
         binding = self._bindings.get((len(args), *kwargs)) or self._bind(len(args), kwargs)
         values = (*args, *kwargs.values(), *binding.defaults)
-        if binding is not tried and not (launch_context.observers or attended):
+        if binding is not tried and not (launch_context.observers or slow_path_threads):
             for attempt in binding.attempts:
                 if (found := attempt(grid, *args, *kwargs.values())) is not None:
                     return found
         kinds, raws = self.describe(binding, values)
-        asked = grid
-        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
-            grid = (grid[0], 1, 1)
-        else:
-            grid = normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+        sizes = self._sizes(grid, binding, values)
         plan = binding.plans.get(kinds)
         if plan is None or plan.compiled.stale():
             plan = self._plan(binding, kinds, values)
         self._repeat(binding, plan, values)
         self.latest, this_thread.device = plan.compiled, plan.device
-        if 0 in grid:
-            return plan.compiled
+        if 0 not in sizes:
+            self._start(plan, binding, sizes, raws, values, grid)
+        return plan.compiled
+
+    def _with_enforced(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of a launch with the options of its cell, unless the launch gives them itself."""
+        if not launch_context.enforced:
+            return kwargs
+        return {n: x for n, x in launch_context.enforced.items() if n not in self.arg_names} | kwargs
+
+    def _sizes(self, grid: Any, binding: Binding, values: tuple[Any, ...]) -> Grid:
+        """The three sizes of a grid."""
+        if type(grid) is tuple and len(grid) == 1 and type(grid[0]) is int and grid[0] >= 0:
+            return grid[0], 1, 1
+        return normal_grid(self.source, grid, binding.bound(values) if callable(grid) else {})
+
+    def _start(
+        self, plan: LaunchPlan, binding: Binding, sizes: Grid, raws: Sequence[Any], values: tuple[Any, ...], asked: Any
+    ) -> None:
+        """Starts a plan, and tells the observers; `asked` is the grid as the launch gave it."""
         try:
             if launch_context.observers and not this_thread.unobserved:
-                self._observed(plan, binding, grid, raws, values, asked)
+                self._observed(plan, binding, sizes, raws, values, asked)
             else:
-                plan.start(grid, raws, values)
+                plan.start(sizes, raws, values)
         except LaunchError as error:  # a limit of the device, which knows no places
             error.loc = error.loc or place(self.source)
             raise
-        return plan.compiled
 
     # ---- what a new way of calling, new kinds or a new device need -------------------------------------------------------
 
@@ -366,9 +376,11 @@ class Kernel(KernelInterface):
             plan = LaunchPlan(compiled, kinds, device, starter(compiled, binding, kinds, device))
             if len(binding.plans) >= _MAX_PLANS:  # constants that are new at every launch must not fill the memory
                 binding.plans.clear()
-                binding.ways.clear()
+                binding.fast_launches.clear()
             if (stale := binding.plans.get(kinds)) is not None:
-                binding.ways = {key: way for key, way in binding.ways.items() if key[0] is not stale}
+                binding.fast_launches = {
+                    key: found for key, found in binding.fast_launches.items() if key[0] is not stale
+                }
                 binding.attempts, self._launch = (), self._first
             binding.plans[kinds] = plan
             return plan
@@ -376,19 +388,19 @@ class Kernel(KernelInterface):
     def _repeat(self, binding: Binding, plan: LaunchPlan, values: tuple[Any, ...]) -> None:
         """Prepares for further launches with a plan, when it is launched for the second time."""
         key = plan, *map(type, values)
-        if key not in binding.ways:
-            binding.ways[key] = None
+        if key not in binding.fast_launches:
+            binding.fast_launches[key] = None
             return
-        if (way := binding.ways[key]) is None:
+        if (found := binding.fast_launches[key]) is None:
             with forks.guard:
-                from blocknb.runtime.fast_launch import repeated
+                from blocknb.runtime.fast_launch import fast_launch
 
-            binding.ways[key] = way = repeated(self, binding, plan, values) or _NEVER
-        if way is not _NEVER:
-            others = [attempt for attempt in binding.attempts if attempt is not way.attempt]
-            binding.attempts = (way.attempt, *others)[:_TRIED]
+            binding.fast_launches[key] = found = fast_launch(self, binding, plan, values) or _NEVER
+        if found is not _NEVER:
+            others = [attempt for attempt in binding.attempts if attempt is not found.attempt]
+            binding.attempts = (found.attempt, *others)[:_TRIED]
             if self.source is binding.source:
-                self._launch = way.launch
+                self._launch = found.launch
 
     def _compile(
         self,
@@ -442,14 +454,22 @@ class Kernel(KernelInterface):
 
             milliseconds = driver.timed(plan.device, library(plan.kinds), lambda: plan.start(grid, raws, values))
         summaries = {n: summary(v, k) for n, k, v in flat(binding.names, plan.kinds, values)}
-        again = remember(asked, binding.names, values, plan.kinds)
-        launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, again)
+        snapshot = remember(asked, binding.names, values, plan.kinds)
+        launch = Launch(self, plan.compiled, grid, MappingProxyType(summaries), milliseconds, plan.device, snapshot)
         if this_thread.capture is not None:
             return this_thread.capture(launch)
         self.last_launch = launch
         for observer in list(launch_context.observers):
             observer(launch)
         return None
+
+
+def _without_left_out(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a call gives."""
+    if all(value is not LEFT_OUT for value in (*args, *kwargs.values())):
+        return args, kwargs
+    given = tuple(value for value in args if value is not LEFT_OUT)
+    return given, {name: value for name, value in kwargs.items() if value is not LEFT_OUT}
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

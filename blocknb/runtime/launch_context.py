@@ -13,7 +13,7 @@ from blocknb.runtime.reports import muted
 
 
 class _ThisThread(threading.local):
-    """Of this thread: the device of the last launch while that is `noticed` (None: no launch there), whether its launches are kept
+    """Of this thread: the device of the last launch while that is `recording_device` (None: no launch there), whether its launches are kept
     from the observers, whether they are interpreted, where interpreted launches are counted by kernel, and who gets launches instead
     of the device (`kernel.captured`)."""
 
@@ -27,7 +27,7 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 #: Not empty while some thread's launches are no usual ones, or are looked at: all launches then go the general way, which looks at
 #: `this_thread`, and notes their device there.
-attended: list[int] = []  # the threads
+slow_path_threads: list[int] = []  # the threads
 
 #: Called with a Launch after each launch of any kernel.
 observers: list[Callable[[Any], None]] = []
@@ -39,17 +39,17 @@ enforced: dict[str, Any] = {}
 
 
 @contextlib.contextmanager
-def _attending() -> Iterator[None]:
+def _on_slow_path() -> Iterator[None]:
     thread = threading.get_ident()
-    attended.append(thread)
+    slow_path_threads.append(thread)
     try:
         yield
     finally:
-        attended.remove(thread)
+        slow_path_threads.remove(thread)
 
 
 def _after_fork() -> None:
-    attended[:] = [thread for thread in attended if thread == threading.get_ident()]
+    slow_path_threads[:] = [thread for thread in slow_path_threads if thread == threading.get_ident()]
 
 
 if hasattr(os, "register_at_fork"):
@@ -57,10 +57,10 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def noticed() -> Iterator[None]:
+def recording_device() -> Iterator[None]:
     """Inside, `this_thread.device` is told of this thread's launches."""
     this_thread.device = None
-    with _attending():
+    with _on_slow_path():
         yield
 
 
@@ -81,7 +81,7 @@ def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
     before = this_thread.interprets, this_thread.interpreted
     this_thread.interprets, this_thread.interpreted = wanted or this_thread.interprets, Counter()
     try:
-        with _attending() if this_thread.interprets else contextlib.nullcontext():
+        with _on_slow_path() if this_thread.interprets else contextlib.nullcontext():
             yield this_thread.interpreted
     finally:
         this_thread.interprets, this_thread.interpreted = before
@@ -90,7 +90,7 @@ def interpreted(wanted: bool = True) -> Iterator[Counter[str]]:
 @contextlib.contextmanager
 def captured(take: Callable[[Any], None]) -> Iterator[None]:
     """Inside, a launch of this thread compiles and then goes to `take` instead of to the device: nothing is run, no observer sees it,
-    its time is 0. Arrays may be reached through its `again` only until `take` returns. Launches inside `unobserved` happen."""
+    its time is 0. Arrays may be reached through its `snapshot` only until `take` returns. Launches inside `unobserved` happen."""
 
     def nobody(launch: Any) -> None:
         pass

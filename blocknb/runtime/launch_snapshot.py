@@ -37,7 +37,7 @@ class ArrayReference:
     def ranges(self) -> list[ArrayReference]:
         return [self]
 
-    def again(self, scratch: Scratch) -> Any:
+    def restored(self, scratch: Scratch) -> Any:
         owner = self.owner()
         if owner is None:
             return None
@@ -54,7 +54,7 @@ class WeakArgument:
     def ranges(self) -> list[ArrayReference]:
         return []
 
-    def again(self, scratch: Scratch) -> Any:
+    def restored(self, scratch: Scratch) -> Any:
         return self.value()
 
 
@@ -68,8 +68,8 @@ class DerivedArgument:
     def ranges(self) -> list[ArrayReference]:
         return self.base.ranges()
 
-    def again(self, scratch: Scratch) -> Any:
-        base = self.base.again(scratch)
+    def restored(self, scratch: Scratch) -> Any:
+        base = self.base.restored(scratch)
         return None if base is None else self.make(base)
 
 
@@ -106,7 +106,7 @@ class LaunchSnapshot:
                     scratch[id(owner)] = low, memory.copied(memory.bytes_of(owner, low, high), low)
         found = dict(self.numbers)
         for name, kept in self.arrays.items():
-            found[name] = kept.again(scratch)
+            found[name] = kept.restored(scratch)
             if found[name] is None:
                 return None
         for name, kind in self.tuples.items():

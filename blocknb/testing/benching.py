@@ -18,7 +18,7 @@ import numpy as np
 from blocknb.errors import LaunchError
 from blocknb.runtime import machine
 from blocknb.runtime.kinds import HOST
-from blocknb.runtime.launch_context import noticed, this_thread, unobserved
+from blocknb.runtime.launch_context import recording_device, this_thread, unobserved
 
 FLUSH_BYTES = 256 << 20  # as Triton; more than four times the L2 cache of an H200
 MODES = ("min", "max", "mean", "median", "all")
@@ -94,7 +94,7 @@ def _check_mode(mode: str) -> None:
 
 def _first_run(fn: Callable[[], Any]) -> _HostClock | _GpuClock:
     """Runs the call once and chooses the clock."""
-    with noticed():
+    with recording_device():
         result = fn()
     return _GpuClock() if machine.has_gpu() and _on_gpu(this_thread.device, result) else _HostClock()
 

@@ -19,7 +19,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from blocknb import forks
@@ -31,7 +31,9 @@ from blocknb.runtime.kernel import Kernel
 from blocknb.runtime.kinds import HOST
 from blocknb.runtime.launch_context import unobserved
 from blocknb.tune import store
+from blocknb.tune.array_state import ArrayState
 from blocknb.tune.config import Config
+from blocknb.tune.pruning import AutotunerError, Pruning
 from blocknb.tune.race import QUANTILES, REFUSALS, ROUNDS, Entrant, Race, stopwatch
 from blocknb.tune.tuning import MEASURED, Trial, Tuning
 from blocknb.tune.wrapper import Wrapper
@@ -45,10 +47,24 @@ OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 _spelled = functools.lru_cache(typed=True)(str)
 
 
-class AutotunerError(KernelError):
-    """The autotuner was given nothing that it could try."""
+@dataclass(frozen=True)
+class Measuring:
+    """How configurations are timed: milliseconds to warm up and to repeat, by replays of a graph, or by a function of the caller's."""
 
-    title = "autotuning"
+    warmup: float = WARMUP
+    rep: float = REP
+    use_cuda_graph: bool = False
+    do_bench: Callable[..., Any] | None = None
+
+
+class Searches:
+    """The searches of an autotuner that are under way: a lock, races by tuning key, and why the last configuration could not run."""
+
+    def __init__(self) -> None:
+        self.races: dict[tuple[Any, ...], Race] = {}
+        self.refused: KernelError | None = None
+        self.lock = threading.RLock()
+        forks.renewed(self, lock=threading.RLock)
 
 
 class Autotuner(Wrapper):
@@ -80,26 +96,27 @@ class Autotuner(Wrapper):
         self.keys = list(key)
         self.cache: dict[tuple[Any, ...], Config] = {}
         self.best_config: Config | None = None
-        self.configs_timings: dict[Config, Any] = {}
-        self.bench_time = 0.0
         self.tuning: Tuning | None = None
         self.nargs: dict[str, Any] = {}
         self.cache_results = cache_results
-        self.reset_to_zero, self.restore_value = list(reset_to_zero or ()), list(restore_value or ())
-        self.restore_copies: dict[str, Any] = {}
+        self.arrays = ArrayState(reset_to_zero, restore_value)
         self.user_defined_pre_hook, self.user_defined_post_hook = pre_hook is not None, post_hook is not None
-        self.pre_hook: Hook = pre_hook or self._prepare
-        self.post_hook: Hook = post_hook or self._restore
-        prune = prune_configs_by or {}
-        self.early_config_prune: Hook | None = prune.get("early_config_prune")
-        self.perf_model: Hook | None = prune.get("perf_model")
-        self.configs_top_k: int | float = prune.get("top_k", 1.0)
-        self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
-        self._do_bench = do_bench
-        self._refused: KernelError | None = None
-        self._begun: dict[tuple[Any, ...], Race] = {}
-        self._tuning = threading.RLock()
-        forks.renewed(self, _tuning=threading.RLock)
+        self.pre_hook: Hook = pre_hook or self.arrays.prepare
+        self.post_hook: Hook = post_hook or self.arrays.restore
+        self.pruning = Pruning(prune_configs_by)
+        warmup, rep = WARMUP if warmup is None else warmup, REP if rep is None else rep
+        self.measuring = Measuring(warmup, rep, use_cuda_graph, do_bench)
+        self._searches = Searches()
+
+    @property
+    def configs_timings(self) -> dict[Config, Any]:
+        """The times of the last tuning by configuration, as Triton's."""
+        return {} if self.tuning is None else self.tuning.timings
+
+    @property
+    def bench_time(self) -> float:
+        """The seconds that the last tuning took."""
+        return 0.0 if self.tuning is None else self.tuning.seconds
 
     # ---- launching ----
 
@@ -178,14 +195,14 @@ class Autotuner(Wrapper):
         key = self.tuning_key(args, kwargs)
         found = self.cache.get(key)
         if found is None:
-            with self._tuning:
+            with self._searches.lock:
                 found = self.cache.get(key) or self._tune(key, args, kwargs)
         return found
 
     def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         configs, place = self.prune_configs(kwargs), None
         if store.wanted(self.cache_results, not self._measured_by_others):
-            by = (*key, self.use_cuda_graph)
+            by = (*key, self.measuring.use_cuda_graph)
             place = store.StorePlace.of(self.kernel, self.arg_names, args, kwargs, configs, by)
         named = self._named_key(key)
         if place is not None and (found := place.read()) is not None:
@@ -200,7 +217,7 @@ class Autotuner(Wrapper):
         return self.cache[key]
 
     def _tell(self, tuning: Tuning) -> None:
-        self.tuning, self.configs_timings, self.bench_time = tuning, tuning.timings, tuning.seconds
+        self.tuning = tuning
         with contextlib.suppress(TypeError):  # somebody's own wrapper without a kernel in it
             vars(self.kernel)["tuning"] = tuning  # for the kernel's card
         if any(
@@ -230,7 +247,7 @@ class Autotuner(Wrapper):
         tried: dict[Any, Config] = {}
         for config in configs:
             tried.setdefault(same[config], config)
-        race = self._begun.setdefault(key, Race(self.__name__))
+        race = self._searches.races.setdefault(key, Race(self.__name__))
 
         def trials() -> tuple[Trial, ...]:
             found = []
@@ -248,9 +265,9 @@ class Autotuner(Wrapper):
             self._tell(Tuning(self.__name__, named, trials(), None, race.seconds))
             raise
         except BaseException:
-            del self._begun[key]
+            del self._searches.races[key]
             raise
-        del self._begun[key]
+        del self._searches.races[key]
         finished = [trial for trial in trials() if trial.fate == MEASURED]
         if not finished:
             assert race.failure is not None
@@ -273,38 +290,24 @@ class Autotuner(Wrapper):
                 race.run(
                     [self._entrant(config, args, kwargs) for config in configs],
                     gpu=store.gpu_of(self.arg_names, args, kwargs),
-                    warmup=WARMUP if self.num_warmups is None else self.num_warmups,
-                    rep=REP if self.num_reps is None else self.num_reps,
+                    warmup=self.measuring.warmup,
+                    rep=self.measuring.rep,
                     step=step,
                 )
             return
         with parallel_compile.shows(len(configs), label) as step:
             for number, config in enumerate(configs, 1):
                 step(f"{number} of {len(configs)}")
-                self._refused = None
+                self._searches.refused = None
                 answer = self._bench(*args, config=config, **kwargs)
-                if self._refused is None:
+                if self._searches.refused is None:
                     race.answers[config] = answer
                 else:
-                    race.refuse(config, self._refused)
+                    race.refuse(config, self._searches.refused)
 
     def prune_configs(self, kwargs: dict[str, Any]) -> list[Config]:
         """The configurations worth measuring for these arguments. Raises AutotunerError when pruning leaves none."""
-        configs = self.configs
-        if self.early_config_prune is not None:
-            configs = list(self.early_config_prune(self.configs, self.nargs, **kwargs))
-            if not configs:
-                raise AutotunerError(f"early_config_prune leaves no configuration of {self.__name__}")
-        if self.perf_model is not None:
-            top = self.configs_top_k
-            if isinstance(top, float) and top <= 1.0:
-                top = max(int(len(self.configs) * top), 1)
-            elif not isinstance(top, int):
-                raise TypeError(f"top_k is a share of at most 1.0 or a number of configurations, not {top!r}")
-            if len(configs) > top:
-                times = {c: self.perf_model(**self.nargs, **kwargs, **c.all_kwargs()) for c in configs}
-                configs = sorted(times, key=times.__getitem__)[:top]
-        return configs
+        return self.pruning.pruned(self.__name__, self.configs, self.nargs, kwargs)
 
     # ---- measuring ----
 
@@ -312,12 +315,12 @@ class Autotuner(Wrapper):
     def _measured_by_others(self) -> bool:
         """Whether somebody brings another way to measure: a `do_bench`, or a subclass's own methods."""
         theirs = type(self)._bench is not Autotuner._bench or type(self).do_bench is not Autotuner.do_bench
-        return theirs or self._do_bench is not None
+        return theirs or self.measuring.do_bench is not None
 
     @property
     def _races(self) -> bool:
         """Whether configurations take turns; graphs are replayed one after another."""
-        return not self._measured_by_others and not (self.use_cuda_graph and machine.has_gpu())
+        return not self._measured_by_others and not (self.measuring.use_cuda_graph and machine.has_gpu())
 
     def _refuse_given(self, config: Config, kwargs: Mapping[str, Any]) -> None:
         """Raises AutotunerError for a launch that gives what is tuned."""
@@ -345,57 +348,25 @@ class Autotuner(Wrapper):
         try:
             return self.do_bench(self._entrant(config, args, meta), quantiles=QUANTILES)
         except REFUSALS as error:
-            self._refused = error
+            self._searches.refused = error
             return [math.inf] * 3
 
     def do_bench(self, call: Callable[[], Any], quantiles: Sequence[float]) -> Any:
         """Times a call by itself, by the function given to the autotuner or by blocknb.testing's."""
         from blocknb import testing
 
-        if self._do_bench is not None:
-            return self._do_bench(call, quantiles=quantiles)
-        repeat = REP if self.num_reps is None else self.num_reps
-        if self.use_cuda_graph and machine.has_gpu():
+        if self.measuring.do_bench is not None:
+            return self.measuring.do_bench(call, quantiles=quantiles)
+        repeat = self.measuring.rep
+        if self.measuring.use_cuda_graph and machine.has_gpu():
             return testing.do_bench_cudagraph(call, rep=repeat, quantiles=quantiles)
-        budget = WARMUP if self.num_warmups is None else self.num_warmups
+        budget = self.measuring.warmup
         return testing.do_bench(call, warmup=budget, rep=repeat, quantiles=quantiles)
-
-    def _prepare(self, arguments: dict[str, Any], reset_only: bool = False) -> None:
-        for name in self.reset_to_zero:
-            if arguments[name] is not None:
-                _fill_zero(_array(arguments[name]))
-        if not reset_only:
-            kept = (name for name in self.restore_value if arguments[name] is not None)
-            self.restore_copies = {name: _copy(_array(arguments[name])) for name in kept}
-
-    def _restore(self, arguments: dict[str, Any], exception: BaseException | None) -> None:
-        for name, saved in self.restore_copies.items():
-            _put_back(_array(arguments[name]), saved)
-        self.restore_copies = {}
 
 
 def _best_of(tuning: Tuning) -> Config:
     assert tuning.best is not None
     return tuning.best
-
-
-def _array(value: Any) -> Any:
-    return value.base if isinstance(value, TensorDescriptor) else value
-
-
-def _fill_zero(array: Any) -> None:
-    array.zero_() if hasattr(array, "zero_") else array.fill(0)
-
-
-def _copy(array: Any) -> Any:
-    return array.clone() if hasattr(array, "clone") else array.copy()
-
-
-def _put_back(array: Any, saved: Any) -> None:
-    if hasattr(array, "copy_"):
-        array.copy_(saved)
-    else:
-        array[...] = saved
 
 
 def autotune(

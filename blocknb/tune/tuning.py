@@ -77,20 +77,22 @@ class Tuning:
         medians = [t.median for t in self.trials if t.fate == MEASURED or t.config is self.best]
         least = min(medians, default=math.inf)
         for trial in sorted(self.trials, key=lambda trial: (FATES.index(trial.fate), trial.median)):
-            given, known = trial.config.all_kwargs(), math.isfinite(trial.median)
-            spread = trial.times[1:3] if known and isinstance(trial.times, (list, tuple)) else ()
-            figures = [f"{time:.4g}" for time in ((trial.median, *spread) if known else ())]
-            remark = (
-                "the best" if trial.config is self.best else f"{trial.fate}: {trial.reason}" if trial.reason else ""
-            )
-            table.append([
-                *(str(given.get(name, "")) for name in shown),
-                *(figures + [""] * 3)[:3],
-                f"{trial.median / least:.2f}" if known and 0 < least < math.inf else "",
-                str(trial.rounds or ""),
-                remark or ("" if trial.fate == MEASURED else trial.fate),
-            ])  # fmt: skip
+            given = trial.config.all_kwargs()
+            table.append([*(str(given.get(name, "")) for name in shown), *self._figures(trial, least)])
         return table
+
+    def _figures(self, trial: Trial, least: float) -> list[str]:
+        """The cells of a trial behind its configuration: times, the ratio to the least median, rounds, and a remark."""
+        known = math.isfinite(trial.median)
+        spread = trial.times[1:3] if known and isinstance(trial.times, (list, tuple)) else ()
+        figures = [f"{time:.4g}" for time in ((trial.median, *spread) if known else ())]
+        remark = "the best" if trial.config is self.best else f"{trial.fate}: {trial.reason}" if trial.reason else ""
+        return [
+            *(figures + [""] * 3)[:3],
+            f"{trial.median / least:.2f}" if known and 0 < least < math.inf else "",
+            str(trial.rounds or ""),
+            remark or ("" if trial.fate == MEASURED else trial.fate),
+        ]
 
     @property
     def title(self) -> str:

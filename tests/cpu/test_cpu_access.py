@@ -348,9 +348,12 @@ def test_an_endless_kernel_in_one_thread_does_not_hold_up_another():
 
 
 def test_a_grid_without_programs_launches_nothing():
-    x = np.zeros(4, np.float32)
-    native, values = build(copy, x=x[:0], y=x[:0], n=4, BLOCK=4)
+    x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
+    native, values = build(copy, x=x, y=y, n=4, BLOCK=4)
     launch_native(native, values, (3, 0, 2))
+    assert not y.any()
+    launch_native(native, values, (1, 1, 1))
+    assert y.all()
 
 
 def test_a_thread_count_that_is_no_number_is_refused(monkeypatch):

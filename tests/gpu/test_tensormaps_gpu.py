@@ -158,7 +158,7 @@ def test_a_row_that_stands_alone_may_have_any_pitch(launcher: driver.Launcher) -
 
 def test_every_program_of_a_large_grid_has_its_turn(launcher: driver.Launcher) -> None:
     grid = (1500, 40, 1)
-    assert 0 < launcher.resident < 1500 * 40
+    assert 0 < launcher.kernel.resident < 1500 * 40
     x, out, seen = moved(launcher, 8 * 1500, 8 * 40, 8 * 40, grid)
     np.testing.assert_array_equal(out, x)
     np.testing.assert_array_equal(seen.transpose(0, 2, 1, 3).reshape(x.shape), x)

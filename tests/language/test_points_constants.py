@@ -1,4 +1,4 @@
-"""Points 1 to 11 of the language's meaning: what is known while compiling, and what names refer to."""
+"""The meaning of the language: what is known while compiling, and what names refer to."""
 
 from __future__ import annotations
 

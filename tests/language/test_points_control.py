@@ -1,4 +1,4 @@
-"""Points 23 to 28 of the language's meaning: branches, loops, conditions, combine functions, helpers."""
+"""The meaning of the language: branches, loops, conditions, combine functions, helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points 29 to 34 of the language's meaning: launches, arguments, the autotuner, what host code reads, where sources stand."""
+"""The meaning of the language: launches, arguments, the autotuner, what host code reads, where sources stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points 19 to 22 of the language's meaning: loads and stores, pointers as values, dot."""
+"""The meaning of the language: loads and stores, pointers as values, dot."""
 
 from __future__ import annotations
 

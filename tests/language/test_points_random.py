@@ -1,4 +1,4 @@
-"""Point 35 of the language's meaning: random numbers, against a Philox in NumPy and against numbers that Triton 3.6 printed."""
+"""The meaning of the language: random numbers, against a Philox in NumPy and against numbers that Triton 3.6 printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points 12 to 18 of the language's meaning: promotion, literals, reductions, casts."""
+"""The meaning of the language: promotion, literals, reductions, casts."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_locks_that_other_threads_hold_are_free_in_the_child(tmp_path):
         tuned = blocknb.autotune([blocknb.Config({"BLOCK": 64})], key=[])(shifted)
         properties = [p for p in vars(Source).values() if isinstance(p, functools.cached_property)]
         locks = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, request.finding_tools, reports._lock]
-        locks += [tensormaps.Encoder._lock, live._lock, tuned._tuning, llvm.shared()._lock]
+        locks += [tensormaps.Encoder._lock, live._lock, tuned._searches.lock, llvm.shared()._lock]
         locks += [p.lock for p in properties if hasattr(p, "lock")]
 
         def hold():
@@ -197,7 +197,7 @@ def test_locks_that_other_threads_hold_are_free_in_the_child(tmp_path):
 
         def all_are_free():
             now = [scaled._lock, shifted._lock, shifted.source._lock, compiler._lock, request.finding_tools, reports._lock]
-            now += [tensormaps.Encoder._lock, live._lock, tuned._tuning, llvm.shared()._lock]
+            now += [tensormaps.Encoder._lock, live._lock, tuned._searches.lock, llvm.shared()._lock]
             for number, lock in enumerate(now):
                 assert lock.acquire(timeout=1), number
                 lock.release()

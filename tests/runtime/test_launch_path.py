@@ -16,7 +16,7 @@ import blocknb
 import blocknb.language as bl
 from blocknb.errors import KernelError, LaunchError
 from blocknb.runtime import launch_context
-from blocknb.runtime.launch_context import interpreted, noticed, this_thread, unobserved
+from blocknb.runtime.launch_context import interpreted, recording_device, this_thread, unobserved
 
 LIBRARIES = (CupyArray, TorchTensor)
 
@@ -441,7 +441,7 @@ def test_whoever_looks_at_launches_sees_repeated_ones(monkeypatch, scale):
         scale[(1,)](x, x, 64, 2.0, 64)
     assert len(taken) == 1
     assert (x == 1).all(), "nothing ran"
-    with noticed():
+    with recording_device():
         assert this_thread.device is None
         scale[(1,)](x, x, 64, 2.0, 64)
         assert this_thread.device == -1

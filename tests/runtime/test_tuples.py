@@ -214,7 +214,7 @@ def test_an_observer_sees_the_elements_and_may_repeat_the_launch() -> None:
     assert launched.arguments["source.0"]["shape"] == (1, 8)
     assert launched.arguments["numbers.1.0"]["value"] == 1.5
     assert launched.compiled.stored == {"target.0"}
-    given = launched.again.arguments(launched.compiled.stored)
+    given = launched.snapshot.arguments(launched.compiled.stored)
     assert given["numbers"] == (twice, (1.5, 7), None)
     assert isinstance(given["target"], Array)
     assert set(given) == {"source", "target", "numbers", "BLOCK"}

@@ -83,15 +83,21 @@ def text(config: Config) -> str:
     return " ".join(f"{key}={value}" for key, value in config.items())
 
 
-def grid(found: TileSweep) -> list[str]:
-    """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
-    compilers = list(found.times)
-    wide = 5 + 8 * len(compilers)
+def _cells(found: TileSweep) -> dict[tuple[str, int], dict[str, float]]:
+    """Microseconds by compiler, by (the rest of the configuration, num_warps)."""
     cells: dict[tuple[str, int], dict[str, float]] = {}
     for compiler, items in found.times.items():
         for config, ms in items:
             rest = text({key: value for key, value in config.items() if key != "num_warps"})
             cells.setdefault((rest, config.get("num_warps", 0)), {})[compiler] = ms * 1e3
+    return cells
+
+
+def grid(found: TileSweep) -> list[str]:
+    """The sweep as lines: num_warps across, the rest of the configuration down, microseconds of each compiler in a cell."""
+    compilers = list(found.times)
+    wide = 5 + 8 * len(compilers)
+    cells = _cells(found)
     columns = sorted({warps for _, warps in cells})
     rests = list(dict.fromkeys(rest for rest, _ in cells))
     width = max([len(rest) for rest in rests], default=0)

@@ -34,7 +34,7 @@ def kept(kernel, grid, *args, **kwargs):
         kernel[grid](*args, **kwargs)
     finally:
         observation.stop()
-    return observation.records[kernel].latest.again
+    return observation.records[kernel].latest.snapshot
 
 
 def repeat(kernel, again, written=("out",)):

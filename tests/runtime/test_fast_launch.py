@@ -18,7 +18,7 @@ from blocknb.runtime import kernel as kernels
 from blocknb.runtime.arguments import DESCRIBE, describer
 from blocknb.runtime.binding import bind
 from blocknb.runtime.divisor_specialization import finer
-from blocknb.runtime.fast_launch import repeated
+from blocknb.runtime.fast_launch import fast_launch
 from blocknb.runtime.kinds import constant_kind
 from blocknb.runtime.plan import LaunchPlan
 
@@ -131,7 +131,7 @@ class Way:
         compiled = SimpleNamespace(reached=(), calls=())
         start = lambda grid, raws, values: self.seen.append((raws, values))  # noqa: E731
         kinds = (kind, constant_kind(None)) if fixed else (constant_kind(None), kind)
-        self.way = repeated(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
+        self.way = fast_launch(kernel, binding, LaunchPlan(compiled, kinds, -1, start), self.values(value))
 
     def values(self, value):
         return (value, None) if self.fixed else (None, value)
@@ -284,7 +284,7 @@ def test_a_helper_that_is_defined_again_is_seen_by_repeated_launches():
 
 def test_alternating_plans_are_prepared_once_each(monkeypatch):
     made = []
-    monkeypatch.setattr("blocknb.runtime.fast_launch.repeated", lambda *a: made.append(a) or repeated(*a))
+    monkeypatch.setattr("blocknb.runtime.fast_launch.fast_launch", lambda *a: made.append(a) or fast_launch(*a))
     fresh = blocknb.kernel(scaled.fn)
     for _ in range(10):
         for array in (np.ones(8, np.float32), np.ones(8, np.float64)):
