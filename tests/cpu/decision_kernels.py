@@ -273,6 +273,15 @@ def no_neighbours(x, y, n, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.
     tl.store(y + i * 1000 + j * 3, tl.load(x + i * 1000 + j * 2))
 
 
+def carried_crosswise(x, y, n, BLOCK: tl.constexpr):
+    """The next value of a carried tile is made along the other axis: it gets a place of its own and is copied."""
+    r, c = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :]
+    total = tl.zeros((32, 32), tl.float32)
+    for k in range(n):
+        total += tl.load(x + k * 1024 + r + c * 32).to(tl.float32)
+    tl.store(y + r * 32 + c, total)
+
+
 def leisure(x, y, z, n, BLOCK: tl.constexpr):
     """Two loop nests have time to fetch ahead, of which one touches no array."""
     i = tl.arange(0, BLOCK)
@@ -337,6 +346,7 @@ CASES: dict[str, tuple[Callable, dict[str, Any]]] = {
     "cube_in_a_cube": (cube_in_a_cube, F32 | {"BLOCK": 256}),
     "no_neighbours_tall": (no_neighbours, F32 | {"ROWS": 64, "COLUMNS": 4, "BLOCK": 256}),
     "no_neighbours_wide": (no_neighbours, F32 | {"ROWS": 4, "COLUMNS": 64, "BLOCK": 256}),
+    "carried_crosswise": (carried_crosswise, F32 | {"x": "*f64", "BLOCK": 256}),
     "copied": (copied, F32 | {"BLOCK": 256}),
     "one_element": (one_element, F32 | {"BLOCK": 256}),
     "streams": (streams, F32 | {"BLOCK": 256}),
