@@ -236,7 +236,7 @@ def _unary(name: str, doc: str | None = None) -> Callable:
 exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, floor, ceil, abs = map(
     _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
 )
-sqrt_rn = _unary("sqrt_rn", "Computes the square root, rounded to nearest.")
+sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
 
 
 @builtin
