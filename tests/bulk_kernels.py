@@ -100,7 +100,7 @@ class Product:
         if not self.persistent:
             lines = [f"{tile} = program_id 0", place]
             lines += [line.replace("FROM_SLOT", "%zero").replace("FROM_PHASE", parity) for line in body]
-            return lines + (["store_wait {pending=0}"] if self.bulk and role == "team" else [])
+            return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "team" else [])
         inner = [line.replace("FROM_SLOT", slot).replace("FROM_PHASE", phase) for line in body]
         lines = [
             f"%first_{role} = cta_id",
@@ -113,11 +113,11 @@ class Product:
             f"yield %slot_{role}_end, %phase_{role}_end",
             "}",
         ]
-        return lines + (["store_wait {pending=0}"] if self.bulk and role == "team" else [])
+        return lines + (["store_wait {in_flight=0}"] if self.bulk and role == "team" else [])
 
     def team(self) -> list[str]:
         """What the team does for one tile."""
-        late = f", pending={int(self.late)}" if self.late else ""
+        late = f", in_flight={int(self.late)}" if self.late else ""
         total = "total" if self.late else "product"
         dot = f'%sum = dot %sa, %sb, %acc {{instr="wgmma.m64n64k16", warps=(4, 1), registers=False{late}}}'
         lines = [
@@ -142,7 +142,7 @@ class Product:
                 lines += ["%some = cmp gt %trips, %zero", "arrive %empty, %before_end, %some"]
         lines += ["%result = cast %product : tile<64x64xf16, #acc>"]
         if self.bulk and self.persistent:
-            lines += ["store_wait {pending=0}"]
+            lines += ["store_wait {in_flight=0}"]
         return lines + ([BULK_STORE] if self.bulk else [STORE])
 
     def producer(self) -> list[str]:

@@ -274,7 +274,7 @@ class Warp(DistributedMachine):
                 self.groups.append([])
                 return ()
             case "wait":
-                self.wait(op, op.attrs["pending"])
+                self.wait(op, op.attrs["in_flight"])
                 return ()
             case "local_store":
                 tile, held = self.gather(op, args[1], op.args[1].type)
@@ -282,7 +282,7 @@ class Warp(DistributedMachine):
                 self.keep(op, args[0], held, np.atleast_1d(values))
                 return ()
             case "dot_wait":
-                self.arrive(op, op.attrs.get("pending", 0))
+                self.arrive(op, op.attrs.get("in_flight", 0))
                 return tuple(args)
             case "fence":
                 self.memory.fence(self.number)
@@ -341,7 +341,7 @@ class Warp(DistributedMachine):
         first = self.place // group * group
         needed[result.layout.indices()[first : first + group]] = True
         lines = np.any(needed.reshape(result.shape), axis=1 - i, keepdims=True)
-        turned = i in op.attrs.get("turned", ())
+        turned = i in op.attrs.get("transposed", ())
         lines = lines.T if turned else lines
         wanted = np.broadcast_to(lines, value.type.shape)
         if group > 1:
@@ -358,7 +358,7 @@ class Warp(DistributedMachine):
             return super().dot(op, args)
         self.products.append(Product())
         self.products[-1].result = result = super().dot(op, args)
-        self.arrive(op, op.attrs.get("pending", 0))
+        self.arrive(op, op.attrs.get("in_flight", 0))
         return result
 
     def arrive(self, op: Op, pending: int) -> None:

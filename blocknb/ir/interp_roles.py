@@ -337,7 +337,7 @@ class Agent(Warp):
 
     def store_wait(self, op: Op) -> Generator[Op, None, None]:
         stores = [store for store in self.cta.stores if store.warp == self.number]
-        waited = stores[: max(0, len(stores) - op.attrs["pending"])]
+        waited = stores[: max(0, len(stores) - op.attrs["in_flight"])]
         yield from self.wait_until(op, lambda: all(store.done for store in waited))
         for store in waited:
             if not store.waited:

@@ -248,14 +248,14 @@ class _Verifier:
             if not isinstance(type, Buffer):
                 self.require(side == 0 and op.attrs["registers"], op, "an operand of wgmma is in no shared buffer")
                 continue
-            lies_as = wgmma.lies_as(side, op.attrs.get("turned", ()))
+            lies_as = wgmma.lies_as(side, op.attrs.get("transposed", ()))
             part = wgmma.part(type.shape[lies_as], side, op.attrs["warps"])
             found = wgmma.describe(type.layout, type.dtype.bits, lies_as, part)
             self.require(found is not None, op, f"no matrix descriptor for operand {'ab'[side]}, {type}")
 
     def under_way(self) -> None:
         """The result of a wgmma that has not been waited for may be carried and added to, and no more."""
-        flying = {op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("pending")}
+        flying = {op.result for op in self.func.ops() if op.name == "dot" and op.attrs.get("in_flight")}
         count = -1
         while len(flying) > count and flying:
             count = len(flying)

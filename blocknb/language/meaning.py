@@ -38,11 +38,11 @@ def wide(f: Callable) -> Callable:
 
 
 def flushing(f: Callable) -> Callable:
-    """As `wide`; with `flush`, what is subnormal in fp32 is zero."""
+    """As `wide`; with `flush_denormals`, what is subnormal in fp32 is zero."""
 
     def run(attrs, dtype, x):
         found = f(x.astype(np.float64))
-        return np.where(np.abs(found) < 2.0**-126, 0.0, found) if attrs.get("flush") else found
+        return np.where(np.abs(found) < 2.0**-126, 0.0, found) if attrs.get("flush_denormals") else found
 
     return quiet(run)
 

@@ -188,7 +188,7 @@ def _atomic(types, attrs, kind, count):
 def dot(types, attrs):
     a, b, c = types
     need(len(a.shape) == 2 == len(b.shape), f"dot takes matrices, not {a.shape} and {b.shape}")
-    m, n = (x.shape[:: -1 if side in attrs.get("turned", ()) else 1] for side, x in enumerate((a, b)))
+    m, n = (x.shape[:: -1 if side in attrs.get("transposed", ()) else 1] for side, x in enumerate((a, b)))
     need(m[1] == n[0], f"dot of {m} and {n}: inner sizes differ")
     need(c.shape == (m[0], n[1]), f"the accumulator is {c.shape} for {m} times {n}")
     fp8 = all(x.dtype.is_fp8() and x.dtype != t.float8e4b15 for x in (a, b))
@@ -322,7 +322,7 @@ def copy_async(types, attrs):
 
 
 def wait(types, attrs):
-    need(attrs["pending"] >= 0, f"waits until {attrs['pending']} groups are left")
+    need(attrs["in_flight"] >= 0, f"waits until {attrs['pending']} groups are left")
     return ()
 
 

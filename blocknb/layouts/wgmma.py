@@ -122,7 +122,7 @@ def register_layout(shape: Sequence[int], instruction: MmaInstruction, groups: t
     return found
 
 
-def crossed(layout: Layout) -> Layout:
+def permuted_rows(layout: Layout) -> Layout:
     """A layout of the result, or of A in registers, in which rows stand in another order: bits 2 and 4 of their numbers change places.
 
     Rows are independent of each other, so any order will do. In this one a warp reads an A of 32-bit elements that lies MN-major under

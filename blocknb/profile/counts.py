@@ -95,7 +95,7 @@ class _CountWalk:
     def op(self, op: Op) -> int:
         match op.name:
             case "dot":
-                inner = op.args[0].type.shape[0 if 0 in op.attrs.get("turned", ()) else 1]
+                inner = op.args[0].type.shape[0 if 0 in op.attrs.get("transposed", ()) else 1]
                 return 2 * inner * op.results[0].type.size
             case "for":
                 return self.loop(op)

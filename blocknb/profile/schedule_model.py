@@ -224,15 +224,15 @@ class ScheduledRole:
                 self.groups.append(0.0)
                 self.group += 1
             case "wait":
-                done = self.groups[: len(self.groups) - 1 - op.attrs["pending"]]
+                done = self.groups[: len(self.groups) - 1 - op.attrs["in_flight"]]
                 yield from self.sleep(max(done, default=0.0), op, "copies")
             case "dot":
                 yield from self.dot(op)
             case "dot_wait":
-                yield from self.finish(op, op.attrs.get("pending", 0))
+                yield from self.finish(op, op.attrs.get("in_flight", 0))
                 self.assign(op.results, [(self.env.get(a), self.now) for a in op.args])
             case "store_wait":
-                pending = op.attrs["pending"]
+                pending = op.attrs["in_flight"]
                 yield from self.sleep(max(self.stores[: len(self.stores) - pending], default=0.0), op, "stores")
             case _:
                 yield from self.plain(op)
@@ -389,7 +389,7 @@ class ScheduledRole:
         self.products.append(end)
         self.assign(op.results, [(None, 0.0 if by_engine else end)])
         if by_engine:
-            yield from self.finish(op, op.attrs.get("pending", 0))
+            yield from self.finish(op, op.attrs.get("in_flight", 0))
 
     def finish(self, op: Op, pending: int) -> Generator[Any, None, None]:
         """Waits until no more products than that are under way."""

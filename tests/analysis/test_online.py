@@ -69,7 +69,7 @@ def rows(x, y, scale, n, start, WAY: bl.constexpr, R: bl.constexpr, B: bl.conste
 def flushed(k: Any, **arguments: Any) -> int:
     notes = Notes("range_based_float_simplification")
     func = range_based_float_simplification(ir(k, **arguments), Target.parse("sm_90a"), notes)
-    return sum(bool(op.attrs.get("flush")) for op in func.ops() if op.name in ("exp", "exp2"))
+    return sum(bool(op.attrs.get("flush_denormals")) for op in func.ops() if op.name in ("exp", "exp2"))
 
 
 GIVEN = {"x": "*f32", "y": "*f32", "scale": "f32", "n": "i32", "start": "f32", "R": 16, "B": 64}
@@ -127,4 +127,9 @@ def test_attention_has_one_instruction_for_each_exponential_of_its_tile() -> Non
     func, _ = case.lower(case.make(np.random.default_rng(0)), "sm_90a")
     # P, and a number a row; those of the first trip, whose products `mma_softmax_overlap` begins before the loop, and of the loop, whose
     # weights it computes behind a wait.
-    assert [bool(op.attrs.get("flush")) for op in func.ops() if op.name == "exp"] == [True, False, False, True]
+    assert [bool(op.attrs.get("flush_denormals")) for op in func.ops() if op.name == "exp"] == [
+        True,
+        False,
+        False,
+        True,
+    ]

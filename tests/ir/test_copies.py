@@ -47,7 +47,7 @@ func @strips(%x: ptr<f32> div 16, %y: ptr<f32> div 16, %n: i32 div 1) memory {nu
   commit
   %nothing = const 0.0 : tile<128xf32, #turned>
   %s, %rl, %wl = for %k = %zero to %n step %one iter(%acc = %nothing, %read = %zero, %write = %two) : tile<128xf32, #turned>, i32, i32 {
-    wait {pending=1}
+    wait {in_flight=1}
     %later = add %k, %two
     %there = cmp lt %later, %n
     %at = mul %later, %strip
@@ -69,7 +69,7 @@ func @strips(%x: ptr<f32> div 16, %y: ptr<f32> div 16, %n: i32 div 1) memory {nu
     %w3 = select %w2, %zero, %w1
     yield %more, %r3, %w3
   }
-  wait {pending=0}
+  wait {in_flight=0}
   %j = arange 0 128 : tile<128xi32, #turned>
   %py = splat %y : tile<128xptr<f32>, #turned>
   %q = ptradd %py, %j
@@ -120,8 +120,8 @@ def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
     func = rebuild(
         ring(),
         lambda op, r: (
-            (r.builder.op("wait", pending=late), ())[1]
-            if op.name == "wait" and op.attrs["pending"] == 1
+            (r.builder.op("wait", in_flight=late), ())[1]
+            if op.name == "wait" and op.attrs["in_flight"] == 1
             else NotImplemented
         ),
         "test",
@@ -133,7 +133,7 @@ def test_a_wait_that_leaves_the_copy_under_way_is_found(late: int) -> None:
 
 def test_a_program_that_ends_before_its_copies_have_arrived_is_found() -> None:
     func = rebuild(
-        ring(), lambda op, _: () if op.name == "wait" and not op.attrs["pending"] else NotImplemented, "test"
+        ring(), lambda op, _: () if op.name == "wait" and not op.attrs["in_flight"] else NotImplemented, "test"
     )
     x, y = strips(5)
     with pytest.raises(CompilerBug, match="ends while copies to shared memory are under way"):

@@ -193,7 +193,7 @@ def test_rows_that_the_copy_engine_does_not_clip_are_not_stored_by_it() -> None:
 
 
 AGAIN = """
-store_wait {pending=0}
+store_wait {in_flight=0}
 %i = arange 0 64 : tile<64xi32, #rows>
 %pc = splat %c : tile<64xptr<f16>, #rows>
 %qc = ptradd %pc, %i

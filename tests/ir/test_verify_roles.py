@@ -27,7 +27,7 @@ BROKEN = [
     (PRODUCER, PRODUCER + "\nbarrier", "a producer does not do barrier"),
     (PRODUCER, PRODUCER + "\nfence", "a producer does not do fence"),
     (PRODUCER, PRODUCER + "\narrive %full, %zero", "a producer does not do arrive"),
-    (PRODUCER, PRODUCER + "\nstore_wait {pending=0}", "a producer does not do store_wait"),
+    (PRODUCER, PRODUCER + "\nstore_wait {in_flight=0}", "a producer does not do store_wait"),
     (PRODUCER, PRODUCER + "\nstore %a, %half", "a producer does not do store"),
     (PRODUCER, PRODUCER + "\n%u = const 0.0 : tile<64xf32, #rows>", "%u is a tile, and a producer has none"),
     (PRODUCER, PRODUCER + "\n%u = alloc {align=1024} : buffer<64x64xf16, #a>", "a producer does not do alloc"),

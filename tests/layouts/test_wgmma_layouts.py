@@ -47,7 +47,7 @@ def test_attention_needs_no_movement_between_its_products():
 def test_crossed_rows_are_read_without_bank_conflicts_from_where_the_copy_engine_puts_them(groups):
     row, shape = wgmma.find("tf32", "tf32", "fp32"), (64 * groups, 32)
     plain = wgmma.register_layout(shape, row, (groups, 1))
-    crossed, buffer = wgmma.crossed(plain), swizzled(shape, 32, (0, 1))
+    crossed, buffer = wgmma.permuted_rows(plain), swizzled(shape, 32, (0, 1))
     conflicts = [
         access.wavefronts / access.ideal for access in (vector_access(x, buffer, 32) for x in (plain, crossed))
     ]

@@ -64,7 +64,7 @@ def test_parts_go_through_two_buffers_in_turns():
     ops = [op for op in team(func) if op.name in names]
     once = ["local_store", "fence", "barrier", "store_bulk"]
     assert [op.name for op in ops] == ["store_wait", "barrier", *once, *once, "store_wait"]
-    assert [op.attrs["pending"] for op in ops if op.name == "store_wait"] == [0, 0]
+    assert [op.attrs["in_flight"] for op in ops if op.name == "store_wait"] == [0, 0]
     first, second = (op.args[1] for op in ops if op.name == "store_bulk")
     assert first is not second
     (kind,) = {op.args[0].type for op in ops if op.name == "store_bulk"}
@@ -82,7 +82,7 @@ def test_of_two_teams_each_warp_stores_for_itself():
 
 def test_the_third_part_waits_until_the_first_has_been_read():
     func, _, arguments = lowered("boxed_fp16_wide")
-    waits = [op.attrs["pending"] for op in team(func) if op.name == "store_wait"]
+    waits = [op.attrs["in_flight"] for op in team(func) if op.name == "store_wait"]
     assert waits == [0, 1, 1, 0]
     CASES["boxed_fp16_wide"].interpret(func, arguments)
 
@@ -258,7 +258,7 @@ def test_stores_of_warps_and_of_the_team_have_buffers_of_their_own():
     verify(func)
     kinds = {op.args[1]: "layout" in op.attrs for op in team(func) if op.name == "store_bulk"}
     assert sorted(kinds.values()) == [False, True], notes(stages)
-    assert [op.attrs["pending"] for op in team(func) if op.name == "store_wait"] == [0, 0, 0, 0]
+    assert [op.attrs["in_flight"] for op in team(func) if op.name == "store_wait"] == [0, 0, 0, 0]
     for seed in range(4):
         case.interpret(func, arguments, seed=seed)
     got = {key: copied(value) for key, value in arguments.items()}

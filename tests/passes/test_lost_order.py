@@ -57,7 +57,7 @@ def mutants(func: Func) -> Iterator[Mutant]:
         if op.name in ORDERED:
             yield Mutant(op, "dropped", lambda op: op.args if op.results else ())
         if op.name in ("dot_wait", "store_wait", "wait"):
-            yield Mutant(op, "one more pending", attributes(pending=lambda op: op.attrs.get("pending", 0) + 1))
+            yield Mutant(op, "one more pending", attributes(in_flight=lambda op: op.attrs.get("in_flight", 0) + 1))
         if op.name == "mbarriers":
             yield Mutant(op, "an arrival more", attributes(arrivals=lambda op: op.attrs["arrivals"] + 1))
             if op.attrs["arrivals"] > 1:

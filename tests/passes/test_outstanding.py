@@ -48,7 +48,9 @@ def test_a_slot_is_given_back_when_the_product_that_reads_it_is_done(name):
     *_, func, _ = lowered(name)
     relevant = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait", "arrive")]
     behind = [before for before, op in itertools.pairwise(relevant) if op.name == "arrive"]
-    assert behind and all(op.name == "dot_wait" or not op.attrs.get("pending") for op in behind if op.name != "arrive")
+    assert behind and all(
+        op.name == "dot_wait" or not op.attrs.get("in_flight") for op in behind if op.name != "arrive"
+    )
 
 
 @pytest.mark.parametrize("without", [(), ("warp_specialization",), ("warp_specialization", "software_pipelining")])

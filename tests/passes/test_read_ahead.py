@@ -123,6 +123,6 @@ def test_in_a_loop_that_runs_backwards_no_trip_reads_for_the_next():
     case = Case("backwards", backwards, dict, lambda _: expected, rtol=5e-3, atol=5e-2)
     arguments = {"a": a, "b": b, "c": np.full((64, 32), np.nan, np.float32), "k": 96, "BM": 64, "BN": 32, "BK": 32}
     func, stages = case.lower(arguments, "sm_90a", num_warps=4)
-    assert any(op.attrs.get("crossed") for op in func.ops()) and any(op.name == "copy_bulk" for op in func.ops())
+    assert any(op.attrs.get("permuted_rows") for op in func.ops()) and any(op.name == "copy_bulk" for op in func.ops())
     assert not any(stage.notes for stage in stages if stage.name == "mma_softmax_overlap")
     case.interpret(func, arguments)

@@ -333,7 +333,7 @@ def test_where_it_has_as_many_sums_as_there_are_scores_it_is_waited_for_before_t
 def trip(func: Func) -> list[tuple[str, int | None]]:
     """Products, waits and exponentials of a loop, in order."""
     loop = next(op for op in func.ops() if op.name == "for" and sum(x.name == "dot" for x in op.blocks[0].ops) == 2)
-    return [(op.name, op.attrs.get("pending")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
+    return [(op.name, op.attrs.get("in_flight")) for op in loop.blocks[0].ops if op.name in ("dot", "dot_wait", "exp2")]
 
 
 @pytest.mark.parametrize("how", ["stored", "fed"])

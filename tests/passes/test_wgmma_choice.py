@@ -154,7 +154,7 @@ def rotated(name: str, **options) -> tuple[Func, Op, Op]:
 @pytest.mark.parametrize("num_stages", [2, 3])
 def test_a_product_outlasts_its_trip_and_copies_wait_for_the_one_before(num_stages):
     func, loop, dot = rotated("wgmma_fp16", num_stages=num_stages)
-    assert dot.attrs["pending"] == 1
+    assert dot.attrs["in_flight"] == 1
     assert {op.result.type.slots for op in func.ops() if op.name == "alloc" and "align" in op.attrs} == {num_stages}
     order = [
         op.name for op in loop.blocks[0].ops if op.name in ("wait", "fence", "barrier", "dot", "copy_async", "commit")
@@ -166,19 +166,19 @@ def test_a_product_outlasts_its_trip_and_copies_wait_for_the_one_before(num_stag
 def test_a_product_that_is_looked_at_in_its_trip_is_waited_for_there():
     func, loop, _ = rotated("wgmma_attention")
     dots = [op for op in walk(loop.blocks[0]) if op.name == "dot"]
-    assert len(dots) == 2 and not any(op.attrs.get("pending") for op in dots)
+    assert len(dots) == 2 and not any(op.attrs.get("in_flight") for op in dots)
     assert not any(op.name == "dot_wait" for op in func.ops())
 
 
 def test_two_products_a_trip_are_both_under_way():
     func, loop, _ = rotated("wgmma_gated")
-    assert [op.attrs["pending"] for op in walk(loop.blocks[0]) if op.name == "dot"] == [2, 2]
+    assert [op.attrs["in_flight"] for op in walk(loop.blocks[0]) if op.name == "dot"] == [2, 2]
     (wait,) = (op for op in func.ops() if op.name == "dot_wait")
     assert len(wait.args) == 2
 
 
 def test_without_a_ring_nothing_is_under_way():
-    assert not rotated("wgmma_fp16", num_stages=1)[2].attrs.get("pending")
+    assert not rotated("wgmma_fp16", num_stages=1)[2].attrs.get("in_flight")
 
 
 def test_a_product_that_stays_too_long_is_noticed():
@@ -188,7 +188,7 @@ def test_a_product_that_stays_too_long_is_noticed():
     case.interpret(func, arguments)
 
     def longer(op: Op) -> Op:
-        return op.replace(attrs={**op.attrs, "pending": 2}) if op.name == "dot" else op
+        return op.replace(attrs={**op.attrs, "in_flight": 2}) if op.name == "dot" else op
 
     with pytest.raises(CompilerBug, match="copy is under way|overwritten|writes shared memory"):
         for seed in range(4):

@@ -103,7 +103,7 @@ class AsyncCopies(OpLowering):
     @lowers("wait")
     def wait(self, op: Op) -> None:
         """Waits until at most so many groups are in flight."""
-        self.text.call("void", "llvm.nvvm.cp.async.wait.group", ("i32", str(op.attrs["pending"])))
+        self.text.call("void", "llvm.nvvm.cp.async.wait.group", ("i32", str(op.attrs["in_flight"])))
 
     @lowers("copy_async")
     def copy(self, op: Op) -> None:

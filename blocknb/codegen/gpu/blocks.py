@@ -51,7 +51,7 @@ class BlockLowering:
                     scheduling.split(text)
                 self.postponed.flush_before(op)
                 self.op(op)
-                if op.attrs.get("ahead"):
+                if op.attrs.get("scheduling_barrier"):
                     scheduling.split(text, self.loops.varying_number(text))
 
     def op(self, op: Op) -> None:

@@ -110,7 +110,7 @@ class ElementwiseMath:
                 power = names[0]
                 if op.name == "exp":
                     power = text.emit(f"fmul float {power}, {constant(LOG2_E, t.float32)}")
-                ftz = "ftz." if op.attrs.get("flush") else ""
+                ftz = "ftz." if op.attrs.get("flush_denormals") else ""
                 return text.call("float", f"llvm.nvvm.ex2.approx.{ftz}f", ("float", power))
             case "rsqrt" if fp32:
                 return text.call("float", "llvm.nvvm.rsqrt.approx.f", ("float", names[0]))

@@ -81,13 +81,13 @@ class WgmmaDot(OpLowering):
         """The numbers of the 32-bit words of an A in registers, in the order of the instructions that take them."""
         registers, value = self.registers, asm.a
         count, per = value.type.layout.num_registers, 32 // value.type.dtype.bits
-        if asm.op.attrs.get("crossed"):  # the instruction truncates it to tf32, as it does B
+        if asm.op.attrs.get("permuted_rows"):  # the instruction truncates it to tf32, as it does B
             names = [self.text.emit(f"bitcast float {name} to i32") for name in registers.regs(value)]
         elif value.type.dtype == t.float32:
             names = [as_tf32(self.text, name) for name in registers.regs(value)]
         else:
             names = [registers.word(value, tuple(range(i, i + per))) for i in range(0, count, per)]
-        if asm.op.attrs.get("pending"):
+        if asm.op.attrs.get("in_flight"):
             self.state.in_flight += names
         return [asm.operand("r", f"i32 {name}") for name in names]
 
@@ -118,7 +118,7 @@ class WgmmaDot(OpLowering):
     def wait(self, op: Op) -> None:
         """Waits for wgmma. Accumulators are operands and results of the wait: LLVM sees no other dependency on it. Other arguments are
         computed before the wait. Operands that wgmma reads from registers are kept until then."""
-        pending, state = op.attrs.get("pending", 0), self.state
+        pending, state = op.attrs.get("in_flight", 0), self.state
         kept = [] if pending else [("r", f"i32 {name}") for name in state.in_flight]
         pairs = list(zip(op.args, op.results, strict=True))
         summed = [(value, result) for value, result in pairs if self.is_summed(value)]
@@ -250,7 +250,7 @@ class WgmmaText:
 
     def lies_as(self, side: int) -> int:
         """Which side of a product the buffer of an operand is laid out for: the other one if it is transposed."""
-        return wgmma.lies_as(side, self.op.attrs.get("turned", ()))
+        return wgmma.lies_as(side, self.op.attrs.get("transposed", ()))
 
     # -- instructions
 
@@ -272,7 +272,7 @@ class WgmmaText:
                     start = 4 * (block * depth + step)
                     first = "{" + ",".join(f"${n}" for n in a[start : start + 4]) + "}"
                 self.issue(block, first, second, "first" if skips and step == 0 else "on")
-        pending = self.op.attrs.get("pending", 0)
+        pending = self.op.attrs.get("in_flight", 0)
         lines += ["wgmma.commit_group.sync.aligned;", f"wgmma.wait_group.sync.aligned {pending};"]
 
     def moved(self, register: str, base: int, distance: int) -> str:

@@ -16,7 +16,7 @@ from blocknb.language.op_spec import Cost, Help, OpSpec, traits
 NUMBERS, INTEGERS, BITS = "int uint float", "int uint", "bool int uint"
 FLOAT = "The result has the shape and the float dtype of `x`. The op computes fp16 and bf16 in fp32. It converts integers to fp32."
 BROADCAST = "Operands broadcast to one shape, in the dtype that the two promote to."
-FLUSH = "With `flush`, results that are subnormal in fp32 become zero."
+FLUSH = "With `flush_denormals`, results that are subnormal in fp32 become zero."
 
 
 def _binary(
@@ -275,7 +275,7 @@ FUNCTIONS = (
         flops=1,
         cpu=16,
         has="exponential special_unit",
-        attrs=("flush",),
+        attrs=("flush_denormals",),
         ir="A GPU computes 2 to the x log2 e. " + FLUSH,
     ),
     _function(
@@ -286,7 +286,7 @@ FUNCTIONS = (
         flops=1,
         cpu=14,
         has="exponential special_unit",
-        attrs=("flush",),
+        attrs=("flush_denormals",),
         ir=FLUSH,
     ),
     _function(

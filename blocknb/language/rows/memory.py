@@ -24,11 +24,11 @@ ROWS = (
             "i = tl.arange(0, 4)\n"
             "tl.load(a_ptr + i)  # [0.0, 1.0, 2.0, 3.0]\n"
             "tl.load(a_ptr + i * 2, mask=i < 3, other=-1.0)  # [0.0, 2.0, 4.0, -1.0]",
-            "`ahead` marks the last load for a later iteration of the loop: machine code issues it before the ops that follow. `sem` is "
-            '"acquire" for a volatile load that a loop waits for.',
+            "`scheduling_barrier` marks the last load for a later iteration of the loop: machine code issues it before the ops that "
+            'follow. `sem` is "acquire" for a volatile load that a loop waits for.',
         ),
         operands="pointer [mask [other]]",
-        attrs=("cache", "evict", "volatile", "sem", "ahead", "layout", "vec"),
+        attrs=("cache", "evict", "volatile", "sem", "scheduling_barrier", "layout", "vec"),
         reads="global",
         traits=traits("access producer"),
     ),
@@ -43,10 +43,10 @@ ROWS = (
             "For a block pointer, `boundary_check` names the axes to test.",
             "i = tl.arange(0, 4)\ntl.store(out_ptr + i, i * 10, mask=i > 1)\ntl.debug_barrier()\n"
             "tl.load(out_ptr + i)  # [0.0, 0.0, 20.0, 30.0]",
-            "Stores with one number as `part_of` are parts of one store and have no order among themselves.",
+            "Stores with one number as `split_of` are parts of one store and have no order among themselves.",
         ),
         operands="pointer value [mask]",
-        attrs=("cache", "evict", "layout", "vec", "part_of"),
+        attrs=("cache", "evict", "layout", "vec", "split_of"),
         writes="global",
         traits=traits("access"),
     ),

@@ -182,12 +182,12 @@ ROWS = (
             "tl.sum(tl.dot(x, y))  # 4096.0",
             "`precision` of fp32 operands is tf32, tf32x3 or ieee. A pass sets the others. `instr` is the tensor-core instruction. `warps` "
             "tells how many warps divide the rows and the columns of the result. `registers` marks a wgmma whose A is in registers. "
-            "`pending` is the number of wgmma, this one included, that may be in flight after the op; until a `dot_wait` only other "
-            "products may add to the result. `turned` names the operands (0: a, 1: b) whose buffers hold their transposes. `crossed` "
-            "permutes the rows of A, see `layouts.wgmma.crossed`.",
+            "`in_flight` is the number of wgmma, this one included, that may be in flight after the op; until a `dot_wait` only other "
+            "products may add to the result. `transposed` names the operands (0: a, 1: b) whose buffers hold their transposes. "
+            "`permuted_rows` permutes the rows of A, see `layouts.wgmma.permuted_rows`.",
         ),
         operands="a b c",
-        attrs=("precision", "instr", "layout", "warps", "registers", "pending", "turned", "crossed"),
+        attrs=("precision", "instr", "layout", "warps", "registers", "in_flight", "transposed", "permuted_rows"),
         traits=traits("reads_buffers exchanges"),
     ),
     OpSpec(

@@ -105,9 +105,9 @@ ROWS = (
         "shared",
         rules.wait,
         Help(
-            "Waits until the copy engine has read the buffers of all but the last `pending` `store_bulk` of the thread."
+            "Waits until the copy engine has read the buffers of all but the last `in_flight` `store_bulk` of the thread."
         ),
-        attrs=("pending",),
+        attrs=("in_flight",),
         writes="shared",
         levels=MEMORY,
         traits=traits("interleaves consumer_only"),

@@ -200,7 +200,7 @@ class SubtiledStore:
                 if op not in early:
                     again(op, index)
             args = [part(x, index) for x in self.op.args]
-            stored = b.op("store", *args, **self.op.attrs, part_of=self.op.id)
+            stored = b.op("store", *args, **self.op.attrs, split_of=self.op.id)
             if not index:
                 notes(stored, explain(self.last, args[1].type.layout, self.count, len(early)))
 

@@ -287,7 +287,7 @@ def crossed_rows(value: Value, used: Mapping[Value, Sequence[tuple[Op, int]]]) -
         (op, _) = users[0]
         found = crossed_rows(op.result, used)
         return None if found is None else op.attrs["perm"][found]
-    if users and all(op.attrs.get("crossed") and i == 0 for op, i in users):
+    if users and all(op.attrs.get("permuted_rows") and i == 0 for op, i in users):
         return 0
     return None
 

@@ -1,7 +1,7 @@
 """Asynchronous MMA scheduling: several wgmma are in flight, and each is waited for where its result is needed.
 
 The warps that issue wgmma may go on. They wait before they use its result or overwrite its operands. By default each dot waits at once.
-In a block of several products, this pass starts those that need no other one's result first. A dot says in `pending` how many products
+In a block of several products, this pass starts those that need no other one's result first. A dot says in `in_flight` how many products
 may be in flight after it, and a `dot_wait` how many remain. Products that only accumulate from iteration to iteration are handled by
 `mma_operands.lasting`, and two products of which one needs the other by `mma_softmax_overlap`. Source: PTX ISA, wgmma.wait_group.
 """
@@ -56,11 +56,11 @@ def async_mma(func: Func, target: Target, notes: Notes) -> Func:
 
     After:
 
-        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16", pending=1} : tile<64x64xf32>
-        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16", pending=2} : tile<64x64xf32>
-        %t = dot_wait %s {pending=1} : tile<64x64xf32>
+        %s = dot %q, %k, %zero {instr="wgmma.m64n64k16", in_flight=1} : tile<64x64xf32>
+        %d = dot %g, %v, %zero {instr="wgmma.m64n64k16", in_flight=2} : tile<64x64xf32>
+        %t = dot_wait %s {in_flight=1} : tile<64x64xf32>
         %p = exp %t : tile<64x64xf32>
-        %e = dot_wait %d {pending=0} : tile<64x64xf32>
+        %e = dot_wait %d {in_flight=0} : tile<64x64xf32>
     """
     return AsyncMmaScheduler(func, notes).run()
 
@@ -103,7 +103,7 @@ class AsyncMmaScheduler(Rebuild):
 
     def begin(self, op: Op) -> None:
         self.flying.append(op)
-        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "pending": len(self.flying)})
+        made = op.replace(args=tuple(map(self.get, op.args)), attrs={**op.attrs, "in_flight": len(self.flying)})
         self.builder.append(made)
         self.notes(made, "dot: waited for where its result is needed")
 
@@ -113,7 +113,7 @@ class AsyncMmaScheduler(Rebuild):
         if not done:
             return
         with self.builder.at(done[-1]):
-            waiting = self.builder.op("dot_wait", *(op.result for op in done), pending=len(self.flying))
+            waiting = self.builder.op("dot_wait", *(op.result for op in done), in_flight=len(self.flying))
         for op, value in zip(done, waiting.results, strict=True):
             self.mapping[op.result] = value
             value.name = op.result.name

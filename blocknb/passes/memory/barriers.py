@@ -131,7 +131,7 @@ class BarrierPlacement:
                 self.offsets[op.result] = self.offsets[op.args[0]]  # which slot it is is not asked
         copied = (self.offsets[op.args[0]] for op in func.ops() if op.name == "copy_async")
         self.copied = {op.id: op.result for op in copied}.values()
-        late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("pending")]
+        late = [op for op in func.ops() if op.name == "dot" and op.attrs.get("in_flight")]
         self.maps = {op.result: op.args[0] for op in func.ops() if op.name == "tensor_map"}
         self.bulk = {op.args[1]: op for op in func.ops() if op.name == "store_bulk"}
         self.multiplied = list(dict.fromkeys(x for op in late for x in op.args[:2] if x in self.offsets))
@@ -192,7 +192,7 @@ class BarrierPlacement:
         while (made := self.facts.definition.get(pointer)) is not None and made.name == "part":
             pointer = made.args[0]  # each part has its own elements
         own = pointer if pointer.type.shape and self.apart(pointer) else None
-        whole = op.attrs.get("part_of") if op.name == "store" else None
+        whole = op.attrs.get("split_of") if op.name == "store" else None
         return MemoryAccess(op.name not in ("load", "copy_async"), 0, 0, root, own, op, acquires, releases, store=whole)
 
     def apart(self, pointer: Value) -> bool:

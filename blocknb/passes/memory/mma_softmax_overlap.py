@@ -61,9 +61,9 @@ def mma_softmax_overlap(func: Func, target: Target, notes: Notes) -> Func:
     After:
 
         for %j = 1 to %n step 1 iter(%o = %zero, %p = %first) {
-          %s = dot %q, %k, %nothing {pending=1} : tile<64x64xf32>
-          %d = dot %p, %v, %o {pending=2} : tile<64x64xf32>
-          %t = dot_wait %s {pending=1} : tile<64x64xf32>
+          %s = dot %q, %k, %nothing {in_flight=1} : tile<64x64xf32>
+          %d = dot %p, %v, %o {in_flight=2} : tile<64x64xf32>
+          %t = dot_wait %s {in_flight=1} : tile<64x64xf32>
           %next_p = exp %t : tile<64x64xf32>
           %next = dot_wait %d : tile<64x64xf32>
         }
@@ -105,7 +105,7 @@ def planned(loop: Op, facts: affine.Facts, users: dict[Value, list[tuple[Op, int
         return None
     first, second = dots
     end = body.terminator
-    if any(op.attrs.get("pending") for op in dots):
+    if any(op.attrs.get("in_flight") for op in dots):
         return None
     if not isinstance(first.args[0].type, Buffer) or isinstance(second.args[0].type, Buffer):
         return None
@@ -278,13 +278,13 @@ class OverlapRotation(Rebuild):
         later = [x for x in early if x in narrowed or x in needing]
         at = early.index(plan.first)
         self.each(x for x in early[:at] if x not in later)
-        self.one(plan.first.replace(attrs={**plan.first.attrs, "pending": 1}))
+        self.one(plan.first.replace(attrs={**plan.first.attrs, "in_flight": 1}))
         self.each(before)
         with b.at(plan.second):
             args = (put_off, self.get(plan.second.args[1]), added)
-            b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "pending": 2}))
+            b.append(plan.second.replace(args=args, attrs={**plan.second.attrs, "in_flight": 2}))
         with b.at(plan.first):
-            scores = b.op("dot_wait", plan.first.result, pending=1).result
+            scores = b.op("dot_wait", plan.first.result, in_flight=1).result
         scores.name = plan.first.result.name
         self.mapping[plan.first.result] = scores
         shaded, known = in_the_shade(plan, early, carried_tiles(plan, end, weights, moved))

@@ -158,12 +158,12 @@ def live_ranges(func: Func) -> list[LiveRange]:
 
     number(func.body, ())
     users = uses(func)
-    arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["pending"]]
-    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("pending")]
+    arrived = [at[op.id] for op in func.ops() if op.name == "wait" and not op.attrs["in_flight"]]
+    landed = [at[op.id] for op in func.ops() if op.name == "dot_wait" and not op.attrs.get("in_flight")]
 
     def waits_of(user: Op) -> list[int] | None:
         """Where the asynchronous reads or writes of an op may be waited for; None of an op that is done at once."""
-        if user.name == "dot" and user.attrs.get("pending"):
+        if user.name == "dot" and user.attrs.get("in_flight"):
             return landed
         return arrived if user.name == "copy_async" else None
 
@@ -203,7 +203,7 @@ def waited_for(block: Block) -> Iterator[tuple[int, int]]:
     for op in block.ops:
         if op.name == "store_bulk":
             stores.append(op.id)
-        elif op.name == "store_wait" and not op.attrs["pending"]:
+        elif op.name == "store_wait" and not op.attrs["in_flight"]:
             yield from ((store, op.id) for store in stores)
             stores.clear()
 

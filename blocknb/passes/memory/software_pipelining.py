@@ -95,7 +95,7 @@ def software_pipelining(func: Func, target: Target, notes: Notes) -> Func:
         copy_async %slot0, %p0, %mask0 {vec=8}
         commit
         for %k = 0 to %n step 32 iter(%acc = %zero, %read = %0, %write = %1) {
-          wait {pending=0}
+          wait {in_flight=0}
           copy_async %slot, %later, %mask1 {vec=8}
           commit
           %tile = slot %ring, %read : buffer<64x32xf16, #c>
@@ -294,7 +294,7 @@ class PipelineRotation(Rebuild):
         first, last = builder.const(0, t.int32), builder.const(ahead, t.int32)
         read, write = Value(first.type, "read"), Value(first.type, "write")
         with builder.block((*body.args, read, write)) as opened:
-            builder.op("wait", pending=ahead - 1)
+            builder.op("wait", in_flight=ahead - 1)
             if any(from_shared(x) for x in walk(body)):
                 builder.op("fence")  # before the barrier that follows
             now = LaterIterations(self, self.facts, plan.loop, body.args[0], body.args[1:])
@@ -309,7 +309,7 @@ class PipelineRotation(Rebuild):
                 gone.update(x for x in body.ops if x.name == "fence")
             for x in body.ops[:-1]:
                 if x in plan.lasting:  # behind them those of the iteration before are done, whose slot is written next
-                    self.one(x.replace(attrs={**x.attrs, "pending": len(plan.lasting)}))
+                    self.one(x.replace(attrs={**x.attrs, "in_flight": len(plan.lasting)}))
                     if x is plan.lasting[-1]:
                         self.group(plan, rings, write, now, ahead)
                 elif x not in gone:
@@ -322,7 +322,7 @@ class PipelineRotation(Rebuild):
         builder.append(op.replace(args=(*op.args, first, last), results=(*op.results, *carried), blocks=(opened.done,)))
         summed = [op.results[body.terminator.args.index(x.result)] for x in plan.lasting]
         waited = dict(zip(summed, builder.op("dot_wait", *summed).results, strict=True)) if summed else {}
-        builder.op("wait", pending=0)
+        builder.op("wait", in_flight=0)
         return [waited.get(value, value) for value in op.results]
 
     def stores_operands(self, ops: Iterable[Op]) -> bool:

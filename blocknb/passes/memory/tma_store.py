@@ -75,7 +75,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
     After:
 
         %map = tensor_map %c, %rows, %columns, %stride : map<16x64xf16, 128>
-        store_wait {pending=0}
+        store_wait {in_flight=0}
         local_store %swizzled, %tile
         fence
         store_bulk %map, %swizzled, %row, %column {axes=(0, 1), layout=#e}
@@ -93,7 +93,7 @@ def tma_store(func: Func, target: Target, notes: Notes) -> Func:
         found.stores = adds if len(adds) < len(found.stores) else {}
     if not found.stores:
         return func
-    firsts = {store.op.attrs.get("part_of", store.op.id): store for store in reversed(found.stores.values())}
+    firsts = {store.op.attrs.get("split_of", store.op.id): store for store in reversed(found.stores.values())}
     for store in firsts.values():
         notes(store.op, store.text())
     return made
@@ -367,7 +367,7 @@ class TmaStoreFinder:
 
     def refuse(self, op: Op, why: str) -> TmaStore | None:
         """Says it once of all parts of a store."""
-        whole = op.attrs.get("part_of", op.id)
+        whole = op.attrs.get("split_of", op.id)
         if whole not in self.told:
             self.notes(op, f"store: not by TMA: {why}", "missed")
         self.told.add(whole)
@@ -445,7 +445,7 @@ class TmaStoreLowering(Rebuild):
                 for way, rings in self.buffers.items():
                     self.buffers[way] = [b.value("slot", ring, number) for ring in rings]
             self.ops(block.ops[:-1])
-            b.op("store_wait", pending=0)
+            b.op("store_wait", in_flight=0)
             b.append(block.terminator)
         self.run_of.pop()
         b.append(op.replace(blocks=(opened.done, producer)))
@@ -456,9 +456,9 @@ class TmaStoreLowering(Rebuild):
         if run and run[-1].each_warp is not store.each_warp:
             run.clear()  # threads count those that they began themselves
         if not run:
-            b.op("store_wait", pending=0)
+            b.op("store_wait", in_flight=0)
         elif len(run) >= BUFFERS:
-            b.op("store_wait", pending=BUFFERS - 1)
+            b.op("store_wait", in_flight=BUFFERS - 1)
         buffers = self.buffers[store.way]
         buffer = buffers[len(run) % len(buffers)]
         b.op("local_store", buffer, self.get(store.value))

@@ -236,12 +236,12 @@ class WarpSpecializationPlanner:
         buffer: Buffer = store.args[0].type
         if reader.name == "dot" and store.args[0] in reader.args:
             reads = reader.args.index(store.args[0])
-            side = wgmma.lies_as(reads, reader.attrs.get("turned", ()))
+            side = wgmma.lies_as(reads, reader.attrs.get("transposed", ()))
             part = wgmma.part(buffer.shape[side], reads, reader.attrs["warps"])
             lies = wgmma.describe(buffer.layout, buffer.dtype.bits, side, part)
             assert lies is not None, "the verifier has seen the descriptor"
             inner, width = side if lies.mn_major else 1 - side, lies.width
-        else:  # warps read it into registers: see `wgmma.crossed` and the pass `operand_staging`
+        else:  # warps read it into registers: see `wgmma.permuted_rows` and the pass `operand_staging`
             inner = next(i for i in (0, 1) if buffer.layout == swizzled(buffer.shape, buffer.dtype.bits, (i, 1 - i)))
             width = min(WIDEST, buffer.shape[inner] * buffer.dtype.bytes)
         if axes[inner] != len(box.dims) - 1:

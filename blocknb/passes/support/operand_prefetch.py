@@ -1,7 +1,7 @@
 """Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
-wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.crossed`), or where it is computed from staged
-data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an iteration
+wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.permuted_rows`), or where it is computed from
+staged data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an iteration
 starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
@@ -55,7 +55,7 @@ class OperandPrefetchPlan:
 def planned(loop: Op, users: dict[Value, list[tuple[Op, int]]], alone: bool) -> OperandPrefetchPlan | None:
     (block,) = loop.blocks
     products = [op for op in walk(block) if op.name == "dot"]
-    if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("pending"):
+    if len(products) != 1 or products[0] not in block.ops or products[0].attrs.get("in_flight"):
         return None
     for side, value in enumerate(products[0].args[:2]):
         plan = of_operand(block, products[0], side, value, users)
@@ -89,7 +89,7 @@ def of_operand(
 def in_registers(block: Block, dot: Op, value: Value) -> tuple[tuple[Op, ...], Value] | None:
     """The ops that store an operand to its buffer (none if the product reads registers), and its tile; None for any other operand."""
     if not isinstance(value.type, Buffer):
-        return ((), value) if dot.attrs.get("crossed") else None
+        return ((), value) if dot.attrs.get("permuted_rows") else None
     made = {result: op for op in block.ops for result in op.results}
     stores = [op for op in block.ops if op.name == "local_store" and op.args[0] is value]
     if value not in made or made[value].name != "alloc" or len(stores) != 1:
@@ -207,7 +207,7 @@ class OperandPrefetchRotation(Rebuild):
                 continue
             for other in plan.sliced:
                 self.one(other)
-            b.append(x.replace(args=tuple(map(self.get, x.args)), attrs={**x.attrs, "pending": 1}))
+            b.append(x.replace(args=tuple(map(self.get, x.args)), attrs={**x.attrs, "in_flight": 1}))
             with b.at(x):
                 further = b.value("add", body.args[0], loop.args[2])
                 more = b.value("cmp", further, loop.args[1], pred="lt")

@@ -81,6 +81,6 @@ class BufferSharing:
             return NotImplemented
         found = [self.instead.get(value, (value, False)) for value in op.args]
         turned = tuple(side for side, (_, flipped) in enumerate(found) if flipped)
-        attrs = {**op.attrs, "turned": turned} if turned else op.attrs
+        attrs = {**op.attrs, "transposed": turned} if turned else op.attrs
         rebuild.builder.append(op.replace(args=tuple(value for value, _ in found), attrs=attrs))
         return op.results

@@ -312,7 +312,7 @@ class ConsumerPart(RolePart, Rebuild):
         """A product that outlasts its iteration. Behind the last of them those of the iteration before are done, and so are their slots."""
         groups = self.late[op.id]
         lasting = next(g.lasting for g in self.roles.plan.groups if any(x.id == op.id for x in g.lasting))
-        self.builder.append(op.replace(attrs={**op.attrs, "pending": len(lasting)}))
+        self.builder.append(op.replace(attrs={**op.attrs, "in_flight": len(lasting)}))
         for group in groups:
             self.leave(group.ring or group)
             self.places.advance(group.ring or group)

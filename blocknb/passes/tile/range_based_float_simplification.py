@@ -46,7 +46,7 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
 
     After:
 
-        %e = exp %shifted {flush=True} : tile<1024xf32>
+        %e = exp %shifted {flush_denormals=True} : tile<1024xf32>
         %s = reduce %e {axis=0} add : f32
         %all = splat %s : tile<1024xf32>
         %y = div %e, %all {normal=True} : tile<1024xf32>
@@ -72,7 +72,7 @@ def range_based_float_simplification(func: Func, target: Target, notes: Notes) -
             least = magnitudes.invisible(old.result)
             if least < TINY and op.name == "exp":
                 return NotImplemented
-            new = revised(op, attrs={**op.attrs, "flush": True})
+            new = revised(op, attrs={**op.attrs, "flush_denormals": True})
             text = f"results below {least:.2g} change nothing that is stored: no scaling for those below 2^-126"
             if least < TINY:
                 text = "exp2 is the GPU's own instruction, in which results below 2^-126 are zero"

@@ -71,7 +71,7 @@ def register_prefetch(func: Func, target: Target, notes: Notes) -> Func:
 
         %first = load %p0, %mask0 : tile<64xf32>
         %sum, %last = for %k = 0 to %n step 64 iter(%s = %zero, %v = %first) {
-          %later = load %p1, %mask1 {ahead=True} : tile<64xf32>
+          %later = load %p1, %mask1 {scheduling_barrier=True} : tile<64xf32>
           %next = add %s, %v : tile<64xf32>
           yield %next, %later
         }
@@ -253,7 +253,7 @@ class PrefetchRotation(Rebuild):
             args = tuple(trips.operands(load, trip, exists))
             if itself:
                 value = Value(load.result.type, load.result.name)
-                attrs = {**load.attrs, "ahead": True} if last else load.attrs
+                attrs = {**load.attrs, "scheduling_barrier": True} if last else load.attrs
                 self.builder.append(revised(load, args=args, results=(value,), attrs=attrs))
                 return value
             return emit_copy(load.replace(args=args), self.builder, {}).result

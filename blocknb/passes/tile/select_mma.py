@@ -124,7 +124,7 @@ def operand_layouts(op: Op) -> tuple[Layout | None, Layout | None]:
         if not op.attrs["registers"]:
             return None, None
         layout = wgmma.register_layout(a, instruction, (warps[0] // instruction.warps, warps[1]))
-        return wgmma.crossed(layout) if op.attrs.get("crossed") else layout, None
+        return wgmma.permuted_rows(layout) if op.attrs.get("permuted_rows") else layout, None
     first, second = tables.operand_a(a, instruction, warps), tables.operand_b(b, instruction, warps)
     assert first is not None, "tensorcore chose an instruction that does not fit"
     assert second is not None, "tensorcore chose an instruction that does not fit"

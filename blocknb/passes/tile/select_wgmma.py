@@ -2,7 +2,7 @@
 
 Four warps multiply together, and one or both operands come from shared memory (`layouts.wgmma` has the instructions). The op keeps the
 choice as in `select_mma`. In addition, `registers` says that operand A comes from registers, because it is made of another product or
-lies along the wrong axis; in the second case its rows are `crossed`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
+lies along the wrong axis; in the second case its rows are `permuted_rows`. Source: PTX ISA, "Asynchronous Warpgroup Level Matrix
 Instructions".
 """
 
@@ -108,12 +108,12 @@ class WgmmaSelection:
         attrs = {
             **op.attrs,
             "instr": instruction.name,
-            "layout": table.crossed(layout) if crossed else layout,
+            "layout": table.permuted_rows(layout) if crossed else layout,
             "warps": (groups[0] * table.GROUP, groups[1]),
             "registers": crossed or (op.args[0] in self.products and groups[1] == 1),
         }
         if crossed:
-            attrs["crossed"] = True
+            attrs["permuted_rows"] = True
         return revised(op, attrs=attrs), ""
 
     def loads_to_turn(self, dot: Op) -> Iterator[tuple[int, Layout]]:
@@ -153,7 +153,7 @@ class WgmmaSelection:
         a, _, c = (x.type for x in op.args)
         instruction, warps = instruction_of(op), op.attrs["warps"]
         count = instruction.instructions(c.shape[0], c.shape[1], a.shape[1])
-        cut = " (cut off to tf32, not rounded)" if op.attrs.get("crossed") else ""
+        cut = " (cut off to tf32, not rounded)" if op.attrs.get("permuted_rows") else ""
         where = f"A from registers{cut}, B" if op.attrs["registers"] else "both operands"
         few = "; of a sum of 8-bit floats it keeps fewer digits than fp32 has" if a.dtype in t.FLOAT8 else ""
         return (
