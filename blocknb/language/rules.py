@@ -322,7 +322,7 @@ def copy_async(types, attrs):
 
 
 def wait(types, attrs):
-    need(attrs["in_flight"] >= 0, f"waits until {attrs['pending']} groups are left")
+    need(attrs["in_flight"] >= 0, f"waits until {attrs['in_flight']} groups are left")
     return ()
 
 

@@ -68,7 +68,7 @@ def test_of_what_makes_several_results_nothing_is_known():
     assert changed(most_likely, x="*f32", y="*f16", best="*i32", B=64) == {"normal": 1, "flush_denormals": 0}
 
 
-@pytest.mark.parametrize(("out", "flush_denormals"), [("*f16", 1), ("*bf16", 0), ("*f32", 0)])
+@pytest.mark.parametrize(("out", "flush"), [("*f16", 1), ("*bf16", 0), ("*f32", 0)])
 def test_subnormal_exponentials_are_kept_where_the_stored_dtype_has_them(out, flush):
     assert changed(softmax, x="*f16", y=out, n="i32", B=256) == {"normal": 1, "flush_denormals": flush}
     assert changed(softmax_of_rows, x="*f32", y=out, n="i32", R=4, B=64) == {

@@ -39,7 +39,7 @@ def innermost(func: Func) -> Op:
 def test_products_that_need_no_other_begin_first_and_each_is_waited_for_where_it_is_needed(name, expected):
     *_, func, _ = lowered(name)
     found = [op for op in walk(innermost(func).blocks[0]) if op.name in ("dot", "dot_wait")]
-    told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('pending')}" for op in found]
+    told = [f"{'wait' if op.name == 'dot_wait' else 'dot'} {op.attrs.get('in_flight')}" for op in found]
     assert told == expected
 
 

@@ -135,7 +135,7 @@ class TensorCopies(OpLowering):
     @lowers("store_wait")
     def wait(self, op: Op) -> None:
         """Waits until the engine has read all but so many groups of stores."""
-        ptx = f"cp.async.bulk.wait_group.read {op.attrs['pending']};"
+        ptx = f"cp.async.bulk.wait_group.read {op.attrs['in_flight']};"
         self.text.asm(ptx, ["~{memory}"], [], convergent=True)
 
 
