@@ -97,7 +97,7 @@ def _fixed_grid(made: Specialisation) -> str:
     return f"the grid {made.grid} is fixed; pass a function of the constants to adapt it to their values"
 
 
-def turned(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
+def with_knobs(card: Card, wanted: Mapping[str, Any], run: bool = True) -> Card:
     """The card after a turn; None as a number of warps or stages leaves it to the compiler, whatever was asked for before. Raises
     KernelError as a launch would; the old card is as it was."""
     made, kernel = card.main, card.record.kernel
@@ -170,21 +170,21 @@ def _measured(
 
 
 def _derived(
-    kernel: Kernel, made: Specialisation, turned: Mapping[str, Any], given: Mapping[str, Any] | None
+    kernel: Kernel, made: Specialisation, chosen: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """The constants that heuristics compute, from the other values as they are after the turn."""
-    computed = [values for values in vars(kernel).get("heuristics", ()) if set(values) - set(turned)]
-    if not computed or not turned:
+    computed = [values for values in vars(kernel).get("heuristics", ()) if set(values) - set(chosen)]
+    if not computed or not chosen:
         return {}
     if given is None:
         raise LaunchError(
             f"constants of {kernel.__name__} depend on its arguments, and its arrays are no longer available",
             hint="run the cell again",
         )
-    known, found = {**given, **turned}, {}
+    known, found = {**given, **chosen}, {}
     for values in computed:
         for name, compute in values.items():
-            if name not in turned or name not in known:
+            if name not in chosen or name not in known:
                 known[name] = found[name] = compute(known)
     return {n: v for n, v in found.items() if n in made.compiled.kinds}
 

@@ -99,7 +99,7 @@ def _blob(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
 
 def _turn(live: LiveCard, data: dict[str, Any]) -> dict[str, Any]:
     """Knobs were turned: the document of what came out."""
-    live.card = replace(knobs.turned(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
+    live.card = replace(knobs.with_knobs(live.card, data["knobs"], run=bool(data.get("run", True))), whole=False)
     return _shown(live)
 
 

@@ -129,8 +129,8 @@ def test_dtypes_before_hopper(target, dtype, monkeypatch):
 
 WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "pointers": lambda a, b, out: ready.matmul_pointers(a, b, out, activation="leaky_relu"),
-    "host": lambda a, b, out: ready.matmul_descriptors(a, b, out, way="host"),
-    "persistent": lambda a, b, out: ready.matmul_descriptors(a, b, out, way="persistent", num_warps=8),
+    "host": lambda a, b, out: ready.matmul_descriptors(a, b, out, strategy="host"),
+    "persistent": lambda a, b, out: ready.matmul_descriptors(a, b, out, strategy="persistent", num_warps=8),
     "followed": lambda a, b, out: ready.matmul(a, b, out, bias=zeros((4096,), "fp16"), activation="gelu"),
     "scaled": lambda a, b, out: ready.matmul(a, b, out, a_scale=zeros((4096,), "fp32"), b_scale=zeros((4096,), "fp32")),
 }

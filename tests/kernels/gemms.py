@@ -104,7 +104,7 @@ def host_case(name, kernel, grid, **constants):
 
     def make(rng):
         a, b, c = normal(rng, (M, K), np.float16), normal(rng, (N, K), np.float16), poison((M, N), np.float16)
-        wide_c = tile[1] // 2 if constants.get("HALVES") else tile[1]
+        wide_c = tile[1] // 2 if constants.get("EPILOGUE_SUBTILES") else tile[1]
         return {
             "a": TensorDescriptor.from_tensor(a, [tile[0], tile[2]]), "b": TensorDescriptor.from_tensor(b, [tile[1], tile[2]]),
             "c": TensorDescriptor.from_tensor(c, [tile[0], wide_c]), "m": M, "n": N, "k": K, **blocks(tile), **constants,
@@ -118,7 +118,7 @@ def host_case(name, kernel, grid, **constants):
 
 
 host_case("host", descriptors.matmul_host_descriptor_kernel, grid_of((64, 32)))
-host_case("persistent", descriptors.matmul_persistent_kernel, (4,), PROGRAMS=4, HALVES=True)
+host_case("persistent", descriptors.matmul_persistent_kernel, (4,), PROGRAMS=4, EPILOGUE_SUBTILES=True)
 
 
 def scaled_case():

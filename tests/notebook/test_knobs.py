@@ -45,7 +45,7 @@ def test_an_accumulating_kernel_gives_the_same_with_and_without_a_card():
     assert (out == 1).all()
     bundle = live.bundle(shown)
     for block in (64, 256, 1024):
-        shown = knobs.turned(shown, {"constants": {"BLOCK": block}})
+        shown = knobs.with_knobs(shown, {"constants": {"BLOCK": block}})
         assert shown.main.launches > 1 and shown.main.grid[0] == blocknb.cdiv(1000, block)
     assert (out == 1).all() and bundle
 
@@ -60,14 +60,14 @@ def test_a_kernel_of_tuples_has_a_card_and_can_be_turned():
     assert live.bundle(shown)
     assert [knob["name"] for knob in knobs.offered(shown)["constants"]] == ["BLOCK"]
     assert shown.main.arguments["arrays.0"]["bytes"] == 4000
-    shown = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    shown = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
     assert shown.main.launches > 1 and shown.main.grid[0] == 4
     assert (out == 1).all()
 
 
 def test_after_a_turn_everything_is_that_of_a_fresh_compilation():
     shown, *_ = accumulated()
-    turned = knobs.turned(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
+    turned = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}, "num_warps": 8, "without": ["coalesce"]})
     view = turned.views[1].trace
     fresh = accumulate.trace("*fp32:16", "*fp32:16", "i32:8", BLOCK=512, num_warps=8, without=["coalesce"])
     assert view.ptx.split("// -- End")[0] == fresh.ptx.split("// -- End")[0]
@@ -80,12 +80,12 @@ def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
     first = carded(lambda: softmax_kernel[8,](x, out, 256, 256, 256, BLOCK=256))
     assert [knobs.offered(first)["num_warps"][what] for what in ("value", "named")] == [1, False]  # the GPU's
     asked = {"num_warps": None, "num_stages": None}
-    longer = knobs.turned(first, {"constants": {"BLOCK": 8192}, **asked})
+    longer = knobs.with_knobs(first, {"constants": {"BLOCK": 8192}, **asked})
     assert [knobs.offered(longer)["num_warps"][what] for what in ("value", "named")] == [4, False]
-    named = knobs.turned(longer, {"constants": {"BLOCK": 256}, "num_warps": 4, "num_stages": 1})
+    named = knobs.with_knobs(longer, {"constants": {"BLOCK": 256}, "num_warps": 4, "num_stages": 1})
     assert knobs.offered(named)["num_warps"]["named"] and knobs.offered(named)["num_stages"]["named"]
     assert "num_warps=4" in named.views[1].trace.stages[0].text
-    again = knobs.turned(named, {"constants": {"BLOCK": 256}, **asked})
+    again = knobs.with_knobs(named, {"constants": {"BLOCK": 256}, **asked})
     assert [s.text for s in again.views[1].trace.stages] == [s.text for s in first.views[1].trace.stages]
     assert again.views[1].trace.resources == first.views[1].trace.resources
 
@@ -93,19 +93,19 @@ def test_what_nobody_named_stays_the_compilers_choice_and_becomes_it_again():
 def test_a_turn_leaves_the_kernels_own_last_launch():
     shown, *_ = accumulated()
     latest, record = accumulate.latest, record_of(accumulate)
-    knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
     assert accumulate.latest is latest and record_of(accumulate) is record
 
 
 def test_nothing_of_a_live_card_keeps_an_array():
     shown, x, out = accumulated()
     found = live.bundle(shown)
-    shown = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    shown = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
     references = [weakref.ref(x), weakref.ref(out)]
     del x, out
     gc.collect()
     assert [reference() for reference in references] == [None, None]
-    again = knobs.turned(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
+    again = knobs.with_knobs(shown, {"constants": {"BLOCK": 512}})  # compiles, and does not run
     assert again.main.launches == 0 and again.views[1].trace.constants["BLOCK"] == 512
     assert "no longer available" in knobs.offered(again)["why"] or "not launched" in knobs.offered(again)["why"]
     assert found
@@ -114,12 +114,12 @@ def test_nothing_of_a_live_card_keeps_an_array():
 def test_a_value_that_fails_says_why_and_the_old_card_goes_on():
     shown, *_ = accumulated()
     with pytest.raises(KernelError):
-        knobs.turned(shown, {"constants": {"BLOCK": 100}})
+        knobs.with_knobs(shown, {"constants": {"BLOCK": 100}})
     with pytest.raises(LaunchError, match="num_warps"):
-        knobs.turned(shown, {"num_warps": 3})
+        knobs.with_knobs(shown, {"num_warps": 3})
     with pytest.raises(LaunchError, match="has no constant"):
-        knobs.turned(shown, {"constants": {"SIZE": 1}})
-    assert knobs.turned(shown, {"constants": {"BLOCK": 64}}).main.launches
+        knobs.with_knobs(shown, {"constants": {"SIZE": 1}})
+    assert knobs.with_knobs(shown, {"constants": {"BLOCK": 64}}).main.launches
 
 
 def test_a_fixed_grid_is_said_to_stay():
@@ -136,7 +136,7 @@ def test_constants_of_an_autotuner_can_be_turned():
     shown = carded(lambda: tuned[lambda meta: (blocknb.cdiv(1000, meta["BLOCK"]),)](x, out, 1000))
     assert (out == 1).all()
     assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
-    assert knobs.turned(shown, {"constants": {"BLOCK": 512}}).main.grid == (2, 1, 1)
+    assert knobs.with_knobs(shown, {"constants": {"BLOCK": 512}}).main.grid == (2, 1, 1)
     assert (out == 1).all()
 
 
@@ -153,7 +153,7 @@ def test_constants_that_heuristics_compute_follow_what_is_turned():
     out = np.zeros(384, np.float32)
     shown = carded(lambda: fill[lambda meta: (blocknb.cdiv(384, meta["BLOCK"]),)](out, 384, BLOCK=128))
     assert [k["name"] for k in knobs.offered(shown)["constants"]] == ["BLOCK"]
-    turned = knobs.turned(shown, {"constants": {"BLOCK": 256}})
+    turned = knobs.with_knobs(shown, {"constants": {"BLOCK": 256}})
     assert turned.main.compiled.trace.constants["EVEN"] is False and turned.main.grid == (2, 1, 1)
 
 
@@ -201,6 +201,6 @@ def test_where_a_page_asks_for_it_the_disassembly_comes_after_the_card(monkeypat
 def test_options_that_the_launch_gave_are_turned_too():
     x, out = np.ones(256, np.float32), np.zeros(256, np.float32)
     shown = carded(lambda: accumulate[2,](x, out, 256, BLOCK=128, num_warps=8))
-    turned = knobs.turned(shown, {"num_warps": 2})
+    turned = knobs.with_knobs(shown, {"num_warps": 2})
     assert turned.main.launches and turned.main.compiled.options["num_warps"] == 2
     assert turned.views[1].trace.options["num_warps"] == 2

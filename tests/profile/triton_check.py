@@ -72,7 +72,7 @@ def others(sources: Sources) -> None:
     options = {"tile": (32, 32, 32), "bias": np.zeros(64, np.float16), "activation": "gelu"}
     sources.matmul_descriptors(a, b, out, **options)
     for way in ("kernel", "host", "persistent"):
-        sources.matmul_descriptors(a[0], b[0], out[0], way=way, **options)
+        sources.matmul_descriptors(a[0], b[0], out[0], strategy=way, **options)
     sources.matmul_split(a[0], b[0], out[0], splits=2, **options)
     sources.grouped_matmul(a[0], b, np.zeros(2, np.int32), out[0], tile=(32, 32, 32))
     sources.matmul_many(list(a), list(b), list(out), tile=(32, 32, 32))
