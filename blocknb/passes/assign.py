@@ -448,7 +448,7 @@ class Assignment:
             del attrs["layout"]
         if op.name == "const" and layouts[0] is not None:
             attrs["type"] = results[0].type
-        elif op.name in ("arange", "splat", "broadcast"):
+        elif op.name in ("arange", "splat", "broadcast"):  # their type rules take the layout from an attribute
             attrs["layout"] = layouts[0]
         if op.name == "if":
             attrs["types"] = tuple(r.type for r in results)
