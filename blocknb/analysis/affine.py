@@ -32,7 +32,7 @@ def analyze(func: Func) -> Facts:
 #: The ops whose result is an operand, or one moved: of numbers and of pointers.
 CARRYING = PRESERVING | {"ptradd", "promise", "select"}
 RING = named("ring")
-#: The arithmetic that this analysis has a rule for.
+#: The arithmetic that `form` has a rule for: a decision of this analysis.
 ARITHMETIC = RING | {"cast", "shl", "shr", "div", "rem", "and", "or", "xor", "min", "max", "abs"}
 
 

@@ -37,6 +37,7 @@ from blocknb.language.random import (
     uint_to_uniform_float,
 )
 from blocknb.language.refused import refuser
+from blocknb.language.surface import FUNCTIONS as _functions
 from blocknb.language.surface import (
     abs,
     add,
@@ -161,6 +162,7 @@ class const:
 tuple = builtins.tuple
 slice = builtins.slice
 pi32_t = pointer_type(int32)
+globals().update(_functions)
 
 _MODULES = {
     "annotations",

@@ -17,7 +17,7 @@ from typing import Any
 from blocknb.errors import KernelError
 from blocknb.language.constants import PropagateNan
 from blocknb.language.examples import documented
-from blocknb.language.ops import OPS
+from blocknb.language.ops import OPS, named
 
 #: While a kernel is interpreted: how a function of the language is called there, (function, args, kwargs).
 running: ContextVar[Callable[..., Any] | None] = ContextVar("running", default=None)
@@ -236,6 +236,8 @@ def _unary(name: str, doc: str | None = None) -> Callable:
 exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, floor, ceil, abs = map(
     _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "erf", "floor", "ceil", "abs")
 )
+#: The table declares these functions. The names above are for editors and type checkers; a new function works without one.
+FUNCTIONS = {name: BUILTINS.get(name) or _unary(name) for name in sorted(named("special_function"))}
 sqrt_rn = _unary("sqrt_rn", "Square root, rounded to nearest.")
 
 

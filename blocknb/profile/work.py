@@ -345,7 +345,7 @@ def demands(func: Func) -> dict[Value, frozenset[Value] | None]:
                         same = (
                             one
                             and value.type.shape == op.result.type.shape
-                            and op.name not in ("flip", "gather", "trans")
+                            and op.name not in ("flip", "gather", "trans")  # moves that may keep the shape
                         )
                         join(value, found.get(op.result, frozenset()) if same else None)
     return found

@@ -156,6 +156,7 @@ class SubtiledStore:
         kind = op.result.type
         if kind.shape != self.last.result.type.shape or not can_part(kind.layout, self.axis, self.count):
             return False
+        # A decision of this pass: the ops of which it computes a part.
         return op.name in ("convert", "load") or OPS[op.name].kind == "elementwise"
 
     def may_move(self, load: Op, block: Block, place: Mapping[Op, int]) -> bool:

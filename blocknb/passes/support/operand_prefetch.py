@@ -1,8 +1,8 @@
 """Operand prefetch: an iteration reads or computes the operand of the next one while its own product runs.
 
 wgmma takes A from registers where memory has it along the wrong axis (see `layouts.wgmma.permuted_rows`), or where it is computed from
-staged data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an iteration
-starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
+staged data (see `operand_staging`). Without this pass each iteration would read and compute first, while the tensor cores wait. So an
+iteration starts its product with the operand that the iteration before has made, then waits for the next slot and reads from it.
 
     read(0);  for j = 0..: product(j) begins, read(j + 1) if there is one, product(j) is waited for
 """
