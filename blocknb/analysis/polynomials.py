@@ -1,7 +1,7 @@
 """Uniform polynomials as code: which of them the host can work out before a launch, and how one becomes ops.
 
-A polynomial is a `Form` (see `forms`) whose symbols are the same for all elements of a tile: scalars, iterations through loops, numbers of
-trips. What is built of nothing but parameters and constants by pure ops is *of the launch*: the host knows it.
+A polynomial is a `Form` (see `linear_forms`) whose symbols are the same for all elements of a tile: scalars, iterations through loops,
+numbers of trips. What is built of nothing but parameters and constants by pure ops is *of the launch*: the host knows it.
 """
 
 from __future__ import annotations

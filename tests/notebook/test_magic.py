@@ -207,7 +207,7 @@ def test_show_unfolds_sections(shell):
         ("--bogus", "--bogus"),
         ("--show nothing", "source"),
         ("--check x +", "not an expression"),
-        ("--without assign", "simplify"),
+        ("--without layout_assignment", "simplify"),
         ("--target", "expected one argument"),
         ("--help", "unrecognized arguments: --help; see %%blockkernel? for the options"),
     ],

@@ -87,7 +87,7 @@ def carried(op: Op, i: int) -> tuple[Value, ...]:
 
 
 def atoms(poly: Poly) -> list[Value]:
-    """The values that `boxes.emit` asks for."""
+    """The values that `tma_boxes.emit` asks for."""
     found: list[Value] = []
     for symbol in poly.symbols():
         if symbol.kind == VALUE:
