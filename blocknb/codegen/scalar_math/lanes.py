@@ -52,12 +52,8 @@ class Lanes:
         self.f, self.kind, self.text = f, kind, text
 
     def _binary(self, names: dict[str, str], other: Operand) -> Lanes:
-        b = self.f.like(self, other)
-        return Lanes(
-            self.f,
-            self.kind,
-            self.f.code.binary(names[self.kind], self.text, b.text, self.f.element(self.kind), self.f.width),
-        )
+        f, b = self.f, self.f.like(self, other)
+        return Lanes(f, self.kind, f.code.binary(names[self.kind], self.text, b.text, f.element(self.kind), f.width))
 
     def __add__(self, other: Operand) -> Lanes:
         return self._binary({"float": "fadd", "int": "add"}, other)
@@ -95,13 +91,9 @@ class Lanes:
 
     def compare(self, predicate: str, other: Operand) -> Lanes:
         """A comparison by an LLVM predicate."""
-        b = self.f.like(self, other)
+        f, b = self.f, self.f.like(self, other)
         instruction = "fcmp" if self.kind == "float" else "icmp"
-        return Lanes(
-            self.f,
-            "bool",
-            self.f.code.w.value(f"{instruction} {predicate} {self.f.type(self.kind)} {self.text}, {b.text}"),
-        )
+        return Lanes(f, "bool", f.code.w.value(f"{instruction} {predicate} {f.type(self.kind)} {self.text}, {b.text}"))
 
     def __lt__(self, other: Operand) -> Lanes:
         return self.compare("olt" if self.kind == "float" else "slt", other)
@@ -111,19 +103,15 @@ class Lanes:
 
     def bits(self) -> Lanes:
         """A float's bits as an integer."""
-        return Lanes(
-            self.f,
-            "int",
-            self.f.code.convert("bitcast", self.text, self.f.element("float"), self.f.element("int"), self.f.width),
-        )
+        return self._bitcast("float", "int")
 
     def floating(self) -> Lanes:
         """An integer's bits as a float."""
-        return Lanes(
-            self.f,
-            "float",
-            self.f.code.convert("bitcast", self.text, self.f.element("int"), self.f.element("float"), self.f.width),
-        )
+        return self._bitcast("int", "float")
+
+    def _bitcast(self, source: str, target: str) -> Lanes:
+        f = self.f
+        return Lanes(f, target, f.code.convert("bitcast", self.text, f.element(source), f.element(target), f.width))
 
 
 class LaneFunction:
